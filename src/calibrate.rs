@@ -263,7 +263,7 @@ fn all_reduces(effort: Effort) -> Result<Vec<(usize, f64)>, CalibrateError> {
 }
 
 /// Bytes of memory of this machine; 4 GiB where it does not say.
-fn memory() -> u64 {
+pub(crate) fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("MemTotal:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
@@ -271,7 +271,7 @@ fn memory() -> u64 {
 }
 
 /// Bytes of the memory of the smallest card that a rank has; where ranks share cards, its part.
-fn memory_of_cards(ranks: usize) -> u64 {
+pub(crate) fn memory_of_cards(ranks: usize) -> u64 {
     let cards = graphc_runtime::cards::cards().unwrap_or_default();
     let least = cards.iter().take(ranks).map(|card| card.memory).min().unwrap_or(0);
     least / ranks.div_ceil(cards.len().max(1)) as u64

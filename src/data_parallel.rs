@@ -61,7 +61,7 @@ impl Default for DataParallelOptions {
 /// What a step has computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
-    /// The outputs of this rank's graph by name, `loss` among them.
+    /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that [`CompileOptions::fetch`] names.
     pub outputs: BTreeMap<String, HostTensor>,
     /// The gradient of each parameter by name, averaged over the ranks; 0 comes from a rank whose loss does not depend on
     /// the parameter.
@@ -157,6 +157,7 @@ impl DataParallel {
         check(&graph, &options.training)?;
         agree_on_options(group, options)?;
         let variables = agree_on_variables(group, variables_of(&graph))?;
+        check_weights(&variables, weights)?;
         let (model, own) = (graph.name.clone(), own_options(group, &options.session));
         let session = session(graph, &updater::gradients(&options.training), weights, &own)?;
         let (parameters, buffers): (Vec<_>, Vec<_>) =
@@ -321,6 +322,18 @@ fn check(graph: &Graph, training: &CompileOptions) -> Result<(), DataParallelErr
     Ok(())
 }
 
+/// Refuses weights of which nothing would be used.
+fn check_weights(
+    variables: &[Variable],
+    weights: &BTreeMap<String, HostTensor>,
+) -> Result<(), DataParallelError> {
+    let is_known = |name: &String| variables.iter().any(|variable| variable.name == *name);
+    match weights.keys().find(|name| !is_known(name)) {
+        Some(name) => Err(DataParallelError::UnknownWeight { name: name.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// The options of this rank's sessions.
 fn own_options(group: &Group, options: &SessionOptions) -> SessionOptions {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -342,5 +355,9 @@ fn session(
 ) -> Result<Session, DataParallelError> {
     let cpu = preset("cpu").expect("the preset `cpu` is one of graphc's own");
     let plan = compile(graph, options, &cpu, None)?.plan;
-    Ok(Session::new(&plan, weights, session.clone())?)
+    // Each plan holds a part of the graph's variables.
+    let known = plan.variables();
+    let weights = weights.iter().filter(|(name, _)| known.contains(name.as_str()));
+    let weights = weights.map(|(name, weight)| (name.clone(), weight.clone())).collect();
+    Ok(Session::new(&plan, &weights, session.clone())?)
 }

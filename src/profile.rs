@@ -1,5 +1,7 @@
-//! What another engine measured of a plan: seconds of each actor (`graphc_torch profile`), beside what the cost model says, op kind by op
-//! kind, and as figures of the machine that they were measured on.
+//! What an engine measured of a plan: seconds of each actor (`graphc train --profile`, `graphc_torch profile`), beside what the cost model
+//! says, op kind by op kind, and as figures of the machine that they were measured on.
+
+mod measure;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,9 +10,11 @@ use graphc_compiler::null_device::{NullDeviceError, trace};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Actor, Plan, Rate};
 use graphc_ir::types::DType;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Measured;
+
+pub use measure::{Part, Schedule, Times, measure};
 
 /// The version of files that this build reads.
 const VERSION: u32 = 1;
@@ -19,7 +23,7 @@ const VERSION: u32 = 1;
 const LONGEST: u64 = 1 << 30;
 
 /// The content of a file of measurements.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Profile {
     /// `graphc measured`.
     pub format: String,
@@ -42,7 +46,7 @@ pub struct Profile {
 }
 
 /// A program's actors.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProgramProfile {
     /// Index into the plan's programs.
     pub program: usize,
@@ -51,10 +55,13 @@ pub struct ProgramProfile {
 }
 
 /// An actor.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ActorProfile {
-    /// Index into the program's actors.
+    /// Index into the program's actors. Of several that one launch does this is the one of the most FLOPs.
     pub actor: usize,
+    /// The others that the same launch does: what is said of time and work is said of all together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub with: Vec<usize>,
     /// Its name in the plan.
     pub name: String,
     /// Its op, or what it does.
@@ -84,7 +91,7 @@ pub enum ProfileError {
     },
     /// Those of another plan.
     #[error(
-        "the measurements are of another plan: {reason}; measure this one with `graphc_torch profile`"
+        "the measurements are of another plan: {reason}; measure this one with `graphc train --profile` or `graphc_torch profile`"
     )]
     OtherPlan {
         /// What differs.
@@ -95,6 +102,14 @@ pub enum ProfileError {
     Missing {
         /// What there is none of.
         what: &'static str,
+    },
+    /// Too few steps are made.
+    #[error("a profile takes {least} steps at least, and {steps} are made: raise --steps")]
+    Steps {
+        /// The steps of the run.
+        steps: u64,
+        /// What it takes.
+        least: u64,
     },
     /// The plan cannot run.
     #[error(transparent)]
@@ -126,7 +141,21 @@ impl Profile {
             let found = format!("it is `{}`, version {}", profile.format, profile.version);
             return Err(fail(format!("{found}, not `graphc measured`, version {VERSION}")));
         }
-        Ok(profile)
+        let actors = profile.programs.iter().flat_map(|program| &program.actors);
+        let seconds = actors.map(|actor| actor.seconds).chain([profile.step_seconds]);
+        match seconds.into_iter().find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
+            Some(number) => Err(fail(format!("{number} is no number of seconds"))),
+            None => Ok(profile),
+        }
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// Where the system says no.
+    pub fn write(&self, path: &Path) -> Result<(), graphc_runtime::data::DataError> {
+        let text = serde_json::to_string_pretty(self).expect("numbers and names are JSON");
+        graphc_runtime::data::write_file(path, (text + "\n").as_bytes())
     }
 
     /// What the plan predicts beside what was measured, by kind, the longest first.
@@ -142,20 +171,43 @@ impl Profile {
                 plan.ranks.iter().filter(|rank| rank.program.index() == part.program).count();
             let share = ranks as f64 / plan.world_size as f64;
             for profile in &part.actors {
-                let actor = &plan.programs[part.program].actors[profile.actor];
-                let times = actions(plan, actor);
+                let actors = &plan.programs[part.program].actors;
+                let times = actions(plan, &actors[profile.actor]);
                 let kind = kinds.entry(&profile.kind).or_default();
                 kind.actions += times * ranks as u64;
                 kind.measured += profile.seconds * times as f64 * share;
-                // An actor's name may be that of several: each has the mean.
-                let seconds = predicted.get(&(part.program, actor.name.as_str()));
-                kind.predicted += seconds.copied().unwrap_or(0.0) * times as f64 * share;
+                let seconds = profile.predicted(part.program, actors, &predicted);
+                kind.predicted += seconds * times as f64 * share;
             }
         }
         let mut kinds: Vec<_> =
             kinds.into_iter().map(|(kind, sum)| (kind.to_owned(), sum)).collect();
         kinds.sort_by(|one, other| other.1.measured.total_cmp(&one.1.measured));
         Ok(kinds)
+    }
+
+    /// Seconds of one action by the name of its actor, predicted and measured, the longest first; of actors of one name the mean.
+    ///
+    /// # Errors
+    /// Where the measurements are of another plan.
+    pub fn by_actor(&self, plan: &Plan) -> Result<Vec<(String, f64, f64)>, ProfileError> {
+        self.check(plan)?;
+        let predicted = predicted(plan)?;
+        let mut names: BTreeMap<String, (f64, f64, f64)> = BTreeMap::new();
+        for part in &self.programs {
+            let actors = &plan.programs[part.program].actors;
+            for profile in &part.actors {
+                let sum = names.entry(profile.title()).or_default();
+                let seconds = profile.predicted(part.program, actors, &predicted);
+                *sum = (sum.0 + seconds, sum.1 + profile.seconds, sum.2 + 1.0);
+            }
+        }
+        let mean = |(name, (predicted, measured, count)): (String, (f64, f64, f64))| {
+            (name, predicted / count, measured / count)
+        };
+        let mut names: Vec<_> = names.into_iter().map(mean).collect();
+        names.sort_by(|one, other| other.2.total_cmp(&one.2));
+        Ok(names)
     }
 
     fn check(&self, plan: &Plan) -> Result<(), ProfileError> {
@@ -167,7 +219,8 @@ impl Profile {
         for part in &self.programs {
             let actors = plan.programs.get(part.program).map_or(&[][..], |program| &program.actors);
             let same = |profile: &ActorProfile| {
-                actors.get(profile.actor).is_some_and(|actor| actor.name == profile.name)
+                let known = actors.get(profile.actor).is_some_and(|a| a.name == profile.name);
+                known && profile.with.iter().all(|&other| other < actors.len())
             };
             if let Some(other) = part.actors.iter().find(|profile| !same(profile)) {
                 let (program, actor) = (part.program, other.actor);
@@ -196,6 +249,28 @@ impl Profile {
         let all_reduce = reductions(&actors);
         let ranks = actors.iter().map(|actor| actor.ranks).max().unwrap_or(1).max(1);
         Ok(Measured { device, ranks, memory: self.memory, launch, matmul, bandwidth, all_reduce })
+    }
+}
+
+impl ActorProfile {
+    /// Its name, and how many others its launch does.
+    fn title(&self) -> String {
+        match self.with.len() {
+            0 => self.name.clone(),
+            others => format!("{} and {others} more", self.name),
+        }
+    }
+
+    /// Seconds of one action of all that its launch does, as the null device has them.
+    fn predicted(
+        &self,
+        program: usize,
+        actors: &[Actor],
+        predicted: &BTreeMap<(usize, &str), f64>,
+    ) -> f64 {
+        // An actor's name may be that of several: each has the mean.
+        let seconds = |&actor: &usize| predicted.get(&(program, actors[actor].name.as_str()));
+        [&self.actor].into_iter().chain(&self.with).filter_map(seconds).sum()
     }
 }
 

@@ -203,6 +203,23 @@ fn a_replayed_step_is_a_first_step() {
     }
 }
 
+/// Scores that the last step alone is asked for are not copied before, and are the same whether steps before were replayed or not.
+#[test]
+fn outputs_of_the_last_step_alone_are_copied() {
+    let Some(machine) = Machine::new() else { return };
+    let outputs = machine.file("outputs.safetensors");
+    let asked = ["--outputs", &outputs];
+    let (_, launched) = machine.given("mlp", &asked, "5", "0");
+    let expected = std::fs::read(&outputs).expect("outputs");
+    let (_, longer) = machine.given("mlp", &asked, "6", "0");
+    let [without, without_longer] = ["5", "6"].map(|steps| machine.given("mlp", &[], steps, "0").1);
+    // One step more, which is not the last: as many calls as where nothing is asked for.
+    assert_eq!(longer - launched, without_longer - without);
+    assert!(launched > without, "{launched} calls with outputs, {without} without");
+    machine.given("mlp", &asked, "5", "1");
+    assert!(std::fs::read(&outputs).expect("outputs") == expected, "replayed steps before it");
+}
+
 /// Where there are fewer cards than ranks these communicate through the host.
 #[test]
 fn several_ranks_share_a_card() {

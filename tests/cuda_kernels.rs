@@ -15,6 +15,7 @@ use gpu_double::nvrtc::{self, Resources, resources};
 use graphc::models::{Gpt2Config, gpt2, resnet50};
 use graphc::nn::Module;
 use graphc::prelude::*;
+use graphc_compiler::cost::ActorWork;
 use graphc_ir::plan::{Action, Actor, Program};
 use graphc_ir::types::TensorType;
 use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare, prepare_fused};
@@ -31,7 +32,7 @@ struct Found {
     call: Call,
     operands: Vec<Shard>,
     results: Vec<Shard>,
-    flops: f64,
+    work: ActorWork,
     bytes: f64,
 }
 
@@ -128,7 +129,8 @@ fn found(plan: &Plan, program: &Program, actor: &Actor, what: String) -> Option<
         _ => return None,
     };
     let call = call.unwrap_or_else(|error| panic!("{what}: {error}"));
-    Some(Found { what, call, operands, results, flops: actor.flops, bytes: actor.bytes })
+    let work = ActorWork::of(&plan.layouts, program, actor)?;
+    Some(Found { what, call, operands, results, work, bytes: actor.bytes })
 }
 
 /// Threads of a multiprocessor that are at work at once, of the 2048 that it takes.
@@ -144,13 +146,11 @@ fn occupancy(kernel: &Kernel, needs: &Resources) -> usize {
 
 /// The least seconds on a card, and what bounds them.
 fn bound(found: &Found, cluster: &str) -> (f64, &'static str) {
-    let device = preset(cluster).expect("a preset").device;
-    let peak = match found.what.contains("f16") && found.flops > 0.0 {
-        true => device.flops["bf16"],
-        false => device.flops["f32"],
-    };
-    let (arithmetic, memory) = (found.flops / peak, found.bytes / device.bandwidth);
-    if arithmetic > memory { (arithmetic, "arithmetic") } else { (memory, "memory") }
+    let least = found.work.least_seconds(&preset(cluster).expect("a preset"));
+    match least.computing > least.moving {
+        true => (least.computing, "arithmetic"),
+        false => (least.moving, "memory"),
+    }
 }
 
 /// Sectors of loads and of stores, for each that is needed.

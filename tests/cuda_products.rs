@@ -1,11 +1,14 @@
 //! Products and what cuBLASLt computes at their ends: plans whose products are joined with what stands behind or beside them have the
-//! values of the processor, on the double of NVIDIA's libraries, and fewer launches.
+//! values of the processor, on the double of NVIDIA's libraries, and fewer launches. What the library refuses is made in another way, and
+//! of its algorithms the fastest is taken.
 
 #[path = "support/machine.rs"]
 mod machine;
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use graphc::models::{Gpt2Config, gpt2};
 use graphc::nn::Module;
@@ -191,31 +194,41 @@ fn small_gpt(machine: &Machine) -> [String; 2] {
     [file, data]
 }
 
-/// The losses of three steps of a small GPT-2, and on a card how often each kernel was executed.
-fn trained(machine: &Machine, device: &str, extra: &[&str]) -> (Vec<f64>, Counts) {
+/// Three steps of training a small GPT-2; the losses go into a file.
+fn training(machine: &Machine, device: &str, extra: &[&str]) -> (Command, String) {
     let ([model, data], metrics) = (small_gpt(machine), machine.file("gpt2.jsonl"));
     let mut command = machine.command(["train", &model, "--data", &data, "--metrics", &metrics]);
     command.args(["--loss", "cross_entropy", "--optimizer", "adamw", "--lr", "0.01"]);
     command.args(["--steps", "3", "--batch", "4", "--device", device]).args(extra);
+    (command, metrics)
+}
+
+/// The losses of three steps of a small GPT-2, and on a card how often each kernel was executed.
+fn trained(machine: &Machine, device: &str, extra: &[&str]) -> (Vec<f64>, Counts) {
+    let (command, metrics) = training(machine, device, extra);
     let counts = machine.counts(command);
     (losses(&std::fs::read(metrics).expect("metrics")), counts)
 }
+
+/// Whether losses are those of the processor, within so much of them.
+fn check_losses(found: &[f64], right: &[f64], tolerance: f64, what: &str) {
+    assert!(found.len() == 3 && right.len() == 3, "{what}");
+    for (found, right) in found.iter().zip(right) {
+        assert!((found - right).abs() <= tolerance * right, "{what}: {found}, not {right}");
+    }
+}
+
+const PRECISIONS: [(&str, f64); 2] = [("f32", 1e-5), ("bf16", 5e-3)];
 
 /// GELU and its gradient are the ends of products, and so are biases and gradients of these.
 #[test]
 fn a_training_step_of_gpt_has_its_epilogues() {
     let Some(machine) = Machine::new() else { return };
-    for (precision, tolerance) in [("f32", 1e-5), ("bf16", 5e-3)] {
+    for (precision, tolerance) in PRECISIONS {
         let extra = ["--mesh", "1", "--precision", precision];
         let (right, _) = trained(&machine, "cpu", &extra);
         let (losses, counts) = trained(&machine, "cuda", &extra);
-        assert!(losses.len() == 3 && right.len() == 3);
-        for (found, right) in losses.iter().zip(&right) {
-            assert!(
-                (found - right).abs() <= tolerance * right,
-                "{precision}: {found}, not {right}"
-            );
-        }
+        check_losses(&losses, &right, tolerance, precision);
         // Of two layers in three steps.
         for kernel in ["product_gelu_aux_bias", "product_dgelu_bgrad"] {
             assert_eq!(count(&counts, kernel), 6, "{precision}: {counts:?}");
@@ -243,4 +256,161 @@ fn gathered_biases_are_the_ends_of_products() {
             assert_eq!(count(&counts, kernel), each * steps, "{cluster:?}: {counts:?}");
         }
     }
+}
+
+/// A library that refuses some of what it is asked for.
+struct Refusing {
+    variables: &'static [(&'static str, &'static str)],
+    /// Kernels that are executed then, and those that are not: by their names, or how they begin.
+    executed: &'static [&'static str],
+    never: &'static [&'static str],
+    /// Part of what is said on standard error.
+    said: &'static str,
+}
+
+const REFUSING: [Refusing; 5] = [
+    Refusing {
+        variables: &[("GPU_DOUBLE_UNSUPPORTED", "epilogues")],
+        executed: &["product", "product_end", "product_sums"],
+        never: &["product_gelu", "product_bias", "product_bgrad", "product_dgelu", "product_tiles"],
+        said: "",
+    },
+    Refusing {
+        variables: &[("GPU_DOUBLE_FAILING", "epilogues")],
+        executed: &["product", "product_end", "product_sums"],
+        never: &["product_gelu", "product_bias", "product_bgrad", "product_dgelu", "product_tiles"],
+        said: "CUBLAS_STATUS_NOT_SUPPORTED; it is made by algorithm 1 of 2 of cuBLASLt, with a kernel",
+    },
+    Refusing {
+        variables: &[("GPU_DOUBLE_FAILING", "first")],
+        executed: &["product", "product_gelu_aux_bias"],
+        never: &["product_end", "product_sums", "product_tiles"],
+        said: "CUBLAS_STATUS_NOT_SUPPORTED; it is made by algorithm 2 of 2 of cuBLASLt\n",
+    },
+    Refusing {
+        variables: &[("GPU_DOUBLE_UNSUPPORTED", "all"), ("GRAPHC_PRODUCTS", "1")],
+        executed: &["product_tiles", "product_sums"],
+        never: &["product", "product_gelu", "product_end"],
+        said: "is made by a kernel of graphc's own",
+    },
+    Refusing {
+        variables: &[("GPU_DOUBLE_FAILING", "all")],
+        executed: &["product_tiles", "product_sums"],
+        never: &["product", "product_gelu", "product_end"],
+        said: "CUBLAS_STATUS_NOT_SUPPORTED; it is made by a kernel of graphc's own",
+    },
+];
+
+impl Refusing {
+    fn check(&self, machine: &Machine, extra: &[&str], (right, tolerance): (&[f64], f64)) {
+        let run = || {
+            let (mut command, metrics) = training(machine, "cuda", extra);
+            command.envs(self.variables.iter().copied());
+            let (counts, stderr) = machine.counts_and_errors(command);
+            (std::fs::read(metrics).expect("metrics"), counts, stderr)
+        };
+        let what = format!("{:?} {extra:?}", self.variables);
+        let (metrics, counts, stderr) = run();
+        check_losses(&losses(&metrics), right, tolerance, &what);
+        for kernel in self.executed {
+            assert!(count(&counts, kernel) > 0, "{what}: {counts:?}");
+        }
+        for kernel in self.never {
+            let found = counts.keys().find(|name| match *kernel {
+                "product" => *name == "product",
+                other => name.starts_with(other),
+            });
+            assert_eq!(found, None, "{what}: {counts:?}");
+        }
+        assert!(stderr.contains(self.said), "{what}: {stderr}");
+        assert!(repeats(&stderr).is_empty(), "{what}: {stderr}");
+        assert!(extra.contains(&"bf16") || run().0 == metrics, "{what}: two runs differ");
+    }
+}
+
+/// Lines that are there twice.
+fn repeats(text: &str) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    text.lines().filter(|line| !seen.insert(*line)).collect()
+}
+
+/// A product that the library does not end, or does not make, has the values of the processor all the same, and the same bits each time.
+#[test]
+fn what_the_library_refuses_is_made_in_another_way() {
+    let Some(machine) = Machine::new() else { return };
+    for (precision, tolerance) in PRECISIONS {
+        let extra = ["--mesh", "1", "--precision", precision];
+        let (right, _) = trained(&machine, "cpu", &extra);
+        for refusing in &REFUSING {
+            refusing.check(&machine, &extra, (&right, tolerance));
+        }
+    }
+}
+
+/// Where there is no cuBLASLt at all plans run too, and it is said once.
+#[test]
+fn without_the_library_products_are_made_by_own_kernels() {
+    let Some(machine) = Machine::new() else { return };
+    machine.remove("libcublasLt");
+    let missing = Refusing {
+        variables: &[],
+        executed: &["product_tiles"],
+        never: &["product", "product_gelu", "product_end"],
+        said: "made by kernels of graphc's own",
+    };
+    let extra = ["--mesh", "2"];
+    let (right, _) = trained(&machine, "cpu", &extra);
+    missing.check(&machine, &extra, (&right, 1e-5));
+}
+
+/// What is said of how products are made: each in a line, sorted.
+fn ways(stderr: &str) -> Vec<&str> {
+    let mut ways: Vec<&str> = stderr.lines().filter(|line| line.contains(" is made ")).collect();
+    ways.sort_unstable();
+    ways
+}
+
+/// The fastest of several algorithms is taken, also by later processes, for whom another might be the fastest: ranks and processes have
+/// the same bits.
+#[test]
+fn the_fastest_algorithm_is_taken_and_kept() {
+    let Some(machine) = Machine::new() else { return };
+    let cache = machine.file("choices");
+    let run = |fastest: &str, tune: &str, cache: &str, mesh: &str| {
+        let (mut command, metrics) = training(&machine, "cuda", &["--mesh", mesh]);
+        command.env("GPU_DOUBLE_ALGORITHMS", "4").env("GPU_DOUBLE_FASTEST", fastest);
+        command.env("GRAPHC_TUNE", tune).env("GRAPHC_CACHE", cache).env("GRAPHC_PRODUCTS", "1");
+        let (_, stderr) = machine.counts_and_errors(command);
+        (std::fs::read(metrics).expect("metrics"), stderr)
+    };
+    let (first, stderr) = run("2", "1", &cache, "1");
+    let of_first = ways(&stderr);
+    assert!(of_first.len() > 5 && stderr.contains("algorithms of cuBLASLt take"), "{stderr}");
+    for way in &of_first {
+        assert!(way.ends_with("is made by algorithm 3 of 4 of cuBLASLt"), "{way}");
+    }
+    let (second, again) = run("0", "1", &cache, "1");
+    assert!(second == first, "a later process has other bits");
+    assert_eq!(ways(&again), of_first);
+    assert!(!again.contains("algorithms of cuBLASLt take"), "{again}");
+    // What is kept and cannot be read is chosen anew, once.
+    for entry in std::fs::read_dir(&cache).expect("a folder").flatten() {
+        if entry.file_name().to_string_lossy().starts_with("graphc-product") {
+            std::fs::write(entry.path(), "99").expect("writable");
+        }
+    }
+    for (fastest, timed) in [("1", true), ("3", false)] {
+        let (_, stderr) = run(fastest, "1", &cache, "1");
+        assert!(stderr.contains("algorithm 2 of 4") && !stderr.contains("algorithm 3 of 4"));
+        assert_eq!(stderr.contains("algorithms of cuBLASLt take"), timed, "{stderr}");
+    }
+    // Where nothing is timed the first is taken.
+    let (untimed, stderr) = run("3", "0", &cache, "1");
+    assert!(ways(&stderr).iter().all(|way| way.contains("algorithm 1 of 4")), "{stderr}");
+    assert!(untimed != first, "other algorithms have the same bits");
+    // Ranks of a process choose together, also where nothing can be kept.
+    let nowhere = machine.file("gpt2.gir/none");
+    let (metrics, stderr) = run("3", "1", &nowhere, "2");
+    assert!(ways(&stderr).iter().all(|way| way.contains("algorithm 4 of 4")), "{stderr}");
+    assert!(run("3", "1", &nowhere, "2").0 == metrics, "two runs differ");
 }

@@ -135,3 +135,27 @@ fn ranks_with_other_parameters_are_told_so() {
     let report = failed.expect_err("they differ").to_string();
     assert!(report.contains("it lacks parameter `w` (f32[1])"), "{report}");
 }
+
+#[test]
+fn weights_are_taken_by_name_and_others_refused() {
+    let with = |name: &'static str| {
+        dist::spawn(2, move |group| {
+            let g = GraphBuilder::new("ddp");
+            let x = g.input("x", DType::F32, [1]);
+            let _unused = parameter(&g, "unused", 3.0, 1);
+            g.output("loss", &(&x * &parameter(&g, "w", 1.0, 1)).sum(&[0], false));
+            let graph = g.finish().expect("a graph");
+            let five = HostTensor::from_f32([1], &[5.0]).expect("one");
+            let weights = BTreeMap::from([(name.to_owned(), five)]);
+            let mut ddp =
+                DataParallel::new(&group, graph, &weights, &DataParallelOptions::default())?;
+            Ok::<_, DataParallelError>(
+                [ddp.variable("w")?, ddp.variable("unused")?].map(|v| v.to_f64()[0]),
+            )
+        })
+    };
+    assert_eq!(with("w").expect("no rank fails"), [[5.0, 3.0]; 2]);
+    assert_eq!(with("unused").expect("no rank fails"), [[1.0, 5.0]; 2]);
+    let error = with("layer.w").expect_err("there is no such variable").to_string();
+    assert!(error.contains("the graph has no variable `layer.w`"), "{error}");
+}

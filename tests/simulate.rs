@@ -6,6 +6,12 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use graphc::prelude::*;
+use graphc_compiler::cluster::PRESETS;
+use graphc_compiler::compile::prepare_again;
+use graphc_compiler::cost::{on_cluster, utilization};
+use graphc_compiler::null_device::step_seconds;
+use graphc_ir::plan::read_plan;
 use serde_json::Value;
 use support::{fails, reference, succeeds};
 
@@ -61,6 +67,83 @@ fn a_plan_is_judged_on_its_machines_and_on_others() {
         assert!(text.contains(word), "`{word}` in {text}");
     }
     assert!(fails(["simulate", path, "--cluster", "toaster"]).contains("toaster"));
+}
+
+/// Machines that lose nothing beside computing, where each element type has a peak of its own: utilization is there what it can be at
+/// the most.
+const IDEAL: &str = "name = \"ideal\"
+[device]
+kind = \"cuda\"
+memory = \"1TiB\"
+flops = { f32 = 1e9, bf16 = 8e9, f16 = 4e9 }
+bandwidth = 1e25
+launch = 0
+[[level]]
+latency = 0
+bandwidth = 1e25
+";
+
+/// A network whose weights are of this element type.
+fn written_in(dtype: DType) -> String {
+    let g = GraphBuilder::new("written");
+    let weight = |name: &str, shape: [usize; 2]| {
+        let init = Init::Normal { mean: 0.0.into(), std: 0.02.into() };
+        g.variable(name, dtype, shape, init)
+    };
+    let hidden = g.input("x", dtype, [64, 256]).matmul(&weight("a", [256, 512])).relu();
+    g.output("y", &hidden.matmul(&weight("b", [512, 128])));
+    graphc_ir::text::print(&g.finish().expect("a graph"))
+}
+
+/// The utilization that is printed for the machines that a plan is made for, and what it is on all presets.
+fn utilizations(path: &str) -> Vec<(String, f64)> {
+    let own = number(&read(&succeeds(["simulate", path, "--format", "json"])), "mfu");
+    let plan = read_plan(&std::fs::read_to_string(path).expect("the plan")).expect("a plan");
+    let decisions = prepare_again(&plan).expect("its graph");
+    let on = |name: &str| {
+        let moved = on_cluster(&plan, &preset(name).expect("a preset"));
+        let seconds = step_seconds(&moved).expect("it runs");
+        (name.to_owned(), utilization(&moved, &decisions, seconds).expect("it takes time"))
+    };
+    [("its own".to_owned(), own)].into_iter().chain(PRESETS.map(on)).collect()
+}
+
+#[test]
+fn no_model_takes_more_than_all_of_the_peak_of_its_precision() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let cluster = file("ideal.toml", IDEAL);
+    let out = folder.path().join("plan.json").display().to_string();
+    let export = |name: &str| reference(name).join("model.onnx").display().to_string();
+    let train = ["--loss", "cross_entropy", "--optimizer", "adamw"];
+    let again = ["--recompute", "full"];
+    let pipeline = ["--mesh", "2x2", "--stages", "2", "--microbatches", "2"];
+    let halves = ["--precision", "bf16"];
+    let mut cases = vec![
+        (file("bf16.gir", &written_in(DType::BF16)), vec![]),
+        (file("f16.gir", &written_in(DType::F16)), vec![]),
+        (export("gpt"), [&train[..], &again, &halves].concat()),
+        (export("resnet"), [&train[..], &pipeline, &halves].concat()),
+    ];
+    for model in ["gpt", "experts", "lstm", "resnet"].map(export) {
+        for precision in ["f32", "bf16", "f16"] {
+            cases.push((model.clone(), vec!["--precision", precision]));
+            cases.push((model.clone(), [&train[..], &["--precision", precision]].concat()));
+        }
+    }
+    for (model, options) in cases {
+        let mut args = vec!["compile", &model, "--cluster", &cluster, "-o", &out];
+        args.extend(model.ends_with("onnx").then_some(["--batch", "8"]).into_iter().flatten());
+        args.extend(&options);
+        succeeds(&args);
+        for (machines, mfu) in utilizations(&out) {
+            assert!(mfu > 0.0 && mfu <= 1.0, "{mfu} of {model} {options:?} on {machines}");
+        }
+    }
 }
 
 #[test]

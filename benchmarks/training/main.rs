@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use graphc::compiler::cluster::parse_cluster;
+use graphc::ir::mesh::DeviceKind;
 use graphc::prelude::*;
+use graphc::profile::{self, Profile};
 use graphc::runtime::job::Job;
 use graphc::runtime::{RankStatistics, Statistics, StepHandle};
 use serde_json::{Value, json};
 
-mod profile;
 mod toy;
 mod workloads;
 
-use profile::Profile;
 use workloads::{Workload, workload};
 
 /// Measures training steps.
@@ -95,7 +95,9 @@ fn main() -> Result<()> {
     let measured = measure(&mut session, &feeds, &args, job.as_ref())?;
     let median = measured.times[measured.times.len() / 2];
     let Measured { before, after, .. } = &measured;
-    let profile = Profile::new(&plan, before, after, after.steps - before.steps);
+    let profile =
+        args.profile.is_some().then(|| profile(&plan, &mut session, &feeds[0], job.as_ref()));
+    let profile = profile.transpose()?;
     let mut line = json!({
         "workload": args.workload,
         "framework": "graphc",
@@ -116,8 +118,8 @@ fn main() -> Result<()> {
     });
     add(&mut line, shares(&measured, session.ranks().count()));
     if job.is_none_or(|job| job.rank() == 0) {
-        if let Some(slowest) = args.profile {
-            eprint!("{}", profile.table(slowest));
+        if let (Some(slowest), Some(profile)) = (args.profile, &profile) {
+            eprint!("{}", table(&plan, profile, slowest)?);
         }
         println!("{line}");
     }
@@ -158,6 +160,40 @@ fn measure(
     let wall = start.elapsed().as_secs_f64();
     times.sort_by(f64::total_cmp);
     Ok(Measured { times, wall, before, after: session.statistics()?, last })
+}
+
+/// What each actor takes, by steps that are taken apart.
+fn profile(
+    plan: &VerifiedPlan,
+    session: &mut Session,
+    feeds: &BTreeMap<String, HostTensor>,
+    job: Option<&Arc<Job>>,
+) -> Result<Profile> {
+    let meet = || job.map_or(Ok(()), |job| job.barrier());
+    let own = profile::measure(session, feeds, meet)?;
+    let all = match job {
+        None => vec![own],
+        Some(job) => {
+            let all = job.all_gather(&serde_json::to_vec(&own)?)?;
+            all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?
+        }
+    };
+    Ok(Profile::of(plan, (DeviceKind::Cpu, all.len()), &all))
+}
+
+/// The sum of each kind of actor and the slowest actors, as a table.
+fn table(plan: &VerifiedPlan, profile: &Profile, slowest: usize) -> Result<String> {
+    let kinds = profile.by_kind(plan)?;
+    let total: f64 = kinds.iter().map(|(_, sum)| sum.measured).sum();
+    let line = |seconds: f64, what: String| {
+        format!("{:>10.3} ms {:>5.1} %  {what}\n", seconds * 1e3, 100.0 * seconds / total)
+    };
+    let kinds = kinds
+        .into_iter()
+        .map(|(kind, sum)| line(sum.measured, format!("{:>4} x {kind}", sum.actions)));
+    let actors = profile.by_actor(plan)?.into_iter().take(slowest);
+    let actors = actors.map(|(name, _, measured)| line(measured, name));
+    Ok(kinds.chain(["\n".to_owned()]).chain(actors).collect())
 }
 
 /// The first element of a step's only output: its loss, or a logit.

@@ -117,6 +117,7 @@ fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
         loss: None,
         label_smoothing: 0.0,
         metrics: Vec::new(),
+        fetch: Vec::new(),
         optimizer: None,
         gradients: true,
         skip_non_finite: false,

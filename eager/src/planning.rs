@@ -41,8 +41,14 @@ pub(crate) fn planned(
         .map_err(|error| EagerError::Compile { call: call.to_owned(), error: Box::new(error) })?;
     let given = given(&plan).filter(|_| feeds_lie_as(&plan, operands)).cloned();
     let given = given.ok_or_else(|| EagerError::Fault { call: call.to_owned() })?;
+    // Where each rank keeps what it has nothing is moved, and what is fetched is what was fed, in the grid from which it comes.
     let result = match operation {
-        Operation::ToGlobal(_, sbp) => Layout { sbp: sbp.clone(), ..given },
+        Operation::ToGlobal(to, sbp) => Layout {
+            sbp: sbp.clone(),
+            ranks: to.ranks.clone(),
+            hierarchy: to.hierarchy.clone(),
+            ..given
+        },
         _ => given,
     };
     Ok(Planned { plan, result })

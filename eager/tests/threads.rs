@@ -267,3 +267,29 @@ fn tensors_are_printed_as_numbers() {
     assert_eq!(shown[1][2], "f32[4] B on cpu [0] as 1, rank 1 has nothing");
     assert!(shown[0][2].ends_with("rank 0 has [0..4]: [0, 1, 2, 3]"), "{}", shown[0][2]);
 }
+
+/// Any layout of ranks in a line or in a grid, uneven ones too, leads to any other: also where each rank keeps what it has.
+#[test]
+fn ranks_of_a_line_are_those_of_a_grid() {
+    let line = Placement::mesh(&[4]).expect("four ranks");
+    let grid = Placement::mesh(&[2, 2]).expect("four ranks");
+    let of_line = ["S(0)", "S(1)", "B", "P"].map(|text| (&line, sbp(text)));
+    let axes = ["S(0)", "S(1)", "B", "P"];
+    let of_grid = axes.iter().flat_map(|a| axes.iter().map(move |b| sbp(&format!("{a}, {b}"))));
+    let all: Vec<_> = of_line.into_iter().chain(of_grid.map(|sbp| (&grid, sbp))).collect();
+    let found = on(4, |eager| {
+        let pairs = || all.iter().flat_map(|from| all.iter().map(move |to| (from, to)));
+        let moves = [[5, 3], [8, 4]].into_iter().flat_map(|shape| pairs().map(move |m| (shape, m)));
+        for (shape, (from, to)) in moves {
+            let data: Vec<f64> = (0..shape[0] * shape[1]).map(|i| i as f64).collect();
+            let whole = HostTensor::from_f64(DType::F32, shape, &data)?;
+            let there = eager.from_host(&whole, from.0, &from.1)?.to_global(to.0, &to.1)?;
+            assert_eq!((there.placement(), there.sbp()), (to.0, &to.1));
+            assert_eq!(there.to_host()?, whole, "{shape:?} {} to {}", from.1, to.1);
+            // Operations know it as well as the caller does.
+            assert_eq!((&there + 1.0)?.to_host()?.to_f64()[0], 1.0);
+        }
+        Ok(())
+    });
+    assert_eq!(found.len(), 4);
+}

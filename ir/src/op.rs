@@ -263,6 +263,16 @@ impl Op {
         self.operation().is_source() && self.operation().is_function()
     }
 
+    /// The element type in which it computes, which decides the peak that its FLOPs are held against: of matrix products that of
+    /// their operands, in whatever they add up; of other ops that of the first result, f32 where there is none.
+    pub fn precision(&self, operands: &[&TensorType], results: &[&TensorType]) -> DType {
+        let decides = match self.operation().multiplies_matrices() {
+            true => operands.first(),
+            false => results.first(),
+        };
+        decides.map_or(DType::F32, |ty| ty.dtype)
+    }
+
     /// Result types from operand types: element types by [`Operation::dtypes`], shapes by the rule.
     ///
     /// # Errors
@@ -331,6 +341,11 @@ pub trait Operation {
     /// large as those of `part`.
     fn most_flops(&self, _whole: &Rule, part: &Rule) -> f64 {
         self.flops(part)
+    }
+
+    /// The share of its FLOPs that compute again what another op has computed, so that they are none of the model's own.
+    fn repeated_share(&self) -> f64 {
+        0.0
     }
 
     /// Whether its FLOPs are those of matrix products, which reach another share of a device's peak than the rest.

@@ -6,6 +6,8 @@
 //! that execute actors in a fixed order. What differs between ranks of one program (shard origins, peers) follows
 //! from the rank's coordinates in each layout. Start reading with [`Plan`], then [`Program`].
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ActorId, ChannelId, ProgramId, RegisterId};
@@ -94,6 +96,21 @@ impl Plan {
     /// What a rank of the plan does.
     pub fn program_of(&self, rank: u32) -> &Program {
         &self.programs[self.ranks[rank as usize].program.index()]
+    }
+
+    /// The names of all variables.
+    pub fn variables(&self) -> BTreeSet<&str> {
+        let registers = self.programs.iter().flat_map(|program| &program.registers);
+        registers.filter_map(Register::variable).collect()
+    }
+
+    /// The names of the variables that steps change: parameters that are trained, states, running statistics.
+    pub fn updated_variables(&self) -> BTreeSet<&str> {
+        let updated = self.programs.iter().flat_map(|program| {
+            let updates = program.actors.iter().flat_map(|actor| &actor.updates);
+            updates.map(|register| &program.registers[register.index()])
+        });
+        updated.filter_map(Register::variable).collect()
     }
 }
 
@@ -315,6 +332,16 @@ pub struct Register {
     pub shares: Option<RegisterId>,
 }
 
+impl Register {
+    /// The name of the variable that it holds.
+    pub fn variable(&self) -> Option<&str> {
+        match &self.kind {
+            RegisterKind::Variable { name, .. } => Some(name),
+            RegisterKind::Activation => None,
+        }
+    }
+}
+
 /// What a register holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -440,6 +467,13 @@ pub struct FusedOp {
     pub steps: Vec<FusedStep>,
     /// The steps whose values are results, in the order of the actor's outputs.
     pub outputs: Vec<usize>,
+}
+
+impl FusedOp {
+    /// The op that the chain begins with, where it is one whose kernels have an epilogue.
+    pub fn head(&self) -> Option<&FusedStep> {
+        self.steps.iter().find(|step| step.op.operation().begins_chain())
+    }
 }
 
 /// One op of a chain: unary, binary, where or cast, a reduction at its end, or a convolution at its beginning.

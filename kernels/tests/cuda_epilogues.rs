@@ -10,14 +10,14 @@ mod on_card;
 #[path = "common/products.rs"]
 mod products;
 
-use common::{Case, Random, shard};
+use common::{Case, Random, other_ways, shard};
 use graphc_ir::op::{EvalContext, Op, Region};
 use graphc_ir::ops::*;
 use graphc_ir::plan::FusedArg::{Operand as X, Step as S};
 use graphc_ir::plan::{FusedArg, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{Call, Launch, Sums, join_sums};
+use graphc_kernels::cuda::{Call, Launch, Sums, join_sums, product_end};
 use on_card::{Bench, bench};
 use products::*;
 
@@ -28,8 +28,21 @@ fn error(chained: &Chained, bench: &mut Bench, dtype: DType) -> Option<(Call, f6
     Some((call, apart))
 }
 
-/// How far results are from the right ones; of sums as a share of what is summed.
+/// How far results are from the right ones, in whichever way the call is made; of sums as a share of what is summed.
 fn apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) -> f64 {
+    let ways = other_ways(call);
+    assert_eq!(ways.len(), if product_end_of(call).is_empty() { 1 } else { 2 });
+    let all = std::iter::once(call).chain(&ways);
+    all.map(|call| one_apart(bench, call, case, right)).fold(0.0, f64::max)
+}
+
+/// What stands behind the product of a call where the library makes it without its end.
+fn product_end_of(call: &Call) -> Vec<Launch> {
+    let Launch::Product(product) = &call.launches[0] else { panic!("{:?}", call.launches) };
+    product_end(product)
+}
+
+fn one_apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) -> f64 {
     let found = bench.execute(call, case, &[], &EvalContext::default()).expect("no fault");
     let pairs = found.iter().zip(right).flat_map(|(found, right)| {
         let greatest = right.iter().fold(1.0f64, |most, x| most.max(x.abs()));

@@ -13,7 +13,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use common::shard;
+use common::{other_ways, shard};
 use gpu_double::nvrtc::{self, resources};
 use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 use on_card::prepare;
@@ -26,9 +26,11 @@ fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     let mut all = BTreeMap::new();
     for cases::Example { case, .. } in cases::all() {
         let operands: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
-        let several = join_alike(&case.op, &[operands.clone(), operands]);
-        let calls = [Some(prepare(&case).expect("a call")), several];
-        for Call { launches, .. } in calls.into_iter().flatten() {
+        let call = prepare(&case).expect("a call");
+        let mut calls = other_ways(&call);
+        calls.extend(join_alike(&case.op, &[operands.clone(), operands]));
+        calls.push(call);
+        for Call { launches, .. } in calls {
             let kernels = launches.into_iter().filter_map(|launch| match launch {
                 Launch::Kernel(kernel) => Some(kernel),
                 _ => None,

@@ -522,6 +522,7 @@ fn the_scale_of_the_loss_follows() {
             growth: Scalar(2.0),
             backoff: Scalar(0.5),
             interval: 1 + random.below(3) as u32,
+            floor: Scalar([0.0, 1.0, 64.0][random.below(3)]),
         };
         let fill = &mut |random: &mut Random, i: usize, _: DType| match i {
             0 => f64::from(1 << random.below(20)),

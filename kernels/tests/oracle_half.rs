@@ -439,7 +439,8 @@ fn updates(to: &mut Examples<'_>) {
         if random.below(3) == 0 { f64::INFINITY } else { ordinary(random, i, dtype) }
     });
     // Its numbers are f32 whatever the gradients are.
-    let scaling = LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2 };
+    let scaling =
+        LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2, floor: Scalar(1.0) };
     let counts = |random: &mut Random, _: usize, _: DType| random.below(3) as f64 + 1.0;
     to.filled(Op::LossScale(scaling), &vec![f32s(&[]); 4], 0.0, counts);
     to.filled(Op::SkipStep(SkipStep {}), &vec![f32s(&[]); 2], 0.0, counts);

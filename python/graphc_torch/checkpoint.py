@@ -12,8 +12,10 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,8 @@ class Checkpoint:
     variables: dict[str, Record]
     files: dict[str, tuple[int, str]]
     """Bytes and SHA-256."""
+    not_finite: tuple[str, ...] = ()
+    """Variables that training had made infinite or no number when it was saved all the same."""
 
     @classmethod
     def open(cls, path: str | Path) -> Checkpoint:
@@ -186,6 +190,13 @@ def complete(directory: Path) -> list[tuple[int, Path]]:
     return sorted((int(name[1]), path) for name, path in found if name and (path / MANIFEST).is_file())
 
 
+def incomplete(directory: str | Path) -> list[tuple[int, Path]]:
+    """The directories that are named like checkpoints and have no manifest, in ascending order of their steps."""
+    entries = Path(directory).iterdir() if Path(directory).is_dir() else ()
+    found = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in entries if path.is_dir()]
+    return sorted((int(name[1]), path) for name, path in found if name and not os.path.lexists(path / MANIFEST))
+
+
 def _read(path: Path) -> Checkpoint:
     manifest = path / MANIFEST
     try:
@@ -216,7 +227,8 @@ def _checkpoint(path: Path, value: dict[str, Any]) -> Checkpoint:
     for name, record in variables.items():
         if not _covered(record) or any(piece.file not in files or "/" in piece.file for piece in record.pieces):
             raise _damaged(path / MANIFEST, f"the pieces of variable `{name}` are not the whole, each element once")
-    return Checkpoint(path, value["step"], value["seed"], value["model"], value.get("settings"), variables, files)
+    ruined = tuple(value.get("not_finite", ()))
+    return Checkpoint(path, value["step"], value["seed"], value["model"], value.get("settings"), variables, files, ruined)
 
 
 def _record(value: dict[str, Any]) -> Record:
@@ -245,9 +257,9 @@ def _covered(record: Record) -> bool:
 class Saver:
     """Saves checkpoints of a training to a directory, and removes those older than are to be kept."""
 
-    def __init__(self, directory: str | Path, keep: int = 2) -> None:
-        """A directory, which is made where there is none."""
-        self.directory, self.keep = Path(directory), max(keep, 1)
+    def __init__(self, directory: str | Path, keep: int = 2, accept_not_finite: bool = False) -> None:
+        """A directory, which is made where there is none; whether variables are saved that training has made infinite or no number."""
+        self.directory, self.keep, self.accept_not_finite = Path(directory), max(keep, 1), accept_not_finite
         self._lock: int | None = None
 
     def save(self, session: Session) -> Path:
@@ -268,6 +280,10 @@ class Saver:
         self._claim()
         for entry in self.directory.glob(".step-*.partial"):
             shutil.rmtree(entry, ignore_errors=True)
+        for _, entry in incomplete(self.directory):
+            aside = next(name for number in count(1) if not os.path.lexists(name := entry.with_suffix(f".incomplete-{number}")))
+            entry.rename(aside)
+            print(f"warning: {entry} has no {MANIFEST}: it is now {aside}", file=sys.stderr)
         self.check_next(step)
         partial.mkdir()
 
@@ -305,8 +321,14 @@ class Saver:
         return [result for result, _ in all_of]
 
     def _publish(self, session: Session, parts: list[Any], partial: Path, path: Path) -> None:
-        text = manifest(session, parts)
-        for _, files in parts:
+        ruined = sorted({name for _, _, names in parts for name in names})
+        if ruined and not self.accept_not_finite:
+            raise CheckpointError(
+                f"after {session.steps} steps `{ruined[0]}` is not finite in each element, so no checkpoint is saved, and those before are"
+                " as they were: lower the learning rate or clip gradients, and go on from an earlier one"
+            )
+        text = manifest(session, parts, ruined)
+        for _, files, _ in parts:
             for name, entry in files.items():
                 if not (partial / name).is_file() or (partial / name).stat().st_size != entry["bytes"]:
                     raise CheckpointError(f"{partial / name} is not there: do all processes see the same directory?")
@@ -322,8 +344,8 @@ class Saver:
             shutil.rmtree(hidden, ignore_errors=True)
 
 
-def write_part(session: Session, partial: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Writes what this rank adds, each rectangle that no rank before it has: its variables and its file."""
+def write_part(session: Session, partial: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Writes what this rank adds, each rectangle that no rank before it has: its variables, its file, and what of it is not finite."""
     name = f"rank-{session.rank:05}.safetensors"
     records, tensors = {}, {}
     for variable, register in session.registers().items():
@@ -338,11 +360,13 @@ def write_part(session: Session, partial: Path) -> tuple[dict[str, Any], dict[st
         record = {"kind": described.role.value, "dtype": layout.dtype, "shape": layout.shape, "pieces": pieces}
         records[variable] = record
     if not tensors:
-        return records, {}
+        return records, {}, []
+    updated = session.plan.updated_variables()
+    ruined = [name for name, tensor in tensors.items() if name in updated and not bool(tensor.isfinite().all())]
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, str(partial / name))
     with (partial / name).open("rb") as file:
         os.fsync(file.fileno())
-    return records, {name: {"bytes": (partial / name).stat().st_size, "sha256": _digest(partial / name)}}
+    return records, {name: {"bytes": (partial / name).stat().st_size, "sha256": _digest(partial / name)}}, ruined
 
 
 def _first(layout: Layout, rank: int) -> bool:
@@ -350,11 +374,11 @@ def _first(layout: Layout, rank: int) -> bool:
     return layout.replicas(rank)[0] == rank
 
 
-def manifest(session: Session, parts: list[Any]) -> str:
+def manifest(session: Session, parts: list[Any], not_finite: list[str]) -> str:
     """The manifest of what all ranks have added, sealed with its SHA-256."""
     variables: dict[str, Any] = {}
     files: dict[str, Any] = {}
-    for records, of_rank in parts:
+    for records, of_rank, _ in parts:
         files.update(of_rank)
         for name, record in records.items():
             known = variables.setdefault(name, {**record, "pieces": []})
@@ -366,6 +390,7 @@ def manifest(session: Session, parts: list[Any]) -> str:
         "seed": session.seed,
         "model": session.plan.name,
         "mesh": session.plan.mesh,
+        **({"not_finite": not_finite} if not_finite else {}),
         "settings": settings(session),
         "variables": dict(sorted(variables.items())),
         "files": dict(sorted(files.items())),

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .checkpoint import Checkpoint, Saver, changes, complete
+from .checkpoint import Checkpoint, Saver, changes, complete, incomplete
 from .data import Batches, Metrics, load_tensors, model_weights, save_tensors
 from .errors import FeedError, GraphcError, PlanError
 from .plan import Plan, TensorKind
@@ -26,6 +26,9 @@ from .session import Session
 
 METRICS = ("loss", "samples", "top1", "top5", "grad_norm", "loss_scale", "skipped")
 """Outputs that a line of metrics is made of."""
+
+ADVICE = "lower the learning rate, look for wrong numbers in the data, or go on with --on-nan ignore"
+"""What can be done about a training that has gone wrong."""
 
 
 def entry() -> NoReturn:
@@ -71,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--keep", type=int, default=2, help="checkpoints that are kept; default 2")
     train.add_argument("--resume", type=Path, help="a checkpoint, or a directory of which the latest is taken")
     train.add_argument("--on-nan", choices=["stop", "ignore"], default="stop", help="where the loss is no finite number")
+    train.add_argument("--max-skips", type=int, help="steps in a row that may change nothing; default 50, or all with --on-nan ignore")
     measure = commands.add_parser("profile", help="measure the seconds of each actor and collective")
     _common(measure)
     measure.set_defaults(run=run_profile)
@@ -101,7 +105,7 @@ def run_train(given: argparse.Namespace) -> None:
         for change in changes(session, checkpoint.settings) if session.leads else ():
             print(f"warning: since {checkpoint.path} was saved, {change}", file=sys.stderr)
     batches = Batches(load_tensors(given.data), session.inputs, session.samples)
-    saver = Saver(given.save, given.keep) if given.save else None
+    saver = Saver(given.save, given.keep, given.on_nan == "ignore") if given.save else None
     if saver is not None:
         saver.check_next(session.steps + 1)
     metrics = Metrics(given.metrics, session.steps if checkpoint else None) if given.metrics and session.leads else None
@@ -109,6 +113,9 @@ def run_train(given: argparse.Namespace) -> None:
     if given.weights is not None:
         names = [name for name, (kind, _, _) in session.variables().items() if kind is TensorKind.PARAMETER]
         weights = {name: session.variable(name) for name in names}
+        ruined = [name for name in plan.updated_variables() & set(weights) if not bool(weights[name].isfinite().all())]
+        if ruined and given.on_nan == "stop":
+            raise FeedError(f"`{min(ruined)}` is not finite in each element after the last step, so no weights are written: {ADVICE}")
         if session.leads:
             save_tensors(given.weights, weights)
     session.barrier()
@@ -119,6 +126,7 @@ def run_train(given: argparse.Namespace) -> None:
 def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics: Metrics | None, saver: Saver | None) -> dict[str, Any]:
     """Takes the steps; the line of metrics of the last."""
     line: dict[str, Any] = {}
+    skips = Skips(given)
     for step in range(session.steps, given.steps):
         begun = time.perf_counter()
         outputs = session.step(batches.feeds(step))
@@ -128,13 +136,44 @@ def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics
             line |= {"samples": batches.batch, "seconds": time.perf_counter() - begun}
         if metrics is not None:
             metrics.write(line)
-        if not math.isfinite(line["loss"]) and not line.get("skipped") and given.on_nan == "stop":
-            advice = "lower the learning rate, look for wrong numbers in the data, or go on with --on-nan ignore"
-            raise FeedError(f"the loss of step {step} is {line['loss']}, and weights after it are of no use: {advice}")
+        if given.on_nan == "stop":
+            check_finite(session.plan, line)
+        skips.count(line)
         last = step + 1 == given.steps
         if saver is not None and (last or (given.save_every and (step + 1) % given.save_every == 0)):
             saver.save(session)
     return line
+
+
+def check_finite(plan: Plan, line: dict[str, Any]) -> None:
+    """Judges loss and gradients of a step.
+
+    One of f16 whose gradients overflow is not made and does no harm, as a smaller scale helps the next one; but no scale makes a loss finite
+    that is not.
+    """
+    loss, norm = line["loss"], line.get("grad_norm", 0.0)
+    harmless = line.get("skipped") and (math.isfinite(loss) or plan.options.get("skip_non_finite"))
+    if not harmless and not (math.isfinite(loss) and math.isfinite(norm)):
+        said = f", the norm of its gradients {norm}" if "grad_norm" in line else ""
+        raise FeedError(f"the loss of step {line['step']} is {loss}{said}, and weights after it are of no use: {ADVICE}")
+
+
+class Skips:
+    """How many steps in a row have changed nothing."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        """None so far."""
+        ignored = math.inf if given.on_nan == "ignore" else 50
+        self.most = ignored if given.max_skips is None else given.max_skips
+        self.now = 0
+
+    def count(self, line: dict[str, Any]) -> None:
+        """Takes a step into account, and ends a training that only skips."""
+        self.now = self.now + 1 if line.get("skipped") else 0
+        if self.now > self.most:
+            scale = f", as their gradients overflow with a loss scaled by {line['loss_scale']}" if "loss_scale" in line else ""
+            said = f"{self.now} steps in a row up to step {line['step']} have changed nothing{scale}"
+            raise FeedError(f"{said}, more than --max-skips {self.most} allows: {ADVICE}")
 
 
 def line_of(plan: Plan, step: int, outputs: dict[str, Tensor]) -> dict[str, Any]:
@@ -161,6 +200,14 @@ def resumed(given: argparse.Namespace) -> Checkpoint | None:
     if alike and not complete(given.resume) and not (given.resume / "manifest.json").exists():
         return None
     checkpoint = Checkpoint.open(given.resume)
+    for step, passed in incomplete(checkpoint.path.parent):
+        if step > checkpoint.step and int(os.environ.get("RANK", "0")) == 0:
+            print(f"warning: {passed} has no manifest.json and is passed over for {checkpoint.path}", file=sys.stderr)
+    if checkpoint.not_finite and given.on_nan != "ignore":
+        raise FeedError(
+            f"{checkpoint.path} was saved with --on-nan ignore and weights that are not finite, `{checkpoint.not_finite[0]}` first:"
+            " go on from an earlier checkpoint, or with --on-nan ignore"
+        )
     if given.seed not in (None, checkpoint.seed):
         raise FeedError(f"{checkpoint.path} was trained with seed {checkpoint.seed}: leave --seed out or give that one")
     if checkpoint.step > given.steps:

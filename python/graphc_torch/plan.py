@@ -578,6 +578,16 @@ class Plan:
                     found[variable.name] = (variable, self.layouts[register.layout])
         return dict(sorted(found.items()))
 
+    def updated_variables(self) -> set[str]:
+        """The names of the variables that steps change: parameters that are trained, states, running statistics."""
+        found = set()
+        for program in self.programs:
+            for number in (number for actor in program.actors for number in actor.updates):
+                variable = program.registers[number].kind.variable
+                if variable is not None:
+                    found.add(variable.name)
+        return found
+
     def program_of(self, rank: int) -> Program:
         """What a rank executes."""
         return self.programs[self.ranks[rank].program]

@@ -64,6 +64,65 @@ def test_a_restart_goes_on_where_the_last_checkpoint_is(compiled: Callable[..., 
     assert sorted(entry.name for entry in folder.iterdir()) == ["step-00000004", "step-00000006"]
 
 
+def test_a_checkpoint_without_its_manifest_is_passed_over_and_set_aside(
+    compiled: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = compiled("mlp", "--mesh", "1"), tmp_path / "saved"
+    loop = ("--save", folder, "--save-every", 3, "--resume", folder)
+    train(path, "--steps", 6, *loop)
+    (folder / "step-00000006/manifest.json").unlink()
+    capfd.readouterr()
+    train(path, "--steps", 8, *loop)
+    said = capfd.readouterr().err
+    assert f"{folder}/step-00000006 has no manifest.json and is passed over for {folder}/step-00000003" in said
+    assert f"it is now {folder}/step-00000006.incomplete-1" in said
+    assert (folder / "step-00000008/manifest.json").is_file()
+
+
+def diverging(graphc: Callable[..., None], path: Path, *extra: object) -> Path:
+    """A plan whose first step ruins the weights."""
+    own = ("--batch", 16, "--loss", "cross_entropy", "--optimizer", "sgd")
+    graphc("compile", "tests/refs/mlp/model.onnx", *own, *extra, "-o", path)
+    return path
+
+
+def test_what_is_not_finite_is_not_saved(graphc: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.chdir(root())
+    path, folder = diverging(graphc, tmp_path / "plan.json", "--lr", "1e39"), tmp_path / "saved"
+    own = ["train", str(path), *DATA, "--steps", "1"]
+    assert main([*own, "--save", str(folder)]) == 1
+    assert "so no checkpoint is saved" in capsys.readouterr().err
+    assert not list(folder.glob("step-*"))
+    weights = tmp_path / "w.safetensors"
+    assert main([*own, "--weights", str(weights)]) == 1 and not weights.exists()
+    folder = tmp_path / "ignored"
+    assert main([*own, "--save", str(folder), "--on-nan", "ignore"]) == 0
+    # Both engines know of such a checkpoint that it is of no use.
+    capsys.readouterr()
+    assert main(["train", str(path), *DATA, "--steps", "2", "--resume", str(folder)]) == 1
+    assert "weights that are not finite" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="weights that are not finite"):
+        graphc("train", path, *DATA, "--steps", 2, "--resume", folder)
+    graphc("train", path, *DATA, "--steps", 2, "--resume", folder, "--on-nan", "ignore")
+
+
+def test_a_training_of_f16_ends_where_one_of_f32_does(
+    graphc: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.chdir(root())
+    half = ("--lr", "1e30", "--precision", "f16")
+    path = diverging(graphc, tmp_path / "plan.json", *half)
+    assert main(["train", str(path), *DATA, "--steps", "30"]) == 1
+    assert "weights after it are of no use" in capsys.readouterr().err
+    path = diverging(graphc, tmp_path / "skips.json", *half, "--on-nan", "skip")
+    assert main(["train", str(path), *DATA, "--steps", "30", "--max-skips", "4"]) == 1
+    assert "5 steps in a row up to step 5 have changed nothing" in capsys.readouterr().err
+    metrics = tmp_path / "metrics.jsonl"
+    path = tmp_path / "plan.json"
+    assert main(["train", str(path), *DATA, "--steps", "60", "--on-nan", "ignore", "--metrics", str(metrics)]) == 0
+    assert min(json.loads(line)["loss_scale"] for line in metrics.read_text().splitlines()) == 1.0
+
+
 @pytest.mark.slow
 def test_torchrun_starts_again_what_is_killed(compiled: Callable[..., Path], tmp_path: Path) -> None:
     path, folder, metrics = compiled("mlp", "--mesh", "2"), tmp_path / "saved", tmp_path / "metrics.jsonl"

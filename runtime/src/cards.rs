@@ -1,6 +1,8 @@
-//! What there is to compute on besides the processor: cards and the libraries that they need, for `graphc devices`; and a workbench, on which
-//! a card executes single calls.
+//! What there is to compute on besides the processor: cards and the libraries that they need, for `graphc devices`; kernels that are
+//! compiled for cards of another machine, for `graphc kernels`; and a workbench, on which a card executes single calls.
 
 pub use crate::device::cuda::{
-    Card, Content, Found, Library, NotFound, Workbench, WorkbenchError, cards,
+    Card, Content, Found, Library, NotFound, PrepareError, Workbench, WorkbenchError, cards,
+    take_note as take_cache_note,
 };
+pub use crate::session::{Prepared, prepare_kernels};

@@ -79,6 +79,16 @@ pub enum RuntimeError {
         /// What was fed.
         found: TensorType,
     },
+    /// An output is to be fetched that the plan does not give.
+    #[error(
+        "the plan has no output `{name}`; it has {outputs:?}, and gives another one of its graph where it is compiled to          (--fetch; in Rust: CompileOptions::fetch)"
+    )]
+    OutputUnknown {
+        /// The name.
+        name: String,
+        /// The plan's outputs.
+        outputs: Vec<String>,
+    },
     /// The weights lack a variable.
     #[error("the weights have no tensor `{name}` ({ty})")]
     WeightMissing {
@@ -86,6 +96,19 @@ pub enum RuntimeError {
         name: String,
         /// What the plan expects.
         ty: TensorType,
+    },
+    /// Weights that the plan has no variables for: nothing of them would be used.
+    #[error(
+        "the plan has no variable `{name}`, and the weights have {others} more that it lacks; its variables are {known}: leave the others out, or \
+         rename them"
+    )]
+    WeightsUnknown {
+        /// The first of them.
+        name: String,
+        /// How many more there are.
+        others: usize,
+        /// Some of the plan's variables.
+        known: String,
     },
     /// Weights, or a value set by hand, of another type than the variable.
     #[error("variable `{name}` is {expected}, but its value is {found}")]

@@ -114,6 +114,11 @@ impl HostTensor {
         Arc::make_mut(&mut self.bytes).as_mut_slice()
     }
 
+    /// Whether no element is infinite or no number.
+    pub fn is_finite(&self) -> bool {
+        is_finite(self.dtype(), self.bytes())
+    }
+
     /// Element type and shape.
     pub fn ty(&self) -> TensorType {
         TensorType { dtype: self.dtype, shape: self.shape.clone() }
@@ -153,6 +158,25 @@ impl HostTensor {
 /// The elements of `N` bytes each.
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()
+}
+
+/// Whether no element is infinite or no number.
+pub(crate) fn is_finite(dtype: DType, bytes: &[u8]) -> bool {
+    match dtype {
+        DType::F32 => {
+            let exponent = |element: &[u8; 4]| u32::from_ne_bytes(*element) & 0x7f80_0000;
+            bytes.as_chunks::<4>().0.iter().all(|element| exponent(element) != 0x7f80_0000)
+        }
+        DType::BF16 => are_finite_halves(bytes, 0x7f80),
+        DType::F16 => are_finite_halves(bytes, 0x7c00),
+        _ => true,
+    }
+}
+
+/// Whether the exponent of no element has all bits of its mask.
+fn are_finite_halves(bytes: &[u8], exponent: u16) -> bool {
+    let bits = |element: &[u8; 2]| u16::from_ne_bytes(*element) & exponent;
+    bytes.as_chunks::<2>().0.iter().all(|element| bits(element) != exponent)
 }
 
 /// One element as a number. `element` has the size of the element type.

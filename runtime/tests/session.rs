@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Builder, by_rows, f32s, layout, tour};
@@ -127,6 +128,39 @@ fn microbatches_flow_and_add_up() {
             assert_eq!(outputs["sum"].to_f32().expect("f32"), sum);
         }
     }
+}
+
+/// Of two outputs one is asked for in turns, with several steps under way.
+#[test]
+fn steps_give_the_outputs_that_they_were_begun_for() {
+    let mut session = session(pipeline(4, 2), seconds(600));
+    let asked: [&[&str]; 6] = [&["sum"], &["sum"], &["sum", "y"], &[], &["y"], &["sum"]];
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let mut handles = Vec::new();
+    for (step, &names) in asked.iter().enumerate() {
+        session.fetch_only(names.iter().copied()).expect("outputs of the plan");
+        let (x, given) = (tensor(&[8, 3], step as f32), Arc::clone(&given));
+        let ready = move |name: &str, output: &HostTensor| {
+            given.lock().expect("no panic").push((step, name.to_owned(), output.bytes().len()));
+        };
+        handles.push(session.step_watched(feeds(&[("x", &x)]), ready).expect("alive"));
+    }
+    for (step, (handle, &names)) in handles.into_iter().zip(&asked).enumerate() {
+        let outputs = handle.wait().expect("done");
+        assert_eq!(outputs.keys().collect::<Vec<_>>(), names, "step {step}");
+        if let Some(y) = outputs.get("y") {
+            assert_eq!(*y, tensor(&[8, 3], step as f32));
+        }
+    }
+    let mut given = given.lock().expect("no panic").clone();
+    given.sort();
+    let bytes = |name: &str| if name == "y" { 8 * 3 * 4 } else { 3 * 4 };
+    let expected = asked.iter().enumerate().flat_map(|(step, names)| {
+        names.iter().map(move |&name| (step, name.to_owned(), bytes(name)))
+    });
+    assert_eq!(given, expected.collect::<Vec<_>>());
+    let error = session.fetch_only(["z"]).expect_err("there is none").to_string();
+    assert!(error.contains("no output `z`") && error.contains("\"sum\", \"y\""), "{error}");
 }
 
 #[test]
@@ -319,11 +353,30 @@ fn weights_come_by_name_and_what_is_missing_is_said() {
         Session::new(&plan, &feeds(weights), SessionOptions::default())
     };
     let w = tensor(&[5, 3], 2.0);
-    assert_eq!(load(&[("w", &w)]).expect("it is there").variable("w"), Ok(w));
+    assert_eq!(load(&[("w", &w)]).expect("it is there").variable("w"), Ok(w.clone()));
+    let unknown = load(&[("layer.w", &w), ("w", &w), ("x", &w)]).expect_err("no such variables");
+    assert_eq!(
+        unknown.to_string(),
+        "the plan has no variable `layer.w`, and the weights have 1 more that it lacks; its variables are `w`: leave the \
+         others out, or rename them"
+    );
     let missing = load(&[]).expect_err("no w");
     assert_eq!(missing.to_string(), "the weights have no tensor `w` (f32[5, 3])");
     let wrong = load(&[("w", &tensor(&[5], 0.0))]).expect_err("another shape");
     assert_eq!(wrong.to_string(), "variable `w` is f32[5, 3], but its value is f32[5]");
+}
+
+#[test]
+fn weights_take_the_place_of_what_an_initialization_says() {
+    let mut builder = Builder::new(2, 1);
+    builder.variable("w", &f32s(&[5, 3], &[0, 1], "S(0)"), Init::Fill(1.0.into()));
+    builder.variable("v", &f32s(&[2], &[0, 1], "B"), Init::Fill(1.0.into()));
+    let plan = builder.verified();
+    let w = tensor(&[5, 3], 2.0);
+    let mut session =
+        Session::new(&plan, &feeds(&[("w", &w)]), SessionOptions::default()).expect("it fits");
+    assert_eq!(session.variable("w"), Ok(w));
+    assert_eq!(session.variable("v").expect("there").to_f32().expect("f32"), [1.0, 1.0]);
 }
 
 #[test]

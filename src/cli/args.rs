@@ -13,7 +13,7 @@ use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, ScheduleError, 
 use graphc_ir::types::DType;
 
 use super::training::TrainingArgs;
-pub use machine::{CalibrateArgs, DevicesArgs, DoctorArgs};
+pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 
 /// A static-graph compiler for distributed deep learning.
@@ -45,6 +45,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
+    /// Compile all kernels that plans need on cards, which need not be here, into a folder to take along
+    Kernels(KernelsArgs),
     /// Write a plan, or two beside each other, as one page to look at: what goes where, what it costs, when, how much
     /// memory, why, and how a run went
     Report(ReportArgs),
@@ -151,7 +153,7 @@ pub struct SimulateArgs {
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Put what `graphc_torch profile` measured beside what is predicted, by kinds of ops
+    /// Put what `train --profile` or `graphc_torch profile` measured beside what is predicted, by kinds of ops
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
     /// Form of what is printed
@@ -171,7 +173,7 @@ pub struct ReportArgs {
     /// Show how a run of the first plan went: what `train --metrics` wrote
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
-    /// Show measured seconds of the first plan beside predicted ones: a JSON file of actors and collectives
+    /// Show measured seconds of the first plan beside predicted ones: what `train --profile` or `graphc_torch profile` wrote
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
     /// Tensors whose alternatives are planned, heaviest first, each as often as it has layouts; default 6 of small plans, 0
@@ -191,6 +193,9 @@ pub struct RunArgs {
     /// Where the outputs go: a safetensors file
     #[arg(long, value_name = "FILE")]
     pub outputs: PathBuf,
+    /// Measure the first batch once more, action by action, and write the seconds of each to this file
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
     #[arg(long, value_name = "FILE|CHECKPOINT")]
     pub weights_from: Option<PathBuf>,
@@ -309,6 +314,10 @@ pub struct SharedArgs {
     /// Loss on the first output
     #[arg(long, value_enum)]
     pub loss: Option<LossName>,
+    /// Outputs of the model that the plan gives besides its loss, by pattern; * matches any characters. Default: none where it trains on
+    /// --loss, else all
+    #[arg(long, value_name = "PATTERN")]
+    pub fetch: Vec<String>,
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,

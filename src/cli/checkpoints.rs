@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
 
-use super::args::{CheckpointArgs, RuntimeArgs};
+use super::args::{CheckpointArgs, OnNan, RuntimeArgs};
 use super::output::say;
 use super::ranks::Ranks;
 
@@ -29,6 +29,10 @@ pub fn resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Ch
         runtime.seed.is_none_or(|given| given == seed),
         "{at} was trained with seed {seed}: leave --seed out or give that one"
     );
+    for passed_over in checkpoint.incomplete_after()? {
+        let passed_over = passed_over.display();
+        say("warning", &format!("{passed_over} has no manifest.json and is passed over for {at}"));
+    }
     Ok(Some(checkpoint))
 }
 
@@ -71,6 +75,18 @@ fn same(one: &Path, other: &Path) -> bool {
     resolved(one) == resolved(other)
 }
 
+/// Refuses weights from which no training goes on.
+pub fn check_finite(checkpoint: &Checkpoint, on_nan: Option<OnNan>) -> Result<()> {
+    let at = checkpoint.path().display();
+    let Some(first) = checkpoint.not_finite().next() else { return Ok(()) };
+    ensure!(
+        on_nan == Some(OnNan::Ignore),
+        "{at} was saved with --on-nan ignore and weights that are not finite, `{first}` first: go on from an earlier checkpoint, \
+         or with --on-nan ignore"
+    );
+    Ok(())
+}
+
 /// Saves checkpoints of a training.
 pub struct Saver {
     checkpoints: Checkpoints,
@@ -80,9 +96,16 @@ pub struct Saver {
 impl Saver {
     /// What the command line asks for: after every so many steps, and after the last, which the caller knows; none at
     /// `first_step`, where the training begins.
-    pub fn new(args: &CheckpointArgs, first_step: u64) -> Result<Option<Self>> {
+    pub fn new(
+        args: &CheckpointArgs,
+        on_nan: Option<OnNan>,
+        first_step: u64,
+    ) -> Result<Option<Self>> {
         let Some(path) = &args.save else { return Ok(None) };
-        let checkpoints = Checkpoints::create(path, args.keep)?;
+        let mut checkpoints = Checkpoints::create(path, args.keep)?;
+        if on_nan == Some(OnNan::Ignore) {
+            checkpoints = checkpoints.accept_not_finite();
+        }
         checkpoints.check_next(first_step + 1)?;
         Ok(Some(Self { checkpoints, every: args.save_every }))
     }
@@ -91,6 +114,10 @@ impl Saver {
     pub fn claim(&mut self, session: &Session) -> Result<()> {
         if session.ranks().any(|rank| rank == 0) {
             self.checkpoints.claim()?;
+            for (path, aside) in self.checkpoints.set_aside_incomplete()? {
+                let (path, aside) = (path.display(), aside.display());
+                say("warning", &format!("{path} has no manifest.json: it is now {aside}"));
+            }
         }
         Ok(())
     }

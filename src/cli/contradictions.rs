@@ -124,6 +124,10 @@ fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
         let own = own.map_or("without one".into(), |own| format!("with {}", own.name()));
         given.differs("--loss", loss.name(), &own)?;
     }
+    if let Some(pattern) = args.fetch.iter().find(|&pattern| !plan.options.fetch.contains(pattern))
+    {
+        given.differs("--fetch", pattern, "without such an output")?;
+    }
     // The plan's graph says which weights are trained, not by which patterns.
     for (option, patterns) in [("--freeze", &args.freeze), ("--train", &args.train)] {
         if let Some(pattern) = patterns.first() {

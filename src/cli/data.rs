@@ -58,17 +58,26 @@ pub fn rows(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     named.or(common)
 }
 
-/// The weights that variables of the plan take from the model's file.
-pub fn session_weights(plan: &Plan, weights: &Weights) -> Result<BTreeMap<String, HostTensor>> {
+/// Of the model's weights those that the plan has variables for: a plan of inference lacks what training alone reads.
+pub fn known_weights(
+    plan: &Plan,
+    weights: &BTreeMap<String, HostTensor>,
+) -> BTreeMap<String, HostTensor> {
+    let known = plan.variables();
+    let weights = weights.iter().filter(|(name, _)| known.contains(name.as_str()));
+    weights.map(|(name, weight)| (name.clone(), weight.clone())).collect()
+}
+
+/// The weights that variables of the plan take from the model's file, each in memory once.
+pub fn session_weights(plan: &Plan, mut weights: Weights) -> Result<BTreeMap<String, HostTensor>> {
     let mut tensors = BTreeMap::new();
     for register in plan.programs.iter().flat_map(|program| &program.registers) {
         let RegisterKind::Variable { name, init: Init::Weights, .. } = &register.kind else {
             continue;
         };
-        if let (false, Some(tensor)) = (tensors.contains_key(name), weights.tensors.get(name)) {
-            let bytes = weights.bytes(name)?.to_vec();
-            let tensor = HostTensor::new(tensor.dtype, tensor.shape.clone(), bytes)?;
-            tensors.insert(name.clone(), tensor);
+        if let Some(tensor) = weights.tensors.remove(name) {
+            let bytes = tensor.bytes(name)?.to_vec();
+            tensors.insert(name.clone(), HostTensor::new(tensor.dtype, tensor.shape, bytes)?);
         }
     }
     Ok(tensors)

@@ -14,11 +14,14 @@ use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions};
 
 use super::args::TrainArgs;
 use super::checkpoints::resumed_options;
+use super::compile::plan_weights;
+use super::data::{known_weights, session_weights};
 use super::feeding::Training;
 use super::output::say;
 use super::progress::Diverged;
 use super::ranks::Ranks;
 use super::start;
+use super::train::numbers;
 
 /// The most steps that are made again.
 const MOST_STEPS: u64 = 1000;
@@ -31,8 +34,6 @@ pub struct Diagnosis<'a> {
     pub ranks: &'a Ranks,
     /// The plan.
     pub plan: &'a VerifiedPlan,
-    /// What variables begin with.
-    pub weights: &'a BTreeMap<String, HostTensor>,
     /// Of the training from its beginning, with its seed.
     pub options: SessionOptions,
     /// What the training went on from.
@@ -64,8 +65,9 @@ impl Diagnosis<'_> {
                 ),
             );
         }
-        let mut trained = self.train_again(from.as_ref(), diverged.step)?;
-        let found = self.check(&mut trained, diverged.step)?;
+        let weights = session_weights(self.plan, plan_weights(self.plan)?)?;
+        let mut trained = self.train_again(&weights, from.as_ref(), diverged.step)?;
+        let found = self.check(&weights, &mut trained, diverged.step)?;
         Ok(match found {
             Some(tensor) => format!("the first tensor that is not finite is {tensor}"),
             None => "with every tensor kept all of them are finite: it overflows only where they are not".into(),
@@ -85,17 +87,24 @@ impl Diagnosis<'_> {
     }
 
     /// A session that stands before the step.
-    fn train_again(&self, from: Option<&Checkpoint>, step: u64) -> Result<Session> {
+    fn train_again(
+        &self,
+        weights: &BTreeMap<String, HostTensor>,
+        from: Option<&Checkpoint>,
+        step: u64,
+    ) -> Result<Session> {
         let options = SessionOptions { first_step: 0, ..self.options.clone() };
         let options = resumed_options(options, from);
         let (first, seed) = (options.first_step, options.seed);
-        let mut session = self.ranks.session(self.plan, self.weights, options)?;
+        let mut session = self.ranks.session(self.plan, weights, options)?;
         match (from, &self.args.weights_from) {
             (Some(from), _) => session.load_checkpoint(from)?,
             (None, Some(path)) => start::load(path, &mut session)?,
             (None, None) => {}
         }
         let mut feeder = Training::open(self.args)?.feeder(&session, self.ranks, seed)?;
+        let numbers = numbers(&session);
+        session.fetch_only(numbers.iter().map(String::as_str))?;
         for step in first..step {
             session.step(feeder.next(step)?)?.wait()?;
         }
@@ -103,7 +112,12 @@ impl Diagnosis<'_> {
     }
 
     /// Makes the step with counts in all tensors, with the variables of a session that stands before it.
-    fn check(&self, trained: &mut Session, step: u64) -> Result<Option<NotFinite>> {
+    fn check(
+        &self,
+        weights: &BTreeMap<String, HostTensor>,
+        trained: &mut Session,
+        step: u64,
+    ) -> Result<Option<NotFinite>> {
         let mut check = None;
         let (plan, _) = self.ranks.plan(|| {
             let made = FiniteCheck::of(self.plan).context("cannot plan the look for it")?;
@@ -113,7 +127,8 @@ impl Diagnosis<'_> {
         })?;
         let options = SessionOptions { first_step: step, ..self.options.clone() };
         let seed = options.seed;
-        let mut session = self.ranks.session(&plan, self.weights, options)?;
+        let weights = known_weights(&plan, weights);
+        let mut session = self.ranks.session(&plan, &weights, options)?;
         for name in session.variables().into_keys() {
             let value = trained.variable(&name)?;
             session.set_variable(&name, &value)?;

@@ -1,6 +1,6 @@
 //! `graphc eval`: loss and metrics over a data set, in inference form.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use graphc_compiler::import::Imported;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
@@ -26,14 +26,21 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     ranks.agree(Some(options.seed), None, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args))?;
-    let weights = session_weights(&plan, &weights)?;
+    let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;
+    drop(weights);
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
-    let scores = Evaluation::new(session, &plan, &args.data)?.run()?;
+    let mut evaluation = Evaluation::new(session, &plan, &args.data)?;
+    let scores = evaluation.run()?;
     ranks.barrier()?;
+    // Outputs, and so scores, are those of the process that leads.
     if ranks.leads() {
+        ensure!(
+            !scores["loss"].is_null(),
+            "the loss is not finite: weights or samples are not, or the model overflows with them"
+        );
         print(&text(&scores, args.shared.format)?)?;
     }
     Ok(())
@@ -43,6 +50,9 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
 fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
     if args.shared.optimizer.is_some() {
         bail!("eval trains nothing: --optimizer belongs to train");
+    }
+    if let Some(pattern) = args.shared.fetch.first() {
+        bail!("eval prints numbers alone: --fetch {pattern} belongs to compile, run and train");
     }
     if is_plan(&args.model) {
         let plan = load_sound_plan(&args.model)?;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::compile::compile;
+use graphc_compiler::passes::LOSS;
 use graphc_data::{Dataset, LastBatch, Loader, Source, Split};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -56,6 +57,8 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
     Ok(CompileOptions {
         metrics,
         row_losses: true,
+        // What an evaluation adds up is always given.
+        fetch: vec![LOSS.into()],
         optimizer: None,
         skip_non_finite: false,
         ema: None,

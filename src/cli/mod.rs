@@ -21,10 +21,12 @@ mod explain;
 mod export;
 mod feeding;
 mod inspect;
+mod kernels;
 mod launch;
 mod options;
 pub mod output;
 mod pages;
+mod profiling;
 mod progress;
 mod ranks;
 mod report;
@@ -43,6 +45,12 @@ pub use launch::hand_over;
 /// Runs a command. The status is 0 but where a launch was interrupted.
 pub fn run(command: Command) -> Result<ExitCode> {
     output::expect_full_disks()?;
+    let result = execute(command);
+    output::say_cache_note();
+    result
+}
+
+fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Compile(args) => compile::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,
@@ -52,6 +60,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
         Command::Doctor(args) => doctor::run(&args)?,
+        Command::Kernels(args) => kernels::run(&args)?,
         Command::Report(args) => report::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,

@@ -29,6 +29,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         schedule: args.schedule.unwrap_or(Schedule::OneForwardOneBackward),
         dims,
         loss: args.loss.map(Into::into),
+        fetch: args.fetch.clone(),
         optimizer: optimizer(args)?,
         ema: args.ema,
         gradients: false,

@@ -32,6 +32,13 @@ pub fn say(kind: &str, text: &str) {
     let _ = writeln!(std::io::stderr(), "{kind}: {}", escaped(text));
 }
 
+/// Says what was wrong with kernels that were kept, once in a process.
+pub fn say_cache_note() {
+    if let Some(text) = graphc_runtime::cards::take_cache_note() {
+        say("note", &text);
+    }
+}
+
 /// Says what is wrong with a command line, which may have any names in it, escaped; or prints the help that it asks for.
 pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {

@@ -34,6 +34,10 @@ pub struct Finished {
     speed: bool,
     /// Steps whose update was not made.
     skipped: u64,
+    /// How many of them have come last, without one between them whose update was made.
+    skipped_in_a_row: u64,
+    /// How many may come in a row.
+    most_skips: Option<u64>,
     metrics: Option<MetricsWriter>,
     /// The last step's line.
     line: Value,
@@ -41,7 +45,10 @@ pub struct Finished {
     epoch: Option<u64>,
 }
 
-/// A training whose loss is not finite.
+/// Steps in a row that may change nothing where nothing is said: from its first value the scale of a loss reaches its floor in 16.
+const MOST_SKIPS: u64 = 50;
+
+/// A training whose loss, or the norm of whose gradients, is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("the loss of step {step} is {loss}{}, and weights after it are of no use", of_norm(.norm))]
 pub struct Diverged {
@@ -55,6 +62,29 @@ pub struct Diverged {
 
 fn of_norm(norm: &Option<f32>) -> String {
     norm.map_or(String::new(), |norm| format!(", the norm of its gradients {norm}"))
+}
+
+/// A training that goes on without changing anything.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "{skipped} steps in a row up to step {step} have changed nothing{}, more than --max-skips {most} allows: {REMEDIES}",
+    of_scale(.scale)
+)]
+pub struct TooManySkipped {
+    /// The last of them.
+    pub step: u64,
+    /// How many there are.
+    pub skipped: u64,
+    /// How many may be.
+    pub most: u64,
+    /// The scale of the loss, where it is scaled.
+    pub scale: Option<f32>,
+}
+
+fn of_scale(scale: &Option<f32>) -> String {
+    scale.map_or(String::new(), |scale| {
+        format!(", as their gradients overflow with a loss scaled by {scale}")
+    })
 }
 
 /// A step that has begun.
@@ -98,6 +128,8 @@ impl Finished {
             perplexity: args.shared.training.measure.contains(&Measure::Perplexity),
             speed: args.shared.training.measure.contains(&Measure::Speed),
             skipped: 0,
+            skipped_in_a_row: 0,
+            most_skips: most_skips(args),
             metrics: if leads { metrics(args, resumes.then_some(first_step))? } else { None },
             line: Value::Null,
             pace: Pace { bar, batch: feeder.batch(), last: None, since: None },
@@ -105,9 +137,10 @@ impl Finished {
         })
     }
 
-    /// Waits for the next step. Its line is written unless an evaluation is added to it.
-    pub fn take(&mut self, step: UnderWay, evaluates: bool) -> Result<()> {
+    /// Waits for the next step; returns when it had ended. Its line is written unless an evaluation is added to it.
+    pub fn take(&mut self, step: UnderWay, evaluates: bool) -> Result<Instant> {
         self.outputs = step.handle.wait()?;
+        let ended = Instant::now();
         let seconds = self.pace.seconds_since(step.begun);
         if !self.outputs.is_empty() {
             self.line = self.metrics_of(self.step)?;
@@ -115,15 +148,16 @@ impl Finished {
                 self.line["samples"] = json!(self.pace.batch);
                 self.line["seconds"] = json!(seconds);
             }
-            self.skipped += u64::from(self.is_skipped());
+            self.count_skipped();
             self.pace.step(self.loss()?, self.skipped);
             if !evaluates {
                 self.write()?;
             }
             self.check_loss()?;
+            self.check_skipped()?;
         }
         self.step += 1;
-        Ok(())
+        Ok(ended)
     }
 
     /// Adds what an evaluation has found to the last step's line, and writes it.
@@ -143,13 +177,19 @@ impl Finished {
     /// Takes the bar away, and says how many steps were left out, where that was asked for.
     pub fn clear(&self) {
         self.pace.bar.finish_and_clear();
-        if self.options.skip_non_finite && self.skipped > 0 {
+        if self.skipped > 0 && (self.options.skip_non_finite || self.skipped_in_a_row > 0) {
             say("note", &format!("{} steps changed nothing: they were skipped", self.skipped));
         }
     }
 
     fn is_skipped(&self) -> bool {
         self.line["skipped"].as_bool().unwrap_or(false)
+    }
+
+    fn count_skipped(&mut self) {
+        let is_skipped = self.is_skipped();
+        self.skipped += u64::from(is_skipped);
+        self.skipped_in_a_row = if is_skipped { self.skipped_in_a_row + 1 } else { 0 };
     }
 
     fn write(&mut self) -> Result<()> {
@@ -159,14 +199,26 @@ impl Finished {
         }
     }
 
-    /// A step whose update was not made, as in f16 some are, does no harm.
+    /// Judges loss and gradients. A step of f16 whose gradients overflow is not made and does no harm, as a smaller scale helps
+    /// the next one; but no scale makes a loss finite that is not.
     fn check_loss(&self) -> Result<()> {
-        let (loss, step) = (self.loss()?, self.step);
-        if loss.is_finite() || self.is_skipped() || self.ignores {
+        let (loss, step, norm) = (self.loss()?, self.step, self.number(GRAD_NORM)?);
+        let does_no_harm = self.is_skipped() && (loss.is_finite() || self.options.skip_non_finite);
+        let is_finite = loss.is_finite() && norm.is_none_or(f32::is_finite);
+        if is_finite || does_no_harm || self.ignores {
             return Ok(());
         }
-        let norm = self.number(GRAD_NORM)?;
         Err(Diverged { step, loss, norm }.into())
+    }
+
+    fn check_skipped(&self) -> Result<()> {
+        let (step, skipped) = (self.step, self.skipped_in_a_row);
+        match self.most_skips {
+            Some(most) if skipped > most => {
+                Err(TooManySkipped { step, skipped, most, scale: self.number(LOSS_SCALE)? }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn loss(&self) -> Result<f32> {
@@ -232,6 +284,11 @@ impl Pace {
         self.bar.set_message(format!("loss {loss:.4}{pace}{skipped}"));
         self.bar.inc(1);
     }
+}
+
+fn most_skips(args: &TrainArgs) -> Option<u64> {
+    let ignores = args.shared.training.on_nan == Some(OnNan::Ignore);
+    args.max_skips.or((!ignores).then_some(MOST_SKIPS))
 }
 
 /// The metrics file: anew, or what it holds of the steps before that at which training goes on.

@@ -11,10 +11,12 @@ use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::loss_scale::SKIPPED;
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{read_plan, write_plan};
+use graphc_ir::plan::{Plan, read_plan, write_plan};
 use graphc_ir::types::TensorType;
 use graphc_runtime::job::{Agreement, Job, JobOptions};
 use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::args::Cli;
 use super::compile::plan_weights;
@@ -128,10 +130,24 @@ impl Ranks {
         // All see at which step the loss is not finite, and whether that was skipped.
         let outputs_at = OutputsAt::Rank0But(&[LOSS, SKIPPED]);
         let options = SessionOptions { outputs_at, ..options };
-        Ok(match &self.job {
+        let session = match &self.job {
             None => Session::new(plan, weights, options)?,
             Some(job) => Session::on(job, plan, weights, options)?,
-        })
+        };
+        super::output::say_cache_note();
+        Ok(session)
+    }
+
+    /// What all processes bring, in the order of their ranks.
+    pub fn bring_together<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>> {
+        let Some(job) = &self.job else { return Ok(vec![own]) };
+        let all = job.all_gather(&serde_json::to_vec(&own)?)?;
+        Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+    }
+
+    /// How many of a plan's ranks this machine has.
+    pub fn on_this_machine(&self, plan: &Plan) -> usize {
+        self.job.as_ref().map_or(plan.world_size, |job| job.neighbours())
     }
 
     /// Waits until all processes are here.
@@ -155,7 +171,7 @@ const OWN: [&str; 10] = [
     "seed",
 ];
 /// What all must give or none, wherever it lies.
-const PATHS: [&str; 4] = ["weights", "weights_from", "save", "resume"];
+const PATHS: [&str; 5] = ["weights", "weights_from", "save", "resume", "profile"];
 
 /// The options of the command line.
 fn said(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use graphc::profile::Profile;
 use graphc::report::page::PageOptions;
 use graphc_ir::check::VerifiedPlan;
 
@@ -12,7 +13,7 @@ use super::data::read_text;
 use super::output::check_distinct;
 use super::pages::{name, write};
 
-/// Bytes of the longest file of metrics or measured seconds: a million steps have a tenth.
+/// Bytes of the longest file of metrics: a million steps have a tenth.
 const LONGEST: u64 = 1 << 30;
 
 /// Runs the command.
@@ -27,7 +28,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let options = PageOptions {
         explain: args.explain,
         metrics: text(args.metrics.as_deref())?,
-        measured: text(args.measured.as_deref())?,
+        measured: args.measured.as_deref().map(Profile::read).transpose()?,
     };
     let named: Vec<_> = plans.iter().map(|(name, plan)| (name.clone(), plan)).collect();
     write(&args.output, &named, &options)

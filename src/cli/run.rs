@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
+use graphc::profile::measure;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
@@ -13,6 +14,7 @@ use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan
 use super::contradictions::check_options;
 use super::data::{Types, session_weights, tensors};
 use super::output::check_distinct;
+use super::profiling::{self, device_kind};
 use super::ranks::Ranks;
 use super::start;
 
@@ -28,8 +30,9 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args, &types))?;
-    let weights = session_weights(&plan, &weights)?;
+    let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;
+    drop(weights);
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
@@ -39,6 +42,10 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     if ranks.leads() {
         save_safetensors(&args.outputs, &outputs)?;
     }
+    if let Some(path) = &args.profile {
+        let times = measure(&mut session, &batches.feeds(0), || ranks.barrier())?;
+        profiling::write(path, times, ranks, (&plan, device_kind(&args.runtime, &plan)))?;
+    }
     Ok(())
 }
 
@@ -46,7 +53,9 @@ fn check_files(args: &RunArgs) -> Result<()> {
     let [model, cluster] = inputs(&args.model, &args.shared);
     let inputs = ("--inputs", Some(args.inputs.as_path()));
     let read = [model, cluster, inputs, ("--weights-from", args.weights_from.as_deref())];
-    check_distinct(&read, &[("--outputs", Some(&args.outputs))])
+    let written =
+        [("--outputs", Some(args.outputs.as_path())), ("--profile", args.profile.as_deref())];
+    check_distinct(&read, &written)
 }
 
 /// The outputs for all samples of the file, a batch a step. The last batch is filled up with samples from the beginning, whose

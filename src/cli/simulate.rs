@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use graphc::profile::{KindSeconds, Profile, ProfileError};
 use graphc::report;
+use graphc_compiler::compile::prepare_again;
 use graphc_compiler::cost::{on_cluster, utilization};
 use graphc_compiler::null_device::{Simulation, simulate, trace};
 use graphc_ir::plan::Plan;
@@ -28,6 +29,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     ];
     check_distinct(&inputs, &[("--trace", trace_to)])?;
     let mut plan = load_sound_plan(&args.plan)?.into_plan();
+    let decisions = prepare_again(&plan).ok();
     if args.cluster.is_some() || args.framework.is_some() {
         let named = args.cluster.as_deref().map(options::cluster).transpose()?;
         let cluster = named.unwrap_or_else(|| plan.cluster.clone());
@@ -38,12 +40,13 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         let traced = trace(&plan, 1).context("the plan cannot run")?;
         graphc_runtime::data::write_with(path, |file| timeline::write(file, &plan, &traced))?;
     }
+    let mfu = decisions.and_then(|made_of| utilization(&plan, &made_of, simulation.step_seconds));
     let profile = args.measured.as_deref().map(Profile::read).transpose()?;
     let beside = profile.map(|profile| Ok::<_, ProfileError>((profile.by_kind(&plan)?, profile)));
     let beside = beside.transpose()?;
     match args.format {
         Format::Json => {
-            let mut value = as_json(&plan, &simulation);
+            let mut value = as_json(&plan, &simulation, mfu);
             if let Some((kinds, profile)) = &beside {
                 value["measured"] = measured_json(kinds, profile);
             }
@@ -52,7 +55,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         Format::Text => {
             let more =
                 beside.map_or(String::new(), |(kinds, profile)| measured_text(&kinds, &profile));
-            print(&(as_text(&plan, &simulation) + &more))
+            print(&(as_text(&plan, &simulation, mfu) + &more))
         }
     }
 }
@@ -100,7 +103,7 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
     text
 }
 
-fn as_json(plan: &Plan, simulation: &Simulation) -> Value {
+fn as_json(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> Value {
     let shares = &simulation.shares;
     let stages = simulation.stages.iter().map(|stage| {
         json!({
@@ -119,14 +122,14 @@ fn as_json(plan: &Plan, simulation: &Simulation) -> Value {
         "communication_fraction": shares.communication,
         "waiting_fraction": shares.waiting,
         "overlap_fraction": shares.overlap,
-        "mfu": utilization(plan, simulation.step_seconds),
+        "mfu": mfu,
         "memory_bytes": plan.cluster.device.memory,
         "peak_memory_bytes": plan.predicted.peak_memory_bytes,
         "stages": stages.collect::<Vec<_>>(),
     })
 }
 
-fn as_text(plan: &Plan, simulation: &Simulation) -> String {
+fn as_text(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> String {
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let shares = &simulation.shares;
     let mut text = format!("cluster        {}\n", plan.cluster.name);
@@ -141,7 +144,7 @@ fn as_text(plan: &Plan, simulation: &Simulation) -> String {
     );
     let _ = writeln!(text, "waiting        {}", percent(shares.waiting));
     let _ = writeln!(text, "bubble         {}", percent(simulation.bubble_fraction));
-    if let Some(mfu) = utilization(plan, simulation.step_seconds) {
+    if let Some(mfu) = mfu {
         let _ = writeln!(text, "mfu            {}", percent(mfu));
     }
     for stage in &simulation.stages {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use graphc_ir::plan::TensorKind;
-use graphc_runtime::data::load_safetensors;
+use graphc_runtime::data::TensorFile;
 use graphc_runtime::{Checkpoint, HostTensor, Session};
 
 use super::options::sha256;
@@ -23,12 +23,9 @@ pub fn load(path: &Path, session: &mut Session) -> Result<()> {
         .filter(|(_, (kind, _))| *kind == TensorKind::Parameter)
         .map(|(name, (_, ty))| (name, ty))
         .collect();
-    let found = read(path, &wanted.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>())?;
-    let missing: Vec<&str> = wanted
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .filter(|name| !found.contains_key(*name))
-        .collect();
+    let names: Vec<&str> = wanted.iter().map(|(name, _)| name.as_str()).collect();
+    let mut found = Found::open(path, &names)?;
+    let missing: Vec<&str> = names.into_iter().filter(|name| !found.has(name)).collect();
     if !missing.is_empty() {
         bail!(
             "{} has no {}: it holds the weights of another model",
@@ -37,26 +34,54 @@ pub fn load(path: &Path, session: &mut Session) -> Result<()> {
         );
     }
     for (name, ty) in &wanted {
-        let value = &found[name];
+        let value = found.take(name)?;
         if value.ty() != *ty {
             bail!("{}: `{name}` is {}, and the model has {ty}", path.display(), value.ty());
         }
-        session.set_variable(name, value)?;
+        session.set_variable(name, &value)?;
     }
     Ok(())
 }
 
-/// The tensors of these names, as far as there are any.
-fn read(path: &Path, names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
-    if !path.is_dir() {
-        let tensors = load_safetensors(path)?;
-        note_others(path, tensors.keys().filter(|name| !names.contains(&name.as_str())).count());
-        return Ok(tensors);
+/// Where the weights are found.
+enum Found {
+    /// In a file, read one by one.
+    File(TensorFile),
+    /// In a checkpoint, whose files are checked as a whole.
+    Checkpoint(BTreeMap<String, HostTensor>),
+}
+
+impl Found {
+    /// Those of these names, as far as there are any.
+    fn open(path: &Path, names: &[&str]) -> Result<Self> {
+        if !path.is_dir() {
+            let file = TensorFile::open(path)?;
+            let others = file.tensors().keys().filter(|name| !names.contains(&name.as_str()));
+            note_others(path, others.count());
+            return Ok(Self::File(file));
+        }
+        let checkpoint = Checkpoint::open(path)?;
+        let held = checkpoint.variables();
+        let known: Vec<&str> =
+            names.iter().copied().filter(|name| held.contains_key(*name)).collect();
+        Ok(Self::Checkpoint(checkpoint.read(&known)?))
     }
-    let checkpoint = Checkpoint::open(path)?;
-    let held = checkpoint.variables();
-    let known: Vec<&str> = names.iter().copied().filter(|name| held.contains_key(*name)).collect();
-    Ok(checkpoint.read(&known)?)
+
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Self::File(file) => file.tensors().contains_key(name),
+            Self::Checkpoint(tensors) => tensors.contains_key(name),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Result<HostTensor> {
+        match self {
+            Self::File(file) => Ok(file.read(name)?),
+            Self::Checkpoint(tensors) => {
+                tensors.remove(name).with_context(|| format!("the checkpoint lacks `{name}`"))
+            }
+        }
+    }
 }
 
 fn note_others(path: &Path, others: usize) {

@@ -2,24 +2,28 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
+use graphc::profile::Part;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
-use graphc_runtime::data::save_safetensors;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Plan, TensorKind};
+use graphc_ir::types::TensorType;
+use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
-use super::args::TrainArgs;
-use super::checkpoints::{Saver, check_length, compare, resumed, resumed_options};
+use super::args::{OnNan, TrainArgs};
+use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{Types, session_weights};
+use super::data::{Types, known_weights, session_weights};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print, say};
+use super::profiling::{Profiling, device_kind};
 use super::progress::{Diverged, Finished, REMEDIES, UnderWay};
 use super::ranks::Ranks;
 use super::run::session_options;
@@ -44,18 +48,25 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         true => resumed(&args.checkpoints, &args.runtime)?,
         false => None,
     };
+    let on_nan = args.shared.training.on_nan;
+    if let Some(checkpoint) = &checkpoint {
+        check_finite(checkpoint, on_nan)?;
+    }
     if let (Some(checkpoint), Some(steps)) = (&checkpoint, args.steps) {
         check_length(checkpoint, steps, args.epochs)?;
     }
     let checkpoint = ranks.checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
     let (first_step, seed) = (options.first_step, options.seed);
-    let mut saver = Saver::new(&args.checkpoints, first_step)?;
+    let mut saver = Saver::new(&args.checkpoints, on_nan, first_step)?;
     let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
-    let weights = session_weights(&plan, &weights)?;
+    let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
     let feeder = data.feeder(&session, ranks, seed)?;
     let steps = feeder.steps(args)?;
+    let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
+    // Sessions have them: a second copy would stay as long as the training.
+    drop(weights);
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
@@ -67,14 +78,16 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         session.load_checkpoint(checkpoint)?;
     }
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
-    let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
     let states = (ranks.leads(), checkpoint.is_some());
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
-    let mut way = Way { session, ranks, feeder, saver, watch, finished };
+    let profiling = Profiling::of(args.profile.as_deref(), &(first_step..steps))?;
+    let profiling =
+        profiling.map(|profiling| (profiling, &*plan, device_kind(&args.runtime, &plan)));
+    let fetched = Fetched::of(&session, ranks.decide(args.outputs.is_some())?);
+    let mut way = Way { session, ranks, feeder, saver, watch, profiling, finished, fetched };
     if let Err(error) = way.go(first_step..steps) {
         let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
-        let diagnosis =
-            Diagnosis { args, ranks, plan: &plan, weights: &weights, options, resumed: checkpoint };
+        let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
         return Err(way.diverged(&diagnosis, diverged)?);
     }
     way.finished.clear();
@@ -97,21 +110,31 @@ fn watch(
     let Some(source) = &args.eval_data else { return Ok(None) };
     let every = args.eval_every.or(feeder.epoch());
     let (evaluation, _) = ranks.plan(|| Ok((plan_of(plan)?, Weights::default())))?;
-    let session = ranks.session(&evaluation, weights, session_options(&args.runtime))?;
+    let weights = known_weights(&evaluation, weights);
+    let session = ranks.session(&evaluation, &weights, session_options(&args.runtime))?;
     Ok(Some(Watch::new(session, &evaluation, source, every, args.patience)?))
 }
 
 /// The plan and the weights of its model.
 fn planned(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
+        let mut shared = args.shared.clone();
+        if args.outputs.is_some() && shared.fetch.is_empty() {
+            shared.fetch.push("*".into());
+        }
         let Planned { plan, weights, .. } =
-            plan_model(&args.model, (&args.shared, args.runtime.device), data, true)?;
+            plan_model(&args.model, (&shared, args.runtime.device), data, true)?;
         return Ok((plan, weights));
     }
     let plan = load_sound_plan(&args.model)?;
     check_options(&args.model, &plan, &args.shared)?;
     let path = args.model.display();
     ensure!(plan.training, "{path} is an inference plan: compile with --optimizer");
+    ensure!(
+        args.outputs.is_none() || plan.options.loss.is_none() || !plan.options.fetch.is_empty(),
+        "--outputs: {path} was compiled to give its loss alone; compile it with --fetch NAME for an output of the model, or \
+         --fetch '*' for all of them"
+    );
     let weights = plan_weights(&plan)?;
     Ok((plan, weights))
 }
@@ -123,7 +146,34 @@ struct Way<'a> {
     feeder: Feeder,
     saver: Option<Saver>,
     watch: Option<Watch>,
+    /// What is measured, of which plan, on what.
+    profiling: Option<(Profiling, &'a Plan, DeviceKind)>,
     finished: Finished,
+    fetched: Fetched,
+}
+
+/// The outputs that steps are asked for, by name.
+struct Fetched {
+    /// Those that are one number: losses and metrics.
+    numbers: Vec<String>,
+    /// Those that a last step gives.
+    at_last: Vec<String>,
+}
+
+impl Fetched {
+    /// All outputs of the last step, where they are `wanted`.
+    fn of(session: &Session, wanted: bool) -> Self {
+        let numbers = numbers(session);
+        let all = || session.outputs().keys().cloned().collect();
+        let at_last = if wanted { all() } else { numbers.clone() };
+        Self { numbers, at_last }
+    }
+}
+
+/// The outputs of a session that are one number, as losses and metrics are.
+pub fn numbers(session: &Session) -> Vec<String> {
+    let numbers = session.outputs().iter().filter(|(_, ty)| ty.elements() == 1);
+    numbers.map(|(name, _)| name.clone()).collect()
 }
 
 impl Way<'_> {
@@ -132,17 +182,34 @@ impl Way<'_> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
             let begun = Instant::now();
-            let handle = self.session.step(self.feeder.next(step)?)?;
-            under_way.push_back(UnderWay { begun, handle });
+            let part =
+                self.profiling.as_ref().map_or(Part::Over, |(profiling, ..)| profiling.part(step));
             let (done, is_last) = (step + 1, step + 1 == steps.end);
             let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
             let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
+            // Patience may end with an evaluation.
+            let may_be_last = is_last || evaluates;
+            let Fetched { numbers, at_last } = &self.fetched;
+            let fetched = if may_be_last { at_last } else { numbers };
+            self.session.fetch_only(fetched.iter().map(String::as_str))?;
+            let feeds = self.feeder.next(step)?;
+            if part != Part::Over {
+                self.ranks.barrier()?;
+            }
+            let launched = Instant::now();
+            let handle = match part {
+                Part::Apart => self.session.step_apart(feeds)?,
+                Part::WarmUp | Part::Whole | Part::Over => self.session.step(feeds)?,
+            };
+            under_way.push_back(UnderWay { begun, handle });
             // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
-            let depth = if saves || evaluates { 0 } else { DEPTH - 1 };
+            let alone = saves || evaluates || part != Part::Over;
+            let depth = if alone { 0 } else { DEPTH - 1 };
             while under_way.len() > depth
-                && let Some(step) = under_way.pop_front()
+                && let Some(oldest) = under_way.pop_front()
             {
-                self.finished.take(step, evaluates && under_way.is_empty())?;
+                let ended = self.finished.take(oldest, evaluates && under_way.is_empty())?;
+                self.measured(step, ended - launched)?;
             }
             let ends = evaluates && self.evaluate()?;
             if saves || ends {
@@ -153,7 +220,17 @@ impl Way<'_> {
                 return Ok(());
             }
         }
-        under_way.into_iter().try_for_each(|step| self.finished.take(step, false))
+        under_way.into_iter().try_for_each(|step| self.finished.take(step, false).map(drop))
+    }
+
+    /// Takes what a step took into the profile, and writes that when it is whole.
+    fn measured(&mut self, step: u64, took: Duration) -> Result<()> {
+        if let Some((profiling, plan, kind)) = &mut self.profiling
+            && profiling.measured(step, took)
+        {
+            profiling.write(&mut self.session, self.ranks, (plan, *kind))?;
+        }
+        Ok(())
     }
 
     /// Evaluates the weights as they are: whether patience is at its end.
@@ -208,6 +285,7 @@ fn check_files(args: &TrainArgs) -> Result<()> {
         ("--metrics", args.metrics.as_deref()),
         ("--weights", args.weights.as_deref()),
         ("--outputs", args.outputs.as_deref()),
+        ("--profile", args.profile.as_deref()),
     ];
     let read = [
         model,
@@ -229,27 +307,37 @@ fn write_results(
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {
-        let weights = parameters(plan)
-            .into_iter()
-            .map(|name| Ok((name.clone(), session.variable(&name)?)))
-            .collect::<Result<BTreeMap<_, _>>>()?;
+        if args.shared.training.on_nan != Some(OnNan::Ignore) {
+            check_weights(plan, session)?;
+        }
+        let types = parameters(session);
         if ranks.leads() {
-            save_safetensors(path, &weights)?;
+            save_each(path, &types, |name, write| session.with_variable(name, write))?;
+        } else {
+            // Where ranks are processes, all of them bring each variable together.
+            for name in order_in_file(&types) {
+                session.variable(name)?;
+            }
         }
     }
     Ok(())
 }
 
-/// The names of the model's variables.
-fn parameters(plan: &Plan) -> Vec<String> {
-    let registers = plan.programs.iter().flat_map(|program| &program.registers);
-    let mut names: Vec<String> = registers
-        .filter_map(|register| match &register.kind {
-            RegisterKind::Variable { name, role: TensorKind::Parameter, .. } => Some(name.clone()),
-            _ => None,
-        })
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+/// Refuses to call weights trained that a training has ruined. All processes bring each of them together.
+fn check_weights(plan: &Plan, session: &mut Session) -> Result<()> {
+    let updated = plan.updated_variables();
+    for name in parameters(session).into_keys().filter(|name| updated.contains(name.as_str())) {
+        ensure!(
+            session.variable(&name)?.is_finite(),
+            "`{name}` is not finite in each element after the last step, so no weights are written: {REMEDIES}"
+        );
+    }
+    Ok(())
+}
+
+/// The model's variables.
+fn parameters(session: &Session) -> BTreeMap<String, TensorType> {
+    let all = session.variables().into_iter();
+    let own = all.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
+    own.map(|(name, (_, ty))| (name, ty)).collect()
 }

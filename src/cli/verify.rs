@@ -75,9 +75,9 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     let reference = compile(graph, &alone, &cluster, None)
         .with_context(|| format!("cannot plan {} for one rank", model.display()))?
         .plan;
-    let expected = step(&reference, &weights)?;
+    let expected = step(&reference, weights.clone())?;
     let tolerance = tolerance(plan);
-    let found = step(plan, &weights)?;
+    let found = step(plan, weights)?;
     let mut worst = 0.0f64;
     for (name, expected) in &expected {
         let found = found.get(name).with_context(|| format!("the plan has no output `{name}`"))?;
@@ -92,7 +92,7 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
 }
 
 /// The outputs of the first step on random inputs.
-fn step(plan: &VerifiedPlan, weights: &Weights) -> Result<BTreeMap<String, HostTensor>> {
+fn step(plan: &VerifiedPlan, weights: Weights) -> Result<BTreeMap<String, HostTensor>> {
     let weights = session_weights(plan, weights)?;
     let options = SessionOptions {
         // What it computes is the same on all devices.

@@ -1,6 +1,6 @@
 //! Checkpoints of data parallelism: what a session of one plan for all ranks would save, saved by rank 0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use graphc_ir::ops::Variable;
@@ -85,8 +85,10 @@ impl DataParallel {
             let Record { model, seed, finished, options, inputs, .. } = &self.record;
             let mesh = [self.group.world_size()];
             let (step, seed) = (*finished, *seed);
-            let header = CheckpointHeader { step, seed, model, mesh: &mesh, options, inputs };
-            to.save_whole(header, &variables)?;
+            let updated = &self.updated();
+            let about =
+                CheckpointHeader { step, seed, model, mesh: &mesh, options, inputs, updated };
+            to.save_whole(about, &variables)?;
         }
         self.group.barrier()?;
         Ok(to.path(self.record.finished))
@@ -102,6 +104,14 @@ impl DataParallel {
             whole.insert(name, (kind, value));
         }
         Ok(whole)
+    }
+
+    /// Those of them that training changes; buffers may hold what is infinite.
+    fn updated(&self) -> BTreeSet<String> {
+        let trained = self.record.kept.iter().filter(|variable| variable.trainable);
+        let trained = trained.map(|variable| variable.name.clone());
+        let states = self.updater.iter().flat_map(|updater| updater.states());
+        trained.chain(states.map(|(name, _)| name.to_owned())).collect()
     }
 
     /// The variables of a checkpoint: what one plan for all ranks would hold.

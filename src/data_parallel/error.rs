@@ -39,6 +39,14 @@ pub enum DataParallelError {
         /// Its type.
         ty: TensorType,
     },
+    /// Weights of which nothing would be used.
+    #[error(
+        "the graph has no variable `{name}`, which the weights have: leave it out, or rename it"
+    )]
+    UnknownWeight {
+        /// The name.
+        name: String,
+    },
     /// Options that ask for a plan of several ranks.
     #[error(
         "the mesh of DataParallelOptions::training is {mesh:?}, but each rank has a plan of its own: leave it at [1]; the \

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Difference;
+use crate::profile::{Profile, ProfileError};
 use doing::Makers;
 
 mod costs;
@@ -103,8 +104,8 @@ pub struct PageOptions {
     pub explain: Option<usize>,
     /// The text of a metrics file of a run of the first plan.
     pub metrics: Option<String>,
-    /// The text of a file of measured seconds of the first plan.
-    pub measured: Option<String>,
+    /// Measured seconds of the first plan.
+    pub measured: Option<Profile>,
 }
 
 /// Why there is no page.
@@ -126,20 +127,15 @@ pub enum PageError {
         /// What is wrong.
         reason: String,
     },
-    /// The measured seconds are none.
-    #[error(
-        "{reason}; measured seconds are an object {{\"step_seconds\": .., \"actors\": [{{\"name\", \"op\", \"seconds\"}}], \"collectives\": [{{\"name\", \"kind\", \"bytes\", \"seconds\"}}]}}"
-    )]
-    Measured {
-        /// What is wrong.
-        reason: String,
-    },
+    /// The measured seconds are of another plan.
+    #[error(transparent)]
+    Measured(#[from] ProfileError),
 }
 
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///
 /// # Errors
-/// Where a plan hangs or its graph cannot be read, and where metrics or measured seconds are none.
+/// Where a plan hangs or its graph cannot be read, where metrics are none, and where measured seconds are of another plan.
 pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
     let shown = plans.iter().map(|(file, plan)| plan_page(file, plan, options.explain));
     let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
@@ -149,9 +145,8 @@ pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Pa
     };
     let step = shown.first().map_or(0.0, |first| first.summary.step_seconds);
     let mut went = options.metrics.as_deref().map(|text| went::metrics(text, step)).transpose()?;
-    if let (Some(text), [(_, plan), ..], [first, ..]) = (&options.measured, plans, &shown[..]) {
-        let measured = went::measured(plan, &first.costs.classes, step, text)?;
-        went.get_or_insert_default().measured = Some(measured);
+    if let (Some(profile), [(_, plan), ..]) = (&options.measured, plans) {
+        went.get_or_insert_default().measured = Some(went::measured(plan, step, profile)?);
     }
     Ok(Page { version: PAGE_VERSION, plans: shown, failed: None, difference, went })
 }

@@ -1,5 +1,5 @@
 //! A machine that has cards as far as programs can tell: the double of NVIDIA's libraries, and trainings on it.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,6 +33,8 @@ impl Machine {
         let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
         command.args(args).envs(self.env.variables.iter().cloned());
         command.env("GRAPHC_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
+        // Products that are timed are computed dozens of times.
+        command.env("GRAPHC_TUNE", "0");
         command
     }
 
@@ -43,20 +45,35 @@ impl Machine {
         (losses(&std::fs::read(metrics).expect("metrics")), counts)
     }
 
+    /// Takes the libraries away whose names begin so.
+    #[allow(dead_code, reason = "tests of products do")]
+    pub fn remove(&self, library: &str) {
+        for entry in self.folder.path().read_dir().expect("a folder").flatten() {
+            if entry.file_name().to_string_lossy().starts_with(library) {
+                std::fs::remove_file(entry.path()).expect("it can be removed");
+            }
+        }
+    }
+
     /// How often a command, which must succeed, has each kernel executed, and products by how they end.
-    pub fn counts(&self, mut command: Command) -> BTreeMap<String, usize> {
+    pub fn counts(&self, command: Command) -> BTreeMap<String, usize> {
+        self.counts_and_errors(command).0
+    }
+
+    /// The same, and what the command says on standard error.
+    pub fn counts_and_errors(&self, mut command: Command) -> (BTreeMap<String, usize>, String) {
         let account = self.file("account");
         // Of another command.
         let _ = std::fs::remove_file(&account);
         command.env("GPU_DOUBLE_ACCOUNT", &account);
-        checked(command);
+        let output = checked(command);
         let mut counts = BTreeMap::new();
         // Without a card there is none.
         for line in std::fs::read_to_string(account).unwrap_or_default().lines() {
             let kernel = line.split(' ').next().unwrap_or_default();
             *counts.entry(kernel.to_owned()).or_default() += 1;
         }
-        counts
+        (counts, String::from_utf8_lossy(&output.stderr).into_owned())
     }
 }
 

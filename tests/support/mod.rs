@@ -92,3 +92,13 @@ pub fn training(name: &str, extra: &[&str]) -> Vec<String> {
     args.extend(extra.iter().map(ToString::to_string));
     args
 }
+
+/// Makes a shared library of a source in C.
+pub fn compile_library(source: &str, library: &Path) {
+    let file = library.with_extension("c");
+    std::fs::write(&file, source).expect("a scratch file");
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-o"]).arg(library).arg(&file).arg("-ldl");
+    let output = command.output().expect("the C compiler, which building graphc needs as well");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -20,7 +20,6 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Movement, Op};
 use graphc_ir::plan::Cluster;
-use graphc_ir::types::DType;
 
 use crate::cost::{matmul_efficiency, peak_flops};
 use crate::decisions::{Decisions, Phase};
@@ -183,13 +182,14 @@ fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
 /// Seconds of a product of one microbatch, split evenly over its mesh.
 fn seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) -> f64 {
     let graph = decisions.graph();
-    let Ok(rule) = node.op.operation().rule(&graph.operand_types(node)) else { return 0.0 };
+    let operands = graph.operand_types(node);
+    let Ok(rule) = node.op.operation().rule(&operands) else { return 0.0 };
     let repeats = decisions.rates.nodes[index].is_some();
     let parts = if repeats { decisions.rates.microbatches } else { 1 };
     let ranks = decisions.staging.placement[index].ranks.len();
     let flops = node.op.operation().flops(&rule) / (parts * ranks) as f64;
-    let dtype = node.results.first().map_or(DType::F32, |&result| graph.value(result).ty.dtype);
-    flops / (peak_flops(cluster, dtype) * matmul_efficiency(cluster, flops))
+    let precision = node.op.precision(&operands, &[]);
+    flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, flops))
 }
 
 #[cfg(test)]

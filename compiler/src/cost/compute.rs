@@ -14,6 +14,14 @@ pub struct NodeWork {
     pub bytes: f64,
 }
 
+impl NodeWork {
+    /// What is left of it without a part.
+    pub fn without(self, part: Self) -> Self {
+        let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
+        Self { flops: flops.max(0.0), bytes: bytes.max(0.0) }
+    }
+}
+
 /// What one action of a node does on the busiest rank, and its seconds: the longer of computing and moving bytes, and the launch.
 /// `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each mesh axis.
 /// What does nothing by itself (variables, `to_global`) costs no seconds here.
@@ -29,8 +37,8 @@ pub fn compute_work(
     if !op.operation().acts() {
         return (work, 0.0);
     }
-    let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-    (work, roofline(cluster, dtype, op.operation().arithmetic(operands), work))
+    let precision = op.precision(operands, results);
+    (work, roofline(cluster, precision, op.operation().arithmetic(operands), work))
 }
 
 /// What one application does on the rank that holds the largest part.
@@ -70,16 +78,51 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
     local
 }
 
-/// Seconds of a kernel: the longer of computing and moving bytes, and the launch.
-pub fn roofline(cluster: &Cluster, dtype: DType, arithmetic: Arithmetic, work: NodeWork) -> f64 {
+/// Seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
+pub fn roofline(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, work: NodeWork) -> f64 {
     let share = reached_share(cluster, arithmetic, work.flops);
-    let compute = work.flops / (peak_flops(cluster, dtype) * share);
-    let traffic = match arithmetic {
+    let compute = work.flops / (peak_flops(cluster, precision) * share);
+    let moving = traffic(cluster, arithmetic) * work.bytes / cluster.device.reached_bandwidth();
+    cluster.device.launch + compute.max(moving)
+}
+
+/// How many times its bytes a kernel moves.
+fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
+    match arithmetic {
         Arithmetic::Elementwise => cluster.framework.elementwise_traffic,
         Arithmetic::Products | Arithmetic::Attention(_) => 1.0,
-    };
-    let moving = traffic * work.bytes / cluster.device.reached_bandwidth();
-    cluster.device.launch + compute.max(moving)
+    }
+}
+
+/// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of its bytes at the whole
+/// bandwidth of the memory. [`roofline`] is never less than either, because no share of a peak is more than all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LeastSeconds {
+    /// Of computing.
+    pub computing: f64,
+    /// Of moving bytes.
+    pub moving: f64,
+}
+
+/// The least seconds of a kernel of [`roofline`].
+pub fn least_seconds(
+    cluster: &Cluster,
+    precision: DType,
+    arithmetic: Arithmetic,
+    work: NodeWork,
+) -> LeastSeconds {
+    LeastSeconds {
+        computing: work.flops / peak_flops(cluster, precision),
+        moving: traffic(cluster, arithmetic) * work.bytes / cluster.device.bandwidth,
+    }
+}
+
+/// Seconds of a chain of elementwise ops that does so much in all, with the work and the seconds of the op at its head, if it has
+/// one: behind that only what else is read and written is moved.
+pub fn chain_seconds(cluster: &Cluster, head: Option<(NodeWork, f64)>, all: NodeWork) -> f64 {
+    let elementwise = |work| roofline(cluster, DType::F32, Arithmetic::Elementwise, work);
+    let Some((work, seconds)) = head else { return elementwise(all) };
+    seconds + elementwise(all.without(work)) - cluster.device.launch
 }
 
 /// The share of the peak that a kernel of so many FLOPs reaches.

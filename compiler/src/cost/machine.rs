@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::graph::Graph;
 use graphc_ir::ids::RegisterId;
-use graphc_ir::op::Arithmetic;
-use graphc_ir::plan::{Action, Actor, Cluster, Layout, OperandSource, Plan, Program};
-use graphc_ir::text;
+use graphc_ir::op::{Arithmetic, Op};
+use graphc_ir::plan::{
+    Action, Actor, Cluster, FusedArg, FusedStep, Layout, OperandSource, Plan, Program,
+};
 use graphc_ir::types::{DType, TensorType};
 
-use super::{NodeWork, peak_flops, roofline};
+use super::{
+    LeastSeconds, NodeWork, chain_seconds, least_seconds, node_work, peak_flops, roofline,
+};
+use crate::decisions::Decisions;
 
 /// The plan as it would run on another cluster: the same actors on the same ranks, each with the seconds that it takes
 /// there. What was predicted of it no longer holds: simulate it.
@@ -28,45 +31,155 @@ pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
 }
 
 fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor: &Actor) -> f64 {
-    let (dtype, arithmetic) = match &actor.action {
-        Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => return 0.0,
-        Action::Compute { op, operands } => {
-            let whole = |register: RegisterId| {
-                let layout = &layouts[program.registers[register.index()].layout as usize];
-                TensorType::new(layout.dtype, layout.shape.clone())
-            };
-            let result = actor.outputs.first().or(actor.updates.first());
-            let dtype = result.map_or(DType::F32, |&register| whole(register).dtype);
-            let of = |operand: &OperandSource| actor.inputs.get(operand.input()?);
-            // Of updates operands are among `updates` too; none of them multiplies.
-            let types: Vec<TensorType> =
-                operands.iter().filter_map(of).map(|&register| whole(register)).collect();
-            (dtype, op.operation().arithmetic(&types.iter().collect::<Vec<_>>()))
-        }
-        _ => (DType::F32, Arithmetic::Elementwise),
-    };
-    roofline(cluster, dtype, arithmetic, NodeWork { flops: actor.flops, bytes: actor.bytes })
+    ActorWork::of(layouts, program, actor).map_or(0.0, |work| work.seconds(cluster))
 }
 
-/// FLOPs of the matrix products of one step by element type of the result: of the forward pass, and of training twice as
-/// many for the gradients of both operands. What is computed again in the backward pass is not counted.
-pub fn model_flops(graph: &Graph, training: bool) -> BTreeMap<DType, f64> {
-    let mut flops = BTreeMap::new();
-    for node in graph.nodes.iter().filter(|node| node.op.operation().multiplies_matrices()) {
-        let operands: Vec<&TensorType> = graph.operand_types(node);
-        let Ok(rule) = node.op.operation().rule(&operands) else { continue };
-        let dtype = graph.value(node.results[0]).ty.dtype;
-        let forward = node.op.operation().flops(&rule);
-        *flops.entry(dtype).or_default() += if training { 3.0 * forward } else { forward };
+/// What an action of an actor does that computes or moves memory, as the cost model takes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActorWork {
+    /// The op, or that at the head of a chain.
+    head: Option<Piece>,
+    /// All of it.
+    all: NodeWork,
+}
+
+/// Work of one kind in one element type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Piece {
+    precision: DType,
+    arithmetic: Arithmetic,
+    work: NodeWork,
+}
+
+impl ActorWork {
+    /// What an actor of a program does in an action; `None` of communication, which links price.
+    pub fn of(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
+        let all = NodeWork { flops: actor.flops, bytes: actor.bytes };
+        let head = match &actor.action {
+            Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
+                return None;
+            }
+            Action::Compute { op, operands } => Some(computed(layouts, program, actor, op, operands)),
+            Action::Fused(fused) => {
+                fused.head().and_then(|head| begun(layouts, program, actor, head))
+            }
+            Action::Local { .. }
+            | Action::Accumulate
+            | Action::Assign
+            | Action::Feed { .. }
+            | Action::Fetch { .. } => None,
+        };
+        Some(Self { head, all })
+    }
+
+    /// The element type in which it multiplies, or computes otherwise.
+    pub fn precision(&self) -> DType {
+        self.head.map_or(DType::F32, |head| head.precision)
+    }
+
+    /// Whether what takes its time is computing products, at the best of the machines.
+    pub fn multiplies(&self) -> bool {
+        self.head.is_some_and(|head| head.arithmetic != Arithmetic::Elementwise)
+    }
+
+    /// Seconds of the kernel.
+    pub fn seconds(&self, cluster: &Cluster) -> f64 {
+        let of = |piece: Piece| {
+            (piece.work, roofline(cluster, piece.precision, piece.arithmetic, piece.work))
+        };
+        match self.head {
+            Some(head) if head.work == self.all => of(head).1,
+            head => chain_seconds(cluster, head.map(of), self.all),
+        }
+    }
+
+    /// The least seconds that machines with these peaks take for it.
+    pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
+        let of = |piece: Piece| least_seconds(cluster, piece.precision, piece.arithmetic, piece.work);
+        let head = self.head.map_or(LeastSeconds::default(), of);
+        let work = self.all.without(self.head.map_or(NodeWork::default(), |head| head.work));
+        let rest = of(Piece { precision: DType::F32, arithmetic: Arithmetic::Elementwise, work });
+        LeastSeconds {
+            computing: head.computing + rest.computing,
+            moving: head.moving + rest.moving,
+        }
+    }
+}
+
+/// An op by itself. Of updates operands are among `updates` too; none of them multiplies.
+fn computed(
+    layouts: &[Layout],
+    program: &Program,
+    actor: &Actor,
+    op: &Op,
+    operands: &[OperandSource],
+) -> Piece {
+    let whole = |&register: &RegisterId| {
+        layouts[program.registers[register.index()].layout as usize].ty()
+    };
+    let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input()?));
+    let operands: Vec<TensorType> = inputs.map(whole).collect();
+    let operands: Vec<&TensorType> = operands.iter().collect();
+    let result = actor.outputs.first().or(actor.updates.first()).map(whole);
+    let results: Vec<&TensorType> = result.iter().collect();
+    Piece {
+        precision: op.precision(&operands, &results),
+        arithmetic: op.operation().arithmetic(&operands),
+        work: NodeWork { flops: actor.flops, bytes: actor.bytes },
+    }
+}
+
+/// The op at the head of a chain, with its part of the work; `None` where its operands are none of the chain's.
+fn begun(
+    layouts: &[Layout],
+    program: &Program,
+    actor: &Actor,
+    head: &FusedStep,
+) -> Option<Piece> {
+    let shard = |arg: &FusedArg| {
+        let FusedArg::Operand(index) = *arg else { return None };
+        let register = &program.registers[actor.inputs.get(index)?.index()];
+        let dtype = layouts[register.layout as usize].dtype;
+        Some(TensorType::new(dtype, register.shape.clone()))
+    };
+    let operands: Vec<TensorType> = head.args.iter().map(shard).collect::<Option<_>>()?;
+    let operands: Vec<&TensorType> = operands.iter().collect();
+    let results = head.op.infer(&operands).ok()?;
+    let results: Vec<&TensorType> = results.iter().collect();
+    let rule = head.op.operation().rule(&operands).ok()?;
+    Some(Piece {
+        precision: head.op.precision(&operands, &results),
+        arithmetic: head.op.operation().arithmetic(&operands),
+        work: node_work(&head.op, &rule, &operands, &results, &[]),
+    })
+}
+
+/// FLOPs of the matrix products of one step by the element type that they are computed in: those that the plan was made of, which are
+/// the model's without what simplification leaves out, and in training those of its gradients. What is computed again in the backward
+/// pass is not counted.
+pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
+    let (graph, mut flops) = (decisions.graph(), BTreeMap::new());
+    for (id, node) in graph.iter() {
+        let operation = node.op.operation();
+        if !operation.multiplies_matrices() || decisions.recomputed[id.index()].is_some() {
+            continue;
+        }
+        let operands = graph.operand_types(node);
+        let Ok(rule) = operation.rule(&operands) else { continue };
+        let own = operation.flops(&rule) * (1.0 - operation.repeated_share());
+        *flops.entry(node.op.precision(&operands, &[])).or_default() += own;
     }
     flops
 }
 
 /// The share of the machines' peak that the model's own FLOPs take in a step of so many seconds (model FLOPs
-/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). `None` where the plan's graph cannot be read.
-pub fn utilization(plan: &Plan, step_seconds: f64) -> Option<f64> {
-    let graph = text::parse(&plan.graph.join("\n")).ok()?;
-    let at_peak: f64 = model_flops(&graph, plan.training)
+/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). Each product is held against the peak of the element type that it
+/// is computed in. `None` of a step without time.
+///
+/// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan, whose seconds are at
+/// least those of their FLOPs at that peak.
+pub fn utilization(plan: &Plan, decisions: &Decisions, step_seconds: f64) -> Option<f64> {
+    let at_peak: f64 = model_flops(decisions)
         .into_iter()
         .map(|(dtype, flops)| flops / peak_flops(&plan.cluster, dtype))
         .sum();

@@ -10,8 +10,11 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{NodeWork, compute_work, matmul_efficiency, node_work, peak_flops, roofline};
-pub use machine::{model_flops, on_cluster, utilization};
+pub use compute::{
+    LeastSeconds, NodeWork, chain_seconds, compute_work, least_seconds, matmul_efficiency,
+    node_work, peak_flops, roofline,
+};
+pub use machine::{ActorWork, model_flops, on_cluster, utilization};
 
 /// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor
 /// of all-reduce, of the input of reduce-scatter and all-to-all, of the output of all-gather. 0 among less than two

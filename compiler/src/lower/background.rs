@@ -276,12 +276,23 @@ impl Block<'_> {
         if self.tight {
             return self.latest(clock, &readers);
         }
-        let times = readers.iter().map(|&(_, reader)| clock.begins[reader]);
-        let gaps = times.clone().skip(1).zip(times).map(|(next, time)| next - time);
         let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
-        let ahead = 2.0 * longest.fold(0.0, f64::max) + gaps.fold(0.0, f64::max);
-        let gate = |reader: usize| Gate { reader, opens: clock.begins[reader] - ahead };
-        readers.into_iter().map(|(gather, reader)| (gather, gate(reader))).collect()
+        let longest = longest.fold(0.0, f64::max);
+        let gate = |reader: usize| {
+            let ahead = 2.0 * longest + self.longest_gap(clock, &readers, self.tasks[reader].phase);
+            Gate { reader, opens: clock.begins[reader] - ahead }
+        };
+        readers.iter().map(|&(gather, reader)| (gather, gate(reader))).collect()
+    }
+
+    /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the backward pass alone
+    /// reads in their layout it is that of many layers, which says nothing of the forward pass.
+    fn longest_gap(&self, clock: &Clock, readers: &[(usize, usize)], phase: Phase) -> f64 {
+        let places = readers.iter().map(|&(_, reader)| reader);
+        let times = places.filter(|&reader| self.tasks[reader].phase == phase);
+        let times = times.map(|reader| clock.begins[reader]);
+        let gaps = times.clone().skip(1).zip(times).map(|(next, time)| next - time);
+        gaps.fold(0.0, f64::max)
     }
 
     /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the other, and

@@ -10,16 +10,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::op::{Arithmetic, Op};
+use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep};
-use graphc_ir::types::DType;
 
 use super::LowerError;
 use super::chains::{Key, begins, key};
 use super::cheap::make_again;
 use super::job::{BufferId, Job, Task, TaskId};
 use super::sort::{edges, sort};
-use crate::cost::{NodeWork, roofline};
+use crate::cost::{NodeWork, chain_seconds};
 
 /// Ops in one actor, at most.
 const MOST_STEPS: usize = 24;
@@ -296,18 +295,10 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         given.iter().map(|&member| job.tasks[members[member]].outputs[0]).collect();
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
-    let time = |flops, bytes| {
-        roofline(cluster, DType::F32, Arithmetic::Elementwise, NodeWork { flops, bytes })
-    };
     let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
-    // Behind a head only what else is read and written is moved.
-    let seconds = head.map_or_else(
-        || time(flops, bytes),
-        |head| {
-            let rest = time(flops - head.flops, (bytes - head.bytes).max(0.0));
-            head.seconds + rest - cluster.device.launch
-        },
-    );
+    let head =
+        head.map(|task| (NodeWork { flops: task.flops, bytes: task.bytes }, task.seconds));
+    let seconds = chain_seconds(cluster, head, NodeWork { flops, bytes });
     Task {
         name: format!("{} {tensor}", names.join("+")),
         seconds,

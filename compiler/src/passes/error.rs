@@ -188,6 +188,14 @@ pub enum PassError {
         /// The name most like it.
         nearest: Option<String>,
     },
+    /// An output that the graph does not have.
+    #[error("no output has a name like `{pattern}`, which is to be fetched: the outputs are {}", outputs.join(", "))]
+    OutputUnknown {
+        /// The pattern.
+        pattern: String,
+        /// All outputs.
+        outputs: Vec<String>,
+    },
     /// A group of parameters without any.
     #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", hint(.nearest))]
     GroupUnknown {

@@ -7,6 +7,7 @@ use graphc_ir::plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
 use graphc_ir::types::{DType, Samples, TensorType};
 
 use super::LOSS;
+use super::fetched::keep_fetched;
 use super::samples::samples_of;
 use crate::passes::error::PassError;
 
@@ -15,17 +16,20 @@ const PASS: &str = "loss";
 /// The graph with its loss as the output `loss`, and with the input that the loss needs: `labels` (i64, all dims of
 /// the scores but that of classes) or `target`. Classes are the last dim of scores of rank 2 and 3, dim 1 of those of
 /// higher rank. Where no loss is asked for, the first output of a graph that trains is the loss. Metrics become outputs of their
-/// names.
+/// names. Other outputs stay where they are asked for ([`CompileOptions::fetch`]).
 ///
 /// # Errors
-/// Where the first output does not fit the loss, the loss does not fit the options, or a name is taken.
+/// Where the first output does not fit the loss, the loss does not fit the options, a name is taken, or an output is asked for that
+/// the graph has not.
 pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     check_options(options)?;
-    match options.loss {
-        Some(loss) => attach(graph, loss, options),
-        None if options.differentiates() => declare(graph),
-        None => Ok(graph),
-    }
+    let own: Vec<String> = graph.outputs.iter().map(|output| output.name.clone()).collect();
+    let graph = match options.loss {
+        Some(loss) => attach(graph, loss, options)?,
+        None if options.differentiates() => declare(graph)?,
+        None => graph,
+    };
+    keep_fetched(graph, &own, options)
 }
 
 /// Checks that the loss has what the options ask of it.

@@ -27,10 +27,12 @@ pub const SKIPPED: &str = "skipped";
 /// The variable that holds the scale.
 const SCALE: &str = "state.loss_scale";
 
-/// The scale of the first step; it and the payload below are `GradScaler`'s.
+/// The scale of the first step; it and the payload below are `GradScaler`'s, but for the floor, which is that of DeepSpeed and
+/// Megatron.
 const FIRST: f64 = 65536.0;
 
-const SCALING: LossScale = LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2000 };
+const SCALING: LossScale =
+    LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2000, floor: Scalar(1.0) };
 
 /// What updates take besides their tensors.
 #[derive(Clone, Copy, Debug)]

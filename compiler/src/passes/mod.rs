@@ -14,6 +14,7 @@ pub mod clipping;
 pub mod cut;
 pub mod decompose;
 pub mod error;
+mod fetched;
 pub mod groups;
 pub mod layers;
 pub mod loss;

@@ -1,6 +1,7 @@
 //! The passes from a user's graph to a training graph, held against finite differences, a reference trainer and
 //! evaluation microbatch by microbatch.
 
+mod fetched;
 mod filetests;
 mod gradients;
 mod microbatches;

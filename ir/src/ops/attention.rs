@@ -194,6 +194,11 @@ impl Operation for AttentionGrad {
         self.flops(part) * most_to_mean(self.causal, whole, part)
     }
 
+    /// Of the five products the first: the scores.
+    fn repeated_share(&self) -> f64 {
+        0.2
+    }
+
     fn multiplies_matrices(&self) -> bool {
         true
     }

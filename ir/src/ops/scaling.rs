@@ -23,8 +23,9 @@ pub struct NonFinite {}
 ///
 /// `good` counts the steps since the scale was last changed, `made` all updates so far, `bad` is the number of elements of
 /// this step's gradients that are not finite. Where it is 0 the update is made: `factor` is 1 / scale, and after `interval` such
-/// steps the scale grows. Otherwise `factor` is 0, which tells the updates to change nothing, and the scale shrinks. `step` is
-/// the number of this update, from 1, `used` the scale of this step, and `skipped` 1 where it was not made.
+/// steps the scale grows. Otherwise `factor` is 0, which tells the updates to change nothing, and the scale shrinks, but not
+/// below `floor`: from a scale of 0 no step would ever be right again. `step` is the number of this update, from 1, `used` the
+/// scale of this step, and `skipped` 1 where it was not made, which is also the case where the scale is below `floor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LossScale {
     /// What the scale is multiplied by after `interval` good steps in a row.
@@ -33,17 +34,25 @@ pub struct LossScale {
     pub backoff: Scalar,
     /// Good steps until it grows.
     pub interval: u32,
+    /// The least scale.
+    #[serde(default = "LossScale::default_floor")]
+    pub floor: Scalar,
 }
 
 impl LossScale {
+    /// The least scale where nothing is said: a loss that is not scaled at all.
+    pub fn default_floor() -> Scalar {
+        Scalar(1.0)
+    }
+
     /// The results for the numbers of one step, in order.
     pub fn step(&self, [scale, good, made, bad]: [f64; 4]) -> [f64; 7] {
-        let skipped = bad != 0.0;
+        let skipped = bad != 0.0 || scale < self.floor.0;
         let full = good + 1.0 >= f64::from(self.interval);
         let grown = scale * self.growth.0;
         // As in PyTorch a scale beyond f32 does not grow further.
         let (next, streak) = match (skipped, full) {
-            (true, _) => (scale * self.backoff.0, 0.0),
+            (true, _) => ((scale * self.backoff.0).max(self.floor.0), 0.0),
             (false, true) => (if grown <= f64::from(f32::MAX) { grown } else { scale }, 0.0),
             (false, false) => (scale, good + 1.0),
         };
@@ -205,7 +214,8 @@ mod tests {
     use crate::ops::shards::tests::evaluate;
 
     fn scaling(interval: u32) -> LossScale {
-        LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval }
+        let floor = LossScale::default_floor();
+        LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval, floor }
     }
 
     #[test]
@@ -245,6 +255,16 @@ mod tests {
     fn steps_that_are_not_made_do_not_count() {
         assert_eq!(SkipStep {}.step([2.0, 0.0], 9), [2.0, 1.0, 8.0, 0.0]);
         assert_eq!(SkipStep {}.step([2.0, 1.0], 9), [3.0, 0.0, 8.0, 1.0]);
+    }
+
+    #[test]
+    fn a_scale_does_not_sink_below_its_floor_and_comes_back_from_there() {
+        let next = |scale: f64, bad: f64| scaling(1).step([scale, 0.0, 0.0, bad]);
+        assert_eq!(next(1.5, 1.0)[0], 1.0);
+        assert_eq!(next(1.0, 1.0)[0], 1.0);
+        // A scale of 0, which multiplies every gradient away: the step is not made, though nothing in it is infinite.
+        assert_eq!(next(0.0, 0.0), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(next(1.0, 0.0)[0], 2.0);
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub struct CompileOptions {
     /// the samples alone, and leaves out those of rows that fill up a batch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub row_losses: bool,
+    /// Which outputs of the graph the plan gives, by name pattern, `*` standing for any characters; the loss, and what is counted beside
+    /// it, it always gives. Empty: a training on `loss` gives these alone, so that e.g. the scores of a language model are neither
+    /// kept nor copied; anything else gives all outputs of the graph, a graph among it whose first output is its own loss.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetch: Vec<String>,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
     /// How the learning rate goes with the step.
@@ -106,6 +111,7 @@ impl Default for CompileOptions {
             label_smoothing: 0.0,
             metrics: Vec::new(),
             row_losses: false,
+            fetch: Vec::new(),
             optimizer: None,
             lr_schedule: LrSchedule::default(),
             clip_norm: None,

@@ -50,6 +50,7 @@ pub use call::{
     Operands, Place, Product, Slot, Summed,
 };
 pub use epilogue::{Behind, Sums, join_chain, join_sums};
+pub use product::{own_product, product_end};
 pub use rectangle::{accumulate, copy_rectangle, fill};
 pub use update::{join_alike, joins};
 

@@ -115,6 +115,7 @@ pub(super) fn loss_scale(op: &LossScale, operands: &[Shard]) -> Call {
         .double("GROWTH", op.growth.0)
         .double("BACKOFF", op.backoff.0)
         .define("INTERVAL", op.interval)
+        .double("FLOOR", op.floor.0)
         .flag("HAS_FACTOR", operands.len() > 4);
     let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
     arguments.extend((0..7).map(Argument::result));

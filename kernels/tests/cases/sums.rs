@@ -54,6 +54,11 @@ fn products(to: &mut Examples) {
         (&[2, 3, 5, 7], &[7, 4], false, false),
         (&[3, 7, 5], &[2, 1, 7, 4], true, false),
         (&[5, 0], &[0, 4], false, false),
+        // Several tiles, whose parts are read at once.
+        (&[72, 48], &[48, 80], false, false),
+        (&[48, 66], &[72, 48], true, true),
+        // Both factors repeat.
+        (&[4, 1, 5, 7], &[1, 3, 7, 4], false, false),
     ] {
         for dtype in [DType::F32, DType::BF16, DType::I64] {
             let op = Op::MatMul(MatMul { transpose_a, transpose_b });

@@ -141,7 +141,8 @@ fn scales(to: &mut Examples) {
     {
         scalars(to, Op::ClipFactor(ClipFactor { max: Scalar(1.5) }), numbers);
     }
-    let scaling = LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2 };
+    let scaling =
+        LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2, floor: Scalar(1.0) };
     for numbers in [
         &[1024.0, 0.0, 3.0, 0.0][..],
         &[1024.0, 1.0, 3.0, 0.0],

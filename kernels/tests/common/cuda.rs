@@ -13,7 +13,7 @@ use graphc_kernels::cuda::{
 };
 
 use crate::cases::Example;
-use crate::common::{Case, Memory, bytes, memory, pairs, shard};
+use crate::common::{Case, Memory, bytes, memory, other_ways, pairs, shard};
 
 /// How kernels are compiled: as devices compile them.
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
@@ -78,6 +78,10 @@ impl Bench {
     /// Checks a kernel against the oracle, and with results in the memory of operands against itself.
     pub fn check(&mut self, case: &Case, tolerance: f64) {
         let cx = EvalContext { seed: 5, step: 3 };
+        for other in prepare(case).iter().flat_map(other_ways) {
+            let found = self.execute(&other, case, &[], &cx).expect("no fault");
+            case.compare(&found, &cx, tolerance);
+        }
         let found = self.run(case, &[], &cx).unwrap_or_else(|fault| panic!("{case:?}: {fault:?}"));
         case.compare(&found, &cx, tolerance);
         for pair in pairs(case) {

@@ -9,7 +9,7 @@ use graphc_ir::op::{EvalContext, InPlace, Op, Operand, Region};
 use graphc_ir::random::Stream;
 use graphc_ir::shard;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::Shard;
+use graphc_kernels::cuda::{Call, Launch, Shard, own_product, product_end};
 use graphc_kernels::{
     KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare,
 };
@@ -340,4 +340,26 @@ pub fn memory(dtype: DType, bytes: &[u8]) -> Memory {
 
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()
+}
+
+/// The call of a library's product as it is where the library does not compute it: by kernels of our own, or with the product's end as
+/// kernels of their own behind it.
+pub fn other_ways(call: &Call) -> Vec<Call> {
+    let own = |launch: &Launch| match launch {
+        Launch::Product(product) => own_product(product),
+        other => vec![other.clone()],
+    };
+    let ended = |launch: &Launch| match launch {
+        Launch::Product(product) => {
+            let plain = Launch::Product(product.without_epilogue());
+            std::iter::once(plain).chain(product_end(product)).collect()
+        }
+        other => vec![other.clone()],
+    };
+    let ways: [&dyn Fn(&Launch) -> Vec<Launch>; 2] = [&own, &ended];
+    let other = |way: &dyn Fn(&Launch) -> Vec<Launch>| Call {
+        launches: call.launches.iter().flat_map(way).collect(),
+        ..call.clone()
+    };
+    ways.into_iter().map(other).filter(|other| other.launches != call.launches).collect()
 }

@@ -289,11 +289,12 @@ def loss_scale(call: Call) -> Run:
     """(scale, good, made, bad [, factor]) -> (scale', good', made', factor, step, used, skipped)."""
     operands, results = [port.tensor for port in call.operands], [port.tensor for port in call.results]
     growth, backoff, interval = call.op.number("growth"), call.op.number("backoff"), float(call.op["interval"])
+    floor = call.op.number("floor", 1.0)
 
     def run() -> None:
         scale, good, made, bad = (operand.clone() for operand in operands[:4])
         guarded = operands[4] == 0.0 if len(operands) > 4 else torch.zeros_like(scale, dtype=torch.bool)
-        found = _scaled(scale, good, made, bad != 0.0, (growth, backoff, interval))
+        found = _scaled(scale, good, made, bad != 0.0, (growth, backoff, interval, floor))
         left = [scale, good, made, torch.zeros_like(scale), made + 1.0, scale, torch.ones_like(scale)]
         for result, one, other in zip(results, left, found, strict=True):
             result.copy_(torch.where(guarded, one, other))
@@ -301,11 +302,12 @@ def loss_scale(call: Call) -> Run:
     return run
 
 
-def _scaled(scale: Tensor, good: Tensor, made: Tensor, bad: Tensor, how: tuple[float, float, float]) -> list[Tensor]:
-    growth, backoff, interval = how
+def _scaled(scale: Tensor, good: Tensor, made: Tensor, bad: Tensor, how: tuple[float, float, float, float]) -> list[Tensor]:
+    growth, backoff, interval, floor = how
+    bad = bad | (scale < floor)
     full = good + 1.0 >= interval
     grown = torch.where((scale * growth).isfinite(), scale * growth, scale)
-    after = torch.where(bad, scale * backoff, torch.where(full, grown, scale))
+    after = torch.where(bad, (scale * backoff).clamp(min=floor), torch.where(full, grown, scale))
     streak = torch.where(bad | full, 0.0, good + 1.0)
     one = (~bad).float()
     return [after, streak, made + one, one / scale, made + 1.0, scale, 1.0 - one]

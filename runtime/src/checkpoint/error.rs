@@ -140,9 +140,32 @@ pub enum CheckpointError {
         /// What does not fit.
         reason: String,
     },
+    /// Variables from which no training goes on.
+    #[error(
+        "after {step} steps {} not finite in each element, so no checkpoint of them is saved, and those before are as they were: \
+         lower the learning rate or clip gradients, and go on from an earlier one",
+        names_of(.names)
+    )]
+    NotFinite {
+        /// Finished steps.
+        step: u64,
+        /// The variables.
+        names: Vec<String>,
+    },
     /// A rank has failed.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+}
+
+/// Names that an error lists.
+const LISTED: usize = 5;
+
+/// So many variables by name, with the verb.
+fn names_of(names: &[String]) -> String {
+    let first: Vec<String> = names.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(LISTED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{rest} {}", first.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
 impl CheckpointError {

@@ -47,6 +47,29 @@ pub(super) fn complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Checkpoi
     Ok(found)
 }
 
+/// The directories that are named like checkpoints and have no manifest, in ascending order of their steps.
+pub(super) fn incomplete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+    let is_checkpoint = |step: &u64, path: &Path| path.ends_with(checkpoint_name(*step));
+    let step = |name: &str| name.strip_prefix("step-").and_then(|step| step.parse().ok());
+    let found = entries(directory)?.into_iter();
+    let found = found.filter_map(|(name, path)| step(&name).map(|step| (step, path)));
+    let mut found: Vec<(u64, PathBuf)> = found
+        .filter(|(step, path)| is_checkpoint(step, path) && path.is_dir())
+        .filter(|(_, path)| std::fs::symlink_metadata(path.join(MANIFEST)).is_err())
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Gives an incomplete checkpoint a name under which it is in nobody's way: that name.
+pub(super) fn set_aside(path: &Path) -> Result<PathBuf, CheckpointError> {
+    let name = |number: u32| path.with_extension(format!("incomplete-{number}"));
+    let free = (1..).map(name).find(|name| std::fs::symlink_metadata(name).is_err());
+    let aside = free.expect("numbers do not end before names are free");
+    std::fs::rename(path, &aside).map_err(|error| CheckpointError::write(path, error))?;
+    Ok(aside)
+}
+
 /// Removes what killed runs have left.
 pub(super) fn clean(directory: &Path) -> Result<(), CheckpointError> {
     for (name, path) in entries(directory)? {
@@ -101,6 +124,24 @@ pub(super) fn sync(directory: &Path) -> Result<(), CheckpointError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_manifest_is_set_aside_under_a_name_of_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        for _ in 0..2 {
+            std::fs::create_dir(at("step-00000006")).expect("a folder");
+            std::fs::write(at("step-00000006").join("rank-00000.safetensors"), "x").expect("room");
+            let found = incomplete(folder.path()).expect("readable");
+            assert_eq!(found, [(6, at("step-00000006"))]);
+            set_aside(&found[0].1).expect("writable");
+        }
+        assert!(incomplete(folder.path()).expect("readable").is_empty());
+        for name in ["step-00000006.incomplete-1", "step-00000006.incomplete-2"] {
+            assert!(at(name).join("rank-00000.safetensors").is_file());
+        }
+        assert!(complete(folder.path()).expect("readable").is_empty());
+    }
 
     #[test]
     fn only_directories_with_a_manifest_are_complete() {

@@ -50,6 +50,17 @@ impl Checkpoint {
         last.map(|(_, path)| Self::at(path)).transpose()
     }
 
+    /// The directories beside this checkpoint that are named like later ones and lack a manifest: somebody has removed it, as
+    /// graphc writes a checkpoint under another name until it is whole.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read.
+    pub fn incomplete_after(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let Some(directory) = self.path.parent() else { return Ok(Vec::new()) };
+        let found = folder::incomplete(directory)?.into_iter();
+        Ok(found.filter(|(step, _)| *step > self.step()).map(|(_, path)| path).collect())
+    }
+
     fn at(path: PathBuf) -> Result<Self, CheckpointError> {
         let manifest = Manifest::read(&path.join(folder::MANIFEST))?;
         Ok(Self { path, manifest })
@@ -68,6 +79,12 @@ impl Checkpoint {
     /// The job's seed.
     pub fn seed(&self) -> u64 {
         self.manifest.seed
+    }
+
+    /// Variables that training had made infinite or no number when it was saved all the same
+    /// ([`Checkpoints::accept_not_finite`](super::Checkpoints::accept_not_finite)).
+    pub fn not_finite(&self) -> impl Iterator<Item = &str> {
+        self.manifest.not_finite.iter().map(String::as_str)
     }
 
     /// The name of the plan that was trained.

@@ -33,6 +33,9 @@ pub(super) struct Manifest {
     pub(super) model: String,
     /// The mesh that wrote it: for readers, not needed to load it.
     pub(super) mesh: Vec<usize>,
+    /// Variables that training has made infinite or no number, where they were to be saved all the same.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) not_finite: BTreeSet<String>,
     /// What it was trained with; earlier versions did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) settings: Option<Settings>,
@@ -80,6 +83,9 @@ pub(super) struct FileRecord {
 pub(super) struct Part {
     pub(super) variables: BTreeMap<String, VariableRecord>,
     pub(super) files: BTreeMap<String, FileRecord>,
+    /// Variables of which some element that it has written is infinite or no number, though training changes them.
+    #[serde(default)]
+    pub(super) not_finite: BTreeSet<String>,
 }
 
 /// What is said of a whole checkpoint besides what ranks add.
@@ -165,6 +171,7 @@ impl Manifest {
         let mut whole = Part::default();
         for part in parts {
             whole.files.extend(part.files);
+            whole.not_finite.extend(part.not_finite);
             for (name, record) in part.variables {
                 let Some(known) = whole.variables.get_mut(&name) else {
                     whole.variables.insert(name, record);
@@ -181,12 +188,24 @@ impl Manifest {
         if let Some((name, _)) = missing {
             return Err(format!("no rank has written some elements of variable `{name}`"));
         }
-        let Part { variables, files } = whole;
+        let Part { variables, files, not_finite } = whole;
         let Header { step, seed, model, mesh, settings } = header;
         let settings = Some(settings.clone());
         let (format, version) = (FORMAT.to_owned(), VERSION);
         let (model, mesh, sha256) = (model.to_owned(), mesh.to_vec(), String::new());
-        Ok(Self { format, version, step, seed, model, mesh, settings, variables, files, sha256 })
+        Ok(Self {
+            format,
+            version,
+            step,
+            seed,
+            model,
+            mesh,
+            not_finite,
+            settings,
+            variables,
+            files,
+            sha256,
+        })
     }
 
     /// The file's content.

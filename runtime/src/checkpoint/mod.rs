@@ -52,4 +52,6 @@ pub(crate) struct Held<'a> {
     pub(crate) rect: &'a Rect,
     pub(crate) memory: &'a Memory,
     pub(crate) place: Place,
+    /// Whether steps change it.
+    pub(crate) updated: bool,
 }

@@ -41,6 +41,7 @@ pub(crate) use super::manifest::Header;
 pub struct Checkpoints {
     directory: PathBuf,
     keep: usize,
+    accepts_not_finite: bool,
     lock: Option<File>,
 }
 
@@ -55,7 +56,14 @@ impl Checkpoints {
         // Found out now and not after the first thousand steps.
         let probe = tempfile::Builder::new().prefix(folder::PROBE).tempdir_in(path);
         probe.and_then(tempfile::TempDir::close).map_err(fail)?;
-        Ok(Self { directory: path.to_owned(), keep: keep.max(1), lock: None })
+        let (directory, keep) = (path.to_owned(), keep.max(1));
+        Ok(Self { directory, keep, accepts_not_finite: false, lock: None })
+    }
+
+    /// Saves variables as well that training has made infinite or no number. The checkpoint says which they are
+    /// ([`Checkpoint::not_finite`](super::Checkpoint::not_finite)); without this it is not written.
+    pub fn accept_not_finite(self) -> Self {
+        Self { accepts_not_finite: true, ..self }
     }
 
     /// Claims the directory for this process until it ends, however it ends. Saving does so too, in the process of
@@ -76,6 +84,17 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Renames directories that are named like checkpoints and lack a manifest, of which nobody knows what they hold, so that
+    /// checkpoints of those steps can be saved again: their names before and now. For the process of rank 0 once it has claimed the directory; saving
+    /// does so too.
+    ///
+    /// # Errors
+    /// Where one cannot be renamed.
+    pub fn set_aside_incomplete(&self) -> Result<Vec<(PathBuf, PathBuf)>, CheckpointError> {
+        let incomplete = folder::incomplete(&self.directory)?.into_iter();
+        incomplete.map(|(_, path)| folder::set_aside(&path).map(|aside| (path, aside))).collect()
+    }
+
     /// Checks that the next checkpoint may be that after `step` steps: that there is none of as many or more, which
     /// would be another run's.
     ///
@@ -94,6 +113,7 @@ impl Checkpoints {
     pub(crate) fn begin(&mut self, step: u64) -> Result<(), CheckpointError> {
         self.claim()?;
         folder::clean(&self.directory)?;
+        self.set_aside_incomplete()?;
         self.check_next(step)?;
         let partial = self.partial(step);
         std::fs::create_dir(&partial).map_err(|error| CheckpointError::write(&partial, error))
@@ -132,6 +152,10 @@ impl Checkpoints {
         let parts = gather(&partial, world_size, parts)?;
         let manifest = Manifest::new(header, parts);
         let manifest = manifest.map_err(|reason| CheckpointError::parts(&partial, reason))?;
+        if !self.accepts_not_finite && !manifest.not_finite.is_empty() {
+            let names = manifest.not_finite.into_iter().collect();
+            return Err(CheckpointError::NotFinite { step: header.step, names });
+        }
         let file = partial.join(folder::MANIFEST);
         let json = manifest.to_json().map_err(|error| CheckpointError::write(&file, error))?;
         write_synced(&file, json.as_bytes())?;
@@ -197,6 +221,7 @@ fn stored<'a>(shard: &Held<'a>) -> Stored<'a> {
         rect: shard.rect.clone(),
         added: first_replica(shard),
         bytes: Bytes::Of(shard.memory, shard.place),
+        updated: shard.updated,
     }
 }
 

@@ -16,6 +16,7 @@ use super::{CheckpointError, folder};
 use crate::data::file_dtype;
 use crate::device::Memory;
 use crate::memory::Place;
+use crate::tensor::is_finite;
 
 /// A rectangle of a variable.
 pub(super) struct Stored<'a> {
@@ -28,6 +29,15 @@ pub(super) struct Stored<'a> {
     /// `None` where a rank before this one holds the same; otherwise how it combines with those before it.
     pub(super) added: Option<Option<ReduceKind>>,
     pub(super) bytes: Bytes<'a>,
+    /// Whether training changes it: then all of its elements must be finite.
+    pub(super) updated: bool,
+}
+
+impl Stored<'_> {
+    /// Whether a training has made of it what no training goes on from.
+    fn is_ruined(&self) -> bool {
+        self.updated && !self.bytes.read(|bytes| is_finite(self.dtype, bytes))
+    }
 }
 
 /// Where the elements are.
@@ -71,6 +81,9 @@ pub(super) fn write(
         if let Some(reduce) = stored.added
             && stored.bytes.len() > 0
         {
+            if stored.is_ruined() {
+                part.not_finite.insert(variable.clone());
+            }
             let (file, tensor, rect) = (name.clone(), variable.clone(), stored.rect.clone());
             record.pieces.push(Piece { file, tensor, rect, reduce });
             kept.push(stored);

@@ -70,6 +70,7 @@ impl Spread {
             rect,
             memory,
             place: *place,
+            updated: true,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Checkpoints of variables that no session holds alone: a program that keeps them alike on all of its ranks saves them whole.
 //! They are what those of sessions are, and either is loaded by the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use graphc_ir::plan::{CompileOptions, TensorKind};
@@ -28,6 +28,8 @@ pub struct CheckpointHeader<'a> {
     pub options: &'a CompileOptions,
     /// What a step of all ranks together is fed.
     pub inputs: &'a BTreeMap<String, TensorType>,
+    /// Variables that training changes: all of their elements must be finite.
+    pub updated: &'a BTreeSet<String>,
 }
 
 impl CheckpointHeader<'_> {
@@ -55,15 +57,18 @@ impl Checkpoints {
         about: CheckpointHeader<'_>,
         variables: &BTreeMap<String, (TensorKind, HostTensor)>,
     ) -> Result<PathBuf, CheckpointError> {
-        let part = write(&self.partial(about.step), 0, variables.iter().map(stored).collect())?;
+        let part = write(&self.partial(about.step), 0, stored_whole(variables, about.updated))?;
         let CheckpointHeader { step, seed, model, mesh, .. } = about;
         let header = Header { step, seed, model, mesh, settings: &about.settings() };
         self.publish(header, 1, Parts([(0, part)].into()))
     }
 }
 
-fn stored<'a>((name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))) -> Stored<'a> {
-    Stored {
+fn stored_whole<'a>(
+    variables: &'a BTreeMap<String, (TensorKind, HostTensor)>,
+    updated: &BTreeSet<String>,
+) -> Vec<Stored<'a>> {
+    let stored = |(name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))| Stored {
         name,
         kind: *kind,
         dtype: tensor.dtype(),
@@ -71,7 +76,9 @@ fn stored<'a>((name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))
         rect: Rect::whole(tensor.shape()),
         added: Some(None),
         bytes: Bytes::Host(tensor.bytes()),
-    }
+        updated: updated.contains(name),
+    };
+    variables.iter().map(stored).collect()
 }
 
 impl Checkpoint {

@@ -13,7 +13,7 @@ pub use metrics::MetricsWriter;
 pub use pieces::Pieces;
 pub use rows::TensorFile;
 pub(crate) use tensors::file_dtype;
-pub use tensors::{load_safetensors, save_safetensors};
+pub use tensors::{load_safetensors, order_in_file, save_each, save_safetensors};
 
 use graphc_ir::types::TensorType;
 

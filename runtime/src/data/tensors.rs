@@ -1,13 +1,15 @@
 //! Safetensors files.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 
-use super::{DataError, open_file, write_file};
+use super::{DataError, open_file, write_with};
 use crate::tensor::HostTensor;
 
 /// All tensors of a file, by name.
@@ -87,15 +89,59 @@ pub fn save_safetensors(
     path: &Path,
     tensors: &BTreeMap<String, HostTensor>,
 ) -> Result<(), DataError> {
-    let fail = |reason: String| DataError::Write { path: path.display().to_string(), reason };
-    let mut views = Vec::new();
-    for (name, tensor) in tensors {
-        let view =
-            TensorView::new(file_dtype(tensor.dtype()), tensor.shape().to_vec(), tensor.bytes());
-        views.push((name.as_str(), view.map_err(|e| fail(e.to_string()))?));
-    }
-    let bytes = safetensors::serialize(views, None).map_err(|e| fail(e.to_string()))?;
-    write_file(path, &bytes)
+    let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+    let of = |name: &str, write: &mut dyn FnMut(&[u8])| {
+        write(tensors[name].bytes());
+        Ok::<(), std::convert::Infallible>(())
+    };
+    save_each(path, &types, of)
+}
+
+/// [`save_safetensors`] of tensors that need not be in memory at one time: `bytes` is called with the name of each of them, in the order of
+/// [`order_in_file`], and calls what it is given once, with the tensor's elements.
+///
+/// # Errors
+/// Where `bytes` fails, gives other bytes than the type has, or the file cannot be written; nothing half-written is left.
+pub fn save_each<E: Display>(
+    path: &Path,
+    types: &BTreeMap<String, TensorType>,
+    mut bytes: impl FnMut(&str, &mut dyn FnMut(&[u8])) -> Result<(), E>,
+) -> Result<(), DataError> {
+    let names = order_in_file(types);
+    let mut end = 0;
+    let info = |&name: &&str| {
+        let (ty, start) = (&types[name], end);
+        end += ty.bytes();
+        let (dtype, shape) = (file_dtype(ty.dtype), ty.shape.clone());
+        (name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    };
+    let infos = names.iter().map(info).collect();
+    write_with(path, |file| {
+        let metadata = Metadata::new(None, infos).map_err(std::io::Error::other)?;
+        let mut header = serde_json::to_vec(&metadata)?;
+        header.resize(header.len().next_multiple_of(8), b' ');
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        for name in names {
+            let mut written = Err(std::io::Error::other(format!("`{name}` has other bytes")));
+            let fits = |found: &[u8]| found.len() == types[name].bytes();
+            bytes(name, &mut |found| {
+                if fits(found) {
+                    written = file.write_all(found);
+                }
+            })
+            .map_err(|error| std::io::Error::other(error.to_string()))?;
+            written?;
+        }
+        Ok(())
+    })
+}
+
+/// The names of tensors in the order in which they lie in a file: the widest elements first, so that all are aligned.
+pub fn order_in_file(types: &BTreeMap<String, TensorType>) -> Vec<&str> {
+    let mut names: Vec<&str> = types.keys().map(String::as_str).collect();
+    names.sort_by_key(|&name| (Reverse(file_dtype(types[name].dtype)), name));
+    names
 }
 
 #[cfg(test)]

@@ -31,7 +31,21 @@ pub(crate) use cuda::{Ended, Registers, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
-pub(crate) use stream::{Event, Passage, Recording, Stream};
+pub(crate) use stream::{Event, Passage, Recording, Stopwatch, Stream};
+
+/// Makes launches ready that were prepared on these devices: compiles and loads their kernels, side by side.
+///
+/// # Errors
+/// Where a kernel cannot be compiled or loaded.
+pub(crate) fn load_kernels<'a>(
+    devices: impl IntoIterator<Item = &'a Device>,
+) -> Result<(), RuntimeError> {
+    let card = |device: &'a Device| match device {
+        Device::Cpu(_) => None,
+        Device::Cuda(cuda) => Some(cuda),
+    };
+    cuda::load_kernels(&devices.into_iter().filter_map(card).collect::<Vec<_>>())
+}
 
 /// Threads of the host that a rank may use.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,7 @@
 //! Streams and events.
 
+use std::time::{Duration, Instant};
+
 use super::{Launch, Memory, Turn, cpu, cuda};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
@@ -26,6 +28,28 @@ pub(crate) enum Event {
 pub(crate) enum Recording {
     /// Of a card.
     Cuda(cuda::Recording),
+}
+
+/// Takes the time of what stands between two places of a stream.
+#[derive(Debug)]
+pub(crate) enum Stopwatch {
+    /// By the clock: since it was begun, and when it has ended what it took.
+    Cpu(Instant, Duration),
+    /// By the events of a card.
+    Cuda(cuda::Stopwatch),
+}
+
+impl Stopwatch {
+    /// What it has taken; all launches have ended.
+    ///
+    /// # Errors
+    /// Where the device does not tell.
+    pub(crate) fn elapsed(&self) -> Result<Duration, Cause> {
+        match self {
+            Self::Cpu(_, elapsed) => Ok(*elapsed),
+            Self::Cuda(watch) => watch.elapsed(),
+        }
+    }
 }
 
 /// Memory of the host through which one content goes to or from a device, the same in each step.
@@ -139,6 +163,43 @@ impl Stream {
             Self::Cpu(_) => Event::Past,
             Self::Cuda(stream) => stream.record_at(place).map_or(Event::Past, Event::Cuda),
         }
+    }
+
+    /// A stopwatch of this stream.
+    ///
+    /// # Errors
+    /// Where the device has none.
+    pub(crate) fn stopwatch(&self) -> Result<Stopwatch, Cause> {
+        match self {
+            Self::Cpu(_) => Ok(Stopwatch::Cpu(Instant::now(), Duration::ZERO)),
+            Self::Cuda(stream) => stream.stopwatch().map(Stopwatch::Cuda),
+        }
+    }
+
+    /// Has a stopwatch begin behind all launches so far.
+    ///
+    /// # Errors
+    /// Where the device does not take it.
+    pub(crate) fn begin(&mut self, watch: &mut Stopwatch) -> Result<(), Cause> {
+        match (self, watch) {
+            (Self::Cpu(_), Stopwatch::Cpu(begun, _)) => *begun = Instant::now(),
+            (Self::Cuda(stream), Stopwatch::Cuda(watch)) => stream.begin(watch)?,
+            _ => return Err(Cause::Device(MIXED.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Has it end behind all launches so far.
+    ///
+    /// # Errors
+    /// As [`Stream::begin`].
+    pub(crate) fn end(&mut self, watch: &mut Stopwatch) -> Result<(), Cause> {
+        match (self, watch) {
+            (Self::Cpu(_), Stopwatch::Cpu(begun, elapsed)) => *elapsed = begun.elapsed(),
+            (Self::Cuda(stream), Stopwatch::Cuda(watch)) => stream.end(watch)?,
+            _ => return Err(Cause::Device(MIXED.to_owned())),
+        }
+        Ok(())
     }
 
     /// Memory through which a content of so many bytes goes; `None` where the host reaches the device's memory itself.

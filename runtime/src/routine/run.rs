@@ -135,7 +135,7 @@ impl Shard {
 fn step(work: Work) -> Option<Step> {
     Some(match work {
         Work::Kernel(launch) | Work::Local(launch) => Step::Launch(launch),
-        Work::Joined => return None,
+        Work::Joined(_) => return None,
         Work::Collective(collective) => Step::Collective(collective),
         Work::Send(send) => Step::Send(send),
         Work::Receive(receive) => Step::Receive(receive),

@@ -153,7 +153,7 @@ impl Collector {
     }
 
     fn step(&mut self, step: &StepState) -> Result<(), TransportError> {
-        for part in &mut self.parts {
+        for part in self.parts.iter_mut().filter(|part| step.fetched[part.output]) {
             for copy in &part.copies {
                 let output = &step.outputs[part.output];
                 part.receiver.receive(&mut |bytes| {

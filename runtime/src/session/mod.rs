@@ -4,6 +4,7 @@ mod agreement;
 mod checkpoint;
 mod collect;
 mod edges;
+mod kernels;
 mod options;
 mod room;
 mod start;
@@ -23,12 +24,13 @@ use graphc_ir::types::{Samples, TensorType};
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
-use crate::worker::{Job, StepState, Watch};
+use crate::worker::{Job, StepState};
 use edges::feeds;
 use variables::Variables;
 
 pub(crate) use collect::{output_tag, readers};
 pub(crate) use edges::{Fed, Sockets};
+pub use kernels::{Prepared, prepare_kernels};
 pub use options::{OutputsAt, SessionOptions};
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 
@@ -52,6 +54,8 @@ pub struct Session {
     begun: u64,
     /// Of how many parts each output consists, in the order of the plan's outputs.
     parts: Vec<usize>,
+    /// Which outputs the next step fetches, in that order.
+    fetched: Arc<[bool]>,
     last: Option<Arc<StepState>>,
 }
 
@@ -84,7 +88,7 @@ impl StepHandle {
         self.number
     }
 
-    /// Waits until the step is done on all ranks. Returns the graph's outputs by name.
+    /// Waits until the step is done on all ranks. Returns the outputs that it was to fetch, by name.
     ///
     /// # Errors
     /// Where a rank has failed or the session was dropped before.
@@ -95,17 +99,20 @@ impl StepHandle {
             let nothing = HostTensor::zeros(output.dtype(), [0]);
             std::mem::replace(&mut *output, nothing)
         };
-        Ok(self.names.iter().cloned().zip(self.state.outputs.iter().map(take)).collect())
+        let outputs = self.names.iter().zip(&self.state.outputs).zip(self.state.fetched.iter());
+        let fetched = outputs.filter(|&(_, &is_fetched)| is_fetched);
+        Ok(fetched.map(|((name, output), _)| (name.clone(), take(output))).collect())
     }
 }
 
 impl Session {
     /// Loads a plan: allocates arenas, fills variables, starts workers. The compiler gives plans that are verified; one that
-    /// was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what `Init::Weights` variables
-    /// begin with, whole, by name.
+    /// was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what variables begin with, whole, by
+    /// name: all that are `Init::Weights` must be among them, and any other may be, instead of what its initialization says.
     ///
     /// # Errors
-    /// Where this machine cannot execute the plan, a weight is missing or of another type, or there is no thread to be had.
+    /// Where this machine cannot execute the plan, a weight is missing, of another type or of no variable of the plan, or there is no
+    /// thread to be had.
     pub fn new(
         plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
@@ -178,7 +185,7 @@ impl Session {
         rows.map(|(name, fed)| (name.clone(), fed.rows.clone())).collect()
     }
 
-    /// What a step gives back, by name.
+    /// What a step gives back, by name, unless [`Session::fetch_only`] says otherwise.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.outputs
     }
@@ -193,6 +200,27 @@ impl Session {
         self.variables.list()
     }
 
+    /// Has the steps that are begun from now on give these outputs alone; a session begins with all. What is not fetched is not
+    /// copied to the host, nor sent to other processes. Where ranks are processes, all of them ask for the same. On a card the next
+    /// step is not replayed if it fetches other outputs than the one before.
+    ///
+    /// # Errors
+    /// Where the plan does not give such an output.
+    pub fn fetch_only<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), RuntimeError> {
+        let mut fetched = vec![false; self.fetched.len()];
+        for name in names {
+            let outputs = || self.sockets.output_names.to_vec();
+            let unknown = || RuntimeError::OutputUnknown { name: name.into(), outputs: outputs() };
+            let place = self.sockets.output_names.iter().position(|output| output == name);
+            fetched[place.ok_or_else(unknown)?] = true;
+        }
+        self.fetched = fetched.into();
+        Ok(())
+    }
+
     /// Begins a step; waits only where [`SessionOptions::queue`] steps are under way. Steps run in order. A feed is the whole
     /// tensor, or the rows of [`Session::feed_rows`].
     ///
@@ -202,11 +230,24 @@ impl Session {
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
     ) -> Result<StepHandle, RuntimeError> {
-        self.begin(feeds_by_name, None)
+        self.begin(feeds_by_name, |state| state)
+    }
+
+    /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one instead of being
+    /// replayed, and nothing else is launched meanwhile, unless ranks send to each other; on processors the clock tells, and streams go
+    /// on beside each other. The step computes what any step does, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_apart(
+        &mut self,
+        feeds_by_name: BTreeMap<String, HostTensor>,
+    ) -> Result<StepHandle, RuntimeError> {
+        self.begin(feeds_by_name, StepState::taken_apart)
     }
 
     /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on. It is
-    /// called on a worker's thread, which computes nothing meanwhile, once for each output that comes to this process. In
+    /// called on a worker's thread, which computes nothing meanwhile, once for each output that is fetched and comes to this process. In
     /// what order is the plan's: an output is fetched right after it was computed, where the graph has no updates.
     ///
     /// # Errors
@@ -218,23 +259,25 @@ impl Session {
     ) -> Result<StepHandle, RuntimeError> {
         let names = Arc::clone(&self.sockets.output_names);
         let watch = move |output: usize, tensor: &HostTensor| ready(&names[output], tensor);
-        self.begin(feeds_by_name, Some(Box::new(watch)))
+        let parts = self.parts.clone();
+        self.begin(feeds_by_name, |state| state.watched(&parts, Box::new(watch)))
     }
 
     fn begin(
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
-        watch: Option<Watch>,
+        kind: impl FnOnce(StepState) -> StepState,
     ) -> Result<StepHandle, RuntimeError> {
         self.alive()?;
         let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
-        let zeros = |ty: &TensorType| HostTensor::zeros(ty.dtype, ty.shape.clone());
-        let outputs = self.sockets.outputs.values().map(zeros).collect();
+        let zeros = |(ty, &is_fetched): (&TensorType, &bool)| match is_fetched {
+            true => HostTensor::zeros(ty.dtype, ty.shape.clone()),
+            false => HostTensor::zeros(ty.dtype, [0]),
+        };
+        let outputs = self.sockets.outputs.values().zip(self.fetched.iter()).map(zeros).collect();
+        let outputs = (outputs, Arc::clone(&self.fetched));
         let state = StepState::new(self.begun, feeds, outputs, self.seats());
-        let state = Arc::new(match watch {
-            Some(watch) => state.watched(&self.parts, watch),
-            None => state,
-        });
+        let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
             let job = Job::Step(Arc::clone(&state));
             let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
@@ -255,6 +298,20 @@ impl Session {
     pub fn variable(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
         self.idle()?;
         self.variables.read(name)
+    }
+
+    /// Calls `read` once with the elements of a variable after all steps begun so far; where a rank of this process holds the whole of it,
+    /// they are not copied.
+    ///
+    /// # Errors
+    /// As [`Session::variable`].
+    pub fn with_variable(
+        &mut self,
+        name: &str,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RuntimeError> {
+        self.idle()?;
+        self.variables.with(name, read)
     }
 
     /// Overwrites a variable, after all steps begun so far.

@@ -15,19 +15,21 @@ use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions, room};
-use crate::device::{Device, Ended, Event, Memory, Site, Threads, communicates_directly};
+use crate::device::{
+    Device, Ended, Event, Memory, Port, Site, Threads, communicates_directly, load_kernels,
+};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{
-    self, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share, Worker,
-    beside,
+    self, Apart, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share,
+    Worker, beside,
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
-const MOST_THREADS: usize = 1024;
+pub(super) const MOST_THREADS: usize = 1024;
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(
@@ -86,8 +88,14 @@ pub(super) fn session(
             Some(Collector::new(plan, names, &transports[0], options.outputs_at)?)
         }
     };
+    let mut resolved = Vec::new();
     for (transport, device) in transports.into_iter().zip(devices) {
-        ranks.push(Rank::load(plan, device, transport, &edges, &mut variables)?);
+        resolved.push(Resolved::new(plan, device, transport, &edges)?);
+    }
+    // Before memory is taken: where a kernel is missing it is said at once.
+    load_kernels(resolved.iter().map(|rank| &rank.device))?;
+    for rank in resolved {
+        ranks.push(rank.load(plan, &mut variables)?);
     }
     variables.complete(&own)?;
     variables.fill(weights, options.seed)?;
@@ -103,6 +111,7 @@ pub(super) fn session(
         first_step: options.first_step,
         begun: 0,
         parts: vec![0; outputs],
+        fetched: vec![true; outputs].into(),
         last: None,
         plan: plan.clone(),
     };
@@ -144,6 +153,39 @@ fn patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
     Patience { timeout: options.timeout, spin }
 }
 
+/// A rank whose actors are prepared.
+struct Resolved {
+    device: Device,
+    transport: Arc<dyn Transport>,
+    ports: Vec<Port>,
+    part: RankPart,
+}
+
+impl Resolved {
+    fn new(
+        plan: &Plan,
+        device: Device,
+        transport: Arc<dyn Transport>,
+        edges: &Edges,
+    ) -> Result<Self, RuntimeError> {
+        let program = plan.program_of(transport.rank());
+        let resolver = Resolver::new(plan, program, edges, &device, &transport)?;
+        let (part, ports) = (resolver.resolve()?, resolver.ports().to_vec());
+        Ok(Self { device, transport, ports, part })
+    }
+
+    /// Takes memory.
+    fn load(self, plan: &Plan, variables: &mut Variables) -> Result<Rank, RuntimeError> {
+        let Self { device, transport, ports, part } = self;
+        let rank = transport.rank();
+        let program = plan.program_of(rank);
+        let offered = transport.offer(program.arena_bytes)?;
+        let memory = Arc::new(device.allocate(program.arena_bytes, offered)?);
+        variables.add(plan, rank, &ports, &memory)?;
+        Ok(Rank { device, transport, memory, part })
+    }
+}
+
 /// A rank that is loaded.
 struct Rank {
     device: Device,
@@ -153,24 +195,6 @@ struct Rank {
 }
 
 impl Rank {
-    fn load(
-        plan: &Plan,
-        device: Device,
-        transport: Arc<dyn Transport>,
-        edges: &Edges,
-        variables: &mut Variables,
-    ) -> Result<Self, RuntimeError> {
-        let rank = transport.rank();
-        let program = plan.program_of(rank);
-        let resolver = Resolver::new(plan, program, edges, &device, &transport)?;
-        // Before memory is taken: where a kernel is missing it is said at once.
-        let part = resolver.resolve()?;
-        let offered = transport.offer(program.arena_bytes)?;
-        let memory = Arc::new(device.allocate(program.arena_bytes, offered)?);
-        variables.add(plan, rank, resolver.ports(), &memory)?;
-        Ok(Self { device, transport, memory, part })
-    }
-
     fn start(
         self,
         plan: &Plan,
@@ -225,6 +249,8 @@ impl Rank {
                 microbatches: plan.microbatches as u64,
                 beside: beside(&actors, &order, &lanes),
                 edges: worker::edges(&actors, &order),
+                report: Report::of(&actors),
+                apart: Apart::default(),
                 actors,
                 joins: joins(program),
                 names: names(program),
@@ -237,7 +263,6 @@ impl Rank {
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
                 hear: ears[worker].1.clone(),
                 activity: self.transport.activity(format!("stream {worker}"), names(program)),
-                report: Report::of(program.actors.len()),
             };
             workers.push((next, sender));
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Actor, Plan, RankEntry, Register};
 
 use crate::worker::Report;
@@ -41,6 +42,11 @@ pub struct ActorStatistics {
     pub name: String,
     /// Time in its actions, without waiting.
     pub time: Duration,
+    /// Of steps taken apart ([`Session::step_apart`](super::Session::step_apart)): each action, from where it is launched to its end,
+    /// with waiting for other ranks.
+    pub apart: Vec<Duration>,
+    /// The actor whose launch does what this one says, where several are launched as one: its actions are theirs.
+    pub joined: Option<ActorId>,
 }
 
 /// What was measured of one register.
@@ -58,7 +64,7 @@ pub struct RegisterStatistics {
 pub(super) fn empty(plan: &Plan, steps: u64) -> Statistics {
     let rank = |entry: &RankEntry| {
         let program = &plan.programs[entry.program.index()];
-        let actor = |a: &Actor| ActorStatistics { name: a.name.clone(), time: Duration::ZERO };
+        let actor = |a: &Actor| ActorStatistics { name: a.name.clone(), ..Default::default() };
         let register = |r: &Register| RegisterStatistics {
             name: r.name.clone(),
             slots: r.slots,
@@ -83,6 +89,12 @@ impl RankStatistics {
         self.steps = self.steps.max(report.steps);
         for (actor, &time) in self.actors.iter_mut().zip(&report.actors) {
             actor.time += time;
+        }
+        for (actor, times) in self.actors.iter_mut().zip(&report.apart) {
+            actor.apart.extend(times);
+        }
+        for (actor, joined) in self.actors.iter_mut().zip(&report.joined) {
+            actor.joined = actor.joined.or(joined.map(ActorId));
         }
         for (register, &high_water) in self.registers.iter_mut().zip(&report.high_water) {
             register.high_water = register.high_water.max(high_water);

@@ -22,6 +22,9 @@ use crate::transport::{Group, Offer, Transport};
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
 
+/// Variables that an error names.
+const NAMED: usize = 5;
+
 /// All variables of a plan.
 pub(super) struct Variables {
     by_name: BTreeMap<String, Entry>,
@@ -41,6 +44,8 @@ const TAG: u32 = u32::MAX;
 
 struct Entry {
     role: TensorKind,
+    /// Whether steps change it.
+    updated: bool,
     init: Init,
     layout: Layout,
     /// Where each rank of the layout that is here keeps its shard, in that order once all are there.
@@ -60,6 +65,7 @@ impl Variables {
     /// # Errors
     /// Where ranks do not agree on a variable's layout.
     pub(super) fn of(plan: &Plan) -> Result<Self, RuntimeError> {
+        let updated = plan.updated_variables();
         let mut by_name: BTreeMap<String, Entry> = BTreeMap::new();
         for register in plan.programs.iter().flat_map(|program| &program.registers) {
             let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
@@ -67,6 +73,7 @@ impl Variables {
             let layout = layout.ok_or(RuntimeError::plan("a register without a layout"))?;
             let entry = by_name.entry(name.clone()).or_insert_with(|| Entry {
                 role: *role,
+                updated: updated.contains(name.as_str()),
                 init: init.clone(),
                 layout: layout.clone(),
                 shards: Vec::new(),
@@ -137,24 +144,40 @@ impl Variables {
         Ok(())
     }
 
-    /// Writes the first content of every variable.
+    /// Writes the first content of every variable: the weight of its name, or what its initialization says.
     ///
     /// # Errors
-    /// Where a weight is missing or of another type.
+    /// Where a weight is missing, of another type, or of no variable.
     pub(super) fn fill(
         &self,
         weights: &BTreeMap<String, HostTensor>,
         seed: u64,
     ) -> Result<(), RuntimeError> {
+        self.check_known(weights)?;
         for (name, entry) in &self.by_name {
-            if entry.init == Init::Weights {
-                let ty = entry.layout.ty();
-                let missing = RuntimeError::WeightMissing { name: name.clone(), ty };
-                entry.write(name, weights.get(name).ok_or(missing)?)?;
+            match weights.get(name) {
+                Some(weight) => entry.write(name, weight)?,
+                None if entry.init == Init::Weights => {
+                    let ty = entry.layout.ty();
+                    return Err(RuntimeError::WeightMissing { name: name.clone(), ty });
+                }
+                None => entry.begin(name, seed),
             }
         }
-        self.by_name.iter().for_each(|(name, entry)| entry.begin(name, seed));
         Ok(())
+    }
+
+    fn check_known(&self, weights: &BTreeMap<String, HostTensor>) -> Result<(), RuntimeError> {
+        let mut unknown = weights.keys().filter(|name| !self.by_name.contains_key(*name));
+        let Some(first) = unknown.next() else { return Ok(()) };
+        let parameters = self.by_name.iter().filter(|(_, e)| e.role == TensorKind::Parameter);
+        let mut known: Vec<String> =
+            parameters.take(NAMED).map(|(name, _)| format!("`{name}`")).collect();
+        if self.by_name.len() > known.len() {
+            known.push("..".into());
+        }
+        let (name, others, known) = (first.clone(), unknown.count(), known.join(", "));
+        Err(RuntimeError::WeightsUnknown { name, others, known })
     }
 
     pub(super) fn list(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
@@ -182,6 +205,23 @@ impl Variables {
         let shards = shards.into_iter().zip(&layout.ranks).map(tensor);
         let shards = shards.collect::<Result<_, TensorError>>()?;
         Ok(ShardedTensor::of_layout(layout.clone(), shards)?.to_host()?)
+    }
+
+    /// Calls `read` with the whole of a variable, where it lies if that is possible. No worker may be in a step.
+    pub(super) fn with(
+        &mut self,
+        name: &str,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RuntimeError> {
+        let entry = self.entry(name)?;
+        let is_whole = |shard: &&Shard| {
+            shard.rect == Rect::whole(&entry.layout.shape) && !entry.layout.sbp.is_partial()
+        };
+        match entry.shards.iter().find(is_whole).filter(|_| self.others.is_none()) {
+            Some(shard) => shard.memory.read(shard.place, read),
+            None => read(self.read(name)?.bytes()),
+        }
+        Ok(())
     }
 
     /// Overwrites a variable. No worker may be in a step.
@@ -216,6 +256,7 @@ impl Variables {
             rect: &shard.rect,
             memory: &shard.memory,
             place: shard.place,
+            updated: entry.updated,
         })
     }
 

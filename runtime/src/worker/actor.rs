@@ -12,8 +12,8 @@ use crate::error::Cause;
 pub(crate) enum Work {
     /// Something that the device computes.
     Kernel(Launch),
-    /// Nothing any more: the launch of an actor that stands before it did it too.
-    Joined,
+    /// Nothing any more: the launch of another actor does it too, of this number.
+    Joined(u32),
     /// A local change of layout, by the device too.
     Local(Launch),
     Collective(Collective),
@@ -26,14 +26,14 @@ pub(crate) enum Work {
 impl Work {
     /// Whether it computes, for the account of time.
     pub(crate) fn is_kernel(&self) -> bool {
-        matches!(self, Self::Kernel(_) | Self::Joined)
+        matches!(self, Self::Kernel(_) | Self::Joined(_))
     }
 
     /// Whether all that it does is launched on a device, the same in each step but for what lies in memory. So are feeds and fetches of
     /// one whose memory the host does not reach: these copy between it and memory of the host, which stays.
     pub(crate) fn is_launched(&self) -> bool {
         match self {
-            Self::Kernel(_) | Self::Joined | Self::Local(_) | Self::Feed(_) | Self::Fetch(_) => {
+            Self::Kernel(_) | Self::Joined(_) | Self::Local(_) | Self::Feed(_) | Self::Fetch(_) => {
                 true
             }
             Self::Collective(collective) => collective.is_launched(),
@@ -48,7 +48,7 @@ impl Work {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => launch.period(microbatches),
             Self::Collective(collective) => collective.period(microbatches),
-            Self::Joined => 1,
+            Self::Joined(_) => 1,
             Self::Send(send) => send.port().map_or(1, of),
             Self::Receive(receive) => receive.port().map_or(1, of),
             Self::Feed(feed) => of(feed.port()),
@@ -107,7 +107,7 @@ impl Work {
     ) -> Result<Duration, Cause> {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => stream.launch(launch, memory, turn)?,
-            Self::Joined => {}
+            Self::Joined(_) => {}
             Self::Collective(collective) => return collective.run(stream, memory, turn),
             Self::Send(send) => return send.run(stream, memory, turn),
             Self::Receive(receive) => return receive.run(stream, memory, turn),

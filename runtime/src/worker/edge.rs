@@ -189,7 +189,7 @@ impl FetchWork {
         turn: Turn,
         step: &StepState,
     ) -> Result<Duration, Cause> {
-        if self.copies.is_empty() {
+        if self.copies.is_empty() || !step.fetched[self.output] {
             return Ok(Duration::ZERO);
         }
         let place = self.input.place(turn);
@@ -206,6 +206,9 @@ impl FetchWork {
         turn: Turn,
         step: &StepState,
     ) -> Result<Duration, TransportError> {
+        if !step.fetched[self.output] {
+            return Ok(Duration::ZERO);
+        }
         let mut passages = std::mem::take(&mut self.passages);
         let delivered = match passages.known(turn.microbatch) {
             Some(passage) => self.give(passage.content(self.input.place(turn).bytes), turn, step),

@@ -5,6 +5,7 @@
 //! [`run::Worker::step`], then `actor`.
 
 mod actor;
+mod apart;
 mod edge;
 mod lanes;
 mod neighbours;
@@ -16,9 +17,10 @@ mod share;
 mod step;
 
 pub(crate) use actor::Work;
+pub(crate) use apart::Apart;
 pub(crate) use replay::Replay;
 pub(crate) use report::Report;
 pub(crate) use resolve::{Edges, RankPart, Resolver};
 pub(crate) use run::{Job, Settings, Worker};
 pub(crate) use share::{Share, beside, edges};
-pub(crate) use step::{StepState, Watch};
+pub(crate) use step::StepState;

@@ -4,10 +4,12 @@
 //! A recording holds addresses, and registers with several slots change theirs from step to step: there is one recording for each
 //! place of a step in the period after which all slots come again. The first step is never recorded, as things are made in it
 //! that stay, communicators among them. A recording is of all streams of a worker: the first has begun it, the others wait for an event
-//! of the first where it begins, and the first waits for all where it ends.
+//! of the first where it begins, and the first waits for all where it ends. A recording copies to the host what the step that was recorded
+//! fetched: when steps are asked for other outputs, the next one is a first step again.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::actor::Work;
 use crate::device::{Recording, lcm};
@@ -24,6 +26,10 @@ pub(crate) struct Replay {
     runs: Vec<Range<usize>>,
     /// Steps after which all registers' slots come again.
     period: u64,
+    /// Which outputs the recordings fetch.
+    fetched: Arc<[bool]>,
+    /// The first step that fetched these.
+    first: u64,
     /// By the run and the step's place in the period.
     recordings: HashMap<(usize, u64), Recording>,
 }
@@ -39,12 +45,23 @@ impl Replay {
         }
         let launches = works().map(|work| work.is_some_and(Work::is_launched));
         let runs = runs(launches).filter(|run| run.len() >= WORTHWHILE).collect();
-        Self { runs, period, recordings: HashMap::new() }
+        Self { runs, period, ..Self::default() }
     }
 
-    /// The run that begins with this action of the step's order.
+    /// Forgets what was recorded where a step fetches other outputs; all steps before it have ended.
+    pub(crate) fn begin_step(&mut self, step: u64, fetched: &Arc<[bool]>) {
+        if step == 0 || self.fetched != *fetched {
+            (self.first, self.fetched) = (step, Arc::clone(fetched));
+            self.recordings.clear();
+        }
+    }
+
+    /// The run that begins with this action of a step's order, where the step may be replayed.
     #[inline]
-    pub(crate) fn run_from(&self, index: usize) -> Option<(usize, Range<usize>)> {
+    pub(crate) fn run_from(&self, index: usize, step: u64) -> Option<(usize, Range<usize>)> {
+        if step == self.first {
+            return None;
+        }
         let run = self.runs.binary_search_by_key(&index, |run| run.start).ok()?;
         Some((run, self.runs[run].clone()))
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::actor::Work;
+
 /// What one worker has measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
@@ -12,13 +14,26 @@ pub(crate) struct Report {
     pub(crate) steps: Duration,
     /// Per actor of the program, without waiting; zero for actors of other workers.
     pub(crate) actors: Vec<Duration>,
+    /// Per actor of the program: each of its actions in steps that were taken apart.
+    pub(crate) apart: Vec<Vec<Duration>>,
+    /// Per actor of the program: the one whose launch does what it says.
+    pub(crate) joined: Vec<Option<u32>>,
     /// Per register of the program.
     pub(crate) high_water: Vec<u64>,
 }
 
 impl Report {
-    /// Before anything was measured of a program of so many actors.
-    pub(crate) fn of(actors: usize) -> Self {
-        Self { actors: vec![Duration::ZERO; actors], ..Self::default() }
+    /// Before anything was measured of a program's actors, of which those of other workers are none.
+    pub(crate) fn of(actors: &[Option<Work>]) -> Self {
+        let joined = |work: &Option<Work>| match work {
+            Some(Work::Joined(launched)) => Some(*launched),
+            _ => None,
+        };
+        Self {
+            actors: vec![Duration::ZERO; actors.len()],
+            apart: vec![Vec::new(); actors.len()],
+            joined: actors.iter().map(joined).collect(),
+            ..Self::default()
+        }
     }
 }

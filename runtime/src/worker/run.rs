@@ -10,6 +10,7 @@ use graphc_ir::ids::ActorId;
 use graphc_ir::machine::{ActionId, Blocked, Machine};
 
 use super::actor::Work;
+use super::apart::Apart;
 use super::lanes::Lanes;
 use super::replay::Replay;
 use super::report::Report;
@@ -59,6 +60,8 @@ pub(crate) struct Worker {
     pub(crate) beside: Vec<(usize, usize)>,
     /// What is begun at once in later steps.
     pub(crate) replay: Replay,
+    /// What times the actions of steps that are taken apart.
+    pub(crate) apart: Apart,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
     /// On which stream each action is, and what of the others it waits for.
@@ -156,6 +159,7 @@ impl Worker {
         for stream in &mut self.streams {
             stream.begin_step(self.settings.first_step + step.index);
         }
+        self.replay.begin_step(step.index, &step.fetched);
         self.met = 0;
         let begun = Instant::now();
         let mut last = begun;
@@ -183,7 +187,10 @@ impl Worker {
                 std::thread::sleep(delay(seed, self.transport.rank(), action));
                 last = Instant::now();
             }
-            let waited = self.act(index, step)?;
+            let waited = match step.apart {
+                true => self.act_timed(index, step)?,
+                false => self.act(index, step)?,
+            };
             let now = Instant::now();
             let busy = (now - last).saturating_sub(waited);
             last = now;
@@ -196,6 +203,9 @@ impl Worker {
             self.finish(action);
         }
         self.end_step(step)?;
+        if step.apart {
+            self.read_times()?;
+        }
         if let Some(activity) = &self.activity {
             activity.rest();
         }
@@ -207,10 +217,22 @@ impl Worker {
     /// Begins an action of the order. Returns how long the host has waited.
     #[inline]
     fn act(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
-        let lane = self.lanes.of(index);
+        self.follow(index);
+        self.launch(index, step)
+    }
+
+    /// Has an action's stream wait for what the action needs of another one.
+    #[inline]
+    pub(super) fn follow(&mut self, index: usize) {
         if let Some(before) = self.lanes.behind(index).filter(|&before| before >= self.met) {
-            self.streams[lane].wait(self.events[before]);
+            self.streams[self.lanes.of(index)].wait(self.events[before]);
         }
+    }
+
+    /// Launches an action on its stream. Returns how long the host has waited.
+    #[inline]
+    pub(super) fn launch(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
+        let lane = self.lanes.of(index);
         let (actor, turn) = (self.order[index].0, self.turn(index, step));
         let Some(work) = &mut self.actors[actor as usize] else { return Ok(Duration::ZERO) };
         let waited = work.run(&mut self.streams[lane], &self.memory, turn, step)?;
@@ -243,7 +265,8 @@ impl Worker {
     /// Begins the run of actions that begins here, recorded in an earlier step or now; where it ends. `None` where none begins.
     #[inline]
     fn replay(&mut self, index: usize, step: &StepState) -> Result<Option<usize>, Cause> {
-        let Some((run, actions)) = self.replay.run_from(index).filter(|_| step.index > 0) else {
+        let found = self.replay.run_from(index, step.index).filter(|_| !step.apart);
+        let Some((run, actions)) = found else {
             return Ok(None);
         };
         let begun = Instant::now();

@@ -1,7 +1,7 @@
 //! A step that is under way.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
@@ -12,8 +12,12 @@ pub(crate) struct StepState {
     pub(crate) index: u64,
     /// In the order of the plan's inputs.
     pub(crate) feeds: Vec<HostTensor>,
-    /// In the order of the plan's outputs; each rank writes its part.
+    /// In the order of the plan's outputs; each rank writes its part. Those that are not fetched have no elements.
     pub(crate) outputs: Vec<Mutex<HostTensor>>,
+    /// Whether its actions are launched one by one, and timed.
+    pub(crate) apart: bool,
+    /// Which outputs come to the host, in that order.
+    pub(crate) fetched: Arc<[bool]>,
     watch: Option<(Watch, Vec<AtomicUsize>)>,
     /// Workers that are not done yet.
     remaining: AtomicUsize,
@@ -43,19 +47,26 @@ impl StepState {
     pub(crate) fn new(
         index: u64,
         feeds: Vec<HostTensor>,
-        outputs: Vec<HostTensor>,
+        (outputs, fetched): (Vec<HostTensor>, Arc<[bool]>),
         workers: usize,
     ) -> Self {
         Self {
             index,
             feeds,
             outputs: outputs.into_iter().map(Mutex::new).collect(),
+            apart: false,
+            fetched,
             watch: None,
             remaining: AtomicUsize::new(workers),
             failed: OnceLock::new(),
             done: Mutex::new(workers == 0),
             wake: Condvar::new(),
         }
+    }
+
+    /// Has its actions launched one by one, and timed.
+    pub(crate) fn taken_apart(self) -> Self {
+        Self { apart: true, ..self }
     }
 
     /// Has `watch` called with each output, which consist of so many parts.

@@ -28,6 +28,32 @@ pub struct DoctorArgs {
     pub format: Format,
 }
 
+/// `graphc kernels`
+#[derive(Args)]
+pub struct KernelsArgs {
+    /// The plans
+    #[arg(required = true, value_name = "PLAN")]
+    pub plans: Vec<PathBuf>,
+    /// Compute capability of the cards, e.g. 9.0 for an H100 and 8.0 for an A100
+    #[arg(long, value_name = "MAJOR.MINOR", value_parser = capability)]
+    pub capability: Capability,
+    /// Where the kernels go: a folder, which GRAPHC_CACHE names on the machine with the cards
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+}
+
+/// Major and minor number of a card's architecture.
+#[derive(Clone, Copy, Debug)]
+pub struct Capability(pub i32, pub i32);
+
+fn capability(text: &str) -> Result<Capability, String> {
+    let number = |part: &str| part.parse::<u8>().ok().map(i32::from);
+    let parsed = text.split_once('.').and_then(|(major, minor)| {
+        Some(Capability(number(major)?, number(minor).filter(|minor| *minor < 10)?))
+    });
+    parsed.ok_or_else(|| "write it as `graphc devices` does, e.g. 9.0".into())
+}
+
 /// `graphc calibrate`
 #[derive(Args)]
 pub struct CalibrateArgs {
@@ -43,7 +69,7 @@ pub struct CalibrateArgs {
     /// Measure less, and less well
     #[arg(long)]
     pub quick: bool,
-    /// Measure nothing: take what `graphc_torch profile` has measured
+    /// Measure nothing: take what `train --profile` or `graphc_torch profile` has measured
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "ranks", "quick"])]
     pub from: Option<PathBuf>,
 }

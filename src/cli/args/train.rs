@@ -67,9 +67,17 @@ pub struct TrainArgs {
     /// End after so many evaluations in a row whose loss is no lower than the lowest before
     #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
     pub patience: Option<usize>,
+    /// End a training that makes more steps than this in a row which change nothing, as steps of f16 that overflow and those of
+    /// --on-nan skip; default 50, but as many as there are with --on-nan ignore
+    #[arg(long, value_name = "N")]
+    pub max_skips: Option<u64>,
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
+    /// Measure the first 28 steps and write the seconds of each actor to this file: 3 warm up, 20 are timed as a whole, fewer where there
+    /// are fewer, and 5 action by action
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Begin with these weights: a safetensors file with the model's names, or a checkpoint, of which the weights alone are
     /// taken
     #[arg(long, value_name = "FILE|CHECKPOINT", conflicts_with = "resume")]
@@ -77,7 +85,8 @@ pub struct TrainArgs {
     /// Where the trained weights go: a safetensors file with the model's names
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
-    /// Where the outputs of the last step go: a safetensors file
+    /// Where the outputs of the last step go: a safetensors file. Of a model all of them, or those that --fetch names; of a plan those
+    /// that it was compiled with
     #[arg(long, value_name = "FILE")]
     pub outputs: Option<PathBuf>,
     #[command(flatten)]

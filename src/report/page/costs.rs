@@ -145,14 +145,12 @@ fn sends(
 }
 
 /// The op of an actor that computes, in one word.
-pub fn op(actor: &Actor) -> String {
+fn op(actor: &Actor) -> String {
     match &actor.action {
         Action::Compute { op, .. } => op.name().into(),
-        Action::Fused(fused) => match fused.steps.first() {
-            Some(first) if first.op.operation().begins_chain() => {
-                format!("{} + elementwise", first.op.name())
-            }
-            _ => "elementwise".into(),
+        Action::Fused(fused) => match fused.head() {
+            Some(head) => format!("{} + elementwise", head.op.name()),
+            None => "elementwise".into(),
         },
         Action::Local { kind } | Action::Collective { kind, .. } => kind_name(*kind).into(),
         Action::Accumulate => "accumulate".into(),

@@ -78,7 +78,7 @@ pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> S
         bubble_fraction: simulation.bubble_fraction,
         shares: [shares.compute, shares.communication, shares.waiting],
         overlap: shares.overlap,
-        mfu: utilization(plan, simulation.step_seconds),
+        mfu: utilization(plan, decisions, simulation.step_seconds),
         peak_memory_bytes: plan.predicted.peak_memory_bytes.iter().copied().max().unwrap_or(0),
         memory_bytes: plan.options.memory.unwrap_or(plan.cluster.device.memory),
         planner: plan.planner.clone(),

@@ -1,13 +1,13 @@
 //! How a run went: losses and pace of a metrics file, and what a profile has measured beside what was predicted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Actor, Plan, Program};
-use serde::{Deserialize, Serialize};
+use graphc_ir::plan::Plan;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::PageError;
-use super::costs::{Class, op};
+use crate::profile::{Profile, ProfileError};
 
 /// Lines of a metrics file that a page keeps: of more, evenly spaced ones.
 const MOST_STEPS: usize = 4000;
@@ -47,33 +47,10 @@ pub struct Pace {
 pub struct Measured {
     /// Seconds of a step: predicted and measured.
     pub step: (f64, f64),
-    /// Kernels by op, and collectives by kind: name, predicted and measured seconds of one rank's step.
+    /// By op, collectives by kind: name, predicted and measured seconds of a step, the mean of all ranks.
     pub rows: Vec<(String, f64, f64)>,
     /// Single actors: name, predicted and measured seconds of one action.
     pub actors: Vec<(String, f64, f64)>,
-}
-
-/// A file of measured seconds: of the actions of one rank's step.
-#[derive(Debug, Deserialize)]
-struct File {
-    step_seconds: f64,
-    actors: Vec<OneActor>,
-    #[serde(default)]
-    collectives: Vec<OneCollective>,
-}
-
-#[derive(Debug, Deserialize)]
-struct OneActor {
-    name: String,
-    #[serde(default)]
-    op: String,
-    seconds: f64,
-}
-
-#[derive(Debug, Deserialize)]
-struct OneCollective {
-    kind: String,
-    seconds: f64,
 }
 
 /// Reads the lines of a metrics file: JSON objects with a `step`, whose other numbers are curves. A step is predicted to take
@@ -136,88 +113,19 @@ fn numbers(value: &Value) -> Vec<(String, f64)> {
     all
 }
 
-/// Puts a file of measured seconds beside what the plan predicts of the program whose actors have the most names in common.
+/// Puts measured seconds beside what the plan predicts.
 ///
 /// # Errors
-/// [`PageError::Measured`] where the file is none.
+/// Where they are of another plan.
 pub fn measured(
     plan: &Plan,
-    classes: &[Class],
     step_seconds: f64,
-    text: &str,
-) -> Result<Measured, PageError> {
-    let file = read(text)?;
-    let program = closest(plan, &file);
-    let actors = plan.programs[program].actors.iter();
-    let known: BTreeMap<&str, &Actor> = actors.map(|actor| (actor.name.as_str(), actor)).collect();
-    let class = classes.iter().find(|class| program_of(plan, class) == program);
-    let step = (step_seconds, file.step_seconds);
-    Ok(Measured { step, rows: rows(&file, &known, class), actors: one_by_one(&file, &known) })
-}
-
-fn read(text: &str) -> Result<File, PageError> {
-    let wrong = |reason: String| PageError::Measured { reason };
-    let file: File = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-    let numbers = file.actors.iter().map(|actor| actor.seconds);
-    let all = numbers.chain(file.collectives.iter().map(|one| one.seconds));
-    match all.chain([file.step_seconds]).find(|s| !s.is_finite() || *s < 0.0) {
-        Some(number) => Err(wrong(format!("{number} is no number of seconds"))),
-        None => Ok(file),
-    }
-}
-
-/// Seconds of kernels by op and of collectives by kind, predicted and measured, those that take longest first.
-fn rows(
-    file: &File,
-    known: &BTreeMap<&str, &Actor>,
-    class: Option<&Class>,
-) -> Vec<(String, f64, f64)> {
-    let mut rows: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-    if let Some(class) = class {
-        for (name, _, _, _, seconds) in &class.kernels {
-            rows.entry(name.clone()).or_default().0 += seconds;
-        }
-        for (_, kind, _, _, seconds) in &class.communication {
-            rows.entry((*kind).into()).or_default().0 += seconds;
-        }
-    }
-    for one in &file.actors {
-        let actor = known.get(one.name.as_str());
-        let word = actor.map_or_else(|| one.op.clone(), |actor| op(actor));
-        rows.entry(word).or_default().1 += one.seconds;
-    }
-    for one in &file.collectives {
-        rows.entry(one.kind.clone()).or_default().1 += one.seconds;
-    }
-    let mut rows: Vec<_> = rows.into_iter().map(|(name, (a, b))| (name, a, b)).collect();
-    rows.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
-    rows
-}
-
-/// Seconds of one action of each measured actor of the plan: predicted, and the mean of what was measured.
-fn one_by_one(file: &File, known: &BTreeMap<&str, &Actor>) -> Vec<(String, f64, f64)> {
-    let mut actors: BTreeMap<&str, (f64, f64, usize)> = BTreeMap::new();
-    for one in &file.actors {
-        if let Some(actor) = known.get(one.name.as_str()) {
-            let sum = actors.entry(&one.name).or_insert((actor.seconds, 0.0, 0));
-            (sum.1, sum.2) = (sum.1 + one.seconds, sum.2 + 1);
-        }
-    }
-    let mean = |(name, (a, b, n)): (&str, (f64, f64, usize))| (name.into(), a, b / n as f64);
-    actors.into_iter().map(mean).collect()
-}
-
-fn program_of(plan: &Plan, class: &Class) -> usize {
-    plan.ranks[class.rank as usize].program.index()
-}
-
-/// The program that has the most of the measured names.
-fn closest(plan: &Plan, file: &File) -> usize {
-    let names: BTreeSet<&str> = file.actors.iter().map(|actor| actor.name.as_str()).collect();
-    let common = |program: &Program| {
-        program.actors.iter().filter(|actor| names.contains(actor.name.as_str())).count()
-    };
-    let counts: Vec<usize> = plan.programs.iter().map(common).collect();
-    let most = counts.iter().max().copied().unwrap_or(0);
-    counts.iter().position(|&count| count == most).unwrap_or(0)
+    profile: &Profile,
+) -> Result<Measured, ProfileError> {
+    let kinds = profile.by_kind(plan)?.into_iter();
+    Ok(Measured {
+        step: (step_seconds, profile.step_seconds),
+        rows: kinds.map(|(kind, sum)| (kind, sum.predicted, sum.measured)).collect(),
+        actors: profile.by_actor(plan)?,
+    })
 }

@@ -30,7 +30,8 @@ impl Settings {
     }
 }
 
-fn setting<T>(name: &str, unset: T, read: fn(&str) -> Option<T>) -> T {
+/// The value of a variable. One that cannot be read is as if unset, and said on standard error.
+pub fn setting<T>(name: &str, unset: T, read: fn(&str) -> Option<T>) -> T {
     let Ok(text) = std::env::var(name) else { return unset };
     read(text.trim()).unwrap_or_else(|| {
         eprintln!("gpu double: {name}={text} cannot be read and is ignored");

@@ -29,6 +29,10 @@ pub trait Work: Send {
     fn accounted(&self) -> Option<String> {
         None
     }
+    /// Modelled time that it takes, besides that of an operation that does nothing.
+    fn nanoseconds(&self) -> u64 {
+        0
+    }
     /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
     /// It was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.

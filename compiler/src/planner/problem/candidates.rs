@@ -195,9 +195,9 @@ impl<'a> Candidates<'a> {
                 false => 0.0,
                 true => {
                     let work = node_work(&node.op, &kind.rule, &operands, &results, &axes);
-                    let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
+                    let precision = node.op.precision(&operands, &results);
                     let arithmetic = node.op.operation().arithmetic(&operands);
-                    kind.times as f64 * roofline(cluster, dtype, arithmetic, work)
+                    kind.times as f64 * roofline(cluster, precision, arithmetic, work)
                 }
             };
             let candidate = Candidate {

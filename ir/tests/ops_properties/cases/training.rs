@@ -94,7 +94,8 @@ fn updates() -> Vec<Case> {
 }
 
 fn scaling() -> Vec<Case> {
-    let scaling = LossScale { growth: 2.0.into(), backoff: 0.5.into(), interval: 3 };
+    let scaling =
+        LossScale { growth: 2.0.into(), backoff: 0.5.into(), interval: 3, floor: 1.0.into() };
     let numbers = |count: usize| (0..count).map(|_| positive(&[])).collect();
     let counts = each_shape(|shape, complete| {
         let op = Op::NonFinite(NonFinite {});

@@ -1,6 +1,6 @@
 // The end of a step under loss scaling; formulas as of `LossScale`. Results may be the operands' memory: all is read first.
 //
-// Macros: GROWTH, BACKOFF, INTERVAL; HAS_FACTOR, whether there is one that may say that the step is not made anyway.
+// Macros: GROWTH, BACKOFF, INTERVAL, FLOOR; HAS_FACTOR, whether there is one that may say that the step is not made anyway.
 
 extern "C" __global__ void loss_scale(const float* of_scale, const float* of_good, const float* of_made, const float* of_bad
 #if HAS_FACTOR
@@ -13,7 +13,7 @@ extern "C" __global__ void loss_scale(const float* of_scale, const float* of_goo
   left_out = *of_factor == 0.0f;
 #endif
   double next = scale, streak = good;
-  bool is_made = !left_out && bad == 0.0;
+  bool is_made = !left_out && bad == 0.0 && scale >= FLOOR;
   if (is_made && good + 1.0 >= (double)INTERVAL) {
     // A scale beyond what a float holds does not grow further.
     double grown = scale * GROWTH;
@@ -22,7 +22,7 @@ extern "C" __global__ void loss_scale(const float* of_scale, const float* of_goo
   } else if (is_made) {
     streak = good + 1.0;
   } else if (!left_out) {
-    next = scale * BACKOFF;
+    next = fmax(scale * BACKOFF, FLOOR);
     streak = 0.0;
   }
   *new_scale = (float)next;

@@ -1,26 +1,44 @@
-//! Kernels compiled for the card at hand, by NVIDIA's compiler library, and kept: in the process, and on disk by source, options and
-//! the compiler's version.
+//! Kernels compiled for a card by NVIDIA's compiler library, side by side, and kept: in the process, and on disk (`cache`).
 //!
-//! What is loaded is the binary for the card, not PTX, which a driver that is older than the compiler would refuse.
+//! What is loaded is the binary for the card, not PTX, which a driver that is older than the compiler would refuse. So a kernel is
+//! found again by its source, by what the compiler was told, and by the compiler's version. Kernels that were prepared for another
+//! machine are taken whichever compiler made them, as that machine may have another or none: a driver takes the binaries of all
+//! compilers of its own major version of CUDA and of older ones (CUDA Compatibility guide, minor version compatibility).
 
-use std::collections::HashMap;
-use std::env;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::nvrtc::{result, sys};
 use sha2::{Digest, Sha256};
 
-use super::library::{Library, NotFound};
+use super::cache::{self, Folder};
+use super::library::{Library, NotFound, driver_version};
 
-/// What the name of a kept file begins with: another form of the file gets another.
-const FORM: &str = "graphc-kernel-1";
+/// The functions of the library that are called here.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "nvrtcVersion",
+    "nvrtcGetNumSupportedArchs",
+    "nvrtcGetSupportedArchs",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+];
 
 /// A kernel's binary.
-pub(super) type Binary = Arc<Vec<u8>>;
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Binary {
+    pub(super) bytes: Arc<Vec<u8>>,
+    /// Whether it was kept, and not compiled by this process.
+    pub(super) was_kept: bool,
+}
 
 /// Why a kernel cannot be compiled.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -38,10 +56,13 @@ pub(crate) enum CompileError {
         "the compiler refuses a kernel of graphc's for {arch}, which is an internal error: {log}"
     )]
     Refused { arch: String, log: String },
+    /// What was compiled for another machine cannot be written.
+    #[error("a kernel cannot be written: {reason}")]
+    Unkept { reason: String },
 }
 
 /// The architecture of a card, e.g. `sm_90`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arch {
     pub(super) major: i32,
     pub(super) minor: i32,
@@ -78,30 +99,163 @@ fn known() -> Result<Vec<i32>, result::NvrtcError> {
     }
 }
 
-/// The binary of a kernel for an architecture.
+/// What binaries are, which is what a driver executes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    /// Machine code, as an ELF file.
+    Machine,
+    /// What a driver that has a compiler of its own makes of sources: one that is no card's, as that of graphc's tests.
+    Own,
+}
+
+impl Form {
+    /// That of the driver at hand, or, without one, of cards.
+    fn of_driver() -> Self {
+        let brings = |driver: &super::library::Found| driver.has("nvrtcVersion");
+        if Library::Driver.find().is_ok_and(brings) { Self::Own } else { Self::Machine }
+    }
+
+    fn is_of(self, binary: &[u8]) -> bool {
+        binary.starts_with(b"\x7fELF") == (self == Self::Machine)
+    }
+}
+
+/// The binaries of kernels for their architectures, each compiled once, by as many threads as the process may use.
+pub(super) fn compile_all<'a>(
+    kernels: impl IntoIterator<Item = (&'a str, Arch)>,
+) -> BTreeMap<(&'a str, Arch), Result<Binary, CompileError>> {
+    let mut binaries: BTreeMap<_, _> = kernels.into_iter().map(|kernel| (kernel, None)).collect();
+    let order: Vec<(&str, Arch)> = binaries.keys().copied().collect();
+    let made = side_by_side(order.len(), |at| binary(order[at].0, order[at].1));
+    for (place, made) in binaries.values_mut().zip(made) {
+        *place = Some(made);
+    }
+    binaries.into_iter().filter_map(|(kernel, made)| Some((kernel, made?))).collect()
+}
+
+/// The results of a number of tasks, in order, done by as many threads as the process may use.
+fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    /// What the first thread of a process has: the compiler is made for that, and other threads of ours have less.
+    const STACK: usize = 8 << 20;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < tasks);
+        std::iter::from_fn(take).map(|at| (at, task(at))).collect::<Vec<_>>()
+    };
+    let mut done = std::thread::scope(|scope| {
+        let start = |_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        // Where the system gives no more threads those that are there do it.
+        let helpers: Vec<_> = (1..threads).filter_map(|number| start(number).ok()).collect();
+        let mut done = work();
+        for helper in helpers {
+            let theirs = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            done.extend(theirs);
+        }
+        done
+    });
+    done.sort_by_key(|&(at, _)| at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Binaries of this process, by the kernels' names: each is made by the first that asks, for whom the others wait.
+type Kept = Mutex<HashMap<String, Arc<OnceLock<Result<Binary, CompileError>>>>>;
+
+fn kept() -> &'static Kept {
+    static KEPT: OnceLock<Kept> = OnceLock::new();
+    KEPT.get_or_init(Mutex::default)
+}
+
+/// The binary of a kernel for an architecture: of this process, kept, or compiled.
+pub(super) fn binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+    let name = name(source, arch, None);
+    let place = {
+        let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(kept.entry(name).or_default())
+    };
+    place.get_or_init(|| from_disk(source, arch).map_or_else(|| fresh(source, arch), Ok)).clone()
+}
+
+/// Compiles a kernel whose binary was kept, and which the driver does not take, and keeps that in its place.
 ///
 /// # Errors
 /// Where there is no compiler, or it does not take the source.
-pub(super) fn compile(source: &str, arch: Arch) -> Result<Binary, CompileError> {
-    static KEPT: OnceLock<Mutex<HashMap<String, Binary>>> = OnceLock::new();
-    let kept = KEPT.get_or_init(Mutex::default);
-    Library::Nvrtc.find()?;
-    arch.check()?;
-    let arch = &arch.to_string();
-    let key = key(source, arch);
-    if let Some(binary) = kept.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-        return Ok(Arc::clone(binary));
+pub(super) fn compile_again(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+    let binary = fresh(source, arch)?;
+    let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);
+    kept.insert(name(source, arch, None), Arc::new(OnceLock::from(Ok(binary.clone()))));
+    Ok(binary)
+}
+
+/// Compiles a kernel and keeps it.
+fn fresh(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+    let bytes = compiled(source, arch)?;
+    if Form::of_driver().is_of(&bytes) {
+        cache::write(&name(source, arch, Some(version())), &bytes);
     }
-    let binary = Arc::new(match from_disk(&key) {
-        Some(binary) => binary,
-        None => {
-            let binary = compiled(source, arch)?;
-            to_disk(&key, &binary);
-            binary
+    Ok(Binary { bytes: Arc::new(bytes), was_kept: false })
+}
+
+/// What is kept of a kernel: what was prepared for this machine, or what this machine's compiler has made before.
+fn from_disk(source: &str, arch: Arch) -> Option<Binary> {
+    let driver = driver_version() / 1000;
+    let key = name(source, arch, None);
+    let usable = |((major, _), bytes): (Version, Vec<u8>)| match major <= driver {
+        true => Some(bytes),
+        false => {
+            cache::note(format!(
+                "kernels that NVRTC {major} has prepared are not used, as the driver is for CUDA {driver}"
+            ));
+            None
         }
+    };
+    let prepared = || cache::read(&key).and_then(|content| parse(&content)).and_then(usable);
+    let own = || {
+        Library::Nvrtc.find().ok()?;
+        cache::read(&name(source, arch, Some(version())))
+    };
+    let bytes = prepared().or_else(own).filter(|bytes| Form::of_driver().is_of(bytes))?;
+    Some(Binary { bytes: Arc::new(bytes), was_kept: true })
+}
+
+/// A version of the compiler: major and minor.
+type Version = (i32, i32);
+
+/// A binary that was prepared: behind the version of its compiler.
+fn parse(content: &[u8]) -> Option<(Version, Vec<u8>)> {
+    let (version, bytes) = content.split_first_chunk::<8>()?;
+    let [major, minor] = [&version[..4], &version[4..]].map(|part| {
+        part.iter().rev().fold(0, |number, &byte| number << 8 | i32::from(byte))
     });
-    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Arc::clone(kept.entry(key).or_insert(binary)))
+    Some(((major, minor), bytes.to_vec()))
+}
+
+/// Compiles kernels for a card that need not be there, side by side, and keeps them in a folder, from which machines with whatever
+/// compiler take them. Gives how many were not there yet.
+///
+/// # Errors
+/// Where there is no compiler, it does not take a source, or the folder cannot be written.
+pub(super) fn prepare_all(
+    sources: &[String],
+    arch: Arch,
+    folder: &Folder,
+) -> Result<usize, CompileError> {
+    Library::Nvrtc.find()?;
+    let (major, minor) = version();
+    let prepare = |source: &str| {
+        let key = name(source, arch, None);
+        let there = folder.read(&key).and_then(|content| parse(&content));
+        let is_ours = |bytes: &[u8]| Form::of_driver().is_of(bytes);
+        if there.is_some_and(|(made_by, bytes)| made_by == (major, minor) && is_ours(&bytes)) {
+            return Ok(0);
+        }
+        let bytes = compiled(source, arch)?;
+        let content = [&major.to_le_bytes()[..], &minor.to_le_bytes(), &bytes].concat();
+        let kept = |error: io::Error| CompileError::Unkept { reason: error.to_string() };
+        folder.write(&key, &content).map_err(kept)?;
+        Ok(1)
+    };
+    side_by_side(sources.len(), |at| prepare(&sources[at])).into_iter().sum()
 }
 
 /// What the compiler is told. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel it is
@@ -112,50 +266,29 @@ fn options(arch: &str) -> Vec<String> {
 }
 
 /// The compiler's version.
-pub(super) fn version() -> (i32, i32) {
+pub(super) fn version() -> Version {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both are places for a number. (The library was found.)
     let asked = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
     if asked == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
 }
 
-fn key(source: &str, arch: &str) -> String {
+/// The name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
+fn name(source: &str, arch: Arch, version: Option<Version>) -> String {
     let mut sum = Sha256::new();
-    sum.update(format!("{:?} {:?}\n", version(), options(arch)));
+    let told = options(&arch.to_string());
+    sum.update(format!("{:?} {version:?} {told:?}\n", Form::of_driver()));
     sum.update(source);
-    sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    let digest: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let kind = if version.is_some() { "kernel" } else { "prepared" };
+    format!("{kind}-{digest}")
 }
 
-/// Where binaries are kept: `$GRAPHC_CACHE`, or `graphc` in the user's folder of caches.
-fn folder() -> Option<PathBuf> {
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let caches = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    let own = env::var_os("GRAPHC_CACHE").map(PathBuf::from);
-    own.or_else(|| caches().map(|caches| caches.join("graphc")))
-}
-
-/// What is kept under a key: the binary behind its checksum, so a file that was cut off is none.
-fn from_disk(key: &str) -> Option<Vec<u8>> {
-    let mut content = std::fs::read(folder()?.join(format!("{FORM}-{key}"))).ok()?;
-    let sum: [u8; 32] = content.get(..32)?.try_into().ok()?;
-    let binary = content.split_off(32);
-    (<[u8; 32]>::from(Sha256::digest(&binary)) == sum).then_some(binary)
-}
-
-/// Keeps a binary. Where that fails it is compiled again next time.
-fn to_disk(key: &str, binary: &[u8]) {
-    let write = |folder: PathBuf| {
-        std::fs::create_dir_all(&folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-        file.write_all(&Sha256::digest(binary))?;
-        file.write_all(binary)?;
-        file.persist(folder.join(format!("{FORM}-{key}"))).map_err(|error| error.error)
-    };
-    let _ = folder().map(write);
-}
-
-fn compiled(source: &str, arch: &str) -> Result<Vec<u8>, CompileError> {
-    let refused = |log: String| CompileError::Refused { arch: arch.to_owned(), log };
+fn compiled(source: &str, arch: Arch) -> Result<Vec<u8>, CompileError> {
+    Library::Nvrtc.find()?;
+    arch.check()?;
+    let arch = &arch.to_string();
+    let refused = |log: String| CompileError::Refused { arch: arch.clone(), log };
     let text = CString::new(source).map_err(|_| refused("a byte of 0 in the source".into()))?;
     let program = result::create_program(&text, Some(c"kernel.cu"));
     let program = Program(program.map_err(|error| refused(error.to_string()))?);

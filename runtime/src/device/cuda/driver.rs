@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
 use super::ended::Ended;
 use super::library::{Library, NotFound};
+use super::mark::Mark;
 
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +47,7 @@ impl From<Trouble> for String {
 }
 
 /// The driver's word for an error, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
-fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
+pub(super) fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
     move |error| {
         let name = error.error_name().map_or("", |name| name.to_str().unwrap_or_default());
         let text = error.error_string().map_or("", |text| text.to_str().unwrap_or_default());
@@ -69,13 +70,63 @@ pub struct Card {
     pub multiprocessors: i32,
 }
 
+/// The functions of the driver that are called here.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuFuncSetAttribute",
+    "cuLaunchKernel",
+];
+
 /// Begins with the driver.
 ///
 /// # Errors
 /// Where there is none, or it cannot be used.
 pub(super) fn begin() -> Result<(), DriverMissing> {
     Library::Driver.find()?;
-    result::init().map_err(told("cannot begin with the driver")).map_err(DriverMissing::Unusable)
+    result::init().map_err(|error| match error.0 {
+        sys::CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            let file = Library::Driver.file().unwrap_or_default().display().to_string();
+            DriverMissing::Stub { file }
+        }
+        _ => DriverMissing::Unusable(told("cannot begin with the driver")(error)),
+    })
 }
 
 /// Why there are no devices.
@@ -83,6 +134,12 @@ pub(super) fn begin() -> Result<(), DriverMissing> {
 pub(crate) enum DriverMissing {
     #[error(transparent)]
     NotFound(#[from] NotFound),
+    /// The file that the toolkit has in the driver's place for linkers (`CUDA_ERROR_STUB_LIBRARY`).
+    #[error(
+        "{file} is no driver but the toolkit's stub, which programs are linked with: take its folder out of LD_LIBRARY_PATH, so that \
+         the driver is found, or install NVIDIA's driver for the card"
+    )]
+    Stub { file: String },
     #[error("{0}")]
     Unusable(Trouble),
 }
@@ -129,8 +186,8 @@ pub(super) fn version() -> (i32, i32) {
 #[derive(Debug)]
 pub(super) struct Context {
     raw: sys::CUcontext,
-    /// By source and entry: what was compiled and loaded.
-    functions: Mutex<BTreeMap<(String, &'static str), Function>>,
+    /// By source and entry.
+    functions: Mutex<BTreeMap<(String, &'static str), FunctionPlace>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -155,20 +212,24 @@ impl Context {
         Ok(context)
     }
 
-    /// A kernel, which is loaded once.
-    pub(super) fn function<E>(
-        &self,
-        (source, entry): (&str, &'static str),
-        load: impl FnOnce() -> Result<Function, E>,
-    ) -> Result<Function, E> {
+    /// The place of a kernel, the same for all who ask for it.
+    pub(super) fn place(&self, source: &str, entry: &'static str) -> FunctionPlace {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (source.to_owned(), entry);
-        if let Some(function) = functions.get(&key) {
-            return Ok(*function);
+        functions.entry((source.to_owned(), entry)).or_insert_with(|| Box::leak(Box::default()))
+    }
+
+    /// Loads a kernel to its place, where it is not there yet.
+    pub(super) fn load_to<E>(
+        &self,
+        place: FunctionPlace,
+        load: impl FnOnce() -> Result<Function, E>,
+    ) -> Result<(), E> {
+        // One at a time, so none is loaded twice.
+        let _functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.get().is_none() {
+            let _ = place.set(load()?);
         }
-        let function = load()?;
-        functions.insert(key, function);
-        Ok(function)
+        Ok(())
     }
 
     /// Makes it the one in which this thread's calls are.
@@ -357,6 +418,8 @@ impl Queue {
         arguments: &mut [*mut c_void],
     ) -> Result<(), Trouble> {
         let dims = |[x, y, z]: [u32; 3]| (x, y, z);
+        let unloaded = || Trouble::told("a kernel is launched before it is loaded".into());
+        let function = function.get().ok_or_else(unloaded)?;
         // SAFETY: the function belongs to a module that is kept, and takes these arguments: both come from one prepared kernel,
         // whose addresses are inside the rank's memory.
         let launched = unsafe {
@@ -372,8 +435,13 @@ impl Queue {
     }
 
     pub(super) fn clear(&self, address: u64, bytes: usize) -> Result<(), Trouble> {
+        self.fill(address, 0, bytes)
+    }
+
+    /// Has all bytes of a part be the same.
+    pub(super) fn fill(&self, address: u64, byte: u8, bytes: usize) -> Result<(), Trouble> {
         // SAFETY: as of `copy`.
-        unsafe { result::memset_d8_async(address, 0, bytes, self.raw) }
+        unsafe { result::memset_d8_async(address, byte, bytes, self.raw) }
             .map_err(told("cannot clear memory"))
     }
 
@@ -401,7 +469,8 @@ impl Queue {
     pub(super) fn record(&self, mark: &Mark) -> Result<(), Trouble> {
         self.enter()?;
         // SAFETY: both are the driver's and kept.
-        unsafe { result::event::record(mark.raw, self.raw) }.map_err(told("cannot record an event"))
+        unsafe { result::event::record(mark.raw(), self.raw) }
+            .map_err(told("cannot record an event"))
     }
 
     pub(super) fn wait(&self, event: sys::CUevent) -> Result<(), Trouble> {
@@ -437,6 +506,14 @@ impl Queue {
         while self.is_idle() == Ok(false) && begun.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Waits until all that was launched has ended, which nothing of another rank is part of.
+    pub(super) fn finish(&self) -> Result<(), Trouble> {
+        while !self.is_idle()? {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Launches of this thread on the stream are recorded from now on.
@@ -497,40 +574,6 @@ impl Drop for Queue {
     }
 }
 
-/// An event.
-#[derive(Debug)]
-pub(super) struct Mark {
-    context: Arc<Context>,
-    raw: sys::CUevent,
-}
-
-// SAFETY: an event may be used from any thread.
-unsafe impl Send for Mark {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Mark {}
-
-impl Mark {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
-        context.enter()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
-        Ok(Self { context: Arc::clone(context), raw })
-    }
-
-    pub(super) fn raw(&self) -> sys::CUevent {
-        self.raw
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: it was made once.
-            let _ = unsafe { result::event::destroy(self.raw) };
-        }
-    }
-}
-
 /// A kernel that is loaded. Its module is kept as long as the process: kernels are few, and plans come and go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function(sys::CUfunction);
@@ -540,10 +583,13 @@ unsafe impl Send for Function {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Function {}
 
+/// The place of a kernel, empty until all kernels of a plan are loaded. It stays as long as the process, as the kernel does.
+pub(super) type FunctionPlace = &'static OnceLock<Function>;
+
 /// A kernel and how it is launched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loaded {
-    pub(super) function: Function,
+    pub(super) function: FunctionPlace,
     /// Blocks.
     pub(super) grid: [u32; 3],
     /// Threads of a block.
@@ -574,5 +620,71 @@ impl Function {
         // SAFETY: the function belongs to a module that is kept.
         unsafe { result::function::set_function_attribute(self.0, attribute, bytes as i32) }
             .map_err(told("cannot have so much shared memory"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FUNCTIONS;
+
+    /// Which function of the driver each function of the bindings calls (cudarc, `driver/result.rs`).
+    const CALLS: &[(&str, &str)] = &[
+        ("result::init", "cuInit"),
+        ("result::ctx::set_current", "cuCtxSetCurrent"),
+        ("result::device::get", "cuDeviceGet"),
+        ("result::device::get_attribute", "cuDeviceGetAttribute"),
+        ("result::device::get_count", "cuDeviceGetCount"),
+        ("result::device::get_name", "cuDeviceGetName"),
+        ("result::device::total_mem", "cuDeviceTotalMem_v2"),
+        ("result::event::create", "cuEventCreate"),
+        ("result::event::destroy", "cuEventDestroy_v2"),
+        ("result::event::record", "cuEventRecord"),
+        ("result::free_host", "cuMemFreeHost"),
+        ("result::free_sync", "cuMemFree_v2"),
+        ("result::function::set_function_attribute", "cuFuncSetAttribute"),
+        ("result::graph::destroy", "cuGraphDestroy"),
+        ("result::graph::exec_destroy", "cuGraphExecDestroy"),
+        ("result::graph::instantiate", "cuGraphInstantiateWithFlags"),
+        ("result::graph::launch", "cuGraphLaunch"),
+        ("result::launch_kernel", "cuLaunchKernel"),
+        ("result::malloc_host", "cuMemHostAlloc"),
+        ("result::malloc_sync", "cuMemAlloc_v2"),
+        ("result::mem_get_info", "cuMemGetInfo_v2"),
+        ("result::memcpy_dtod_async", "cuMemcpyDtoDAsync_v2"),
+        ("result::memcpy_dtoh_async", "cuMemcpyDtoHAsync_v2"),
+        ("result::memcpy_dtoh_sync", "cuMemcpyDtoH_v2"),
+        ("result::memcpy_htod_async", "cuMemcpyHtoDAsync_v2"),
+        ("result::memcpy_htod_sync", "cuMemcpyHtoD_v2"),
+        ("result::memset_d8_async", "cuMemsetD8Async"),
+        ("result::module::get_function", "cuModuleGetFunction"),
+        ("result::module::load_data", "cuModuleLoadData"),
+        ("result::primary_ctx::retain", "cuDevicePrimaryCtxRetain"),
+        ("result::stream::begin_capture", "cuStreamBeginCapture_v2"),
+        ("result::stream::create", "cuStreamCreate"),
+        ("result::stream::destroy", "cuStreamDestroy_v2"),
+        ("result::stream::end_capture", "cuStreamEndCapture"),
+        ("result::stream::synchronize", "cuStreamSynchronize"),
+        ("result::stream::wait_event", "cuStreamWaitEvent"),
+        ("sys::cuDriverGetVersion", "cuDriverGetVersion"),
+        ("sys::cuStreamQuery", "cuStreamQuery"),
+    ];
+
+    /// A call of this file whose function is not looked for beforehand would end the program with a driver that lacks it.
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let (code, _) = include_str!("driver.rs").split_once("mod tests").expect("tests");
+        let is_path = |c: char| c.is_alphanumeric() || "_:".contains(c);
+        let mut calls = 0;
+        for (at, _) in code.match_indices("result::").chain(code.match_indices("sys::cu")) {
+            let rest = &code[at..];
+            let (path, after) = rest.split_at(rest.find(|c| !is_path(c)).unwrap_or(rest.len()));
+            if after.starts_with('(') {
+                let call = CALLS.iter().find(|(name, _)| *name == path);
+                let (_, function) = call.unwrap_or_else(|| panic!("`{path}` is not in the list"));
+                assert!(FUNCTIONS.contains(function), "{function} is not looked for");
+                calls += 1;
+            }
+        }
+        assert!(calls >= CALLS.len(), "{calls} calls");
     }
 }

@@ -32,13 +32,17 @@ impl Launch {
             operands.extend(from);
             results.extend(to);
         }
-        let table = upload(device, &table, [&operands, &results]);
+        let upload = || upload(device, &table, [&operands, &results]);
+        let table = device.has_card().then(upload).transpose();
         let table = table.map_err(|trouble| Unprepared::Device(trouble.to_string()))?;
-        Self::of_one(device, actor, call, Some(table), [operands, results])
+        Self::of_one(device, actor, call, table, [operands, results])
     }
 
     /// A product and what goes with it; `None` where the library does not compute both.
     pub(crate) fn prepare_pair(device: &Cuda, actor: &str, pair: Pair<'_>) -> Option<Self> {
+        if device.refuses {
+            return None;
+        }
         let Pair { op, factors, with, results } = pair;
         let of_factors: [Shard; 2] = shards(&factors).try_into().ok()?;
         let of_results = shards(&results);
@@ -76,7 +80,7 @@ pub(super) fn upload(
         Entry::Number(number) => number,
     };
     let bytes: Vec<u8> = table.iter().flat_map(|entry| word(entry).to_ne_bytes()).collect();
-    let buffer = Buffer::new(&device.shared.context, bytes.len())?;
+    let buffer = Buffer::new(device.context()?, bytes.len())?;
     buffer.write(0, &bytes)?;
     Ok(buffer)
 }

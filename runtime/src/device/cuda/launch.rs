@@ -3,9 +3,7 @@
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{
-    self, Argument, Call as KernelCall, Epilogue, Operands, Place as Where, Shard, Slot,
-};
+use graphc_kernels::cuda::{self, Argument, Call as KernelCall, Place as Where, Shard, Slot};
 
 use super::super::call::{Call, Unprepared};
 use super::super::local::Local;
@@ -13,8 +11,8 @@ use super::super::port::{Port, Turn};
 use super::driver::{Buffer, Loaded};
 use super::known::Known;
 use super::moves::identity;
-use super::product::{Described, Factors};
 use super::stream::Stream;
+use super::ways::Ways;
 use super::{Cuda, Shared};
 use crate::device::cuda::memory::CardMemory;
 use crate::error::Cause;
@@ -50,7 +48,7 @@ struct Routine {
 /// One launch.
 enum Step {
     Kernel { loaded: Loaded, arguments: Vec<Argument> },
-    Product { described: Box<Described>, operands: Operands, epilogue: Epilogue },
+    Product(Box<Ways>),
     Clear { place: Where, bytes: usize },
     Copy { bytes: usize },
 }
@@ -127,6 +125,10 @@ impl Launch {
 impl Routine {
     fn new(device: &Cuda, actor: &str, call: KernelCall) -> Result<Self, Unprepared> {
         let (number, numbers) = device.shared.register(actor, &call);
+        if !device.has_card() {
+            device.want(&call.launches);
+            return Ok(Self { steps: Vec::new(), call: number, numbers, table: None });
+        }
         let steps = call.launches.into_iter().map(|launch| Step::new(device, launch));
         let steps = steps.collect::<Result<_, _>>()?;
         Ok(Self { steps, call: number, numbers, table: None })
@@ -137,16 +139,9 @@ impl Step {
     fn new(device: &Cuda, launch: cuda::Launch) -> Result<Self, Unprepared> {
         Ok(match launch {
             cuda::Launch::Kernel(kernel) => {
-                Self::Kernel { loaded: device.load(&kernel)?, arguments: kernel.arguments }
+                Self::Kernel { loaded: device.load(&kernel), arguments: kernel.arguments }
             }
-            cuda::Launch::Product(product) => {
-                let (operands, epilogue) = (product.operands, product.epilogue);
-                Self::Product {
-                    described: Box::new(device.describe(&product)?),
-                    operands,
-                    epilogue,
-                }
-            }
+            cuda::Launch::Product(product) => Self::Product(Box::new(Ways::new(device, product))),
             cuda::Launch::Clear { place, bytes } => Self::Clear { place, bytes },
             cuda::Launch::Copy { bytes } => Self::Copy { bytes },
         })
@@ -155,19 +150,8 @@ impl Step {
     #[inline]
     fn run(&self, stream: &mut Stream, site: &Site<'_>) -> Result<(), Cause> {
         match self {
-            Self::Kernel { loaded, arguments } => {
-                stream.launch_kernel(*loaded, |stream, values| {
-                    values.extend(arguments.iter().map(|&one| site.argument(one, stream)));
-                })
-            }
-            Self::Product { described, operands, epilogue } => {
-                let address = |place| site.address(place, stream);
-                let [a, b, out] = [operands.a, operands.b, operands.out].map(address);
-                let sums = epilogue.sums.map(|(_, place)| place);
-                let [added, vector, kept] =
-                    [epilogue.added, epilogue.bias.or(sums), epilogue.kept].map(|p| p.map(address));
-                stream.multiply(described, Factors { a, b, out, added, vector, kept })
-            }
+            Self::Kernel { loaded, arguments } => site.launch(stream, *loaded, arguments),
+            Self::Product(ways) => ways.run(stream, site),
             Self::Clear { place, bytes } => {
                 let address = site.address(*place, stream);
                 Ok(stream.queue.clear(address, *bytes)?)
@@ -193,6 +177,19 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
+    /// Launches a kernel.
+    #[inline]
+    pub(super) fn launch(
+        &self,
+        stream: &mut Stream,
+        loaded: Loaded,
+        arguments: &[Argument],
+    ) -> Result<(), Cause> {
+        stream.launch_kernel(loaded, |stream, values| {
+            values.extend(arguments.iter().map(|&one| self.argument(one, stream)));
+        })
+    }
+
     #[inline]
     fn port(&self, slot: Slot) -> &Port {
         match slot {

@@ -1,8 +1,9 @@
 //! NVIDIA's libraries: where they are looked for, and what to install where one is missing.
 //!
 //! graphc is built without them and asks for them as it runs. A library is looked for by its name, as the system does
-//! (LD_LIBRARY_PATH among others), then in the usual folders of a toolkit, then in those of Python's packages, where PyTorch
-//! brings them along. One that is found by its path is opened by it and stays open, after which it is found by its name as well.
+//! (LD_LIBRARY_PATH among others), then in the usual folders of a toolkit, of containers and of distributions, then in those of
+//! Python's packages, where PyTorch brings them along. One that is found by its path is opened by it and stays open, after which it
+//! is found by its name as well. One that lacks a function is refused, as the bindings would end the program at the call.
 
 use std::env;
 use std::ffi::OsStr;
@@ -35,6 +36,23 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether the library has a function.
+    pub(super) fn has(&self, function: &str) -> bool {
+        // SAFETY: the function is looked for and not called.
+        unsafe { self.opened.get::<*const ()>(function) }.is_ok()
+    }
+
+    /// The file, as far as one of these functions tells in which it is.
+    fn file(&self, functions: &[&str]) -> PathBuf {
+        let address = |function: &&str| {
+            // SAFETY: the function is looked for and not called.
+            let found = unsafe { self.opened.get::<*const std::ffi::c_void>(*function) };
+            found.ok().map(|found| *found)
+        };
+        let of_function = functions.iter().find_map(address).and_then(file_of);
+        of_function.unwrap_or_else(|| self.path.clone())
+    }
+
     /// Whether a function gives a number and says that all is well.
     ///
     /// # Safety
@@ -48,16 +66,33 @@ impl Found {
     }
 }
 
-/// A library that is nowhere.
+/// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{library} is not there ({tried}): {advice}")]
-pub struct NotFound {
-    /// Which.
-    pub library: Library,
-    /// Where it was looked for.
-    pub tried: String,
-    /// What to install.
-    pub advice: &'static str,
+pub enum NotFound {
+    /// It is nowhere.
+    #[error("{library} is not there ({tried}): {advice}")]
+    Nowhere {
+        /// Which.
+        library: Library,
+        /// Where it was looked for.
+        tried: String,
+        /// What to install.
+        advice: &'static str,
+    },
+    /// It has not all functions that are called.
+    #[error("{library} at {path} ({version}) lacks the function {function}, so it is too old or another one: {advice}")]
+    Lacks {
+        /// Which.
+        library: Library,
+        /// Its file.
+        path: String,
+        /// What it says of itself.
+        version: String,
+        /// The first function that it lacks.
+        function: &'static str,
+        /// What to install.
+        advice: &'static str,
+    },
 }
 
 impl Library {
@@ -70,14 +105,17 @@ impl Library {
     /// Where it is nowhere.
     pub fn find(self) -> Result<&'static Found, NotFound> {
         static FOUND: [OnceLock<Result<Found, NotFound>>; 4] = [const { OnceLock::new() }; 4];
-        let found = FOUND[self as usize].get_or_init(|| self.search());
+        let found = FOUND[self as usize].get_or_init(|| self.check(self.search()?));
         found.as_ref().map_err(Clone::clone)
     }
 
     /// The library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not there or does not
     /// say.
     pub fn version(self) -> Option<String> {
-        let found = self.find().ok()?;
+        self.version_of(self.find().ok()?)
+    }
+
+    fn version_of(self, found: &Found) -> Option<String> {
         let (mut first, mut second) = (0, 0);
         // SAFETY: the types are those of the functions in NVIDIA's headers, which take places for numbers, or nothing.
         let told = unsafe {
@@ -133,6 +171,35 @@ impl Library {
         }
     }
 
+    /// The functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for one by one.
+    fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Driver => super::driver::FUNCTIONS,
+            Self::Nvrtc => super::compile::FUNCTIONS,
+            Self::CublasLt => super::product::FUNCTIONS,
+            Self::Nccl => &[],
+        }
+    }
+
+    /// Whether the library has what is called.
+    fn check(self, found: Found) -> Result<Found, NotFound> {
+        let Some(&function) = self.functions().iter().find(|function| !found.has(function)) else {
+            return Ok(found);
+        };
+        Err(NotFound::Lacks {
+            library: self,
+            path: found.file(self.functions()).display().to_string(),
+            version: self.version_of(&found).unwrap_or_else(|| "it says no version".into()),
+            function,
+            advice: self.advice(),
+        })
+    }
+
+    /// The file of the library, where it is there.
+    pub(super) fn file(self) -> Option<PathBuf> {
+        Some(self.find().ok()?.file(self.functions()))
+    }
+
     fn search(self) -> Result<Found, NotFound> {
         for name in self.names() {
             if let Some(opened) = open(OsStr::new(name)) {
@@ -151,7 +218,7 @@ impl Library {
             folders.len(),
             folders.first().map_or("none".to_owned(), |folder| folder.display().to_string())
         );
-        Err(NotFound { library: self, tried, advice: self.advice() })
+        Err(NotFound::Nowhere { library: self, tried, advice: self.advice() })
     }
 
     /// Opens a file. The compiler needs a second library of its folder, which it does not find by itself.
@@ -164,7 +231,9 @@ impl Library {
                 }
             }
         }
-        open(path.as_os_str())
+        let opened = open(path.as_os_str())?;
+        // Bindings look for it by name: one that does not say how it is called is not found by them.
+        self.names().iter().any(|name| open(OsStr::new(name)).is_some()).then_some(opened)
     }
 }
 
@@ -190,13 +259,35 @@ impl Names for &'static [&'static str] {
     }
 }
 
+/// The file of the library that has this address.
+#[cfg(target_os = "linux")]
+fn file_of(address: *const std::ffi::c_void) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the place is one for what is told, which holds where the call succeeds; the name lives as long as the library is open.
+    let name = unsafe {
+        if libc::dladdr(address, found.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = found.assume_init().dli_fname;
+        (!name.is_null()).then(|| std::ffi::CStr::from_ptr(name))?
+    };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}
+
+/// The file of the library that has this address, which other systems do not tell.
+#[cfg(not(target_os = "linux"))]
+fn file_of(_address: *const std::ffi::c_void) -> Option<PathBuf> {
+    None
+}
+
 fn open(name: &OsStr) -> Option<Opened> {
     // SAFETY: opening one of NVIDIA's libraries runs what it does when it is loaded, as for every program that links it.
     unsafe { Opened::new(name) }.ok()
 }
 
 /// The version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where there is none.
-fn driver_version() -> i32 {
+pub(super) fn driver_version() -> i32 {
     let Ok(found) = Library::Driver.find() else { return i32::MAX };
     let mut version = 0;
     // SAFETY: that is the function's type in the driver's header.
@@ -211,13 +302,26 @@ fn pythons() -> Vec<PathBuf> {
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
+/// Where toolkits, containers (the first two of NVIDIA's) and distributions put libraries, whatever the system's loader knows of it.
+const FOLDERS: [&str; 6] = [
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/local/cuda/lib64",
+    "/usr/lib/wsl/lib",
+    #[cfg(target_arch = "x86_64")]
+    "/usr/lib/x86_64-linux-gnu",
+    #[cfg(not(target_arch = "x86_64"))]
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+];
+
 /// Folders in which toolkits and Python's packages put libraries.
 fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from) {
         folders.extend(["lib64", "lib"].map(|lib| toolkit.join(lib)));
     }
-    folders.extend(["/usr/local/cuda/lib64", "/usr/lib/wsl/lib"].map(PathBuf::from));
+    folders.extend(FOLDERS.map(PathBuf::from));
     let homes = env::var_os("VIRTUAL_ENV").into_iter().chain(env::var_os("CONDA_PREFIX"));
     let mut prefixes: Vec<PathBuf> = homes.map(PathBuf::from).collect();
     prefixes.extend(env::var_os("HOME").map(|home| Path::new(&home).join(".local")));

@@ -4,48 +4,58 @@
 //! offsets. Launches are queued; which stream waits for which is said by events, so the host waits for nothing but the end of a
 //! step and for what leaves the card. `library` finds NVIDIA's libraries as the program runs; nothing here needs them to be
 //! built. `driver` is the one file that calls the driver. Kernels come as sources from `graphc_kernels::cuda` and are compiled for
-//! the card (`compile`); products of matrices are cuBLASLt's (`product`).
+//! the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's
+//! (`product`) where the library takes them (`ways`), by the algorithm that was found to be the fastest (`trial`, `choice`).
 
+mod cache;
+mod choice;
 mod compile;
 mod driver;
 mod ended;
 mod joint;
+mod kernels;
 mod known;
 mod launch;
 mod library;
 mod line;
+mod mark;
 mod memory;
 mod moves;
 mod nccl;
 mod product;
 mod stream;
+mod trial;
+mod ways;
 mod workbench;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use graphc_kernels::cuda::{Kernel, Numbers, Product};
+use graphc_kernels::cuda::Numbers;
 
-use self::compile::{Arch, compile};
-use self::driver::{Buffer, Context, DriverMissing, Function, Loaded, Trouble};
+use self::compile::Arch;
+use self::driver::{Buffer, Context, DriverMissing, Trouble};
+use self::kernels::Wanted;
 use self::known::Known;
 use self::nccl::NcclError;
-use self::product::{Described, Multiplier, ProductError};
-use super::call::Unprepared;
+use self::product::{Multiplier, MultiplierError};
 use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
+pub use cache::take_note;
 pub use driver::Card;
 pub(crate) use driver::{Pinned, Recording};
 pub(crate) use ended::Ended;
 pub(crate) use joint::Registers;
+pub use kernels::PrepareError;
+pub(crate) use kernels::{load_kernels, prepare_kernels};
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
 pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
-pub(crate) use stream::{Event, Stream};
+pub(crate) use stream::{Event, Stopwatch, Stream};
 pub use workbench::{Content, Workbench, WorkbenchError};
 
 /// The cards of this machine, by their numbers.
@@ -63,7 +73,10 @@ const LEAST: (i32, i32) = (8, 0);
 #[derive(Debug)]
 pub(crate) struct Cuda {
     rank: u32,
-    arch: Arch,
+    /// None where there is no card, and kernels are only to be known.
+    card: Option<Card>,
+    /// Whether calls that the library of products may refuse are taken to be refused, where there is no card to ask.
+    refuses: bool,
     /// Whether it communicates with other cards directly.
     pub(crate) direct: bool,
     shared: Arc<Shared>,
@@ -72,8 +85,11 @@ pub(crate) struct Cuda {
 /// What the rank's streams, memory and launches have in common.
 #[derive(Debug)]
 struct Shared {
-    context: Arc<Context>,
-    multiplier: OnceLock<Result<Multiplier, ProductError>>,
+    /// None where there is no card.
+    context: Option<Arc<Context>>,
+    arch: Arch,
+    wanted: Mutex<Vec<Wanted>>,
+    multiplier: OnceLock<Result<Multiplier, MultiplierError>>,
     tables: Mutex<Tables>,
     failed: OnceLock<Trouble>,
 }
@@ -108,14 +124,14 @@ impl Cuda {
             return Err(RuntimeError::NoCard { reason });
         }
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
-        let shared = Shared {
-            context: Context::of(card.ordinal).map_err(device)?,
-            multiplier: OnceLock::new(),
-            tables: Mutex::default(),
-            failed: OnceLock::new(),
-        };
-        let arch = Arch { major, minor };
-        Ok(Self { rank, arch, direct, shared: Arc::new(shared) })
+        let context = Context::of(card.ordinal).map_err(device)?;
+        let shared = Arc::new(Shared::new(Some(context), Arch { major, minor }));
+        Ok(Self { rank, card: Some(card.clone()), refuses: false, direct, shared })
+    }
+
+    /// The context of its card.
+    fn context(&self) -> Result<&Arc<Context>, Trouble> {
+        self.shared.context()
     }
 
     /// # Errors
@@ -131,8 +147,10 @@ impl Cuda {
             None => Arena::new(bytes),
         };
         let image = image.ok_or(RuntimeError::NoMemory { rank, bytes })?;
-        let buffer = Buffer::new(&self.shared.context, bytes as usize);
-        let free = || self.shared.context.free_memory().unwrap_or(0);
+        let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
+        let context = self.context().map_err(device)?;
+        let buffer = Buffer::new(context, bytes as usize);
+        let free = || context.free_memory().unwrap_or(0);
         let buffer = buffer.map_err(|_| RuntimeError::CardMemory { rank, bytes, free: free() })?;
         Ok(CardMemory { buffer, image, shared: Arc::clone(&self.shared) })
     }
@@ -150,54 +168,24 @@ impl Cuda {
         let mut tables = self.shared.tables();
         tables.scratch = tables.scratch.max(bytes);
     }
-
-    /// A kernel, to be launched as it says.
-    fn load(&self, kernel: &Kernel) -> Result<Loaded, Unprepared> {
-        let Kernel { grid, block, shared, .. } = *kernel;
-        let function = self.function(&kernel.source, kernel.entry, shared)?;
-        Ok(Loaded { function, grid, block, shared })
-    }
-
-    /// A kernel, compiled and loaded once.
-    fn function(
-        &self,
-        source: &str,
-        entry: &'static str,
-        shared: u32,
-    ) -> Result<Function, Unprepared> {
-        let context = &self.shared.context;
-        context.function((source, entry), || {
-            let binary =
-                compile(source, self.arch).map_err(|e| Unprepared::Device(e.to_string()))?;
-            let function =
-                Function::load(context, &binary, entry).and_then(|function| match shared {
-                    0 => Ok(function),
-                    bytes => function.allow_shared(bytes).map(|()| function),
-                });
-            function.map_err(|e| Unprepared::Device(format!("{e}{}", older_driver())))
-        })
-    }
-
-    fn describe(&self, product: &Product) -> Result<Described, Unprepared> {
-        let multiplier = self.shared.multiplier();
-        let described = multiplier.and_then(|multiplier| multiplier.describe(product));
-        described.map_err(|error| Unprepared::Device(error.to_string()))
-    }
-}
-
-/// What is said where the driver does not take what the compiler has made: that it is older.
-fn older_driver() -> String {
-    let ((driver, of_driver), (compiler, of_compiler)) = (driver::version(), compile::version());
-    if compiler <= driver {
-        return String::new();
-    }
-    format!(
-        "; the driver is for CUDA {driver}.{of_driver} and the compiler library of CUDA {compiler}.{of_compiler}: install a newer \
-         driver, or the compiler library of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver}`) in place of this one"
-    )
 }
 
 impl Shared {
+    fn new(context: Option<Arc<Context>>, arch: Arch) -> Self {
+        Self {
+            context,
+            arch,
+            wanted: Mutex::default(),
+            multiplier: OnceLock::new(),
+            tables: Mutex::default(),
+            failed: OnceLock::new(),
+        }
+    }
+
+    fn context(&self) -> Result<&Arc<Context>, Trouble> {
+        self.context.as_ref().ok_or_else(|| Trouble::told("there is no card".into()))
+    }
+
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -213,8 +201,12 @@ impl Shared {
         self.tables().known.get(call as usize).cloned()
     }
 
-    fn multiplier(&self) -> Result<&Multiplier, ProductError> {
-        let multiplier = self.multiplier.get_or_init(|| Multiplier::new(&self.context));
+    fn multiplier(&self) -> Result<&Multiplier, MultiplierError> {
+        let open = || {
+            let context = self.context().map_err(|e| MultiplierError::Unusable(e.to_string()))?;
+            Multiplier::new(context)
+        };
+        let multiplier = self.multiplier.get_or_init(open);
         multiplier.as_ref().map_err(Clone::clone)
     }
 

@@ -36,9 +36,7 @@ impl CardFill {
     ) -> Result<Self, String> {
         let call = fill(dtype, elements, identity(dtype, kind));
         match call.launches.as_slice() {
-            [Launch::Kernel(kernel)] => {
-                Ok(Self::Kernel(device.load(kernel).map_err(|error| error.to_string())?))
-            }
+            [Launch::Kernel(kernel)] => Ok(Self::Kernel(device.load(kernel))),
             _ => Ok(Self::Clear { bytes: elements * dtype.size() }),
         }
     }
@@ -65,9 +63,7 @@ impl CardMove {
         let (of, into) = (&from.extent, &to.extent);
         let call = copy_rectangle(dtype, of, &from_start, into, &to_start, &part.extent, combine);
         match call.launches.as_slice() {
-            [Launch::Kernel(kernel)] => {
-                Ok(Self::Kernel(device.load(kernel).map_err(|error| error.to_string())?))
-            }
+            [Launch::Kernel(kernel)] => Ok(Self::Kernel(device.load(kernel))),
             _ => Err("a rectangle that no kernel copies".into()),
         }
     }

@@ -1,31 +1,67 @@
-//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies.
+//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies. What is done where the library
+//! refuses a product, and which of its algorithms is taken, is a matter of `ways`.
 //!
 //! The library stores matrices column by column. A row-major result is the transpose of a column-major one, so both factors
 //! change places: out^T = b^T a^T.
 
 use std::ffi::c_void;
+use std::fmt;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::{Activation, Epilogue, Matrix, Product, Summed};
 
-use super::driver::{Buffer, Context, Queue};
+use super::driver::{Buffer, Context, Queue, Trouble};
 use super::library::{Library, NotFound};
 use crate::memory::ALIGNMENT;
 
 /// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
 const WORKSPACE: usize = 32 << 20;
+/// How many algorithms for a product the library is asked for.
+const ALGORITHMS: usize = 8;
 
-/// Why a product cannot be described or computed.
+/// The functions of the library that are called here.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "cublasLtCreate",
+    "cublasLtDestroy",
+    "cublasLtMatmul",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "cublasLtMatmulDescCreate",
+    "cublasLtMatmulDescDestroy",
+    "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatmulPreferenceCreate",
+    "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute",
+    "cublasLtMatrixLayoutCreate",
+    "cublasLtMatrixLayoutDestroy",
+    "cublasLtMatrixLayoutSetAttribute",
+];
+
+/// Why there is no library to multiply with.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(crate) enum ProductError {
+pub(super) enum MultiplierError {
     #[error(transparent)]
     NotFound(#[from] NotFound),
-    #[error("cuBLASLt refuses a product of {rows} x {inner} by {inner} x {columns}: {status}")]
-    Refused { rows: usize, inner: usize, columns: usize, status: String },
-    #[error("cuBLASLt: {0}")]
-    Library(String),
+    #[error("cuBLASLt cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// The library's word for why it does not compute a product, e.g. `CUBLAS_STATUS_NOT_SUPPORTED`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<result::CublasError> for Refusal {
+    fn from(error: result::CublasError) -> Self {
+        Self(format!("{:?}", error.0))
+    }
 }
 
 /// The library, opened for a device.
@@ -38,44 +74,52 @@ unsafe impl Send for Multiplier {}
 unsafe impl Sync for Multiplier {}
 
 impl Multiplier {
-    pub(super) fn new(context: &Context) -> Result<Self, ProductError> {
+    pub(super) fn new(context: &Context) -> Result<Self, MultiplierError> {
         Library::CublasLt.find()?;
-        context.enter().map_err(|trouble| ProductError::Library(trouble.to_string()))?;
+        context.enter().map_err(|trouble| MultiplierError::Unusable(trouble.to_string()))?;
         let handle = result::create_handle();
-        handle.map(Self).map_err(|error| ProductError::Library(format!("{:?}", error.0)))
+        handle.map(Self).map_err(|error| MultiplierError::Unusable(format!("{:?}", error.0)))
     }
 
     /// Memory to work in, for one stream.
-    pub(super) fn workspace(context: &Arc<Context>) -> Result<Buffer, ProductError> {
+    pub(super) fn workspace(context: &Arc<Context>) -> Result<Buffer, Trouble> {
         Buffer::new(context, WORKSPACE)
-            .map_err(|trouble| ProductError::Library(trouble.to_string()))
     }
 
-    /// Describes a product, and chooses how it is computed.
-    pub(super) fn describe(&self, product: &Product) -> Result<Described, ProductError> {
-        Described::new(self, product).map_err(|error| ProductError::Refused {
-            rows: product.rows,
-            inner: product.inner,
-            columns: product.columns,
-            status: format!("{:?}", error.0),
+    /// Describes a product, and asks how it may be computed.
+    pub(super) fn describe(&self, product: &Product) -> Result<Described, Refusal> {
+        Ok(Described::new(self, product)?)
+    }
+
+    /// Begins the products of a row by an algorithm on a stream, one after the other.
+    pub(super) fn multiply(
+        &self,
+        (described, algorithm): (&Described, usize),
+        bases: Factors,
+        queue: &Queue,
+        workspace: &Buffer,
+    ) -> Result<(), Refusal> {
+        if let (Some(vector), true) = (bases.vector, described.has_vector) {
+            described.product.set_vector(vector)?;
+        }
+        if let (Some(kept), true) = (bases.kept, described.has_kept) {
+            described.product.set_kept(kept)?;
+        }
+        let algorithm = &described.algorithms[algorithm];
+        described.starts.iter().try_for_each(|&[a, b, out]| {
+            let [a, b, out] = [bases.a + a as u64, bases.b + b as u64, bases.out + out as u64];
+            let places = Factors { a, b, out, ..bases };
+            self.multiply_one((described, algorithm), places, queue, workspace)
         })
     }
 
-    /// Begins a product on a stream.
-    pub(super) fn multiply(
+    fn multiply_one(
         &self,
-        described: &Described,
-        Factors { a, b, out, added, vector, kept }: Factors,
+        (described, algorithm): (&Described, &sys::cublasLtMatmulAlgo_t),
+        Factors { a, b, out, added, .. }: Factors,
         queue: &Queue,
         workspace: &Buffer,
-    ) -> Result<(), ProductError> {
-        let failed = |error: result::CublasError| ProductError::Library(format!("{:?}", error.0));
-        if let Some(vector) = vector {
-            described.product.set_vector(vector).map_err(failed)?;
-        }
-        if let Some(kept) = kept {
-            described.product.set_kept(kept).map_err(failed)?;
-        }
+    ) -> Result<(), Refusal> {
         let (alpha, beta) = (1.0f32, if added.is_some() { 1.0f32 } else { 0.0 });
         let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
         // SAFETY: the descriptions are kept; the addresses are of registers of the extents that they say; both numbers are read
@@ -94,13 +138,13 @@ impl Multiplier {
                 described.out.0,
                 out as *mut c_void,
                 described.out.0,
-                &described.algorithm,
+                algorithm,
                 workspace.address(0, WORKSPACE) as *mut c_void,
                 WORKSPACE,
                 queue.raw().cast(),
             )
         };
-        done.map_err(failed)
+        Ok(done?)
     }
 }
 
@@ -131,9 +175,14 @@ pub(super) struct Described {
     a: Layout,
     b: Layout,
     out: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// How it may be computed: what the library takes for the fastest first. One at least.
+    algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
     /// Where each row of products begins in both factors and the result, in bytes.
-    pub(super) starts: Vec<[usize; 3]>,
+    starts: Vec<[usize; 3]>,
+    /// Whether there is a summand for each column, or sums.
+    has_vector: bool,
+    /// Whether there is that of which a function is taken.
+    has_kept: bool,
 }
 
 // SAFETY: descriptions are plain data that nothing changes after they were made.
@@ -150,22 +199,59 @@ impl Described {
         let b = Layout::of(dtype, &product.b, [inner, columns], batch)?;
         let out = Layout::of(made, &product.out, [rows, columns], batch)?;
         let preference = Preference::new(alignments(product))?;
-        // SAFETY: all descriptions were made above.
-        let algorithm = unsafe {
-            result::get_matmul_algo_heuristic(
-                multiplier.0,
-                description.0,
-                b.0,
-                a.0,
-                out.0,
-                out.0,
-                preference.0,
-            )
-        };
+        let layouts = [&b, &a, &out, &out].map(|layout| layout.0);
+        let algorithms = algorithms(multiplier, &description, layouts, &preference)?;
         let sizes = sizes(product);
         let bytes = |start: &[usize; 3]| std::array::from_fn(|part| start[part] * sizes[part]);
         let starts = product.starts.iter().map(bytes).collect();
-        Ok(Self { product: description, a, b, out, algorithm: algorithm?.algo, starts })
+        let epilogue = &product.epilogue;
+        let has_vector = epilogue.bias.is_some() || epilogue.sums.is_some();
+        let has_kept = epilogue.kept.is_some();
+        Ok(Self { product: description, a, b, out, algorithms, starts, has_vector, has_kept })
+    }
+
+    /// How many algorithms there are.
+    pub(super) fn algorithms(&self) -> usize {
+        self.algorithms.len()
+    }
+}
+
+/// The algorithms that the library proposes for a product whose matrices have these layouts.
+fn algorithms(
+    multiplier: &Multiplier,
+    description: &Description,
+    [a, b, c, d]: [sys::cublasLtMatrixLayout_t; 4],
+    preference: &Preference,
+) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, result::CublasError> {
+    const NONE: MaybeUninit<sys::cublasLtMatmulHeuristicResult_t> = MaybeUninit::zeroed();
+    let (mut found, mut count) = ([NONE; ALGORITHMS], 0);
+    // SAFETY: all descriptions are there; there are as many places as are asked for.
+    unsafe {
+        sys::cublasLtMatmulAlgoGetHeuristic(
+            multiplier.0,
+            description.0,
+            a,
+            b,
+            c,
+            d,
+            preference.0,
+            ALGORITHMS as i32,
+            found[0].as_mut_ptr(),
+            &mut count,
+        )
+        .result()?;
+    }
+    let good = |found: &MaybeUninit<sys::cublasLtMatmulHeuristicResult_t>| {
+        // SAFETY: the library has filled it, or it is zeros, which is a value too.
+        let found = unsafe { found.assume_init_ref() };
+        let fits = found.workspaceSize <= WORKSPACE;
+        (fits && found.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS).then_some(found.algo)
+    };
+    let algorithms: Vec<_> =
+        found.iter().take(usize::try_from(count).unwrap_or(0)).filter_map(good).collect();
+    match algorithms.is_empty() {
+        true => Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)),
+        false => Ok(algorithms),
     }
 }
 

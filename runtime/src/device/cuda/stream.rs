@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Loaded, Mark, Pinned, Queue, Recording, Trouble};
+use super::driver::{Buffer, Loaded, Pinned, Queue, Recording, Trouble};
 use super::ended::Ended;
 use super::known::found;
+use super::mark::Mark;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};
-use super::product::{Described, Factors, Multiplier};
+use super::product::{Described, Factors, Multiplier, Refusal};
 use super::{Cuda, Shared};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
@@ -70,9 +71,21 @@ pub(crate) struct Event(pub(super) cudarc::driver::sys::CUevent);
 // SAFETY: events may be waited for from any thread.
 unsafe impl Send for Event {}
 
+/// Two events between which launches stand whose time is taken.
+#[derive(Debug)]
+pub(crate) struct Stopwatch([Mark; 2]);
+
+impl Stopwatch {
+    /// The time between both, which have come.
+    pub(crate) fn elapsed(&self) -> Result<Duration, Cause> {
+        let [begun, ended] = &self.0;
+        Ok(begun.until(ended)?)
+    }
+}
+
 impl Stream {
     pub(super) fn new(device: &Cuda, seed: u64, ended: Ended) -> Result<Self, Trouble> {
-        let context = &device.shared.context;
+        let context = device.context()?;
         let account = Buffer::new(context, NOW + FAULT)?;
         account.write(0, &[0; NOW + FAULT])?;
         Ok(Self {
@@ -150,21 +163,19 @@ impl Stream {
         Ok(self.queue.launch(kernel, &mut self.pointers)?)
     }
 
-    /// Begins the products of a row after the other, whose first matrices stand at these addresses.
-    pub(super) fn multiply(&mut self, described: &Described, bases: Factors) -> Result<(), Cause> {
-        let failed = |error: super::product::ProductError| Cause::Device(error.to_string());
-        let multiplier = self.shared.multiplier().map_err(failed)?;
+    /// Begins a product by one of the library's algorithms, unless the library refuses that.
+    pub(super) fn multiply(
+        &mut self,
+        multiplier: &Multiplier,
+        way: (&Described, usize),
+        bases: Factors,
+    ) -> Result<Result<(), Refusal>, Cause> {
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
-            None => Multiplier::workspace(self.queue.context()).map_err(failed)?,
+            None => Multiplier::workspace(self.queue.context())?,
         };
         let workspace = self.workspace.insert(workspace);
-        for &[a, b, out] in &described.starts {
-            let [a, b, out] = [bases.a + a as u64, bases.b + b as u64, bases.out + out as u64];
-            let places = Factors { a, b, out, ..bases };
-            multiplier.multiply(described, places, &self.queue, workspace).map_err(failed)?;
-        }
-        Ok(())
+        Ok(multiplier.multiply(way, bases, &self.queue, workspace))
     }
 
     pub(crate) fn scratch_address(&self, byte: usize) -> u64 {
@@ -314,6 +325,22 @@ impl Stream {
         if let Err(trouble) = self.queue.wait(event.0) {
             self.failed.get_or_insert(trouble);
         }
+    }
+
+    /// A stopwatch of this stream.
+    pub(crate) fn stopwatch(&self) -> Result<Stopwatch, Cause> {
+        let context = self.queue.context();
+        Ok(Stopwatch([Mark::timed(context)?, Mark::timed(context)?]))
+    }
+
+    /// Has a stopwatch begin behind all launches so far.
+    pub(crate) fn begin(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
+        Ok(self.queue.record(&watch.0[0])?)
+    }
+
+    /// Has it end behind all launches so far.
+    pub(crate) fn end(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
+        Ok(self.queue.record(&watch.0[1])?)
     }
 
     /// Waits until all launches have ended.

@@ -59,7 +59,9 @@ fn run(plan: &Plan) {
     let x: Vec<f32> = (0..8).map(|i| i as f32).collect();
     let x = HostTensor::from_f32([4, 2], &x).expect("eight");
     let nothing = || HostTensor::zeros(DType::F32, [4, 2]);
-    let step = |index| StepState::new(index, vec![x.clone()], vec![nothing()], workers.len());
+    let step = |index| {
+        StepState::new(index, vec![x.clone()], (vec![nothing()], [true].into()), workers.len())
+    };
     let steps: Vec<Arc<StepState>> = (0..STEPS).map(|index| Arc::new(step(index))).collect();
     let mut threads = Vec::new();
     for (worker, jobs) in workers {

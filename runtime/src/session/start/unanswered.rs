@@ -33,7 +33,7 @@ fn a_peer_that_never_answers_is_named() {
     let edges = Sockets::of(&plan, &[0, 1]).edges(None);
     let mut variables = Variables::of(&plan).expect("there are none");
     let x = HostTensor::zeros(DType::F32, [6]);
-    let step = Arc::new(StepState::new(0, vec![x.clone()], vec![x], 2));
+    let step = Arc::new(StepState::new(0, vec![x.clone()], (vec![x], [true].into()), 2));
     let mut threads = Vec::new();
     for rank in 0..2 {
         let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)

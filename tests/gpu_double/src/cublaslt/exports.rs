@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use super::descriptors::{Layout, MatmulDescriptor, Preference, find};
 use super::heuristic::{Algorithm, Choice, Pointers, choose, choose_for};
+use super::offer::Offer;
 use super::problem::Problem;
 use super::product::{Product, Scalars, Workspace};
 use super::types::{Refusal, Status, Vector, invalid, unsupported};
@@ -76,12 +77,19 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     // SAFETY: the caller's promise.
     let choices = unsafe {
         described(handle, descriptor, [a, b, c, d])
-            .and_then(|(descriptor, problem)| choose(&problem, descriptor, preferred(preference)?))
+            .and_then(|(descriptor, problem)| {
+                let choices = choose(&problem, descriptor, preferred(preference)?)?;
+                Ok((choices, Offer::get().unsupported.has(&problem, 0)))
+            })
     };
-    let choices = match choices {
+    let (choices, unsupported) = match choices {
         Ok(choices) => choices,
         Err(refusal) => return refused(HEURISTIC, refusal),
     };
+    if choices.is_empty() || unsupported {
+        // As a test asks for it: nothing is wrong.
+        return Status::NotSupported as i32;
+    }
     let count = choices.len().min(requested as usize);
     for (place, choice) in choices.into_iter().take(count).enumerate() {
         // SAFETY: the array has room for what was requested.
@@ -136,6 +144,12 @@ pub unsafe extern "C" fn cublasLtMatmul(
             },
         )
     };
+    if let Ok(product) = &product
+        && Offer::get().failing.has(&product.problem, product.algorithm)
+    {
+        // As a test asks for it: nothing is wrong.
+        return Status::NotSupported as i32;
+    }
     // SAFETY: the caller's promise; a handle was checked where there is a product.
     match product.and_then(|product| unsafe { launch(&*handle, product, stream) }) {
         Ok(()) => Status::Success as i32,
@@ -156,7 +170,8 @@ fn product(
     let used = algorithm.check(&problem, pointers)?;
     let workspace =
         Workspace { address: pointers.workspace, used, given: pointers.workspace_bytes };
-    Ok(Product { problem, operands: pointers.operands, scalars, workspace })
+    let algorithm = algorithm.number();
+    Ok(Product { problem, operands: pointers.operands, scalars, workspace, algorithm })
 }
 
 fn check_pointers(problem: &Problem, pointers: &Pointers, scalars: Scalars) -> Result<(), Refusal> {

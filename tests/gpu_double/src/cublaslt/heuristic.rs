@@ -1,12 +1,13 @@
 //! Which algorithm computes a product, and what it asks for.
 //!
-//! The double has one way to compute. What it hands out are two algorithms of the same numbers: one that wants
-//! a workspace, where the preference allows any, and one that wants none. Either holds to what was told when
-//! it was chosen: the problem, how pointers are aligned, how large the workspace is.
+//! What the double hands out are two algorithms: one that wants a workspace, where the preference allows any, and one that wants none; or
+//! as many as a test asks for ([`super::offer`]). Each adds up in an order of its own, so that another algorithm may give other bits, and
+//! holds to what was told when it was chosen: the problem, how pointers are aligned, how large the workspace is.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::descriptors::{MatmulDescriptor, Preference};
+use super::offer::Offer;
 use super::problem::Problem;
 use super::types::{Refusal, invalid, unsupported};
 
@@ -19,7 +20,9 @@ pub struct Algorithm {
     workspace: u64,
     /// Of A, B, C, D, the bias and the aux buffer: bytes, each a power of two.
     alignments: [u32; 6],
-    reserved: [u64; 2],
+    /// Which of those that were handed out, from 0.
+    number: u64,
+    reserved: u64,
 }
 
 /// `cublasLtMatmulHeuristicResult_t`.
@@ -70,17 +73,17 @@ pub fn choose(
     let alignments =
         [a, b, c, d, alignment(descriptor.bias_pointer), alignment(descriptor.aux_pointer)];
     let wish = wish(problem, preference.max_workspace);
-    let mut choices = vec![choice(problem, alignments, 0)];
-    if wish > 0 {
-        choices.insert(0, choice(problem, alignments, wish));
-    }
-    Ok(choices)
+    let count = Offer::get().algorithms.unwrap_or(if wish > 0 { 2 } else { 1 });
+    // Every other wants a workspace.
+    let workspace = |number| if number % 2 == 0 { wish } else { 0 };
+    let choices = (0..count as u64).map(|n| choice(problem, alignments, workspace(n), n));
+    Ok(choices.collect())
 }
 
 /// The algorithm for a product whose caller did not ask for one: what the pointers and the workspace allow.
 pub fn choose_for(problem: &Problem, pointers: &Pointers) -> Algorithm {
     let wish = wish(problem, pointers.workspace_bytes as u64);
-    choice(problem, pointers.operands.map(alignment), wish).algorithm
+    choice(problem, pointers.operands.map(alignment), wish, 0).algorithm
 }
 
 /// Sums of D in f32, as a split of k wants them, in whole units of 256 bytes, as far as allowed.
@@ -89,9 +92,10 @@ fn wish(problem: &Problem, most: u64) -> u64 {
     sums.next_multiple_of(256).min(most / 256 * 256)
 }
 
-fn choice(problem: &Problem, alignments: [u32; 6], workspace: u64) -> Choice {
+fn choice(problem: &Problem, alignments: [u32; 6], workspace: u64, number: u64) -> Choice {
+    let (magic, problem_hash) = (MAGIC, hash(problem));
     let algorithm =
-        Algorithm { magic: MAGIC, problem: hash(problem), workspace, alignments, reserved: [0; 2] };
+        Algorithm { magic, problem: problem_hash, workspace, alignments, number, reserved: 0 };
     let waves = (problem.batch * problem.m.div_ceil(128) * problem.n.div_ceil(128)) as f32 / 132.0;
     Choice { algorithm, workspace: workspace as usize, state: 0, waves, reserved: [0; 4] }
 }
@@ -108,6 +112,11 @@ fn hash(problem: &Problem) -> u64 {
 }
 
 impl Algorithm {
+    /// Which of those that were handed out it is, from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether this algorithm computes a product at these pointers; gives the bytes of workspace it will write.
     pub fn check(&self, problem: &Problem, pointers: &Pointers) -> Result<usize, Refusal> {
         if self.magic != MAGIC {

@@ -5,6 +5,7 @@
 //! workspace, which gets a pattern that no result may come from.
 
 use super::epilogue::finish;
+use super::offer::Offer;
 use super::problem::{Matrix, Problem};
 use super::types::{Element, Order, PointerMode, Vector};
 use crate::work::{Access, Poll, Work};
@@ -20,6 +21,8 @@ pub struct Product {
     pub scalars: Scalars,
     /// Address and bytes of the workspace that the algorithm writes, and all bytes that it may.
     pub workspace: Workspace,
+    /// Which of the algorithms that were handed out.
+    pub algorithm: u64,
 }
 
 /// Alpha and beta, or where they are.
@@ -49,6 +52,13 @@ impl Work for Product {
 
     fn accounted(&self) -> Option<String> {
         Some(self.problem.epilogue.name())
+    }
+
+    /// As a card of 100 TFLOP/s, and a quarter more for each place between the algorithm and the fastest.
+    fn nanoseconds(&self) -> u64 {
+        let Problem { m, n, k, batch, .. } = self.problem;
+        let least = (batch * m * n * k) as u64 / 50_000 + 1000;
+        least + least * self.algorithm.abs_diff(Offer::get().fastest as u64) / 4
     }
 
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll {
@@ -118,7 +128,7 @@ impl Product {
         let rounded = |values: &[f32]| -> Vec<f32> {
             values.iter().map(|&value| problem.compute.round(value)).collect()
         };
-        let mut sums = multiply(&rounded(&a), &rounded(&b), problem);
+        let mut sums = multiply(&rounded(&a), &rounded(&b), problem, block(self.algorithm));
         sums.iter_mut().for_each(|sum| *sum *= alpha);
         if beta != 0.0 {
             let c = oriented(self.load(memory, 2, index, "C")?, &problem.c, false);
@@ -304,16 +314,18 @@ fn line_sums(lines: &[f32], inner: usize) -> Vec<f32> {
     lines.chunks_exact(inner).map(|line| line.iter().sum()).collect()
 }
 
-/// Terms of k that are summed before they are added to what other terms gave.
-const BLOCK: usize = 256;
+/// Terms of k that an algorithm sums before they are added to what other terms gave.
+fn block(algorithm: u64) -> usize {
+    if algorithm == 0 { 256 } else { 32 >> algorithm.min(4) }
+}
 
 /// Products of the columns of op(A), of m elements, with op(B)'s, of k: columns of m sums.
-fn multiply(a: &[f32], b: &[f32], problem: &Problem) -> Vec<f32> {
+fn multiply(a: &[f32], b: &[f32], problem: &Problem, block: usize) -> Vec<f32> {
     let (m, k) = (problem.m, problem.k);
     let mut sums = vec![0.0; m * problem.n];
     let mut part = vec![0.0; m];
-    for first in (0..k).step_by(BLOCK) {
-        let terms = first..k.min(first + BLOCK);
+    for first in (0..k).step_by(block) {
+        let terms = first..k.min(first + block);
         let a = &a[terms.start * m..terms.end * m];
         for (column, b) in sums.chunks_exact_mut(m).zip(b.chunks_exact(k)) {
             part.fill(0.0);

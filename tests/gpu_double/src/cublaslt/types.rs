@@ -218,6 +218,10 @@ pub enum Vector {
 }
 
 impl Epilogue {
+    /// Nothing is done.
+    pub const NONE: Epilogue =
+        Epilogue { function: Function::Identity, vector: Vector::None, aux: false };
+
     /// The epilogue of a number of `cublasLtEpilogue_t`.
     pub fn of(number: u32) -> Result<Epilogue, Refusal> {
         use Function::*;

@@ -15,7 +15,7 @@ pub(super) struct Event {
     pub place: Option<Place>,
     /// Or where in a capture it was recorded: number of the capture, and what came before there.
     pub captured: Option<(u64, Clock)>,
-    /// Modelled time at which it was reached, if it measures times.
+    /// Modelled time of its stream at which it was reached, if it measures times.
     pub reached: Option<u64>,
     pub timed: bool,
 }
@@ -71,7 +71,8 @@ impl Machine {
         Ok(event.place.iter().cloned().collect())
     }
 
-    /// Milliseconds of modelled time between two events that were reached.
+    /// Milliseconds of modelled time between two events that were reached. Each stream has a time of its own, so what other streams
+    /// do meanwhile does not change it.
     pub fn elapsed(&self, from: u64, to: u64) -> Result<f32, Code> {
         let (from, to) = (self.event(from)?, self.event(to)?);
         if !from.timed || !to.timed || from.place.is_none() || to.place.is_none() {
@@ -85,7 +86,7 @@ impl Machine {
 
     /// Notes that a stream has come to an event, unless it was recorded anew meanwhile.
     pub(super) fn reach(&mut self, event: u64, stream: u32, tick: u32) {
-        let now = self.now;
+        let now = self.streams[stream as usize].time;
         if let Some(event) = self.events.get_mut(&event)
             && event.place.as_ref().is_some_and(|at| (at.stream, at.tick) == (stream, tick))
         {

@@ -117,7 +117,7 @@ impl Machine {
 
     /// Whether the operation was done; one that waits for others goes back to its place.
     fn attempt(&mut self, stream: u32, mut operation: Operation) -> bool {
-        self.now += 2000;
+        self.streams[stream as usize].time += 2000;
         match self.execute(stream, &mut operation) {
             Outcome::Done => self.finish(stream, operation.tick),
             Outcome::NotYet => {
@@ -163,6 +163,7 @@ impl Machine {
                 let mut memory = self.access(number, &operation.clock, Some(device));
                 match work.poll(&mut memory) {
                     Poll::Done => {
+                        self.streams[stream as usize].time += work.nanoseconds();
                         let name = work.accounted();
                         name.into_iter().for_each(|name| write(&self.settings, &name));
                         Outcome::Done
@@ -176,7 +177,7 @@ impl Machine {
                 let mut memory = self.access(number, &operation.clock, Some(device));
                 match kernel::run(launch, &mut memory, seed) {
                     Ok(stats) => {
-                        self.now += stats.instructions / 100;
+                        self.streams[stream as usize].time += stats.instructions / 100;
                         account(&self.settings, launch, &stats);
                         Outcome::Done
                     }

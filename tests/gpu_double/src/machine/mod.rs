@@ -54,8 +54,6 @@ pub struct Machine {
     host: Clock,
     fault: Option<Code>,
     random: u64,
-    /// Modelled time in nanoseconds, of which events tell the differences.
-    now: u64,
 }
 
 struct Shared {
@@ -162,7 +160,6 @@ impl Machine {
             handles: 0,
             host: Clock::default(),
             fault: None,
-            now: 0,
         }
     }
 

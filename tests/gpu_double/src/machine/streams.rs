@@ -30,6 +30,8 @@ pub(super) struct Stream {
     /// Appended so far, and done.
     pub tick: u32,
     pub done: u32,
+    /// Modelled nanoseconds of all that it has done.
+    pub time: u64,
     pub queue: VecDeque<Operation>,
     /// What comes before the next operation.
     pub clock: Clock,
@@ -46,6 +48,7 @@ impl Stream {
             blocking,
             tick: 0,
             done: 0,
+            time: 0,
             queue: VecDeque::new(),
             clock: Clock::default(),
             waits: Vec::new(),

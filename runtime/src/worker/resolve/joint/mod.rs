@@ -27,8 +27,10 @@ impl Resolver<'_> {
         for stream in 0..orders.len() {
             for run in runs(self.program, orders, stream, &moved, joins) {
                 for members in self.alike(&run)? {
-                    works.insert(members[0].0, Work::Kernel(self.join(&members)?));
-                    works.extend(members[1..].iter().map(|&(actor, _)| (actor, Work::Joined)));
+                    let launched = members[0].0;
+                    works.insert(launched, Work::Kernel(self.join(&members)?));
+                    let others = members[1..].iter();
+                    works.extend(others.map(|&(actor, _)| (actor, Work::Joined(launched))));
                 }
             }
         }

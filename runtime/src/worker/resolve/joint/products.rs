@@ -190,7 +190,8 @@ impl<'a, 'b> Products<'a, 'b> {
         let [launched, other] = pair.launched();
         self.pairs.take(pair, along);
         self.works.insert(launched, Work::Kernel(launch));
-        self.works.extend([other].into_iter().chain(along).map(|actor| (actor, Work::Joined)));
+        let others = [other].into_iter().chain(along);
+        self.works.extend(others.map(|actor| (actor, Work::Joined(launched))));
     }
 
     /// The launch of a product and a chain, which is the reader's or a longer one and fills these registers.

@@ -1,0 +1,41 @@
+//! Which outputs a graph gives.
+//!
+//! An output is held to the end of its step and copied to the host, in the element type of the model. Of a training that is seldom of use: the
+//! scores of a language model are its largest tensor. So they are outputs only where somebody asks for them.
+
+use graphc_ir::graph::Graph;
+use graphc_ir::plan::CompileOptions;
+
+use super::LOSS;
+use super::pins::fits;
+use crate::passes::error::PassError;
+
+/// The graph with the outputs that are asked for; `own` are those that its author named, the others the compiler has made.
+///
+/// # Errors
+/// The first pattern that fits no output.
+pub(super) fn keep_fetched(
+    graph: Graph,
+    own: &[String],
+    options: &CompileOptions,
+) -> Result<Graph, PassError> {
+    let names = || graph.outputs.iter().map(|output| output.name.as_str());
+    if let Some(pattern) =
+        options.fetch.iter().find(|pattern| !names().any(|name| fits(pattern, name)))
+    {
+        let outputs = names().map(str::to_owned).collect();
+        return Err(PassError::OutputUnknown { pattern: pattern.clone(), outputs });
+    }
+    let trains_on_loss = options.loss.is_some() && options.differentiates();
+    if options.fetch.is_empty() && !trains_on_loss {
+        return Ok(graph);
+    }
+    let is_kept = |name: &str| {
+        name == LOSS
+            || !own.iter().any(|own| own == name)
+            || options.fetch.iter().any(|pattern| fits(pattern, name))
+    };
+    let mut graph = graph;
+    graph.outputs.retain(|output| is_kept(&output.name));
+    Ok(graph)
+}

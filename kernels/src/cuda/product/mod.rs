@@ -1,0 +1,240 @@
+//! Matrix products, which a library multiplies, or kernels of [`own`] where there is none.
+//!
+//! Dims of a batch that follow each other in all matrices are one, and rows that one matrix on the right multiplies are rows of one
+//! product. Of the dims that are left the longest is the batch of the library's call; each index of the others is a call of its own.
+
+mod own;
+
+use graphc_ir::ops::MatMul;
+
+use super::Shard;
+use super::call::{Call, Epilogue, Launch, Matrix, Operands, Place, Product, Slot};
+use super::source::{Source, broadcast_strides};
+use crate::error::KernelError;
+
+pub use own::{own_product, product_end};
+
+/// One op.
+pub(super) fn matmul(
+    op: &MatMul,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let ([a, b], [out]) = (operands, results) else {
+        return Err(KernelError::call("matmul", "takes two operands and gives one result"));
+    };
+    let product = product(op, a, b, out)?;
+    if out.elements() == 0 {
+        return Ok(Call::nothing());
+    }
+    if product.inner == 0 {
+        let bytes = out.elements() * out.dtype().size();
+        let place = product.operands.out;
+        return Ok(Call::of(vec![Launch::Clear { place, bytes }]));
+    }
+    if !out.dtype().is_float() {
+        return Ok(Call::of(integers(&product)));
+    }
+    Ok(Call::of(vec![Launch::Product(product)]))
+}
+
+pub(super) fn product(
+    op: &MatMul,
+    a: &Shard,
+    b: &Shard,
+    out: &Shard,
+) -> Result<Product, KernelError> {
+    let misfit = || {
+        let reason = format!("{:?} and {:?} do not give {:?}", a.shape(), b.shape(), out.shape());
+        KernelError::call("matmul", reason)
+    };
+    if a.shape().len() < 2 || b.shape().len() < 2 || out.shape().len() < 2 {
+        return Err(misfit());
+    }
+    let ((a_batch, a_last), (b_batch, b_last)) = (split(a.shape()), split(b.shape()));
+    let (out_batch, out_last) = split(out.shape());
+    let [mut rows, inner] = turned(a_last, op.transpose_a);
+    let [inner_b, columns] = turned(b_last, op.transpose_b);
+    if inner != inner_b || out_last != [rows, columns] {
+        return Err(misfit());
+    }
+    let matrix = |by_columns, [_, leading]: [usize; 2]| Matrix { by_columns, leading, stride: 0 };
+    let (mut one, mut two) = (matrix(op.transpose_a, a_last), matrix(op.transpose_b, b_last));
+    let mut three = matrix(false, out_last);
+    let strides = |own: &[usize], size: usize| {
+        let strides = broadcast_strides(own, out_batch).ok_or_else(misfit)?;
+        Ok(strides.into_iter().map(|stride| stride * size).collect::<Vec<_>>())
+    };
+    let (of_a, of_b) = (strides(a_batch, rows * inner)?, strides(b_batch, inner * columns)?);
+    let of_out = strides(out_batch, rows * columns)?;
+    let dims = out_batch.iter().zip(of_a).zip(of_b.into_iter().zip(of_out));
+    let dims = dims.map(|((&extent, a), (b, out))| Dim { extent, strides: [a, b, out] });
+    let mut dims = joined(dims);
+    // One matrix on the right: all rows on the left make one product.
+    if !op.transpose_a
+        && let Some(last) =
+            dims.pop_if(|last| last.strides == [rows * inner, 0, rows * columns])
+    {
+        rows *= last.extent;
+    }
+    let longest = (0..dims.len()).max_by_key(|&dim| dims[dim].extent);
+    let row = longest.map(|dim| dims.remove(dim));
+    let batch = row.map_or(1, |row| row.extent);
+    [one.stride, two.stride, three.stride] = row.map_or([0; 3], |row| row.strides);
+    let starts = starts(&dims);
+    let operands = Operands {
+        dtype: out.dtype(),
+        made: out.dtype(),
+        a: Place::Slot(Slot::Operand(0)),
+        b: Place::Slot(Slot::Operand(1)),
+        out: Place::Slot(Slot::Result(0)),
+    };
+    let epilogue = Epilogue::default();
+    Ok(Product {
+        rows,
+        inner,
+        columns,
+        a: one,
+        b: two,
+        out: three,
+        batch,
+        starts,
+        operands,
+        epilogue,
+    })
+}
+
+/// Products of integers, which wrap around: a thread per element.
+fn integers(product: &Product) -> Vec<Launch> {
+    let stride = |matrix: &Matrix| match matrix.by_columns {
+        true => (1, matrix.leading),
+        false => (matrix.leading, 1),
+    };
+    let ((a_row, a_inner), (b_inner, b_column)) = (stride(&product.a), stride(&product.b));
+    let elements = product.rows * product.columns * product.batch;
+    let launch = |start: &[usize; 3]| {
+        let source = Source::new(include_str!("../cu/integer_product.cu"))
+            .element("T", product.operands.dtype)
+            .define("ROWS", product.rows)
+            .define("INNER", product.inner)
+            .define("COLUMNS", product.columns)
+            .define("ELEMENTS", elements)
+            .define(
+                "A(m, r, k)",
+                format!(
+                    "{} + (m) * {}ull + (r) * {a_row}ull + (k) * {a_inner}ull",
+                    start[0], product.a.stride
+                ),
+            )
+            .define(
+                "B(m, k, c)",
+                format!(
+                    "{} + (m) * {}ull + (k) * {b_inner}ull + (c) * {b_column}ull",
+                    start[1], product.b.stride
+                ),
+            )
+            .define("START", format!("{}ull", start[2]))
+            .define("STRIDE", format!("{}ull", product.out.stride));
+        let arguments = [product.operands.a, product.operands.b, product.operands.out];
+        let arguments = arguments.map(super::Argument::Address).to_vec();
+        Launch::kernel(source, "integer_product", elements.div_ceil(256), 256, arguments)
+    };
+    product.starts.iter().map(launch).collect()
+}
+
+fn split(shape: &[usize]) -> (&[usize], [usize; 2]) {
+    let (batch, last) = shape.split_at(shape.len() - 2);
+    (batch, [last[0], last[1]])
+}
+
+fn turned([rows, columns]: [usize; 2], transposed: bool) -> [usize; 2] {
+    if transposed { [columns, rows] } else { [rows, columns] }
+}
+
+/// A dim of a batch: how many products, and how many elements apart the matrices of both factors and of the result are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Dim {
+    extent: usize,
+    strides: [usize; 3],
+}
+
+/// The same dims, outer ones first, of which those are one that follow each other in all matrices.
+fn joined(dims: impl Iterator<Item = Dim>) -> Vec<Dim> {
+    let mut joined: Vec<Dim> = Vec::new();
+    for dim in dims.filter(|dim| dim.extent != 1) {
+        match joined.last_mut() {
+            Some(outer) if outer.strides == dim.strides.map(|stride| stride * dim.extent) => {
+                *outer = Dim { extent: outer.extent * dim.extent, ..dim };
+            }
+            _ => joined.push(dim),
+        }
+    }
+    joined
+}
+
+/// Where the matrices begin at each index of these dims.
+fn starts(dims: &[Dim]) -> Vec<[usize; 3]> {
+    dims.iter().fold(vec![[0; 3]], |starts, dim| {
+        let of = |start: [usize; 3]| {
+            let at = move |index| std::array::from_fn(|part| start[part] + index * dim.strides[part]);
+            (0..dim.extent).map(at)
+        };
+        starts.into_iter().flat_map(of).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::types::{DType, TensorType};
+
+    use super::*;
+
+    /// Extents of the product of factors of these shapes: rows, the inner extent, columns; how many are in a row, and how many rows.
+    fn extents(op: MatMul, a: &[usize], b: &[usize], out: &[usize]) -> [usize; 5] {
+        let shard = |shape: &[usize]| Shard::whole(TensorType::new(DType::BF16, shape));
+        let made = product(&op, &shard(a), &shard(b), &shard(out)).expect("a product");
+        [made.rows, made.inner, made.columns, made.batch, made.starts.len()]
+    }
+
+    const PLAIN: MatMul = MatMul { transpose_a: false, transpose_b: false };
+
+    #[test]
+    fn rows_of_all_samples_are_rows_of_one_product() {
+        let one = [8192, 768, 2304, 1, 1];
+        assert_eq!(extents(PLAIN, &[8, 1024, 768], &[768, 2304], &[8, 1024, 2304]), one);
+        assert_eq!(extents(PLAIN, &[8, 1024, 768], &[1, 768, 2304], &[8, 1024, 2304]), one);
+        let turned = MatMul { transpose_b: true, ..PLAIN };
+        assert_eq!(extents(turned, &[2, 4, 1024, 768], &[2304, 768], &[2, 4, 1024, 2304]), one);
+        // Samples and heads that share a factor: its rows are those of all heads.
+        let grouped = extents(PLAIN, &[2, 3, 4, 5, 7], &[2, 3, 1, 7, 9], &[2, 3, 4, 5, 9]);
+        assert_eq!(grouped, [20, 7, 9, 6, 1]);
+    }
+
+    #[test]
+    fn dims_that_follow_each_other_are_one_batch() {
+        assert_eq!(
+            extents(PLAIN, &[8, 12, 64, 32], &[8, 12, 32, 64], &[8, 12, 64, 64]),
+            [64, 32, 64, 96, 1]
+        );
+        // The columns of a transposed first factor are not those of one matrix.
+        let turned = MatMul { transpose_a: true, ..PLAIN };
+        assert_eq!(
+            extents(turned, &[4, 3, 32, 64], &[32, 16], &[4, 3, 64, 16]),
+            [64, 32, 16, 12, 1]
+        );
+    }
+
+    /// Where both factors repeat along other dims the longest is the batch, however it lies.
+    #[test]
+    fn the_longest_dim_is_the_batch() {
+        assert_eq!(
+            extents(PLAIN, &[7, 1, 5, 4], &[1, 3, 4, 6], &[7, 3, 5, 6]),
+            [5, 4, 6, 7, 3]
+        );
+        let shard = |shape: &[usize]| Shard::whole(TensorType::new(DType::F32, shape));
+        let [a, b, out] = [&[7, 1, 5, 4][..], &[1, 3, 4, 6], &[7, 3, 5, 6]].map(shard);
+        let made = product(&PLAIN, &a, &b, &out).expect("a product");
+        assert_eq!([made.a.stride, made.b.stride, made.out.stride], [20, 0, 90]);
+        assert_eq!(made.starts, [[0, 0, 0], [0, 24, 30], [0, 48, 60]]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Products by kernels of graphc's own, for where no library computes them: a whole product ([`own_product`]), or what becomes of sums
+//! that a library has left in the result ([`product_end`]).
+//!
+//! A block sums a tile of the result over tiles of both factors in shared memory; halves are multiplied by the tensor cores. The order of
+//! a sum follows from the inner extent alone.
+
+use graphc_ir::types::DType;
+
+use super::super::call::{Activation, Argument, Epilogue, Launch, Matrix, Product, Summed};
+use super::super::source::{Source, width};
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Blocks that keep the multiprocessors of a large card busy.
+const BLOCKS: usize = 132;
+
+/// The launches of a product of floating-point numbers and of its epilogue.
+pub fn own_product(product: &Product) -> Vec<Launch> {
+    let tiles = product.starts.iter().map(|start| tiles(product, *start));
+    tiles.chain(sums(product)).collect()
+}
+
+/// The launches behind a product that was made [without its epilogue](Product::without_epilogue), of which there is one matrix. The
+/// result is then rounded before they read it.
+pub fn product_end(product: &Product) -> Vec<Launch> {
+    end(product).into_iter().chain(sums(product)).collect()
+}
+
+impl Product {
+    /// The same product as far as libraries compute it without an epilogue: with the summand of the result's shape alone.
+    pub fn without_epilogue(&self) -> Self {
+        let epilogue = Epilogue { added: self.epilogue.added, ..Epilogue::default() };
+        Self { epilogue, ..self.clone() }
+    }
+
+    /// Elements of a factor or of the result that are read or written at once: a divisor of their distances, of the `extent` along
+    /// which they follow each other, and of where the matrices begin.
+    fn width(&self, part: usize, dtype: DType, matrix: &Matrix, extent: usize) -> usize {
+        let starts = self.starts.iter().map(|start| start[part]);
+        width(dtype.size(), starts.chain([matrix.leading, matrix.stride, extent]))
+    }
+}
+
+/// The products of a row that begin at `start`, with their ends.
+fn tiles(product: &Product, start: [usize; 3]) -> Launch {
+    let Product { rows, inner, columns, batch, .. } = *product;
+    let blocks = |tile: usize| rows.div_ceil(tile) * columns.div_ceil(tile) * batch;
+    let large = rows.min(columns) > 64 && blocks(128) >= BLOCKS;
+    let tile = if large { 128 } else { 64 };
+    let operands = product.operands;
+    let floats = operands.dtype == DType::F32;
+    let body = match floats {
+        true => include_str!("../cu/product_floats.cu"),
+        false => include_str!("../cu/product_halves.cu"),
+    };
+    // The elements of a line follow each other in rows of the first factor, and in columns of the second.
+    let (a_along, b_along) = (!product.a.by_columns, product.b.by_columns);
+    let a_width =
+        product.width(0, operands.dtype, &product.a, if a_along { inner } else { rows });
+    let b_width =
+        product.width(1, operands.dtype, &product.b, if b_along { inner } else { columns });
+    let head = if floats { "" } else { include_str!("../cu/tensor_cores.cuh") };
+    let source = ending(product, &product.epilogue, head)
+        .followed_by(include_str!("../cu/product_tiles.cuh"))
+        .followed_by(body)
+        .element("T", operands.dtype)
+        .define("ROWS", rows)
+        .define("INNER", inner)
+        .define("COLUMNS", columns)
+        .define("TILE", tile)
+        .define("TILE_K", if floats { 16 } else { 32 })
+        .define("OUT_WIDTH", product.width(2, operands.made, &product.out, columns));
+    let source = factor(source, "A", &product.a, a_along, a_width);
+    let source = factor(source, "B", &product.b, b_along, b_width);
+    let source = distances(source, "OUT", &product.out);
+    let mut arguments = vec![operands.a, operands.b, operands.out];
+    let Epilogue { added, bias, kept, .. } = product.epilogue;
+    arguments.extend([added, bias, kept].map(|place| place.unwrap_or(operands.out)));
+    let mut arguments: Vec<Argument> = arguments.into_iter().map(Argument::Address).collect();
+    let halves = |start: usize| [start as u32, (start as u64 >> 32) as u32];
+    arguments.extend(start.into_iter().flat_map(halves).map(Argument::Constant));
+    Launch::kernel(source, "product_tiles", blocks(tile), THREADS, arguments)
+}
+
+fn factor(source: Source, name: &str, matrix: &Matrix, along: bool, width: usize) -> Source {
+    distances(source, name, matrix)
+        .flag(&format!("{name}_ALONG_K"), along)
+        .define(&format!("{name}_WIDTH"), width)
+}
+
+fn distances(source: Source, name: &str, matrix: &Matrix) -> Source {
+    source
+        .define(&format!("{name}_LEADING"), format!("{}ull", matrix.leading))
+        .define(&format!("{name}_STRIDE"), format!("{}ull", matrix.stride))
+}
+
+/// The text of what becomes of sums, behind a `head`.
+fn ending(product: &Product, epilogue: &Epilogue, head: &str) -> Source {
+    let activation = match epilogue.activation {
+        Activation::None => "NOTHING",
+        Activation::Relu => "RELU",
+        Activation::GeluTanh => "GELU",
+        Activation::GeluTanhGrad => "GELU_GRAD",
+    };
+    Source::new(head)
+        .followed_by(include_str!("../cu/product_end.cuh"))
+        .element("OUT", product.operands.made)
+        .flag("ADDED", epilogue.added.is_some())
+        .flag("BIAS", epilogue.bias.is_some())
+        .flag("KEPT", epilogue.kept.is_some())
+        .define("ACTIVATION", activation)
+}
+
+/// What becomes of sums that lie in the result, to which the summand of its shape was added.
+fn end(product: &Product) -> Option<Launch> {
+    let epilogue = Epilogue { added: None, ..product.epilogue };
+    if epilogue.bias.is_none() && epilogue.activation == Activation::None {
+        return None;
+    }
+    let (elements, out) = (product.rows * product.columns, product.operands.out);
+    let source = ending(product, &epilogue, "")
+        .followed_by(include_str!("../cu/product_end.cu"))
+        .define("COLUMNS", product.columns)
+        .define("ELEMENTS", elements);
+    let places = [out, epilogue.bias.unwrap_or(out), epilogue.kept.unwrap_or(out)];
+    let arguments = places.map(Argument::Address).to_vec();
+    Some(Launch::kernel(source, "product_end", elements.div_ceil(THREADS), THREADS, arguments))
+}
+
+/// The sums that come out beside the result.
+fn sums(product: &Product) -> Option<Launch> {
+    let (summed, place) = product.epilogue.sums?;
+    let Product { rows, inner, columns, operands, .. } = *product;
+    // Sums, elements of each, and the matrix: its place, its type, whether the elements of a sum follow each other, and the distance of
+    // those that do not.
+    let (count, each, from, dtype, along, leading) = match summed {
+        Summed::Result => {
+            (columns, rows, operands.out, operands.made, false, product.out.leading)
+        }
+        Summed::First => {
+            (rows, inner, operands.a, operands.dtype, !product.a.by_columns, product.a.leading)
+        }
+        Summed::Second => {
+            (columns, inner, operands.b, operands.dtype, product.b.by_columns, product.b.leading)
+        }
+    };
+    let (between_sums, between_elements) = if along { (leading, 1) } else { (1, leading) };
+    let lanes = if along { 32 } else { 8 };
+    let source = Source::new(include_str!("../cu/product_sums.cu"))
+        .element("T", dtype)
+        .element("OUT", operands.made)
+        .define("SUMS", count)
+        .define("COUNT", each)
+        .define("BETWEEN_SUMS", format!("{between_sums}ull"))
+        .define("BETWEEN_ELEMENTS", format!("{between_elements}ull"))
+        .define("LANES", lanes);
+    let arguments = [from, place].map(Argument::Address).to_vec();
+    let blocks = count.div_ceil(THREADS / lanes);
+    Some(Launch::kernel(source, "product_sums", blocks, THREADS, arguments))
+}

@@ -1,0 +1,208 @@
+//! The kernels of a plan: remembered while its calls are prepared, then compiled side by side and loaded, before the first launch.
+//!
+//! They can be known without a card as well, and compiled for a machine that has one. A device without a card prepares calls as
+//! every other does, but launches nothing.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use graphc_kernels::cuda::{Kernel, Launch};
+
+use super::cache::Folder;
+use super::compile::{self, Arch, Binary, compile_again, compile_all, prepare_all};
+use super::driver::{self, Context, Function, FunctionPlace, Loaded};
+use super::{Cuda, LEAST, Shared, cache};
+use crate::error::RuntimeError;
+
+/// A kernel that launches of a device are of.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    source: String,
+    entry: &'static str,
+    /// Bytes of shared memory besides what the source declares.
+    shared: u32,
+    place: FunctionPlace,
+}
+
+impl Cuda {
+    /// What stands for the card of a rank where there is none: calls are prepared to know their kernels. What the library of
+    /// products would say cannot be asked: `refuses` says whether it is taken to refuse what a product and its neighbours
+    /// could be together.
+    pub(crate) fn without_card(rank: u32, (major, minor): (i32, i32), refuses: bool) -> Self {
+        let shared = Arc::new(Shared::new(None, Arch { major, minor }));
+        // Communication from card to card has kernels, and through the host none.
+        Self { rank, card: None, refuses, direct: true, shared }
+    }
+
+    pub(super) fn has_card(&self) -> bool {
+        self.shared.context.is_some()
+    }
+
+    /// A kernel, to be launched as it says once [`load_kernels`] has loaded it.
+    pub(super) fn load(&self, kernel: &Kernel) -> Loaded {
+        static NONE: OnceLock<Function> = OnceLock::new();
+        let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
+        let place = self.shared.context.as_ref().map_or(&NONE, |of| of.place(source, entry));
+        if place.get().is_none() {
+            let mut wanted = self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            wanted.push(Wanted { source: source.clone(), entry, shared, place });
+        }
+        Loaded { function: place, grid, block, shared }
+    }
+
+    /// Remembers the kernels among launches.
+    pub(super) fn want(&self, launches: &[Launch]) {
+        for launch in launches {
+            if let Launch::Kernel(kernel) = launch {
+                self.load(kernel);
+            }
+        }
+    }
+
+    /// The kernels that were asked for since this was called last, in order.
+    fn wanted(&self) -> Vec<Wanted> {
+        std::mem::take(&mut self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The sources of the kernels that were asked for.
+    pub(crate) fn sources(&self) -> Vec<String> {
+        self.wanted().into_iter().map(|wanted| wanted.source).collect()
+    }
+}
+
+impl Shared {
+    /// A kernel, to be launched as it says, compiled and loaded at once: one that is needed after all.
+    ///
+    /// # Errors
+    /// Why it cannot be compiled or loaded.
+    pub(super) fn load_at_once(&self, kernel: &Kernel) -> Result<Loaded, String> {
+        let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
+        let place = self.context()?.place(source, entry);
+        let wanted = Wanted { source: source.clone(), entry, shared, place };
+        let binary = compile::binary(source, self.arch).map_err(|error| error.to_string())?;
+        self.load_wanted(&wanted, &binary)?;
+        Ok(Loaded { function: place, grid, block, shared })
+    }
+
+    fn load_wanted(&self, wanted: &Wanted, binary: &Binary) -> Result<(), String> {
+        let context = self.context()?;
+        context.load_to(wanted.place, || match wanted.load(context, binary) {
+            Err(refused) if binary.was_kept => {
+                cache::note(format!(
+                    "the driver does not take kernel `{}` as it was kept, and it is compiled again: {refused}",
+                    wanted.entry
+                ));
+                // Without a compiler it is the driver that has the last word.
+                let again = compile_again(&wanted.source, self.arch).map_err(|_| refused)?;
+                wanted.load(context, &again)
+            }
+            result => result,
+        })
+    }
+}
+
+impl Wanted {
+    fn load(&self, context: &Context, binary: &Binary) -> Result<Function, String> {
+        let function = Function::load(context, &binary.bytes, self.entry);
+        let function = function.and_then(|function| match self.shared {
+            0 => Ok(function),
+            bytes => function.allow_shared(bytes).map(|()| function),
+        });
+        function.map_err(|error| format!("{error}{}", older_driver()))
+    }
+}
+
+/// Compiles all kernels that calls of these cards launch, side by side, and loads them.
+///
+/// # Errors
+/// Where there is no compiler, or a kernel cannot be compiled or loaded: the first in the order in which calls were prepared.
+pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
+    let all: Vec<(&Cuda, Vec<Wanted>)> = cards.iter().map(|card| (*card, card.wanted())).collect();
+    let sources = all.iter().flat_map(|(card, wanted)| {
+        wanted.iter().map(|wanted| (wanted.source.as_str(), card.shared.arch))
+    });
+    let binaries = compile_all(sources);
+    for (card, wanted) in &all {
+        for kernel in wanted {
+            let binary = &binaries[&(kernel.source.as_str(), card.shared.arch)];
+            let loaded = match binary {
+                Ok(binary) => card.shared.load_wanted(kernel, binary),
+                Err(error) => Err(error.to_string()),
+            };
+            let failed = |reason| {
+                let reason = format!("kernel `{}`: {reason}", kernel.entry);
+                RuntimeError::Device { rank: card.rank, reason }
+            };
+            loaded.map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Why kernels cannot be compiled for another machine.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PrepareError {
+    /// There are none for so old a card.
+    #[error("kernels are for cards of capability {}.{} and later, not for {major}.{minor}", LEAST.0, LEAST.1)]
+    Old {
+        /// Major number of the capability.
+        major: i32,
+        /// Minor number.
+        minor: i32,
+    },
+    /// The folder cannot be used.
+    #[error("cannot keep kernels in {folder}: {reason}")]
+    Folder {
+        /// Its path.
+        folder: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A kernel cannot be compiled.
+    #[error("{reason}")]
+    Compile {
+        /// What the compiler says.
+        reason: String,
+    },
+    /// A plan cannot be executed.
+    #[error(transparent)]
+    Plan(#[from] RuntimeError),
+}
+
+/// Compiles kernels for cards of a capability, which need not be there, and keeps them in a folder. Gives how many were not there yet.
+///
+/// # Errors
+/// As [`PrepareError`] says.
+pub(crate) fn prepare_kernels(
+    sources: &[String],
+    capability @ (major, minor): (i32, i32),
+    folder: &Path,
+) -> Result<usize, PrepareError> {
+    if capability < LEAST {
+        return Err(PrepareError::Old { major, minor });
+    }
+    let failed = |error: std::io::Error| PrepareError::Folder {
+        folder: folder.display().to_string(),
+        reason: error.to_string(),
+    };
+    let folder = Folder::make(folder).map_err(failed)?;
+    let made = prepare_all(sources, Arch { major, minor }, &folder);
+    made.map_err(|error| PrepareError::Compile { reason: error.to_string() })
+}
+
+/// What is said where the driver does not take what the compiler has made: that it is older.
+fn older_driver() -> String {
+    let driver = driver::version();
+    let (driver, of_driver) = driver;
+    if super::library::Library::Nvrtc.find().is_err() {
+        return String::new();
+    }
+    let (compiler, of_compiler) = compile::version();
+    if compiler <= driver {
+        return String::new();
+    }
+    format!(
+        "; the driver is for CUDA {driver}.{of_driver} and the compiler library of CUDA {compiler}.{of_compiler}: install a newer \
+         driver, or the compiler library of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver}`) in place of this one"
+    )
+}

@@ -1,0 +1,145 @@
+//! How long the library's algorithms for a product take: each is called a few times in a row, on memory of its own, between two
+//! events.
+
+use std::sync::Arc;
+
+use graphc_kernels::cuda::{Matrix, Product, Summed};
+
+use super::driver::{Buffer, Context, Queue, Trouble};
+use super::mark::Mark;
+use super::product::{Described, Factors, Multiplier};
+
+/// How often an algorithm is called between two events.
+const CALLS: usize = 5;
+/// How often that is done; the least time counts.
+const TRIALS: usize = 3;
+/// An algorithm goes before those that the library takes for faster where it takes at most so much of their time: less of a difference
+/// is not worth another order of sums.
+const GAIN: f32 = 0.98;
+/// A byte of which elements of every type are numbers near one another, neither great nor 0.
+const FILLING: u8 = 0x34;
+/// Where matrices begin, in bytes.
+const ALIGNED: usize = 256;
+
+/// Memory for a product, and a stream to make it on.
+pub(super) struct Trial {
+    queue: Queue,
+    workspace: Buffer,
+    /// The matrices, which the addresses below lead into.
+    _memory: Buffer,
+    places: Factors,
+}
+
+impl Trial {
+    /// # Errors
+    /// Where the card has not so much memory.
+    pub(super) fn new(context: &Arc<Context>, product: &Product) -> Result<Self, Trouble> {
+        let (queue, workspace) = (Queue::new(context)?, Multiplier::workspace(context)?);
+        let bytes = bytes(product).map(|bytes| bytes.next_multiple_of(ALIGNED));
+        let memory = Buffer::new(context, bytes.iter().sum())?;
+        queue.fill(memory.address(0, 0), FILLING, memory.bytes())?;
+        let at = |part: usize| memory.address(bytes[..part].iter().sum(), 0);
+        let epilogue = &product.epilogue;
+        let has_vector = epilogue.bias.is_some() || epilogue.sums.is_some();
+        let places = Factors {
+            a: at(0),
+            b: at(1),
+            out: at(2),
+            added: epilogue.added.map(|_| at(2)),
+            vector: has_vector.then(|| at(3)),
+            kept: epilogue.kept.map(|_| at(4)),
+        };
+        Ok(Self { queue, workspace, _memory: memory, places })
+    }
+
+    /// Milliseconds of a call of an algorithm; `None` where it is refused.
+    ///
+    /// # Errors
+    /// Where the card has failed.
+    pub(super) fn time(
+        &self,
+        multiplier: &Multiplier,
+        way: (&Described, usize),
+    ) -> Result<Option<f32>, Trouble> {
+        // The first calls load the kernel.
+        let mut least = self.time_calls(multiplier, way)?;
+        for _ in 0..TRIALS {
+            least = match (least, self.time_calls(multiplier, way)?) {
+                (Some(least), Some(time)) => Some(time.min(least)),
+                _ => return Ok(None),
+            };
+        }
+        Ok(least)
+    }
+
+    fn time_calls(
+        &self,
+        multiplier: &Multiplier,
+        way: (&Described, usize),
+    ) -> Result<Option<f32>, Trouble> {
+        let context = self.queue.context();
+        let [begin, end] = [Mark::timed(context)?, Mark::timed(context)?];
+        self.queue.record(&begin)?;
+        let call = |_| multiplier.multiply(way, self.places, &self.queue, &self.workspace);
+        let called = (0..CALLS).try_for_each(call);
+        self.queue.record(&end)?;
+        self.queue.finish()?;
+        if called.is_err() {
+            return Ok(None);
+        }
+        Ok(Some(begin.until(&end)?.as_secs_f32() * 1e3 / CALLS as f32))
+    }
+}
+
+/// The number of the fastest.
+pub(super) fn fastest(times: &[Option<f32>]) -> Option<usize> {
+    let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
+    let faster = |best: (usize, f32), next: (usize, f32)| if next.1 < best.1 * GAIN { next } else { best };
+    timed.reduce(faster).map(|(number, _)| number)
+}
+
+/// The times in microseconds, for a message.
+pub(super) fn told(times: &[Option<f32>]) -> String {
+    let told = |time: &Option<f32>| match time {
+        Some(time) => format!("{:.1}", time * 1e3),
+        None => "refused".to_owned(),
+    };
+    times.iter().map(told).collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes of both factors, of the result, of a vector for its columns or rows, and of what is kept.
+fn bytes(product: &Product) -> [usize; 5] {
+    let Product { rows, inner, columns, batch, ref starts, ref epilogue, .. } = *product;
+    let [factor, made] = [product.operands.dtype, product.operands.made].map(|dtype| dtype.size());
+    let extent = |part: usize, matrix: &Matrix, [rows, columns]: [usize; 2]| {
+        let lines = if matrix.by_columns { columns } else { rows };
+        let last = starts.iter().map(|start| start[part]).max().unwrap_or(0);
+        last + (batch - 1) * matrix.stride + lines * matrix.leading
+    };
+    let vector = match epilogue.sums {
+        Some((Summed::First, _)) => rows,
+        Some((Summed::Second | Summed::Result, _)) | None => columns,
+    };
+    let kept = if epilogue.kept.is_some() { rows * columns } else { 0 };
+    [
+        extent(0, &product.a, [rows, inner]) * factor,
+        extent(1, &product.b, [inner, columns]) * factor,
+        extent(2, &product.out, [rows, columns]) * made,
+        vector * made,
+        kept * made,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_taken_unless_another_is_clearly_faster() {
+        assert_eq!(fastest(&[Some(1.0), Some(0.99), Some(1.2)]), Some(0));
+        assert_eq!(fastest(&[Some(1.0), Some(0.9), Some(0.89)]), Some(1));
+        assert_eq!(fastest(&[None, Some(3.0), Some(2.0)]), Some(2));
+        assert_eq!(fastest(&[None, None]), None);
+        assert_eq!(fastest(&[Some(0.0), Some(0.0)]), Some(0));
+    }
+}

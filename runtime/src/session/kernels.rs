@@ -1,0 +1,71 @@
+//! The kernels of plans, compiled where no card is.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use graphc_ir::check::VerifiedPlan;
+
+use super::edges::Sockets;
+use super::start::MOST_THREADS;
+use crate::device::Device;
+use crate::device::cuda::{self, Cuda, PrepareError};
+use crate::error::RuntimeError;
+use crate::transport::in_process::{Hub, Patience};
+use crate::worker::Resolver;
+
+/// What was compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Kernels of the plans.
+    pub kernels: usize,
+    /// How many of them were not in the folder yet.
+    pub compiled: usize,
+}
+
+/// Compiles all kernels that plans launch on cards of a capability, such as `(9, 0)`, and keeps them in a folder. No card and no
+/// driver are needed, NVRTC is. A session on a machine with such cards takes them from there where `GRAPHC_CACHE` names the folder.
+///
+/// # Errors
+/// Where there is no compiler, a plan cannot be executed on cards, or the folder cannot be written.
+pub fn prepare_kernels<'a>(
+    plans: impl IntoIterator<Item = &'a VerifiedPlan>,
+    capability: (i32, i32),
+    folder: &Path,
+) -> Result<Prepared, PrepareError> {
+    let mut sources = BTreeSet::new();
+    for plan in plans {
+        // A card's library of products may refuse what a product and its neighbours could be together: then they are kernels.
+        for refuses in [false, true] {
+            sources.extend(sources_of(plan, capability, refuses)?);
+        }
+    }
+    let sources: Vec<String> = sources.into_iter().collect();
+    let compiled = cuda::prepare_kernels(&sources, capability, folder)?;
+    Ok(Prepared { kernels: sources.len(), compiled })
+}
+
+/// The sources of the kernels of all ranks.
+fn sources_of(
+    plan: &VerifiedPlan,
+    capability: (i32, i32),
+    refuses: bool,
+) -> Result<BTreeSet<String>, RuntimeError> {
+    if plan.world_size > MOST_THREADS {
+        return Err(RuntimeError::Ranks { ranks: plan.world_size, most: MOST_THREADS });
+    }
+    let own: Vec<u32> = (0..plan.world_size as u32).collect();
+    let edges = Sockets::of(plan, &own).edges(None);
+    // Nobody sends anything.
+    let hub = Hub::new(Patience { timeout: Duration::ZERO, spin: Duration::ZERO });
+    let mut sources = BTreeSet::new();
+    for &rank in &own {
+        let transport = hub.transport(rank);
+        let device = Device::Cuda(Cuda::without_card(rank, capability, refuses));
+        Resolver::new(plan, plan.program_of(rank), &edges, &device, &transport)?.resolve()?;
+        if let Device::Cuda(cuda) = &device {
+            sources.extend(cuda.sources());
+        }
+    }
+    Ok(sources)
+}

@@ -1,0 +1,90 @@
+//! Steps that are taken apart: each action is launched by itself and timed.
+//!
+//! On a card an action stands between two events of its stream, so the host goes on, and what it takes to launch does not count where the
+//! card has still something to do. One worker launches on all streams of a rank; here a stream first waits for the action before, also
+//! where that was on another one, so that nothing runs beside what is timed. Where ranks send to each other it does not: with one
+//! stream behind the other a rank could wait to send for what a peer receives only later. On a processor an action has ended when it
+//! returns, and the clock tells; a rank's streams are threads there and go on beside each other.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::actor::Work;
+use super::lanes::Lanes;
+use super::run::Worker;
+use super::step::StepState;
+use crate::device::{Stopwatch, Stream};
+use crate::error::Cause;
+
+/// What times the actions of a worker.
+#[derive(Default)]
+pub(crate) struct Apart {
+    /// By the actions' places in a step; none where another's launch does what one says. Made when a step is first taken apart.
+    watches: Vec<Option<Stopwatch>>,
+    /// Whether each action waits for the one before, whatever its stream.
+    in_turn: bool,
+}
+
+impl Apart {
+    fn new(
+        actors: &[Option<Work>],
+        order: &[(u32, u32)],
+        (lanes, streams): (&Lanes, &[Stream]),
+    ) -> Result<Self, Cause> {
+        let watch = |(place, &(actor, _)): (usize, &(u32, u32))| match actors[actor as usize] {
+            None | Some(Work::Joined(_)) => Ok(None),
+            Some(_) => streams[lanes.of(place)].stopwatch().map(Some),
+        };
+        let watches = order.iter().enumerate().map(watch).collect::<Result<_, _>>()?;
+        Ok(Self { watches, in_turn: may_take_turns(actors, order, lanes) })
+    }
+}
+
+/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all ranks have in the
+/// same order.
+fn may_take_turns(actors: &[Option<Work>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
+    let works = actors.iter().flatten();
+    let sends = works.filter(|work| matches!(work, Work::Send(_) | Work::Receive(_))).count() > 0;
+    let places = order.iter().enumerate();
+    let collectives = places
+        .filter(|(_, (actor, _))| matches!(actors[*actor as usize], Some(Work::Collective(_))));
+    let streams: BTreeSet<usize> = collectives.map(|(place, _)| lanes.of(place)).collect();
+    !sends && streams.len() < 2
+}
+
+impl Worker {
+    /// As an action of any step, and has a stopwatch around it.
+    pub(super) fn act_timed(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
+        if self.apart.watches.is_empty() {
+            let lanes = (&self.lanes, &self.streams[..]);
+            self.apart = Apart::new(&self.actors, &self.order, lanes)?;
+        }
+        let lane = self.lanes.of(index);
+        if let Some(before) = index.checked_sub(1).map(|before| self.lanes.of(before))
+            && self.apart.in_turn
+            && before != lane
+        {
+            let event = self.streams[before].record();
+            self.streams[lane].wait(event);
+        }
+        self.follow(index);
+        if let Some(watch) = &mut self.apart.watches[index] {
+            self.streams[lane].begin(watch)?;
+        }
+        let waited = self.launch(index, step)?;
+        if let Some(watch) = &mut self.apart.watches[index] {
+            self.streams[lane].end(watch)?;
+        }
+        Ok(waited)
+    }
+
+    /// Takes what the stopwatches of a step say into the account.
+    pub(super) fn read_times(&mut self) -> Result<(), Cause> {
+        for (watch, &(actor, _)) in self.apart.watches.iter().zip(&self.order) {
+            if let Some(watch) = watch {
+                self.report.apart[actor as usize].push(watch.elapsed()?);
+            }
+        }
+        Ok(())
+    }
+}

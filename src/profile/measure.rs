@@ -1,0 +1,310 @@
+//! Measuring a plan that graphc itself executes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Action, Actor, Plan, Program};
+use graphc_ir::types::DType;
+use graphc_runtime::{ActorStatistics, HostTensor, RuntimeError, Session};
+use serde::{Deserialize, Serialize};
+
+use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
+use crate::calibrate::{memory, memory_of_cards};
+use crate::report::kind_name;
+
+/// Steps that warm up: in the first kernels are loaded and memory is touched, in the second launches are recorded.
+const WARM_UP: u64 = 3;
+/// Steps that are timed as a whole at most.
+const WHOLE: u64 = 20;
+/// Steps that are taken apart.
+const APART: u64 = 5;
+
+/// Which steps of a run are measured, and how: after a warm-up some as a whole, then some action by action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    whole: u64,
+}
+
+/// What is measured of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Nothing yet.
+    WarmUp,
+    /// How long it takes.
+    Whole,
+    /// How long each of its actions takes.
+    Apart,
+    /// Nothing any more.
+    Over,
+}
+
+impl Schedule {
+    /// That of a run of so many steps.
+    ///
+    /// # Errors
+    /// Where they are too few.
+    pub fn of(steps: u64) -> Result<Self, ProfileError> {
+        let least = WARM_UP + 1 + APART;
+        match steps.checked_sub(least) {
+            Some(more) => Ok(Self { whole: (1 + more).min(WHOLE) }),
+            None => Err(ProfileError::Steps { steps, least }),
+        }
+    }
+
+    /// What is measured of a step, counted from the run's first.
+    pub fn part(self, step: u64) -> Part {
+        match step {
+            step if step < WARM_UP => Part::WarmUp,
+            step if step < WARM_UP + self.whole => Part::Whole,
+            step if step < self.steps() => Part::Apart,
+            _ => Part::Over,
+        }
+    }
+
+    /// Steps after which all is measured.
+    pub fn steps(self) -> u64 {
+        WARM_UP + self.whole + APART
+    }
+}
+
+/// What one process has measured of its ranks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Times {
+    /// Median seconds of a step.
+    step: f64,
+    ranks: Vec<RankTimes>,
+}
+
+/// A rank's launches.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RankTimes {
+    rank: usize,
+    launches: Vec<Launch>,
+}
+
+/// What does one actor, or several.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Launch {
+    /// The actor at whose place it stands first, then those that it does besides.
+    actors: Vec<usize>,
+    /// Median seconds of an action.
+    seconds: f64,
+}
+
+/// Measures a session whose step may be taken again and again with the same feeds. `meet` waits for the other processes, where there are
+/// some.
+///
+/// # Errors
+/// Where a rank has failed.
+pub fn measure(
+    session: &mut Session,
+    feeds: &BTreeMap<String, HostTensor>,
+    meet: impl Fn() -> Result<(), RuntimeError>,
+) -> Result<Times, RuntimeError> {
+    let schedule = Schedule { whole: WHOLE };
+    let mut whole = Vec::new();
+    for step in 0..schedule.steps() {
+        let part = schedule.part(step);
+        meet()?;
+        let begun = Instant::now();
+        match part {
+            Part::Apart => session.step_apart(feeds.clone())?.wait()?,
+            _ => session.step(feeds.clone())?.wait()?,
+        };
+        if part == Part::Whole {
+            whole.push(begun.elapsed());
+        }
+    }
+    Times::of(session, whole)
+}
+
+impl Times {
+    /// What a session has measured of the actions of steps taken apart, beside the times of whole ones.
+    ///
+    /// # Errors
+    /// Where a rank has failed.
+    pub fn of(session: &mut Session, whole: Vec<Duration>) -> Result<Self, RuntimeError> {
+        let statistics = session.statistics()?;
+        let ranks = session.ranks().map(|rank| rank as usize);
+        let ranks = ranks.map(|rank| RankTimes::of(rank, &statistics.ranks[rank].actors));
+        Ok(Self { step: median(whole.iter().map(Duration::as_secs_f64)), ranks: ranks.collect() })
+    }
+}
+
+impl RankTimes {
+    fn of(rank: usize, actors: &[ActorStatistics]) -> Self {
+        let mut launches = Vec::new();
+        for (index, actor) in actors.iter().enumerate().filter(|(_, a)| !a.apart.is_empty()) {
+            let joined = |(_, other): &(usize, &ActorStatistics)| {
+                other.joined.is_some_and(|launched| launched.index() == index)
+            };
+            let others = actors.iter().enumerate().filter(joined).map(|(other, _)| other);
+            let actors = [index].into_iter().chain(others).collect();
+            let seconds = median(actor.apart.iter().map(Duration::as_secs_f64));
+            launches.push(Launch { actors, seconds });
+        }
+        Self { rank, launches }
+    }
+}
+
+/// The middle one, of an even number the mean of both; 0 of none.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n => f64::midpoint(values[(n - 1) / 2], values[n / 2]),
+    }
+}
+
+impl Profile {
+    /// What all processes have measured of a plan on devices of a kind, of whose ranks `here` share a machine: of a program's ranks the
+    /// median, of communication the least, which is that of the rank that came last.
+    pub fn of(plan: &Plan, (kind, here): (DeviceKind, usize), times: &[Times]) -> Self {
+        let programs = plan.programs.iter().enumerate();
+        let programs = programs.map(|(index, program)| {
+            let ranks = times.iter().flat_map(|times| &times.ranks);
+            let own = ranks.filter(|times| plan.ranks[times.rank].program.index() == index);
+            program_profile(plan, (index, program), own)
+        });
+        let (device, memory) = match kind {
+            DeviceKind::Cpu => ("cpu".to_owned(), memory() / here.max(1) as u64),
+            DeviceKind::Cuda => (name_of_card(), memory_of_cards(here)),
+        };
+        Self {
+            format: "graphc measured".to_owned(),
+            version: VERSION,
+            plan: plan.name.clone(),
+            device,
+            memory,
+            engine: format!("graphc {}", env!("CARGO_PKG_VERSION")),
+            ranks: plan.world_size,
+            step_seconds: times.iter().map(|times| times.step).fold(0.0, f64::max),
+            programs: programs.collect(),
+        }
+    }
+}
+
+fn name_of_card() -> String {
+    let cards = graphc_runtime::cards::cards().unwrap_or_default();
+    cards.first().map_or_else(|| "cuda".to_owned(), |card| card.name.clone())
+}
+
+/// The launches of one program, by what its ranks have measured.
+fn program_profile<'a>(
+    plan: &Plan,
+    (index, program): (usize, &Program),
+    ranks: impl Iterator<Item = &'a RankTimes>,
+) -> ProgramProfile {
+    let mut launches: BTreeMap<&[usize], Vec<f64>> = BTreeMap::new();
+    for launch in ranks.flat_map(|rank| &rank.launches) {
+        launches.entry(&launch.actors).or_default().push(launch.seconds);
+    }
+    let profile =
+        |(actors, seconds): (&[usize], Vec<f64>)| actor_profile((plan, program), actors, &seconds);
+    let mut actors: Vec<ActorProfile> = launches.into_iter().map(profile).collect();
+    actors.sort_by_key(|profile| profile.actor);
+    ProgramProfile { program: index, actors }
+}
+
+fn actor_profile(
+    (plan, program): (&Plan, &Program),
+    actors: &[usize],
+    seconds: &[f64],
+) -> ActorProfile {
+    let actor = |index: usize| &program.actors[index];
+    let flops = |index: usize| actor(index).flops;
+    // Of equal ones the first.
+    let first = actors.iter().copied().rev().max_by(|&a, &b| flops(a).total_cmp(&flops(b)));
+    let first = first.expect("a launch does at least one actor");
+    let (own, work) = (actor(first), Work::of(plan, program, actor(first)));
+    let least = || seconds.iter().copied().fold(f64::INFINITY, f64::min);
+    let sum = |of: fn(&Actor) -> f64| actors.iter().map(|&index| of(actor(index))).sum();
+    ActorProfile {
+        actor: first,
+        with: actors.iter().copied().filter(|&other| other != first).collect(),
+        name: own.name.clone(),
+        kind: kind_of(own).to_owned(),
+        seconds: if communicates(own) { least() } else { median(seconds.iter().copied()) },
+        flops: sum(|actor| actor.flops),
+        bytes: work.message.unwrap_or_else(|| sum(|actor| actor.bytes)),
+        dtype: work.dtype,
+        ranks: work.ranks,
+    }
+}
+
+fn communicates(actor: &Actor) -> bool {
+    matches!(actor.action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
+}
+
+/// What else is said of an actor's work.
+struct Work {
+    dtype: Option<DType>,
+    /// Of a collective: bytes of its message.
+    message: Option<f64>,
+    ranks: usize,
+}
+
+impl Work {
+    fn of(plan: &Plan, program: &Program, actor: &Actor) -> Self {
+        let lists = [&actor.outputs, &actor.updates, &actor.inputs];
+        let registers = lists.into_iter().find(|list| !list.is_empty());
+        let registers = registers.into_iter().flatten();
+        let registers: Vec<_> = registers.map(|id| &program.registers[id.index()]).collect();
+        let layout = registers.first().map(|register| &plan.layouts[register.layout as usize]);
+        let dtype = layout.map(|layout| layout.dtype);
+        let Action::Collective { axis, .. } = actor.action else {
+            return Self { dtype, message: None, ranks: 1 };
+        };
+        let bytes = registers.iter().map(|register| {
+            let elements: usize = register.shape.iter().product();
+            (elements * plan.layouts[register.layout as usize].dtype.size()) as f64
+        });
+        let ranks = layout.and_then(|layout| layout.hierarchy.get(axis)).copied().unwrap_or(1);
+        Self { dtype, message: Some(bytes.sum()), ranks }
+    }
+}
+
+/// The op of an actor, or what else it does, in the words of plans.
+fn kind_of(actor: &Actor) -> &'static str {
+    match &actor.action {
+        Action::Compute { op, .. } => op.name(),
+        Action::Fused(_) => "fused",
+        Action::Collective { kind, .. } | Action::Local { kind } => kind_name(*kind),
+        Action::Send { .. } => "send",
+        Action::Receive { .. } => "receive",
+        Action::Accumulate => "accumulate",
+        Action::Assign => "assign",
+        Action::Feed { .. } => "feed",
+        Action::Fetch { .. } => "fetch",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_runs_are_measured_as_far_as_they_go() {
+        let parts = |steps: u64| -> Option<Vec<Part>> {
+            let schedule = Schedule::of(steps).ok()?;
+            Some((0..steps).map(|step| schedule.part(step)).collect())
+        };
+        let count = |parts: &[Part], of: Part| parts.iter().filter(|part| **part == of).count();
+        let all = [Part::WarmUp, Part::Whole, Part::Apart, Part::Over];
+        assert_eq!(parts(8), None);
+        for (steps, counts) in [(9, [3, 1, 5, 0]), (12, [3, 4, 5, 0]), (100, [3, 20, 5, 72])] {
+            let parts = parts(steps).expect("long enough");
+            assert_eq!(all.map(|of| count(&parts, of)), counts, "{steps} steps");
+            assert!(parts.is_sorted_by_key(|part| all.iter().position(|other| other == part)));
+        }
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_middle_ones() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), 2.5);
+        assert_eq!(median(std::iter::empty()), 0.0);
+    }
+}
