@@ -28,10 +28,6 @@ for reference in tests/refs/*/ref.json; do
     [ -f "$(dirname "$reference")/model.onnx" ] && cp -r "$(dirname "$reference")" "$kit/refs"
 done
 "$built/examples/card_models" "$kit/models"
-if [ "$profile" = dev ]; then
-    # The models of a rehearsal alone: a development build takes long for the others.
-    find "$kit/models" -name '*.gir' ! -name '*-small.gir' -delete
-fi
 
 # Plans are made here, so that no time of the card goes into them.
 adamw="--optimizer adamw --lr 0.0003 --weight-decay 0.01"
@@ -42,13 +38,10 @@ for model in "$kit"/models/*.gir; do
     "$kit/bin/graphc" compile "$model" $optimizer --precision bf16 --cluster dgx-h100 -o "$kit/plans/$name.json" > /dev/null
 done
 
-# Kernels of these plans, where this build compiles them ahead and NVIDIA's compiler is here.
-if "$kit/bin/graphc" kernels --help > /dev/null 2>&1; then
-    "$kit/bin/graphc" kernels "$kit"/plans/*.json --capability 9.0 -o "$kit/kernels" \
-        || echo "kernels are not compiled ahead: each is when it is first needed"
-else
-    echo "this graphc compiles no kernels ahead: each is when it is first needed"
-fi
+# Kernels of these plans, where NVIDIA's compiler is here: where the tests have it, or where graphc finds it by itself.
+nvrtc=${GPU_DOUBLE_NVRTC:-$(ls "$root"/target/nvrtc/nvidia/*/lib/libnvrtc.so.13 2> /dev/null | head -1 || true)}
+LD_LIBRARY_PATH=${nvrtc:+$(dirname "$nvrtc")} "$kit/bin/graphc" kernels "$kit"/plans/*.json --capability 9.0 -o "$kit/kernels" \
+    || echo "kernels are not compiled ahead: each is when it is first needed"
 
 commit=$(git rev-parse --short HEAD 2> /dev/null || echo unknown)
 version=$("$kit/bin/graphc" --version)

@@ -99,12 +99,16 @@ def beside(place: Place, name: str) -> bool:
     memory: dict[str, int | None] = {}
     failed: dict[str, str] = {}
 
+    # The seconds that the products of a step take at the peak of the card's data sheet; of a step they are the share that is used.
+    simulated = json.loads(run([GRAPHC, "simulate", plan(name), "--format", "json"]).stdout)
+    at_peak = (simulated.get("mfu") or 0.0) * simulated["step_seconds"]
+
+    def of(side: str, seconds: list[float]) -> dict[str, Any]:
+        median = spread(seconds)["median"]
+        return {"seconds": spread(seconds), "rate": samples / median, "mfu": at_peak / median, "losses": losses[side], "memory": memory.get(side)}
+
     def tell() -> None:
-        sides = {
-            side: {"seconds": spread(seconds), "rate": samples / spread(seconds)["median"], "losses": losses[side], "memory": memory.get(side)}
-            for side, seconds in found.items()
-            if seconds
-        }
+        sides = {side: of(side, seconds) for side, seconds in found.items() if seconds}
         place.tell(model=name, unit=unit, samples=samples, sides=sides, failed=failed)
 
     def graphc(_: Peer | None) -> tuple[list[float], list[float], int | None]:

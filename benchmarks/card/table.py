@@ -101,6 +101,11 @@ def milliseconds(spread: dict[str, float] | None) -> str | None:
     return f"{number(spread['median'] * 1e3)} ({number(spread['p10'] * 1e3)} to {number(spread['p90'] * 1e3)})"
 
 
+def percent(share: float | None) -> str | None:
+    """A share in hundredths."""
+    return f"{share * 100:.0f} %" if share else None
+
+
 def gigabytes(value: float | None) -> str | None:
     """Bytes in GB."""
     return None if value is None else f"{value / 1e9:.2f}"
@@ -199,11 +204,11 @@ def fast(part: Found) -> str:
         for side, of in last["sides"].items():
             ratio = graphc / of["rate"] if graphc and side != "graphc" else None
             losses = " to ".join(number(loss) for loss in of.get("losses") or [])
-            rows.append([last["model"], side, milliseconds(of["seconds"]), f"{of['rate']:,.0f} {last['unit']}/s", ratio, gigabytes(of.get("memory")), losses])
-        rows += [[last["model"], side, f"failed: {error}", None, None, None, None] for side, error in (last.get("failed") or {}).items()]
-    text += table(["training", "side", "step, ms (10 % to 90 %)", "rate", "graphc's rate as a multiple", "memory, GB", "losses"], rows)
+            rows.append([last["model"], side, milliseconds(of["seconds"]), f"{of['rate']:,.0f} {last['unit']}/s", ratio, percent(of.get("mfu")), gigabytes(of.get("memory")), losses])
+        rows += [[last["model"], side, f"failed: {error}", None, None, None, None, None] for side, error in (last.get("failed") or {}).items()]
+    text += table(["training", "side", "step, ms (10 % to 90 %)", "rate", "graphc's rate as a multiple", "of the peak", "memory, GB", "losses"], rows)
     if rows:
-        text += "Memory is what the driver says is in use for graphc, and the most that was allocated at a time for PyTorch.\n\n"
+        text += "Of the peak: the products of a step at the rate of the data sheet, as a share of the step. Memory is what the driver says is in use for graphc, and the most that was allocated at a time for PyTorch.\n\n"
     rows = []
     for result in part.all("predicted", "model"):
         measured = result.get("measured")

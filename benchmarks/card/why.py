@@ -49,6 +49,8 @@ def longest_kernels(place: Place) -> bool:
 
 def longest_of(place: Place, name: str) -> bool:
     """The same of one training: all launches of a step are timed first, then each kernel is looked at where it takes longest."""
+    # Kernels are compiled and algorithms of products chosen before, so that what is timed is a step.
+    train(name, plan(name), 2)
     launches, words = profiled(name, ["gpu__time_duration.sum"], ["--launch-count", "2000"], left() * 0.4)
     if not launches:
         place.tell(model=name, failed=words[-1500:])
