@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use graphc_kernels::cuda::Product;
 use sha2::{Digest, Sha256};
@@ -41,24 +41,26 @@ pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
 /// The number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose` finds.
 /// Where that finds nothing it is the first, and is not kept.
 pub(super) fn chosen(key: &str, count: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
-    type Chosen = BTreeMap<String, Arc<OnceLock<usize>>>;
-    static CHOSEN: Mutex<Chosen> = Mutex::new(BTreeMap::new());
-    let place = {
-        let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(chosen.entry(key.to_owned()).or_default())
+    static CHOSEN: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+    let known = || CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&number) = known().get(key) {
+        return number;
+    }
+    // No rank waits here for another: a card may wait for one that does. Of ranks that look at a time the first is right.
+    let number = kept_or_found(key, count, choose).unwrap_or(0);
+    *known().entry(key.to_owned()).or_insert(number)
+}
+
+fn kept_or_found(key: &str, count: usize, choose: impl FnOnce() -> Option<usize>) -> Option<usize> {
+    let kept = || read(key).map(|bytes| decoded(&bytes, count));
+    let before = kept();
+    let found = || {
+        let number = choose()?;
+        // What cannot be read is replaced. Of processes that write at a time the first is right.
+        write(key, number.to_string().as_bytes(), before == Some(None));
+        Some(kept().flatten().unwrap_or(number))
     };
-    // Ranks that ask for the same wait here for the first.
-    *place.get_or_init(|| {
-        let kept = || read(key).map(|bytes| decoded(&bytes, count));
-        let before = kept();
-        let found = || {
-            let number = choose()?;
-            // What cannot be read is replaced. Of several processes that write at a time the first is right.
-            write(key, number.to_string().as_bytes(), before == Some(None));
-            Some(kept().flatten().unwrap_or(number))
-        };
-        before.flatten().or_else(found).unwrap_or(0)
-    })
+    before.flatten().or_else(found)
 }
 
 /// The number that was kept, if it is one of a way.

@@ -16,6 +16,7 @@ use cudarc::driver::{result, sys};
 
 use super::ended::Ended;
 use super::library::{Library, NotFound};
+use super::mark::Mark;
 
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +47,7 @@ impl From<Trouble> for String {
 }
 
 /// The driver's word for an error, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
-fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
+pub(super) fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
     move |error| {
         let name = error.error_name().map_or("", |name| name.to_str().unwrap_or_default());
         let text = error.error_string().map_or("", |text| text.to_str().unwrap_or_default());
@@ -406,7 +407,8 @@ impl Queue {
     pub(super) fn record(&self, mark: &Mark) -> Result<(), Trouble> {
         self.enter()?;
         // SAFETY: both are the driver's and kept.
-        unsafe { result::event::record(mark.raw, self.raw) }.map_err(told("cannot record an event"))
+        unsafe { result::event::record(mark.raw(), self.raw) }
+            .map_err(told("cannot record an event"))
     }
 
     pub(super) fn wait(&self, event: sys::CUevent) -> Result<(), Trouble> {
@@ -506,65 +508,6 @@ impl Drop for Queue {
         if self.context.enter().is_ok() {
             // SAFETY: it was made once. What is under way ends by itself.
             let _ = unsafe { result::stream::destroy(self.raw) };
-        }
-    }
-}
-
-/// An event.
-#[derive(Debug)]
-pub(super) struct Mark {
-    context: Arc<Context>,
-    raw: sys::CUevent,
-}
-
-// SAFETY: an event may be used from any thread.
-unsafe impl Send for Mark {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Mark {}
-
-impl Mark {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
-        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-    }
-
-    /// One that notes when it is reached.
-    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, Trouble> {
-        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
-    }
-
-    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Trouble> {
-        context.enter()?;
-        let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
-        Ok(Self { context: Arc::clone(context), raw })
-    }
-
-    pub(super) fn raw(&self) -> sys::CUevent {
-        self.raw
-    }
-
-    /// Milliseconds from another mark to this one. Both note times and were reached.
-    pub(super) fn since(&self, other: &Self) -> Result<f32, Trouble> {
-        type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-        const WHAT: &str = "cannot tell the time between events";
-        self.context.enter()?;
-        // The name of the first version, which every driver has: the second came with CUDA 12.8.
-        let found = Library::Driver.find().map_err(|missing| Trouble::told(missing.to_string()))?;
-        let mut milliseconds = 0.0;
-        // SAFETY: the type is that of the function in the driver's header; both events are the driver's and kept.
-        unsafe {
-            let elapsed = found.opened.get::<Elapsed>(b"cuEventElapsedTime");
-            let elapsed = elapsed.map_err(|error| Trouble::told(error.to_string()))?;
-            elapsed(&mut milliseconds, other.raw, self.raw).result().map_err(told(WHAT))?;
-        }
-        Ok(milliseconds)
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: it was made once.
-            let _ = unsafe { result::event::destroy(self.raw) };
         }
     }
 }

@@ -7,8 +7,9 @@
 
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Mark, Queue, Trouble};
+use super::driver::{Buffer, Queue, Trouble};
 use super::ended::Ended;
+use super::mark::Mark;
 use super::nccl::{Comm, Id, Operation};
 use super::stream::{Stream, wait_until_idle};
 use crate::error::Cause;

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Loaded, Mark, Pinned, Queue, Recording, Trouble};
+use super::driver::{Buffer, Loaded, Pinned, Queue, Recording, Trouble};
 use super::ended::Ended;
 use super::known::found;
+use super::mark::Mark;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};

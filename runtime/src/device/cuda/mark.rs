@@ -1,0 +1,69 @@
+//! Events of a card: places in streams that other streams wait for, or that tell how much time is between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{result, sys};
+
+use super::driver::{Context, Trouble, told};
+use super::library::Library;
+
+/// An event.
+#[derive(Debug)]
+pub(super) struct Mark {
+    context: Arc<Context>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: an event may be used from any thread.
+unsafe impl Send for Mark {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    /// One that is waited for.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that knows when it came.
+    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, Trouble> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Trouble> {
+        context.enter()?;
+        let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
+        Ok(Self { context: Arc::clone(context), raw })
+    }
+
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.raw
+    }
+
+    /// The time from this event to a later one of its stream; both are timed and have come.
+    pub(super) fn until(&self, later: &Self) -> Result<Duration, Trouble> {
+        type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+        self.context.enter()?;
+        // By the name of its first version, which every driver has: the second came with CUDA 12.8.
+        let found = Library::Driver.find().map_err(|missing| Trouble::told(missing.to_string()))?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: that is the function's type in the driver's header; both events were made here and are kept.
+        unsafe {
+            let elapsed = found.opened.get::<Elapsed>(b"cuEventElapsedTime");
+            let elapsed = elapsed.map_err(|error| Trouble::told(error.to_string()))?;
+            let asked = elapsed(&mut milliseconds, self.raw, later.raw).result();
+            asked.map_err(told("cannot ask for the time between events"))?;
+        }
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was made once.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
