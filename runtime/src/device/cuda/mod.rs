@@ -10,6 +10,7 @@ mod cache;
 mod compile;
 mod driver;
 mod ended;
+mod functions;
 mod joint;
 mod kernels;
 mod known;

@@ -17,23 +17,6 @@ use crate::memory::ALIGNMENT;
 /// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
 const WORKSPACE: usize = 32 << 20;
 
-/// The functions of the library that are called here.
-pub(super) const FUNCTIONS: &[&str] = &[
-    "cublasLtCreate",
-    "cublasLtDestroy",
-    "cublasLtMatmul",
-    "cublasLtMatmulAlgoGetHeuristic",
-    "cublasLtMatmulDescCreate",
-    "cublasLtMatmulDescDestroy",
-    "cublasLtMatmulDescSetAttribute",
-    "cublasLtMatmulPreferenceCreate",
-    "cublasLtMatmulPreferenceDestroy",
-    "cublasLtMatmulPreferenceSetAttribute",
-    "cublasLtMatrixLayoutCreate",
-    "cublasLtMatrixLayoutDestroy",
-    "cublasLtMatrixLayoutSetAttribute",
-];
-
 /// Why a product cannot be described or computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum ProductError {
