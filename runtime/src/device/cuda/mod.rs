@@ -12,6 +12,7 @@ mod choice;
 mod compile;
 mod driver;
 mod ended;
+mod functions;
 mod joint;
 mod kernels;
 mod known;
