@@ -131,7 +131,7 @@ pub(super) fn version() -> (i32, i32) {
 pub(super) struct Context {
     raw: sys::CUcontext,
     /// By source and entry: what was compiled and loaded.
-    functions: Mutex<BTreeMap<(String, &'static str), Function>>,
+    functions: Mutex<BTreeMap<(String, String), Function>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -159,11 +159,11 @@ impl Context {
     /// A kernel, which is loaded once.
     pub(super) fn function<E>(
         &self,
-        (source, entry): (&str, &'static str),
+        (source, entry): (&str, &str),
         load: impl FnOnce() -> Result<Function, E>,
     ) -> Result<Function, E> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (source.to_owned(), entry);
+        let key = (source.to_owned(), entry.to_owned());
         if let Some(function) = functions.get(&key) {
             return Ok(*function);
         }
@@ -245,6 +245,17 @@ impl Buffer {
         unsafe {
             result::memcpy_htod_sync(address, from).map_err(told("cannot write memory"))?;
             result::stream::synchronize(null_mut()).map_err(told("cannot write memory"))
+        }
+    }
+
+    /// Fills a part with zeros and waits for it.
+    pub(super) fn clear(&self, offset: usize, bytes: usize) -> Result<(), Trouble> {
+        self.context.enter()?;
+        let address = self.address(offset, bytes);
+        // SAFETY: as of `write`.
+        unsafe {
+            result::memset_d8_sync(address, 0, bytes).map_err(told("cannot clear memory"))?;
+            result::stream::synchronize(null_mut()).map_err(told("cannot clear memory"))
         }
     }
 }
