@@ -143,7 +143,7 @@ pub(super) fn version() -> (i32, i32) {
 pub(super) struct Context {
     raw: sys::CUcontext,
     /// By source and entry.
-    functions: Mutex<BTreeMap<(String, &'static str), FunctionPlace>>,
+    functions: Mutex<BTreeMap<(String, String), FunctionPlace>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -169,9 +169,10 @@ impl Context {
     }
 
     /// The place of a kernel, the same for all who ask for it.
-    pub(super) fn place(&self, source: &str, entry: &'static str) -> FunctionPlace {
+    pub(super) fn place(&self, source: &str, entry: &str) -> FunctionPlace {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        functions.entry((source.to_owned(), entry)).or_insert_with(|| Box::leak(Box::default()))
+        let key = (source.to_owned(), entry.to_owned());
+        functions.entry(key).or_insert_with(|| Box::leak(Box::default()))
     }
 
     /// Loads a kernel to its place, where it is not there yet.
@@ -261,6 +262,17 @@ impl Buffer {
         unsafe {
             result::memcpy_htod_sync(address, from).map_err(told("cannot write memory"))?;
             result::stream::synchronize(null_mut()).map_err(told("cannot write memory"))
+        }
+    }
+
+    /// Fills a part with zeros and waits for it.
+    pub(super) fn clear(&self, offset: usize, bytes: usize) -> Result<(), Trouble> {
+        self.context.enter()?;
+        let address = self.address(offset, bytes);
+        // SAFETY: as of `write`.
+        unsafe {
+            result::memset_d8_sync(address, 0, bytes).map_err(told("cannot clear memory"))?;
+            result::stream::synchronize(null_mut()).map_err(told("cannot clear memory"))
         }
     }
 }
