@@ -16,7 +16,7 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::text::print;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 use machine::{Machine, arguments, checked, near};
-use support::{Reference, losses, training};
+use support::{Reference, losses, reference, training};
 
 const MESHES: [&[&str]; 5] = [
     &["--mesh", "1"],
@@ -351,18 +351,34 @@ fn the_doctor_looks_at_everything() {
     assert!(text.contains("NCCL") && text.contains("GFLOP/s") && !text.contains("WRONG"), "{text}");
 }
 
-/// What a card is found to reach becomes a cluster file, of small sizes where larger ones would take too long.
+/// What a card is found to reach becomes a cluster file that plans, of small sizes where larger ones would take too long. Of one card
+/// no link is measured.
 #[test]
 fn a_card_is_measured() {
     let Some(machine) = Machine::new() else { return };
-    if !everything() {
-        return println!("skipped: GRAPHC_DOUBLE_ALL=1 measures a card");
-    }
     let file = machine.file("card.toml");
-    machine.succeeds(["calibrate", "--device", "cuda", "-o", &file]);
-    let cluster = parse_cluster(&std::fs::read_to_string(file).expect("written")).expect("read");
+    let mut args = vec!["calibrate", "--device", "cuda", "--ranks", "1", "-o", &file];
+    args.extend((!everything()).then_some("--quick"));
+    let output = machine.succeeds(args);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    for word in
+        ["of a recorded step", "chains", "cross entropy", "matmul bf16", "odd rows", "backward"]
+    {
+        assert!(shown.contains(word), "`{word}` in {shown}");
+    }
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(notes.contains("those of the preset dgx-h100"), "{notes}");
+    let text = std::fs::read_to_string(&file).expect("written");
+    let cluster = parse_cluster(&text).expect("read");
     assert_eq!(cluster.device.kind, DeviceKind::Cuda);
-    assert!(cluster.device.flops.keys().any(|dtype| dtype == "bf16"), "{cluster:?}");
+    assert!(
+        ["f32", "f16", "bf16"].iter().all(|&of| cluster.device.flops.contains_key(of)),
+        "{text}"
+    );
+    assert!(["f32", "f16"].iter().all(|&of| cluster.device.matmul_efficiency_of.contains_key(of)));
+    assert!(cluster.device.attention.is_some() && text.contains("bandwidth_share"), "{text}");
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    machine.succeeds(["compile", &model, "--batch", "8", "--cluster", &file]);
 }
 
 /// Every layout becomes every other along one mesh axis, evenly and unevenly: whole registers by the library's collectives,

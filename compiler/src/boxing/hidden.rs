@@ -189,7 +189,7 @@ fn seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) 
     let ranks = decisions.staging.placement[index].ranks.len();
     let flops = node.op.operation().flops(&rule) / (parts * ranks) as f64;
     let precision = node.op.precision(&operands, &[]);
-    flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, flops))
+    flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, precision, flops))
 }
 
 #[cfg(test)]

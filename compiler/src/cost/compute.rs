@@ -1,7 +1,7 @@
 //! Roofline of one node's local part.
 
 use graphc_ir::op::{Arithmetic, Op};
-use graphc_ir::plan::Cluster;
+use graphc_ir::plan::{Cluster, Device};
 use graphc_ir::rule::{Choice, DimRule, Rule};
 use graphc_ir::types::{DType, TensorType};
 
@@ -79,8 +79,13 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
 }
 
 /// Seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
-pub fn roofline(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, work: NodeWork) -> f64 {
-    let share = reached_share(cluster, arithmetic, work.flops);
+pub fn roofline(
+    cluster: &Cluster,
+    precision: DType,
+    arithmetic: Arithmetic,
+    work: NodeWork,
+) -> f64 {
+    let share = reached_share(cluster, precision, arithmetic, work.flops);
     let compute = work.flops / (peak_flops(cluster, precision) * share);
     let moving = traffic(cluster, arithmetic) * work.bytes / cluster.device.reached_bandwidth();
     cluster.device.launch + compute.max(moving)
@@ -126,13 +131,15 @@ pub fn chain_seconds(cluster: &Cluster, head: Option<(NodeWork, f64)>, all: Node
 }
 
 /// The share of the peak that a kernel of so many FLOPs reaches.
-fn reached_share(cluster: &Cluster, arithmetic: Arithmetic, flops: f64) -> f64 {
+fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, flops: f64) -> f64 {
     match (arithmetic, &cluster.device.attention) {
         (Arithmetic::Elementwise, _) => 1.0,
         (Arithmetic::Attention(shape), Some(shares)) => {
             shares.of(&shape) * cluster.framework.attention
         }
-        (Arithmetic::Products | Arithmetic::Attention(_), _) => matmul_efficiency(cluster, flops),
+        (Arithmetic::Products | Arithmetic::Attention(_), _) => {
+            matmul_efficiency(cluster, precision, flops)
+        }
     }
 }
 
@@ -146,10 +153,11 @@ pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }
 
-/// The share of the peak that a matmul of `flops` reaches: interpolated in the logarithm of FLOPs, constant beyond
+/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs, constant beyond
 /// the ends; 1 where the cluster does not say.
-pub fn matmul_efficiency(cluster: &Cluster, flops: f64) -> f64 {
-    let points = &cluster.device.matmul_efficiency;
+pub fn matmul_efficiency(cluster: &Cluster, precision: DType, flops: f64) -> f64 {
+    let Device { matmul_efficiency, matmul_efficiency_of, .. } = &cluster.device;
+    let points = matmul_efficiency_of.get(precision.name()).unwrap_or(matmul_efficiency);
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return 1.0 };
     if flops <= first.0 {
         return first.1;
@@ -258,8 +266,11 @@ mod tests {
     fn efficiency_is_interpolated_in_the_logarithm() {
         let mut cluster = preset("cpu").expect("a preset");
         cluster.device.matmul_efficiency = vec![(1e2, 0.2), (1e4, 0.6)];
-        let share = |flops| matmul_efficiency(&cluster, flops);
+        let share = |flops| matmul_efficiency(&cluster, DType::F32, flops);
         assert_eq!((share(1.0), share(1e9)), (0.2, 0.6));
         assert!((share(1e3) - 0.4).abs() < 1e-12);
+        cluster.device.matmul_efficiency_of = [("bf16".into(), vec![(1e2, 0.1)])].into();
+        let share = |dtype| matmul_efficiency(&cluster, dtype, 1e2);
+        assert_eq!([DType::F32, DType::F16, DType::BF16].map(share), [0.2, 0.2, 0.1]);
     }
 }

@@ -59,7 +59,9 @@ impl ActorWork {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
                 return None;
             }
-            Action::Compute { op, operands } => Some(computed(layouts, program, actor, op, operands)),
+            Action::Compute { op, operands } => {
+                Some(computed(layouts, program, actor, op, operands))
+            }
             Action::Fused(fused) => {
                 fused.head().and_then(|head| begun(layouts, program, actor, head))
             }
@@ -72,12 +74,7 @@ impl ActorWork {
         Some(Self { head, all })
     }
 
-    /// The element type in which it multiplies, or computes otherwise.
-    pub fn precision(&self) -> DType {
-        self.head.map_or(DType::F32, |head| head.precision)
-    }
-
-    /// Whether what takes its time is computing products, at the best of the machines.
+    /// Whether it multiplies matrices.
     pub fn multiplies(&self) -> bool {
         self.head.is_some_and(|head| head.arithmetic != Arithmetic::Elementwise)
     }
@@ -93,16 +90,16 @@ impl ActorWork {
         }
     }
 
-    /// The least seconds that machines with these peaks take for it.
+    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there is one: behind it
+    /// few FLOPs are left.
     pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
-        let of = |piece: Piece| least_seconds(cluster, piece.precision, piece.arithmetic, piece.work);
-        let head = self.head.map_or(LeastSeconds::default(), of);
-        let work = self.all.without(self.head.map_or(NodeWork::default(), |head| head.work));
-        let rest = of(Piece { precision: DType::F32, arithmetic: Arithmetic::Elementwise, work });
-        LeastSeconds {
-            computing: head.computing + rest.computing,
-            moving: head.moving + rest.moving,
-        }
+        let elementwise = |work| least_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
+        let Some(Piece { precision, arithmetic, work }) = self.head else {
+            return elementwise(self.all);
+        };
+        let head = least_seconds(cluster, precision, arithmetic, work);
+        let rest = elementwise(self.all.without(work));
+        LeastSeconds { computing: head.computing, moving: head.moving + rest.moving }
     }
 }
 
@@ -114,9 +111,8 @@ fn computed(
     op: &Op,
     operands: &[OperandSource],
 ) -> Piece {
-    let whole = |&register: &RegisterId| {
-        layouts[program.registers[register.index()].layout as usize].ty()
-    };
+    let whole =
+        |&register: &RegisterId| layouts[program.registers[register.index()].layout as usize].ty();
     let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input()?));
     let operands: Vec<TensorType> = inputs.map(whole).collect();
     let operands: Vec<&TensorType> = operands.iter().collect();
@@ -130,12 +126,7 @@ fn computed(
 }
 
 /// The op at the head of a chain, with its part of the work; `None` where its operands are none of the chain's.
-fn begun(
-    layouts: &[Layout],
-    program: &Program,
-    actor: &Actor,
-    head: &FusedStep,
-) -> Option<Piece> {
+fn begun(layouts: &[Layout], program: &Program, actor: &Actor, head: &FusedStep) -> Option<Piece> {
     let shard = |arg: &FusedArg| {
         let FusedArg::Operand(index) = *arg else { return None };
         let register = &program.registers[actor.inputs.get(index)?.index()];

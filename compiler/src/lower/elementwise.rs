@@ -296,8 +296,7 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
     let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
-    let head =
-        head.map(|task| (NodeWork { flops: task.flops, bytes: task.bytes }, task.seconds));
+    let head = head.map(|task| (NodeWork { flops: task.flops, bytes: task.bytes }, task.seconds));
     let seconds = chain_seconds(cluster, head, NodeWork { flops, bytes });
     Task {
         name: format!("{} {tensor}", names.join("+")),

@@ -87,6 +87,8 @@ impl Builder {
             memory: 1 << 30,
             flops: Default::default(),
             matmul_efficiency: Vec::new(),
+            matmul_efficiency_of: Default::default(),
+            matmul_unaligned: 1.0,
             attention: None,
             bandwidth: 1e9,
             bandwidth_share: 1.0,
