@@ -293,6 +293,7 @@ impl Measured {
                 memory: self.memory,
                 flops,
                 matmul_efficiency: rates.iter().map(share).collect(),
+                matmul_unaligned: 1.0,
                 attention: None,
                 bandwidth: self.bandwidth,
                 bandwidth_share: 1.0,

@@ -50,6 +50,7 @@ struct FileDevice {
     flops: BTreeMap<String, f64>,
     #[serde(default)]
     matmul_efficiency: Vec<(f64, f64)>,
+    matmul_unaligned: Option<f64>,
     attention: Option<AttentionShares>,
     bandwidth: f64,
     bandwidth_share: Option<f64>,
@@ -168,6 +169,7 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
     Ok(Device {
         attention: file.attention.map(attention).transpose()?,
         bandwidth_share: share("device.bandwidth_share", file.bandwidth_share.unwrap_or(1.0))?,
+        matmul_unaligned: share("device.matmul_unaligned", file.matmul_unaligned.unwrap_or(1.0))?,
         kind: file.kind,
         memory: memory(&file.memory)?,
         bandwidth: positive("device.bandwidth", file.bandwidth)?,
@@ -370,6 +372,7 @@ mod tests {
             ("forward = 0.8", "forward = 1.8", "`device.attention.forward` is 1.8"),
             ("half_width = 30", "half_width = -1", "`device.attention.half_width` is -1"),
             ("launch = 4e-6", "launch = 4e-6\nbandwidth_share = 0.0", "`device.bandwidth_share`"),
+            ("launch = 4e-6", "launch = 4e-6\nmatmul_unaligned = 2", "`device.matmul_unaligned`"),
             ("\"megatron\"", "\"abacus\"", "`framework.name` is \"abacus\""),
             ("dispatch = 2e-5", "interference = 1.5", "is 1.5: write a share"),
             ("dispatch = 2e-5", "reduced_under_products = 1.0", "is 1: write a share"),

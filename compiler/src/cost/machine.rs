@@ -9,7 +9,7 @@ use graphc_ir::plan::{Action, Actor, Cluster, Layout, OperandSource, Plan, Progr
 use graphc_ir::text;
 use graphc_ir::types::{DType, TensorType};
 
-use super::{NodeWork, peak_flops, roofline};
+use super::{NodeWork, has_odd_rows, peak_flops, roofline};
 
 /// The plan as it would run on another cluster: the same actors on the same ranks, each with the seconds that it takes
 /// there. What was predicted of it no longer holds: simulate it.
@@ -28,6 +28,7 @@ pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
 }
 
 fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor: &Actor) -> f64 {
+    let mut unaligned = false;
     let (dtype, arithmetic) = match &actor.action {
         Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => return 0.0,
         Action::Compute { op, operands } => {
@@ -35,6 +36,12 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
                 let layout = &layouts[program.registers[register.index()].layout as usize];
                 TensorType::new(layout.dtype, layout.shape.clone())
             };
+            let row = |register: &RegisterId| {
+                let extent = program.registers[register.index()].shape.last()?;
+                Some((whole(*register).dtype, *extent))
+            };
+            let rows = actor.inputs.iter().chain(&actor.outputs).filter_map(row);
+            unaligned = has_odd_rows(op, rows);
             let result = actor.outputs.first().or(actor.updates.first());
             let dtype = result.map_or(DType::F32, |&register| whole(register).dtype);
             let of = |operand: &OperandSource| actor.inputs.get(operand.input()?);
@@ -45,7 +52,8 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
         }
         _ => (DType::F32, Arithmetic::Elementwise),
     };
-    roofline(cluster, dtype, arithmetic, NodeWork { flops: actor.flops, bytes: actor.bytes })
+    let work = NodeWork { flops: actor.flops, bytes: actor.bytes, unaligned };
+    roofline(cluster, dtype, arithmetic, work)
 }
 
 /// FLOPs of the matrix products of one step by element type of the result: of the forward pass, and of training twice as

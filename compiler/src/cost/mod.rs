@@ -10,7 +10,10 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{NodeWork, compute_work, matmul_efficiency, node_work, peak_flops, roofline};
+pub use compute::{
+    NodeWork, ROW_BYTES, compute_work, has_odd_rows, is_half, matmul_efficiency, node_work,
+    peak_flops, roofline,
+};
 pub use machine::{model_flops, on_cluster, utilization};
 
 /// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor

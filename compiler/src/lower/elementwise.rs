@@ -297,7 +297,12 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
     let time = |flops, bytes| {
-        roofline(cluster, DType::F32, Arithmetic::Elementwise, NodeWork { flops, bytes })
+        roofline(
+            cluster,
+            DType::F32,
+            Arithmetic::Elementwise,
+            NodeWork { flops, bytes, unaligned: false },
+        )
     };
     let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
     // Behind a head only what else is read and written is moved.
