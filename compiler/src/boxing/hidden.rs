@@ -156,7 +156,7 @@ fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
             variable_of[node.results[0].index()] = Some(id.index());
         }
         if node.op.operation().movement() == Some(Movement::Rearranged)
-            || matches!(node.op, Op::Cast(_) | Op::Regather(_))
+            || matches!(node.op, Op::Cast(_) | Op::Pad(_) | Op::Regather(_))
         {
             variable_of[node.results[0].index()] = variable_of[node.operands[0].index()];
         }

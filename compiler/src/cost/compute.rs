@@ -12,13 +12,33 @@ pub struct NodeWork {
     pub flops: f64,
     /// Bytes of all operands and results.
     pub bytes: f64,
+    /// Whether it is a product with odd rows ([`has_odd_rows`]).
+    pub unaligned: bool,
+}
+
+/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor cores takes (NVIDIA,
+/// "Matrix Multiplication Background User's Guide", section 2.2).
+pub const ROW_BYTES: usize = 16;
+
+/// Whether an element type is one of half precision.
+pub fn is_half(dtype: DType) -> bool {
+    dtype.is_float() && dtype.size() == 2
+}
+
+/// Whether an op is a product of matrices of half precision, some of which have rows that are no multiple of [`ROW_BYTES`]. `rows` has the
+/// element type and the last extent of each operand and result, as they lie on a rank.
+pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
+    let is_odd = |(dtype, extent): (DType, usize)| {
+        is_half(dtype) && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
+    };
+    matches!(op, Op::MatMul(_)) && rows.any(is_odd)
 }
 
 impl NodeWork {
-    /// What is left of it without a part.
+    /// What is left of it without a part that has the product, if there is one.
     pub fn without(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
-        Self { flops: flops.max(0.0), bytes: bytes.max(0.0) }
+        Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }
 }
 
@@ -60,9 +80,12 @@ pub fn node_work(
         };
         dims.iter().zip(types).map(|(dims, ty)| elements(dims) * ty.dtype.size() as f64).sum()
     };
+    let dims = local.operands.iter().zip(operands).chain(local.results.iter().zip(results));
+    let rows = dims.filter_map(|(dims, ty)| Some((ty.dtype, local.extent(dims.last()?))));
     NodeWork {
         flops: op.operation().most_flops(rule, &local),
         bytes: bytes(&local.operands, operands) + bytes(&local.results, results),
+        unaligned: has_odd_rows(op, rows),
     }
 }
 
@@ -85,7 +108,8 @@ pub fn roofline(
     arithmetic: Arithmetic,
     work: NodeWork,
 ) -> f64 {
-    let share = reached_share(cluster, precision, arithmetic, work.flops);
+    let aligned = reached_share(cluster, precision, arithmetic, work.flops);
+    let share = if work.unaligned { aligned * cluster.device.matmul_unaligned } else { aligned };
     let compute = work.flops / (peak_flops(cluster, precision) * share);
     let moving = traffic(cluster, arithmetic) * work.bytes / cluster.device.reached_bandwidth();
     cluster.device.launch + compute.max(moving)
@@ -183,9 +207,32 @@ mod tests {
         let [a, b, c] = [[4, 6], [6, 8], [4, 8]].map(|shape| TensorType::new(DType::F32, shape));
         let rule = op.operation().rule(&[&a, &b]).expect("fits");
         let work = |axes: &[_]| node_work(&op, &rule, &[&a, &b], &[&c], axes);
-        assert_eq!(work(&[]), NodeWork { flops: 384.0, bytes: 4.0 * (24.0 + 48.0 + 32.0) });
+        let of = |flops, bytes| NodeWork { flops, bytes, unaligned: false };
+        assert_eq!(work(&[]), of(384.0, 4.0 * (24.0 + 48.0 + 32.0)));
         let rows = work(&[(Choice::Factor(0), 3)]);
-        assert_eq!(rows, NodeWork { flops: 192.0, bytes: 4.0 * (12.0 + 48.0 + 16.0) }, "2 of 4");
+        assert_eq!(rows, of(192.0, 4.0 * (12.0 + 48.0 + 16.0)), "2 of 4");
+    }
+
+    /// Classes as columns: 1016 are aligned, on two ranks as well, on four they are not, and 1013 are nowhere; of f32 nothing is.
+    #[test]
+    fn a_product_with_odd_rows_reaches_its_share() {
+        let mut cluster = preset("dgx-h100").expect("a preset");
+        (cluster.device.launch, cluster.device.bandwidth) = (0.0, 1e30);
+        cluster.device.matmul_efficiency.clear();
+        cluster.device.matmul_unaligned = 0.5;
+        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b: true });
+        let seconds = |dtype, classes, ranks: usize| {
+            let [x, w, y] =
+                [[64, 32], [classes, 32], [64, classes]].map(|shape| TensorType::new(dtype, shape));
+            let axes = [(Choice::Factor(1), ranks)];
+            let (work, seconds) = compute_work(&cluster, &op, &[&x, &w], &[&y], &axes);
+            seconds * peak_flops(&cluster, dtype) / work.flops
+        };
+        let ratios = [(1016, 1), (1024, 2), (1016, 4), (1013, 1), (1013, 2)]
+            .map(|(classes, ranks)| seconds(DType::BF16, classes, ranks).round());
+        assert_eq!(ratios, [1.0, 1.0, 2.0, 2.0, 2.0]);
+        assert_eq!(seconds(DType::F32, 1013, 1).round(), 1.0);
+        assert_eq!(seconds(DType::F16, 1013, 1).round(), 2.0);
     }
 
     #[test]
@@ -248,7 +295,7 @@ mod tests {
     fn what_moves_memory_takes_the_traffic_of_its_framework() {
         let mut cluster = preset("dgx-a100").expect("a preset");
         cluster.device.launch = 0.0;
-        let work = NodeWork { flops: 1.0, bytes: 1e9 };
+        let work = NodeWork { flops: 1.0, bytes: 1e9, unaligned: false };
         let seconds =
             |cluster: &Cluster, arithmetic| roofline(cluster, DType::F32, arithmetic, work);
         let once = 1e9 / (2.039e12 * cluster.device.bandwidth_share);

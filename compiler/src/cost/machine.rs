@@ -10,7 +10,8 @@ use graphc_ir::plan::{
 use graphc_ir::types::{DType, TensorType};
 
 use super::{
-    LeastSeconds, NodeWork, chain_seconds, least_seconds, node_work, peak_flops, roofline,
+    LeastSeconds, NodeWork, chain_seconds, has_odd_rows, least_seconds, node_work, peak_flops,
+    roofline,
 };
 use crate::decisions::Decisions;
 
@@ -54,7 +55,6 @@ struct Piece {
 impl ActorWork {
     /// What an actor of a program does in an action; `None` of communication, which links price.
     pub fn of(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
-        let all = NodeWork { flops: actor.flops, bytes: actor.bytes };
         let head = match &actor.action {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
                 return None;
@@ -71,6 +71,8 @@ impl ActorWork {
             | Action::Feed { .. }
             | Action::Fetch { .. } => None,
         };
+        let unaligned = head.is_some_and(|head| head.work.unaligned);
+        let all = NodeWork { flops: actor.flops, bytes: actor.bytes, unaligned };
         Some(Self { head, all })
     }
 
@@ -116,12 +118,18 @@ fn computed(
     let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input()?));
     let operands: Vec<TensorType> = inputs.map(whole).collect();
     let operands: Vec<&TensorType> = operands.iter().collect();
+    let row = |register: &RegisterId| {
+        let extent = program.registers[register.index()].shape.last()?;
+        Some((whole(register).dtype, *extent))
+    };
+    let rows = actor.inputs.iter().chain(&actor.outputs).filter_map(row);
+    let unaligned = has_odd_rows(op, rows);
     let result = actor.outputs.first().or(actor.updates.first()).map(whole);
     let results: Vec<&TensorType> = result.iter().collect();
     Piece {
         precision: op.precision(&operands, &results),
         arithmetic: op.operation().arithmetic(&operands),
-        work: NodeWork { flops: actor.flops, bytes: actor.bytes },
+        work: NodeWork { flops: actor.flops, bytes: actor.bytes, unaligned },
     }
 }
 

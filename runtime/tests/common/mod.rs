@@ -120,6 +120,7 @@ impl Builder {
             recomputed: Vec::new(),
             regathered: false,
             cross_entropy: graphc_ir::plan::CrossEntropyForm::Auto,
+            padded: false,
             training: false,
             options: CompileOptions::default(),
             cluster,
