@@ -1,23 +1,24 @@
-//! Measures this machine: what a kernel costs to start, how fast matrix products of each size and passes over memory
+//! Measures this machine: what a kernel costs to start, how fast matrix products of each size and shape, attention and passes over memory
 //! are, and how fast ranks reach each other, all through plans that the runtime executes, so that what is measured is
 //! what the planner asks about. Each figure is the slope of step times of two plans of different length: what a step costs
 //! by itself drops out.
+//!
+//! `bench` times plans, `products` and `passes` say which, and `file` makes a cluster of what they took.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::time::Instant;
 
-use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::compile;
 use graphc_compiler::error::CompileError;
-use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
-use graphc_ir::graph::Graph;
+use graphc_ir::builder::BuildErrors;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::ops::Init;
-use graphc_ir::plan::{Cluster, CompileOptions, Device, Framework, Level};
-use graphc_ir::sbp::{NdSbp, Sbp};
-use graphc_ir::types::DType;
-use graphc_runtime::{RuntimeError, Session, SessionOptions};
+use graphc_ir::op::AttentionShape;
+use graphc_runtime::RuntimeError;
+
+use bench::Bench;
+
+mod bench;
+mod file;
+mod passes;
+mod products;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,30 +39,48 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What takes some seconds.
+    /// Sizes that fill the device.
     pub fn full(device: DeviceKind, ranks: usize) -> Self {
-        let (largest_matmul, largest_bytes) = match device {
-            DeviceKind::Cpu => (1024, 32 << 20),
-            DeviceKind::Cuda => (8192, 256 << 20),
+        let (seconds, largest_matmul, largest_bytes) = match device {
+            DeviceKind::Cpu => (0.2, 1024, 32 << 20),
+            DeviceKind::Cuda => (0.1, 8192, 256 << 20),
         };
-        Self { device, ranks, seconds: 0.3, largest_matmul, largest_bytes, patience: 10.0 }
+        Self { device, ranks, seconds, largest_matmul, largest_bytes, patience: 10.0 }
     }
 
-    /// What takes less than a second, and is as rough.
+    /// Small sizes, for a few milliseconds each, and as rough.
     pub fn quick(device: DeviceKind, ranks: usize) -> Self {
         let (largest_matmul, largest_bytes) = (128, 1 << 20);
         Self { device, ranks, seconds: 0.01, largest_matmul, largest_bytes, patience: 3.0 }
     }
-
-    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps before, and as
-    /// many as are timed.
-    fn affords(&self, layers: usize, seconds: f64) -> bool {
-        (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.patience
-    }
 }
 
-/// Steps that are timed at the least.
-const FEWEST_STEPS: usize = 5;
+/// By element type (FLOPs of one product, FLOPs per second), ascending.
+pub type Rates = BTreeMap<&'static str, Vec<(f64, f64)>>;
+
+/// How fast products of one shape are: a matrix of so many rows by a square one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductRate {
+    /// The element type.
+    pub dtype: &'static str,
+    /// Rows of the first matrix.
+    pub rows: usize,
+    /// Its columns, and rows and columns of the other one.
+    pub columns: usize,
+    /// FLOPs per second.
+    pub rate: f64,
+}
+
+/// How fast attention of one shape is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionRate {
+    /// The element type.
+    pub dtype: &'static str,
+    /// Its heads, keys and direction.
+    pub shape: AttentionShape,
+    /// FLOPs per second.
+    pub rate: f64,
+}
 
 /// What was measured, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,12 +91,18 @@ pub struct Measured {
     pub ranks: usize,
     /// Bytes of memory of a rank.
     pub memory: u64,
-    /// Seconds per kernel.
+    /// Seconds per kernel, of steps that are replayed where the device records launches.
     pub launch: f64,
-    /// By element type: (FLOPs of one product, FLOPs per second), ascending.
-    pub matmul: BTreeMap<&'static str, Vec<(f64, f64)>>,
-    /// Bytes per second of elementwise ops and reductions.
-    pub bandwidth: f64,
+    /// Seconds per kernel of steps that are not replayed, where others are.
+    pub launch_anew: Option<f64>,
+    /// Square products.
+    pub matmul: Rates,
+    /// Products of other shapes.
+    pub shapes: Vec<ProductRate>,
+    /// Attention: of each direction that of fewer keys, that of more, and that of wider heads; none where that was not measured.
+    pub attention: Vec<AttentionRate>,
+    /// Bytes per second of kernels that only move memory, by kind; at least one.
+    pub passes: Vec<(&'static str, f64)>,
     /// (bytes, seconds) of an all-reduce over all ranks, ascending; none of one rank.
     pub all_reduce: Vec<(usize, f64)>,
 }
@@ -107,159 +132,30 @@ pub fn calibrate(effort: Effort) -> Result<Measured, CalibrateError> {
     if effort.ranks == 0 {
         return Err(CalibrateError::NoRanks);
     }
-    let launch = launch(effort)?;
-    let mut matmul = BTreeMap::new();
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
-        match matmul_rates(effort, dtype, launch) {
-            Ok(rates) => _ = matmul.insert(dtype.name(), rates),
-            Err(error) if dtype == DType::F32 => return Err(error),
-            // There is no kernel for this element type here.
-            Err(_) => {}
-        }
-    }
-    let bandwidth = bandwidth(effort, launch)?;
-    let all_reduce = if effort.ranks > 1 { all_reduces(effort)? } else { Vec::new() };
     let (device, ranks) = (effort.device, effort.ranks);
+    let bench = Bench { effort, replay: true };
+    let launch = passes::launch(bench)?;
+    let launch_anew = match device {
+        DeviceKind::Cpu => None,
+        DeviceKind::Cuda => Some(passes::launch(Bench { replay: false, ..bench })?),
+    };
+    let matmul = products::squares(bench, launch)?;
     let memory = match device {
         DeviceKind::Cpu => memory() / ranks as u64,
         DeviceKind::Cuda => memory_of_cards(ranks),
     };
-    Ok(Measured { device, ranks, memory, launch, matmul, bandwidth, all_reduce })
-}
-
-/// A tensor of which each rank has its rows.
-fn rows(g: &GraphBuilder, name: &str, dtype: DType, shape: &[usize], std: f64) -> Tensor {
-    let init = Init::Normal { mean: 0.0.into(), std: std.into() };
-    g.variable(name, dtype, shape, init).pin(NdSbp(vec![Sbp::Split(0)]))
-}
-
-/// Seconds per layer of a chain: `layer` makes the next tensor from the last.
-fn per_layer(
-    effort: Effort,
-    layers: usize,
-    begin: &dyn Fn(&GraphBuilder) -> Vec<Tensor>,
-    layer: &dyn Fn(&[Tensor], &Tensor) -> Tensor,
-) -> Result<f64, CalibrateError> {
-    let graph = |layers: usize| -> Result<Graph, BuildErrors> {
-        let g = GraphBuilder::new("calibrate");
-        let tensors = begin(&g);
-        let last = (0..layers).fold(tensors[0].clone(), |last, _| layer(&tensors, &last));
-        let dims: Vec<usize> = (0..last.shape().len()).collect();
-        g.output("out", &last.sum(&dims, false));
-        g.finish()
-    };
-    let short = step_seconds(effort, graph(1)?)?;
-    let long = step_seconds(effort, graph(1 + layers)?)?;
-    Ok(((long - short) / layers as f64).max(1e-9))
-}
-
-/// The least time of a step: what else the machine does only adds to it.
-fn step_seconds(effort: Effort, graph: Graph) -> Result<f64, CalibrateError> {
-    let options = CompileOptions { mesh: vec![effort.ranks], ..CompileOptions::default() };
-    let cluster = preset("cpu").expect("it is a preset");
-    let plan = compile(graph, &options, &cluster, None)?.plan;
-    let device = Some(effort.device);
-    let options = SessionOptions { device, ..SessionOptions::default() };
-    let mut session = Session::new(&plan, &BTreeMap::new(), options)?;
-    // In the first two steps kernels are loaded, and launches recorded.
-    for _ in 0..2 {
-        session.step(BTreeMap::new())?.wait()?;
-    }
-    let (mut least, mut steps) = (f64::INFINITY, 0);
-    let begun = Instant::now();
-    while steps < FEWEST_STEPS || begun.elapsed().as_secs_f64() < effort.seconds / 2.0 {
-        let start = Instant::now();
-        session.step(BTreeMap::new())?.wait()?;
-        least = least.min(start.elapsed().as_secs_f64());
-        steps += 1;
-    }
-    Ok(least)
-}
-
-/// Products of a row of 8 by 8x8: next to no work.
-fn launch(effort: Effort) -> Result<f64, CalibrateError> {
-    let begin = |g: &GraphBuilder| {
-        let x = rows(g, "x", DType::F32, &[effort.ranks, 8], 1.0);
-        vec![x, square(g, DType::F32, 8)]
-    };
-    per_layer(effort, 200, &begin, &|tensors, last| last.matmul(&tensors[1]))
-}
-
-fn square(g: &GraphBuilder, dtype: DType, size: usize) -> Tensor {
-    let std = 1.0 / (size as f64).sqrt();
-    let init = Init::Normal { mean: 0.0.into(), std: std.into() };
-    g.variable("w", dtype, [size, size], init).pin(NdSbp(vec![Sbp::Broadcast]))
-}
-
-/// FLOPs and rates of square products.
-fn matmul_rates(
-    effort: Effort,
-    dtype: DType,
-    launch: f64,
-) -> Result<Vec<(f64, f64)>, CalibrateError> {
-    let sizes = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-    let mut rates: Vec<(f64, f64)> = Vec::new();
-    for size in sizes.into_iter().filter(|&size| size <= effort.largest_matmul) {
-        let layers = if size <= 128 { 32 } else { 4 };
-        let flops = 2.0 * (size as f64).powi(3);
-        if rates.last().is_some_and(|(_, rate)| !effort.affords(layers, flops / rate)) {
-            break;
-        }
-        let begin = |g: &GraphBuilder| {
-            vec![rows(g, "x", dtype, &[effort.ranks * size, size], 1.0), square(g, dtype, size)]
-        };
-        let seconds = per_layer(effort, layers, &begin, &|tensors, last| last.matmul(&tensors[1]))?;
-        // Of a small product most is the launch: its own time is then not known well.
-        rates.push((flops, flops / (seconds - launch).max(seconds / 2.0)));
-    }
-    Ok(rates)
-}
-
-/// A pass that reads and writes a tensor, and one that reads it: three times its bytes. Of the largest tensors that can be afforded.
-fn bandwidth(effort: Effort, launch: f64) -> Result<f64, CalibrateError> {
-    let (columns, layers) = (1024, 6);
-    let layer = |_: &[Tensor], last: &Tensor| last.mul(&last.sum(&[1], true).scale(1e-3));
-    let mut reached = None;
-    for share in [256, 16, 1] {
-        let count = (effort.largest_bytes / 4 / columns / share).max(1);
-        let bytes = 3.0 * (count * columns * 4) as f64;
-        if reached.is_some_and(|rate| !effort.affords(layers, bytes / rate)) {
-            break;
-        }
-        let begin = |g: &GraphBuilder| {
-            vec![rows(g, "x", DType::F32, &[effort.ranks * count, columns], 1.0)]
-        };
-        let seconds = per_layer(effort, layers, &begin, &layer)?;
-        reached = Some(bytes / (seconds - 3.0 * launch).max(seconds / 2.0));
-    }
-    Ok(reached.expect("the first size is always measured"))
-}
-
-/// All-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
-fn all_reduces(effort: Effort) -> Result<Vec<(usize, f64)>, CalibrateError> {
-    let ranks = effort.ranks;
-    let sizes = [4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20, 256 << 20];
-    let mut measured: Vec<(usize, f64)> = Vec::new();
-    // Of one byte, with what is done beside the all-reduce.
-    let mut rate: Option<f64> = None;
-    for bytes in sizes.into_iter().filter(|&bytes| bytes <= effort.largest_bytes) {
-        let elements = bytes / 4;
-        let layers = if bytes <= 64 << 10 { 32 } else { 4 };
-        if rate.is_some_and(|rate| !effort.affords(layers, bytes as f64 * rate)) {
-            break;
-        }
-        let begin = |g: &GraphBuilder| vec![rows(g, "x", DType::F32, &[ranks, 1, elements], 1.0)];
-        let whole = NdSbp(vec![Sbp::Broadcast]);
-        let across = |_: &[Tensor], last: &Tensor| {
-            last.add(&last.sum(&[0], true).pin(whole.clone()).scale(1e-3))
-        };
-        let within = |_: &[Tensor], last: &Tensor| last.add(&last.sum(&[1], true).scale(1e-3));
-        let with = per_layer(effort, layers, &begin, &across)?;
-        let without = per_layer(effort, layers, &begin, &within)?;
-        measured.push((bytes, (with - without).max(1e-9)));
-        rate = Some(with / bytes as f64);
-    }
-    Ok(measured)
+    Ok(Measured {
+        device,
+        ranks,
+        memory,
+        launch,
+        launch_anew,
+        shapes: products::shapes(bench, &matmul, launch)?,
+        attention: products::attention(bench, &matmul, launch)?,
+        matmul,
+        passes: passes::bandwidths(bench, launch)?,
+        all_reduce: if ranks > 1 { passes::all_reduces(bench)? } else { Vec::new() },
+    })
 }
 
 /// Bytes of memory of this machine; 4 GiB where it does not say.
@@ -277,109 +173,14 @@ pub(crate) fn memory_of_cards(ranks: usize) -> u64 {
     least / ranks.div_ceil(cards.len().max(1)) as u64
 }
 
-impl Measured {
-    /// The machine as the planner and the null device know it: one level that joins any number of ranks.
-    pub fn cluster(&self) -> Cluster {
-        let peak = |rates: &Vec<(f64, f64)>| rates.iter().map(|rate| rate.1).fold(0.0, f64::max);
-        let flops: BTreeMap<String, f64> =
-            self.matmul.iter().map(|(&dtype, rates)| (dtype.to_string(), peak(rates))).collect();
-        let rates = self.shares_of();
-        let share = |&(flops, rate): &(f64, f64)| (flops, (rate / peak(rates)).clamp(1e-3, 1.0));
-        let (latency, bandwidth) = self.link();
-        Cluster {
-            name: "calibrated".into(),
-            device: Device {
-                kind: self.device,
-                memory: self.memory,
-                flops,
-                matmul_efficiency: rates.iter().map(share).collect(),
-                attention: None,
-                bandwidth: self.bandwidth,
-                bandwidth_share: 1.0,
-                launch: self.launch,
-                dispatch: 0.0,
-                overlap: self.device == DeviceKind::Cuda,
-            },
-            levels: vec![Level { size: 0, latency, bandwidth }],
-            axes: Vec::new(),
-            framework: Framework::default(),
-        }
-    }
-
-    /// The products whose shares of the peak are told: on cards those of bf16, where most time goes.
-    fn shares_of(&self) -> &Vec<(f64, f64)> {
-        let singles = &self.matmul[DType::F32.name()];
-        match self.device {
-            DeviceKind::Cpu => singles,
-            DeviceKind::Cuda => self.matmul.get(DType::BF16.name()).unwrap_or(singles),
-        }
-    }
-
-    /// Latency and bandwidth of a ring, from the smallest and the largest all-reduce; of one rank those of its memory.
-    fn link(&self) -> (f64, f64) {
-        let (Some(&small), Some(&large)) = (self.all_reduce.first(), self.all_reduce.last()) else {
-            return (self.launch, self.bandwidth);
-        };
-        let ranks = self.ranks as f64;
-        let passes = 2.0 * (ranks - 1.0);
-        let bytes = passes / ranks * (large.0 - small.0) as f64;
-        let beta = if bytes > 0.0 { (large.1 - small.1) / bytes } else { 0.0 };
-        let beta = beta.max(1e-12);
-        let latency = (small.1 - self.launch) / passes - small.0 as f64 / ranks * beta;
-        (latency.max(1e-8), 1.0 / beta)
-    }
-
-    /// What was measured, line by line.
-    pub fn lines(&self) -> String {
-        let mut text = format!("{} ranks at once, figures of each\n", self.ranks);
-        let _ = writeln!(text, "launch       {:.2} us per kernel", self.launch * 1e6);
-        let _ = writeln!(text, "memory       {:.1} GB/s", self.bandwidth / 1e9);
-        for (dtype, rates) in &self.matmul {
-            for (flops, rate) in rates {
-                let size = (flops / 2.0).cbrt().round();
-                let _ = writeln!(text, "matmul {dtype}   {size:>5}^3   {:.1} GFLOP/s", rate / 1e9);
-            }
-        }
-        for (bytes, seconds) in &self.all_reduce {
-            let _ = writeln!(text, "all-reduce   {bytes:>9} bytes   {:.1} us", seconds * 1e6);
-        }
-        let (latency, bandwidth) = self.link();
-        let _ = writeln!(
-            text,
-            "link         latency {:.2} us, {:.1} GB/s",
-            latency * 1e6,
-            bandwidth / 1e9
-        );
-        text
-    }
-
-    /// The cluster as a file that `--cluster` reads, with what was measured as comments.
-    pub fn toml(&self) -> String {
-        let Cluster { name, device, levels, .. } = self.cluster();
-        let mut text: String = self.lines().lines().map(|line| format!("# {line}\n")).collect();
-        let flops = device.flops.iter().map(|(dtype, peak)| format!("{dtype} = {peak:e}"));
-        let points = device.matmul_efficiency.iter();
-        let points = points.map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
-        let (flops, points): (Vec<_>, Vec<_>) = (flops.collect(), points.collect());
-        let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"{}\"", device.kind);
-        if device.overlap {
-            let _ = writeln!(text, "overlap = true");
-        }
-        let _ = writeln!(text, "memory = {}", device.memory);
-        let _ = writeln!(text, "flops = {{ {} }}", flops.join(", "));
-        let _ = writeln!(text, "matmul_efficiency = [{}]", points.join(", "));
-        let _ = writeln!(text, "bandwidth = {:e}\nlaunch = {:e}", device.bandwidth, device.launch);
-        for Level { size, latency, bandwidth } in levels {
-            let _ = writeln!(text, "\n[[level]]\nsize = {size}");
-            let _ = writeln!(text, "latency = {latency:e}\nbandwidth = {bandwidth:e}");
-        }
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use graphc_compiler::cluster::parse_cluster;
+    use graphc_compiler::compile::compile;
+    use graphc_ir::builder::GraphBuilder;
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::CompileOptions;
+    use graphc_ir::types::DType;
 
     use super::*;
 
@@ -388,13 +189,17 @@ mod tests {
         let measured =
             calibrate(Effort::quick(DeviceKind::Cpu, 2)).expect("this machine runs plans");
         assert!(measured.launch > 0.0 && measured.launch < 1e-2, "{measured:?}");
-        assert!(measured.bandwidth > 1e7, "{measured:?}");
+        assert_eq!(measured.passes.len(), 6);
+        assert!(measured.passes.iter().all(|pass| pass.1 > 1e6), "{measured:?}");
         assert_eq!(measured.all_reduce.len(), 3, "4 KiB, 64 KiB and 1 MiB");
+        assert_eq!(measured.attention.len(), 6);
+        assert_eq!(measured.shapes.len(), 4 * measured.matmul.len());
         let cluster = parse_cluster(&measured.toml()).expect("a file that is read");
         assert_eq!(cluster.device.kind, DeviceKind::Cpu);
         let peak = cluster.device.flops["f32"];
         let known = measured.cluster().device.flops["f32"];
         assert!((peak - known).abs() <= 1e-6 * known);
+        assert!(cluster.device.attention.is_some());
         // It plans a model.
         let g = GraphBuilder::new("model");
         let x = g.input("x", DType::F32, [8, 16]);
@@ -411,8 +216,28 @@ mod tests {
         let measured = calibrate(effort).expect("this machine runs plans");
         assert!(measured.matmul.values().all(|rates| rates.len() == 1), "{measured:?}");
         assert_eq!(measured.all_reduce.len(), 1);
-        assert!(measured.bandwidth > 0.0);
+        assert!(measured.passes.iter().all(|pass| pass.1 > 0.0));
         parse_cluster(&measured.toml()).expect("a file that is read");
+    }
+
+    /// Figures of two ranks that say of links what `all_reduce` says.
+    fn measured(launch: f64, all_reduce: Vec<(usize, f64)>) -> Measured {
+        Measured {
+            device: DeviceKind::Cuda,
+            ranks: 2,
+            memory: 1 << 30,
+            launch,
+            launch_anew: Some(2.0 * launch),
+            matmul: [
+                ("f32", vec![(1e3, 1e9), (1e6, 4e9)]),
+                ("bf16", vec![(1e3, 1e9), (1e6, 1e10)]),
+            ]
+            .into(),
+            shapes: Vec::new(),
+            attention: Vec::new(),
+            passes: vec![("chains", 1e10), ("updates", 5e9)],
+            all_reduce,
+        }
     }
 
     /// Two ranks: an all-reduce sends every byte once.
@@ -420,17 +245,83 @@ mod tests {
     fn the_link_explains_the_all_reduces() {
         let (alpha, beta, launch) = (2e-6, 1e-9, 1e-6);
         let seconds = |bytes: usize| launch + 2.0 * (alpha + bytes as f64 / 2.0 * beta);
-        let measured = Measured {
-            device: DeviceKind::Cpu,
-            ranks: 2,
-            memory: 1 << 30,
-            launch,
-            matmul: [("f32", vec![(1e3, 1e9), (1e6, 4e9)])].into(),
-            bandwidth: 1e10,
-            all_reduce: [4096, 1 << 20].map(|bytes| (bytes, seconds(bytes))).to_vec(),
+        let bytes = [4096, 1 << 20];
+        let cluster =
+            measured(launch, bytes.map(|bytes| (bytes, seconds(bytes))).to_vec()).cluster();
+        let level = &cluster.levels[0];
+        assert!((level.latency - alpha).abs() < 1e-9 && (level.bandwidth - 1e9).abs() < 1e3);
+        assert_eq!(cluster.device.matmul_efficiency, [(1e3, 0.1), (1e6, 1.0)]);
+        assert_eq!(cluster.device.matmul_efficiency_of["f32"], [(1e3, 0.25), (1e6, 1.0)]);
+        assert_eq!((cluster.device.bandwidth, cluster.device.bandwidth_share), (1e10, 0.75));
+    }
+
+    #[test]
+    fn links_that_were_not_measured_are_those_of_a_preset_and_the_file_says_so() {
+        let alone = measured(1e-6, Vec::new());
+        let text = alone.toml();
+        assert!(text.contains("# links between ranks were not measured"), "{text}");
+        let cluster = parse_cluster(&text).expect("a file that is read");
+        let preset = graphc_compiler::cluster::preset("dgx-h100").expect("a preset");
+        assert_eq!(cluster.levels, preset.levels);
+        assert!(
+            alone.unmeasured().is_some() && measured(1e-6, vec![(1, 1.0)]).unmeasured().is_none()
+        );
+    }
+
+    /// The best rate of a type is its peak, whatever shape reached it: nothing is more than all of it.
+    #[test]
+    fn nothing_reaches_more_than_the_peak() {
+        let thin = ProductRate { dtype: "f32", rows: 16, columns: 64, rate: 8e9 };
+        let measured = Measured { shapes: vec![thin], ..measured(1e-6, Vec::new()) };
+        let device = measured.cluster().device;
+        assert_eq!(device.flops["f32"], 8e9);
+        assert_eq!(device.matmul_efficiency_of["f32"], [(1e3, 0.125), (1e6, 0.5)]);
+        let shares: Vec<f64> = (measured.lines().lines())
+            .filter_map(|line| line.strip_suffix(" %")?.rsplit(' ').next()?.parse().ok())
+            .collect();
+        assert!(shares.len() >= 7 && shares.iter().all(|&share| share <= 100.0), "{shares:?}");
+    }
+
+    /// Rates that follow the cost model's formula give its constants again.
+    #[test]
+    fn attention_is_described_by_what_it_reached() {
+        let known = graphc_ir::plan::AttentionShares {
+            forward: 0.8,
+            backward: 0.6,
+            half_width: 30.0,
+            half_keys: 190.0,
         };
-        let (latency, bandwidth) = measured.link();
-        assert!((latency - alpha).abs() < 1e-9 && (bandwidth - 1e9).abs() < 1e3, "{latency}");
-        assert_eq!(measured.cluster().device.matmul_efficiency, [(1e3, 0.25), (1e6, 1.0)]);
+        let of = |(width, keys, backward)| {
+            let shape = AttentionShape { width, keys, backward };
+            AttentionRate { dtype: "bf16", shape, rate: 1e10 * known.of(&shape) }
+        };
+        let shapes = [(64, 256.0), (64, 2048.0), (128, 2048.0)];
+        let both = shapes.map(|(width, keys)| [(width, keys, false), (width, keys, true)]);
+        let attention = both.concat().into_iter().map(of).collect();
+        let measured = Measured { attention, ..measured(1e-6, Vec::new()) };
+        let text = measured.toml();
+        let read = parse_cluster(&text).expect("read").device.attention.expect("it is there");
+        for (found, known) in [
+            (read.forward, known.forward),
+            (read.backward, known.backward),
+            (read.half_width, known.half_width),
+            (read.half_keys, known.half_keys),
+        ] {
+            assert!((found / known - 1.0).abs() < 1e-3, "{found}, not {known}: {text}");
+        }
+    }
+
+    #[test]
+    fn odd_rows_are_held_against_rows_of_whole_loads() {
+        let of = |rows, rate| ProductRate { dtype: "bf16", rows, columns: rows, rate };
+        let shapes = vec![
+            ProductRate { dtype: "bf16", rows: 16, columns: 2048, rate: 1e8 },
+            of(2056, 8e9),
+            of(2057, 2e9),
+        ];
+        let measured = Measured { shapes, ..measured(1e-6, Vec::new()) };
+        assert_eq!(measured.cluster().device.matmul_unaligned, 0.25);
+        let read = parse_cluster(&measured.toml()).expect("read");
+        assert_eq!(read.device.matmul_unaligned, 0.25);
     }
 }

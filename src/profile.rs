@@ -6,9 +6,10 @@ mod measure;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use graphc_compiler::cost::ActorWork;
 use graphc_compiler::null_device::{NullDeviceError, trace};
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Actor, Plan, Rate};
+use graphc_ir::plan::{Actor, Cluster, Plan, Rate};
 use graphc_ir::types::DType;
 use serde::{Deserialize, Serialize};
 
@@ -125,6 +126,54 @@ pub struct KindSeconds {
     pub predicted: f64,
     /// Seconds of a step as they were measured.
     pub measured: f64,
+    /// Seconds of a step at the whole of what limits them: at no prediction more than `predicted`.
+    pub least: f64,
+    /// What that is; `None` of communication.
+    pub limit: Option<Limit>,
+}
+
+/// What kernels of a kind are held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Those that multiply matrices: the peak of the element type that they compute in.
+    Peak,
+    /// Those that do not: the bandwidth of the device's memory.
+    Memory,
+    /// Each against its own.
+    Both,
+}
+
+impl Limit {
+    /// The word for it in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Peak => "peak",
+            Self::Memory => "memory",
+            Self::Both => "both",
+        }
+    }
+}
+
+impl KindSeconds {
+    /// The share of what limits them that kernels reach in so many seconds of a step; `None` of communication, of what moves nothing, and
+    /// of no time.
+    pub fn share(&self, seconds: f64) -> Option<f64> {
+        (self.least > 0.0 && seconds > 0.0).then_some(self.least / seconds)
+    }
+
+    /// Adds what an actor does at least, `times` times.
+    fn add_work(&mut self, cluster: &Cluster, work: &ActorWork, times: f64) {
+        let least = work.least_seconds(cluster);
+        let (own, least) = match work.multiplies() {
+            true => (Limit::Peak, least.computing),
+            false => (Limit::Memory, least.moving),
+        };
+        self.least += least * times;
+        self.limit = match self.limit {
+            Some(limit) if limit != own => Some(Limit::Both),
+            _ => Some(own),
+        };
+    }
 }
 
 impl Profile {
@@ -178,6 +227,9 @@ impl Profile {
                 kind.measured += profile.seconds * times as f64 * share;
                 let seconds = profile.predicted(part.program, actors, &predicted);
                 kind.predicted += seconds * times as f64 * share;
+                for work in profile.work(plan, part.program) {
+                    kind.add_work(&plan.cluster, &work, times as f64 * share);
+                }
             }
         }
         let mut kinds: Vec<_> =
@@ -233,22 +285,33 @@ impl Profile {
     /// The machine as these measurements have it.
     ///
     /// # Errors
-    /// Where there is no matrix product of f32, or nothing that moves memory.
+    /// Where there is no matrix product, or nothing that moves memory.
     pub fn machine(&self) -> Result<Measured, ProfileError> {
         let actors: Vec<&ActorProfile> = self.programs.iter().flat_map(|p| &p.actors).collect();
         let kernels: Vec<&ActorProfile> =
             actors.iter().copied().filter(|a| a.bytes > 0.0 && a.ranks < 2).collect();
         let launch = kernels.iter().map(|actor| actor.seconds).fold(f64::INFINITY, f64::min);
         let matmul = products(&kernels, launch);
-        if !matmul.contains_key(DType::F32.name()) {
-            return Err(ProfileError::Missing { what: "matrix products of f32" });
+        if matmul.is_empty() {
+            return Err(ProfileError::Missing { what: "matrix products" });
         }
         let bandwidth = bandwidth(&kernels, launch);
         let bandwidth = bandwidth.ok_or(ProfileError::Missing { what: "passes over memory" })?;
         let device = if self.device == "cpu" { DeviceKind::Cpu } else { DeviceKind::Cuda };
         let all_reduce = reductions(&actors);
         let ranks = actors.iter().map(|actor| actor.ranks).max().unwrap_or(1).max(1);
-        Ok(Measured { device, ranks, memory: self.memory, launch, matmul, bandwidth, all_reduce })
+        Ok(Measured {
+            device,
+            ranks,
+            memory: self.memory,
+            launch,
+            launch_anew: None,
+            matmul,
+            shapes: Vec::new(),
+            attention: Vec::new(),
+            passes: vec![("passes", bandwidth)],
+            all_reduce,
+        })
     }
 }
 
@@ -259,6 +322,18 @@ impl ActorProfile {
             0 => self.name.clone(),
             others => format!("{} and {others} more", self.name),
         }
+    }
+
+    /// What its launch computes and moves: of a product and what goes with it the product alone, as that is what limits both.
+    fn work(&self, plan: &Plan, program: usize) -> Vec<ActorWork> {
+        let program = &plan.programs[program];
+        let work = |&actor: &usize| ActorWork::of(&plan.layouts, program, &program.actors[actor]);
+        let mut all: Vec<ActorWork> =
+            [&self.actor].into_iter().chain(&self.with).filter_map(work).collect();
+        if all.iter().any(ActorWork::multiplies) {
+            all.retain(ActorWork::multiplies);
+        }
+        all
     }
 
     /// Seconds of one action of all that its launch does, as the null device has them.
@@ -297,7 +372,7 @@ fn predicted(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileError> 
 /// By element type, of each size of product the best rate: (FLOPs, FLOPs per second), ascending.
 fn products(kernels: &[&ActorProfile], launch: f64) -> BTreeMap<&'static str, Vec<(f64, f64)>> {
     let mut rates: BTreeMap<&'static str, BTreeMap<u64, f64>> = BTreeMap::new();
-    for actor in kernels.iter().filter(|actor| actor.kind == "matmul" && actor.flops > 0.0) {
+    for actor in kernels.iter().filter(|actor| actor.kind == "matmul" && actor.flops >= 1.0) {
         let Some(dtype) = actor.dtype else { continue };
         let seconds = (actor.seconds - launch).max(actor.seconds / 2.0).max(1e-9);
         let best = rates.entry(dtype.name()).or_default().entry(actor.flops as u64).or_insert(0.0);
@@ -331,4 +406,54 @@ fn reductions(actors: &[&ActorProfile]) -> Vec<(usize, f64)> {
         *seconds = seconds.min(actor.seconds);
     }
     least.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_compiler::cluster::parse_cluster;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Numbers of a file that a broken clock, a broken program or nobody at all has written.
+    fn number() -> impl Strategy<Value = f64> {
+        let odd = [-1.0, 0.0, 1e-320, 1e-30, 0.5, 1e9, 1e31, 1e300, f64::MAX];
+        prop_oneof![proptest::sample::select(odd.to_vec()), 1e-7..1e-2f64, 1e3..1e13f64]
+    }
+
+    fn actor() -> impl Strategy<Value = serde_json::Value> {
+        let kinds = vec!["matmul", "fused", "all_reduce", "attention"];
+        let dtypes = vec!["f32", "bf16"];
+        let choice = (proptest::sample::select(kinds), proptest::sample::select(dtypes));
+        (choice, number(), number(), number(), 0..4usize).prop_map(
+            |((kind, dtype), seconds, flops, bytes, ranks)| {
+                json!({
+                    "actor": 0, "name": "x", "kind": kind, "seconds": seconds, "flops": flops,
+                    "bytes": bytes, "dtype": dtype, "ranks": ranks,
+                })
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_cluster_that_is_written_is_read(
+            actors in proptest::collection::vec(actor(), 1..12),
+            memory in proptest::sample::select(vec![0, 1 << 30, u64::MAX]),
+            card in any::<bool>(),
+        ) {
+            let text = json!({
+                "format": "graphc measured", "version": 1, "plan": "x", "memory": memory,
+                "device": if card { "a card" } else { "cpu" }, "engine": "x", "ranks": 1,
+                "step_seconds": 1.0, "programs": [{ "program": 0, "actors": actors }],
+            });
+            let profile: Profile = serde_json::from_value(text).expect("it is one");
+            if let Ok(machine) = profile.machine() {
+                let text = machine.toml();
+                let read = parse_cluster(&text);
+                prop_assert!(read.is_ok(), "{:?} of {text}", read.err());
+            }
+        }
+    }
 }

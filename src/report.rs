@@ -7,6 +7,7 @@ use std::fmt::Write;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use graphc_compiler::passes::loss_scale::scales;
+use graphc_compiler::passes::padding::PADDED;
 use graphc_compiler::planner::{Waits, Way};
 use graphc_ir::plan::{
     BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
@@ -75,6 +76,9 @@ pub fn summary(plan: &Plan) -> String {
             "memory: short, so what the backward pass reads is kept for it, or gathered again, as is best\n",
         );
     }
+    if plan.padded {
+        let _ = writeln!(text, "padding: {}", padded_tensors(plan).join(", "));
+    }
     text.push_str(&recomputed_line(plan));
     for stage in 0..plan.stages {
         text.push_str(&stage_lines(plan, stage));
@@ -90,6 +94,12 @@ pub fn summary(plan: &Plan) -> String {
         peaks.join(", "),
     );
     text
+}
+
+/// Weights and logits that lie padded in memory, with the shapes that they have there.
+fn padded_tensors(plan: &Plan) -> Vec<String> {
+    let padded = plan.tensors.iter().filter(|tensor| tensor.name.ends_with(PADDED));
+    padded.map(|tensor| format!("{} lies as {:?}", tensor.name, tensor.shape)).collect()
 }
 
 /// The precision that was asked for, and weights that have no f32 copy.

@@ -7,7 +7,8 @@ mod machine;
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use graphc::prelude::*;
 use graphc_compiler::cluster::parse_cluster;
@@ -15,7 +16,7 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::text::print;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 use machine::{Machine, arguments, checked, near};
-use support::{Reference, losses, training};
+use support::{Reference, losses, reference, training};
 
 const MESHES: [&[&str]; 5] = [
     &["--mesh", "1"],
@@ -350,18 +351,34 @@ fn the_doctor_looks_at_everything() {
     assert!(text.contains("NCCL") && text.contains("GFLOP/s") && !text.contains("WRONG"), "{text}");
 }
 
-/// What a card is found to reach becomes a cluster file, of small sizes where larger ones would take too long.
+/// What a card is found to reach becomes a cluster file that plans, of small sizes where larger ones would take too long. Of one card
+/// no link is measured.
 #[test]
 fn a_card_is_measured() {
     let Some(machine) = Machine::new() else { return };
-    if !everything() {
-        return println!("skipped: GRAPHC_DOUBLE_ALL=1 measures a card");
-    }
     let file = machine.file("card.toml");
-    machine.succeeds(["calibrate", "--device", "cuda", "-o", &file]);
-    let cluster = parse_cluster(&std::fs::read_to_string(file).expect("written")).expect("read");
+    let mut args = vec!["calibrate", "--device", "cuda", "--ranks", "1", "-o", &file];
+    args.extend((!everything()).then_some("--quick"));
+    let output = machine.succeeds(args);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    for word in
+        ["of a recorded step", "chains", "cross entropy", "matmul bf16", "odd rows", "backward"]
+    {
+        assert!(shown.contains(word), "`{word}` in {shown}");
+    }
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(notes.contains("those of the preset dgx-h100"), "{notes}");
+    let text = std::fs::read_to_string(&file).expect("written");
+    let cluster = parse_cluster(&text).expect("read");
     assert_eq!(cluster.device.kind, DeviceKind::Cuda);
-    assert!(cluster.device.flops.keys().any(|dtype| dtype == "bf16"), "{cluster:?}");
+    assert!(
+        ["f32", "f16", "bf16"].iter().all(|&of| cluster.device.flops.contains_key(of)),
+        "{text}"
+    );
+    assert!(["f32", "f16"].iter().all(|&of| cluster.device.matmul_efficiency_of.contains_key(of)));
+    assert!(cluster.device.attention.is_some() && text.contains("bandwidth_share"), "{text}");
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    machine.succeeds(["compile", &model, "--batch", "8", "--cluster", &file]);
 }
 
 /// Every layout becomes every other along one mesh axis, evenly and unevenly: whole registers by the library's collectives,
@@ -434,4 +451,60 @@ fn lamb_takes_a_launch_for_directions_and_one_for_steps() {
         // On several ranks directions that lie in memory of others are launches of their own.
         assert!(ranks > 1 || !counts.contains_key("update"), "on {mesh}: {counts:?}");
     }
+}
+
+/// The host holds a variable at a time, and never all that lies on a card: of the arena that mirrors a card's memory no page is touched
+/// where nothing is exchanged through the host.
+#[test]
+fn variables_go_to_a_card_one_by_one() {
+    let Some(machine) = Machine::new() else { return };
+    const SIDE: usize = 1024;
+    let g = GraphBuilder::new("wide");
+    let x = g.input("x", DType::F32, [2, SIDE]);
+    let init = Init::Normal { mean: 0.0.into(), std: 0.01.into() };
+    g.output("y", &x.matmul(&g.variable("w", DType::F32, [SIDE, SIDE], init)));
+    let [model, data, metrics, save] =
+        ["wide.gir", "x.safetensors", "wide.jsonl", "saved"].map(|name| machine.file(name));
+    std::fs::write(&model, print(&g.finish().expect("a graph"))).expect("a file");
+    let x = HostTensor::from_f32([2, SIDE], &[0.5; 2 * SIDE]).expect("a tensor");
+    save_safetensors(Path::new(&data), &BTreeMap::from([("x".to_owned(), x)])).expect("a file");
+    let training =
+        ["--optimizer", "adam", "--loss", "sum", "--steps", "100000", "--device", "cuda"];
+    let mut command = machine.command(["train", &model, "--data", &data, "--metrics", &metrics]);
+    // A checkpoint is read from the card as well.
+    command.args(training).args(["--save", &save, "--save-every", "1"]);
+    let mut training = command.stderr(Stdio::null()).spawn().expect("graphc starts");
+    let steps = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+    let begun = Instant::now();
+    while steps() < 2 {
+        assert!(training.try_wait().expect("a child").is_none(), "it has ended");
+        assert!(begun.elapsed() < Duration::from_secs(300), "it takes no step");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", training.id())).expect("maps");
+    training.kill().expect("it runs");
+    training.wait().expect("it ends");
+    // w, its two states and its gradient; arenas alone ask for large pages.
+    let least = 4 * SIDE * SIDE * 4;
+    let arenas: Vec<[usize; 2]> = mappings(&maps).filter(|[size, _]| *size >= least).collect();
+    assert!(!arenas.is_empty(), "no mapping is as large as the arena");
+    for [size, resident] in arenas {
+        assert!(resident < SIDE * SIDE, "{resident} of {size} bytes of the image are touched");
+    }
+}
+
+/// Of each mapping for which large pages are asked: its bytes, and those of them that are there.
+fn mappings(maps: &str) -> impl Iterator<Item = [usize; 2]> {
+    let mut found = Vec::new();
+    let mut last = [0, 0];
+    for line in maps.lines() {
+        let number = || line.split_whitespace().nth(1).and_then(|n| n.parse::<usize>().ok());
+        match line.split(':').next() {
+            Some("Size") => last[0] = 1024 * number().unwrap_or(0),
+            Some("Rss") => last[1] = 1024 * number().unwrap_or(0),
+            Some("VmFlags") if line.split(' ').any(|flag| flag == "hg") => found.push(last),
+            _ => {}
+        }
+    }
+    found.into_iter()
 }

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 /// The functions of the driver that graphc calls, as they stand in its source.
 fn functions() -> Vec<&'static str> {
-    let source = include_str!("../runtime/src/device/cuda/driver.rs");
-    let (_, list) = source.split_once("const FUNCTIONS: &[&str] = &[").expect("a list");
+    let source = include_str!("../runtime/src/device/cuda/functions.rs");
+    let (_, list) = source.split_once("const DRIVER: &[&str] = &[").expect("a list");
     let (list, _) = list.split_once("];").expect("its end");
     let quoted = list.split('"').skip(1).step_by(2);
     quoted.collect()

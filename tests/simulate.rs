@@ -218,7 +218,7 @@ fn this_machine_becomes_a_cluster_that_plans() {
     let file = folder.path().join("here.toml");
     let file = file.to_str().expect("UTF-8");
     let shown = succeeds(["calibrate", "--quick", "--ranks", "2", "-o", file]);
-    for word in ["launch", "memory", "matmul f32", "all-reduce", "link"] {
+    for word in ["launch", "memory", "attention", "matmul f32", "all-reduce", "link"] {
         assert!(shown.contains(word), "`{word}` in {shown}");
     }
     let path = plan(folder.path(), &["--mesh", "2", "--cluster", file]);
@@ -226,6 +226,10 @@ fn this_machine_becomes_a_cluster_that_plans() {
     assert_eq!(value["cluster"], "calibrated");
     assert!(number(&value, "step_seconds") > 0.0);
     assert!(fails(["calibrate", "--ranks", "0"]).contains("--ranks"));
+    let output = support::graphc(["calibrate", "--quick", "--ranks", "1", "-o", file]);
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && notes.contains("links between ranks"), "{notes}");
+    assert!(plan(folder.path(), &["--mesh", "2", "--cluster", file]).exists());
 }
 
 /// The program of an example. `cargo test` builds examples beside the test binaries.
@@ -358,6 +362,17 @@ fn measurements_stand_beside_the_prediction_and_become_a_cluster() {
     let products = kinds.iter().find(|kind| kind["kind"] == "matmul").expect("products");
     let [predicted, twice] = ["predicted_seconds", "measured_seconds"].map(|n| number(products, n));
     assert!(predicted > 0.0 && (twice / predicted - 2.0).abs() < 0.01, "{products}");
+    assert_eq!(products["limit"], "peak");
+    let shares = ["predicted_share", "measured_share"];
+    for kind in kinds.iter().filter(|kind| !kind["predicted_share"].is_null()) {
+        let [predicted, measured] = shares.map(|share| number(kind, share));
+        assert!(0.0 < predicted && predicted <= 1.0, "{kind}");
+        assert!((predicted / measured - 2.0).abs() < 0.01, "half of it was reached: {kind}");
+    }
+    let chains = kinds.iter().find(|kind| kind["kind"] == "fused").expect("chains");
+    assert!(chains["limit"] == "memory" && number(chains, "predicted_share") > 0.0, "{chains}");
+    let links = kinds.iter().find(|kind| kind["kind"] == "all_reduce").expect("gradients travel");
+    assert!(shares.iter().all(|share| links[share].is_null()), "{links}");
     let text = succeeds(["simulate", path, "--measured", &measured]);
     assert!(text.contains("by torch on cpu") && text.contains("all_reduce"), "{text}");
     succeeds(["calibrate", "--from", &measured, "-o", &cluster]);

@@ -6,7 +6,7 @@
 
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Recompute, Strategy};
+use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute, Strategy};
 use graphc_ir::verify::verify;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
@@ -20,6 +20,7 @@ use crate::passes::error::PassError;
 use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
+use crate::passes::padding::pad_classes;
 use crate::passes::pins::check_pins;
 use crate::passes::rates::rates;
 use crate::passes::recompute::{Extent, recompute};
@@ -54,10 +55,20 @@ enum Scope {
 enum Run {
     Forward(fn(Graph, &CompileOptions) -> Result<Graph, PassError>),
     Cast(fn(Graph, &CompileOptions) -> Result<Cast, PassError>),
+    Machines(fn(Graph, &CompileOptions, &Cluster) -> Result<Graph, PassError>),
     Differentiate(fn(Cast, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Training(fn(TrainingGraph, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Rate(fn(TrainingGraph, &CompileOptions) -> Result<Rated, PassError>),
     Rated(fn(Rated, Again<'_>) -> Result<Rated, PassError>),
+}
+
+/// What passes go by besides the graph.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    options: &'a CompileOptions,
+    /// The machines; without them nothing is done that depends on them.
+    cluster: Option<&'a Cluster>,
+    again: Again<'a>,
 }
 
 /// What the last passes do: as options ask, or as planning has chosen.
@@ -140,6 +151,12 @@ pub const PASSES: &[Pass] = &[
         }),
     },
     Pass {
+        name: "padding",
+        why: "after autocast, as it is products of half precision that need it, and weights are padded where they are cast; before autodiff, which cuts gradients to what is no padding",
+        scope: Scope::Layers,
+        run: Run::Machines(pad_classes),
+    },
+    Pass {
         name: "autodiff",
         why: "of whole ops, such as softmax and cross entropy: their gradients are better than those of their parts",
         scope: Scope::Layers,
@@ -201,7 +218,19 @@ pub const PASSES: &[Pass] = &[
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn prepare(graph: Graph, options: &CompileOptions) -> Result<Decisions, PassError> {
-    Common::new(graph, options)?.form(options)
+    Common::new(graph, options, None)?.form(options)
+}
+
+/// The same for machines, by whose costs some passes decide.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn prepare_for(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Decisions, PassError> {
+    Common::new(graph, options, Some(cluster))?.form(options)
 }
 
 /// What all forms of cross entropy have in common: the graph before the first pass that tells them apart.
@@ -211,16 +240,25 @@ pub struct Common {
 }
 
 impl Common {
-    /// Runs the passes up to there.
+    /// Runs the passes up to there, for machines where these are known.
     ///
     /// # Errors
     /// What the graph or the options do not allow.
-    pub fn new(graph: Graph, options: &CompileOptions) -> Result<Self, PassError> {
+    pub fn new(
+        graph: Graph,
+        options: &CompileOptions,
+        cluster: Option<&Cluster>,
+    ) -> Result<Self, PassError> {
         verified("reading", &graph)?;
         let user = graph.clone();
-        let work =
-            run(Work::Forward(graph), options, |scope| scope != Scope::Forms, &mut |_, _| ())?;
+        let acts = |scope| scope != Scope::Forms;
+        let work = run(Work::Forward(graph), (options, cluster), acts, &mut |_, _| ())?;
         Ok(Self { user, work })
+    }
+
+    /// The graph that they have in common.
+    pub fn graph(&self) -> &Graph {
+        self.work.graph()
     }
 
     /// The form that is meant where options ask for none, where that is one for all of the graph.
@@ -234,7 +272,7 @@ impl Common {
     /// What the graph or the options do not allow.
     pub fn form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
         let acts = |scope| scope == Scope::Forms;
-        let rated = rated(run(self.work.clone(), options, acts, &mut |_, _| ())?)?;
+        let rated = rated(run(self.work.clone(), (options, None), acts, &mut |_, _| ())?)?;
         check_pins(&[&self.user, &rated.training.graph], options)?;
         check_groups(&rated.training, options)?;
         decided(rated, options)
@@ -250,13 +288,34 @@ pub fn prepare_until(
     options: &CompileOptions,
     pass: &str,
 ) -> Result<Graph, PassError> {
+    until(graph, (options, None), pass)
+}
+
+/// The same for machines, by whose costs some passes decide.
+///
+/// # Errors
+/// What the graph or the options do not allow, and a name that no pass has.
+pub fn prepare_until_for(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    pass: &str,
+) -> Result<Graph, PassError> {
+    until(graph, (options, Some(cluster)), pass)
+}
+
+fn until(
+    graph: Graph,
+    asked: (&CompileOptions, Option<&Cluster>),
+    pass: &str,
+) -> Result<Graph, PassError> {
     if PASSES.iter().all(|known| known.name != pass) {
         let passes = PASSES.iter().map(|pass| pass.name).collect();
         return Err(PassError::UnknownPass { pass: pass.into(), passes });
     }
     verified("reading", &graph)?;
     let mut found = None;
-    let result = run(Work::Forward(graph), options, |_| true, &mut |name, graph| {
+    let result = run(Work::Forward(graph), asked, |_| true, &mut |name, graph| {
         if name == pass {
             found = Some(graph.clone());
         }
@@ -279,7 +338,7 @@ pub fn depends_on_form(pass: &str) -> bool {
 pub fn prepare_layers(
     graph: Graph,
     layer_of: &[Option<LayerId>],
-    options: &CompileOptions,
+    (options, cluster): (&CompileOptions, &Cluster),
     is_short: bool,
 ) -> Result<(Decisions, Vec<LayerId>), PassError> {
     let mut graph = graph;
@@ -289,7 +348,8 @@ pub fn prepare_layers(
         (node.part, node.placement) = (Some(Part::Layer(layer)), None);
     }
     verified("reading", &graph)?;
-    let work = run(Work::Forward(graph), options, |scope| scope != Scope::Model, &mut |_, _| ())?;
+    let asked = (options, Some(cluster));
+    let work = run(Work::Forward(graph), asked, |scope| scope != Scope::Model, &mut |_, _| ())?;
     let rated = rated(work)?;
     let rated = if is_short { with_choice(rated, options)? } else { rated };
     let Rated { training, rates, recomputed } = rated;
@@ -339,7 +399,8 @@ fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassErro
 /// Runs the last passes on what they were to leave as it is.
 fn once_more(rated: Rated, options: &CompileOptions, again: Again<'_>) -> Result<Rated, PassError> {
     let last = |pass: &Pass| matches!(pass.run, Run::Rated(_));
-    self::rated(run_rows(Work::Rated(rated), (options, again), last, &mut |_, _| ())?)
+    let asked = Asked { options, cluster: None, again };
+    self::rated(run_rows(Work::Rated(rated), asked, last, &mut |_, _| ())?)
 }
 
 fn ranks(options: &CompileOptions) -> usize {
@@ -372,14 +433,15 @@ impl Work {
         }
     }
 
-    fn after(
-        self,
-        pass: &Pass,
-        (options, again): (&CompileOptions, Again<'_>),
-    ) -> Result<Self, PassError> {
+    fn after(self, pass: &Pass, asked: Asked<'_>) -> Result<Self, PassError> {
+        let Asked { options, cluster, again } = asked;
         Ok(match (&pass.run, self) {
             (Run::Forward(run), Self::Forward(graph)) => Self::Forward(run(graph, options)?),
             (Run::Cast(run), Self::Forward(graph)) => Self::Cast(run(graph, options)?),
+            (Run::Machines(run), Self::Cast(Cast { graph, scales })) => Self::Cast(match cluster {
+                Some(cluster) => Cast { graph: run(graph, options, cluster)?, scales },
+                None => Cast { graph, scales },
+            }),
             (Run::Differentiate(run), Self::Cast(cast)) => Self::Training(run(cast, options)?),
             (Run::Training(run), Self::Training(graph)) => Self::Training(run(graph, options)?),
             (Run::Rate(run), Self::Training(graph)) => Self::Rated(run(graph, options)?),
@@ -392,18 +454,19 @@ impl Work {
 /// Runs the passes whose scope `acts` takes, as [`run_rows`].
 fn run(
     work: Work,
-    options: &CompileOptions,
+    (options, cluster): (&CompileOptions, Option<&Cluster>),
     acts: impl Fn(Scope) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<Work, PassError> {
-    run_rows(work, (options, Again::asked(options)), |pass| acts(pass.scope), seen)
+    let asked = Asked { options, cluster, again: Again::asked(options) };
+    run_rows(work, asked, |pass| acts(pass.scope), seen)
 }
 
 /// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in tests, each is
 /// verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
 fn run_rows(
     work: Work,
-    asked: (&CompileOptions, Again<'_>),
+    asked: Asked<'_>,
     acts: impl Fn(&Pass) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<Work, PassError> {
@@ -441,6 +504,7 @@ mod tests {
     use graphc_ir::types::DType;
 
     use super::*;
+    use crate::cluster::preset;
     use crate::passes::layers::layers;
 
     /// Three products, cut into layers: gradients and updates are of the layer of their weight, and no layer is a stage.
@@ -462,7 +526,9 @@ mod tests {
         };
         let graph = attach_loss(g.finish().expect("fits"), &options).expect("fits");
         let of = layers(&graph, |_| true).of;
-        let (decisions, layers) = prepare_layers(graph, &of, &options, false).expect("fits");
+        let cluster = preset("cpu").expect("a preset");
+        let (decisions, layers) =
+            prepare_layers(graph, &of, (&options, &cluster), false).expect("fits");
         let made_in = |value| layers[decisions.graph().value(value).producer.index()];
         let of_variables: Vec<LayerId> =
             decisions.training.gradients.iter().map(|&(variable, _)| made_in(variable)).collect();

@@ -5,8 +5,8 @@ use crate::graph::{Graph, Node, Output};
 use crate::ids::ValueId;
 use crate::op::{Op, OpError};
 use crate::ops::{
-    Binary, BinaryFunction, Cast, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction, Reshape,
-    Unary, UnaryFunction, Where,
+    Binary, BinaryFunction, Cast, CrossEntropy, Full, IGNORED_LABEL, Iota, Pick, Reduce,
+    ReduceFunction, Reshape, Unary, UnaryFunction, Where,
 };
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -135,7 +135,7 @@ impl Parts<'_> {
             (Op::LogSoftmaxGrad(op), &[y, dy]) => vec![self.log_softmax_grad(y, dy, op.axis)?],
             (Op::Normalize(op), &[x]) => self.normalize(x, op.center, op.epsilon)?,
             (Op::NormalizeGrad(op), &[y, r, dy]) => vec![self.normalize_grad(y, r, dy, op.center)?],
-            (Op::CrossEntropy(op), &[x, labels]) => self.cross_entropy(x, labels, op.smoothing)?,
+            (Op::CrossEntropy(op), &[x, labels]) => self.cross_entropy(op, x, labels)?,
             (Op::BatchNorm(op), operands) => vec![self.batch_norm(op, operands)?],
             (Op::BatchNormTraining(op), operands) => self.batch_norm_training(op, operands)?,
             _ => return Ok(None),
@@ -243,22 +243,31 @@ impl Parts<'_> {
     /// (log(sum(exp(x - max))) - (x - max) at the label, smoothed with its mean, or 0 where it is ignored; log(sum(exp(x)))).
     fn cross_entropy(
         &mut self,
+        op: &CrossEntropy,
         x: ValueId,
         labels: ValueId,
-        smoothing: Scalar,
     ) -> Result<Vec<ValueId>, OpError> {
         let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
+        let extent = self.graph.value(x).ty.shape[axis];
+        let classes = op.classes.unwrap_or(extent);
+        let is_class = self.is_class(extent, classes)?;
+        // Padding is less than any score.
+        let x = self.filled(is_class, x, f64::NEG_INFINITY)?;
         let (greatest, shifted, log) = self.shifted_and_log_sum(x, axis)?;
         let log_sum_exp = self.binary(BinaryFunction::Add, greatest, log)?;
         let shape = self.graph.value(labels).ty.shape.clone();
         let [log, log_sum_exp] = [log, log_sum_exp]
             .map(|kept| self.one(Op::Reshape(Reshape { shape: shape.clone() }), &[kept]));
         let (log, log_sum_exp) = (log?, log_sum_exp?);
-        let mut target = self.one(Op::Pick(Pick {}), &[shifted, labels])?;
+        let mut target = self.one(Op::Pick(Pick { classes: op.classes }), &[shifted, labels])?;
+        let smoothing = op.smoothing;
         if !smoothing.is_zero() {
-            let mean = self.reduce(ReduceFunction::Mean, shifted, axis)?;
+            let spread = self.filled(is_class, shifted, 0.0)?;
+            let mean = self.reduce(ReduceFunction::Mean, spread, axis)?;
             let mean = self.one(Op::Reshape(Reshape { shape }), &[mean])?;
-            let spread = self.unary(UnaryFunction::Scale(smoothing), mean)?;
+            // The mean of the classes.
+            let share = Scalar(smoothing.0 * (extent as f64 / classes as f64));
+            let spread = self.unary(UnaryFunction::Scale(share), mean)?;
             target = self.unary(UnaryFunction::Scale(Scalar(1.0 - smoothing.0)), target)?;
             target = self.binary(BinaryFunction::Add, target, spread)?;
         }
@@ -268,6 +277,24 @@ impl Parts<'_> {
         let zero = self.scalar_like(loss, 0.0)?;
         let loss = self.one(Op::Where(Where {}), &[counted, loss, zero])?;
         Ok(vec![loss, log_sum_exp])
+    }
+
+    /// Which scores of so many are those of classes; `None` where all are.
+    fn is_class(&mut self, extent: usize, classes: usize) -> Result<Option<ValueId>, OpError> {
+        if classes == extent {
+            return Ok(None);
+        }
+        let ty = TensorType::new(DType::I32, [extent]);
+        let place = self.one(Op::Iota(Iota { ty, dim: 0 }), &[])?;
+        let end = self.scalar_like(place, classes as f64)?;
+        self.binary(BinaryFunction::Less, place, end).map(Some)
+    }
+
+    /// x where it `is` something, elsewhere a number; x where all is.
+    fn filled(&mut self, is: Option<ValueId>, x: ValueId, number: f64) -> Result<ValueId, OpError> {
+        let Some(is) = is else { return Ok(x) };
+        let number = self.scalar_like(x, number)?;
+        self.one(Op::Where(Where {}), &[is, x, number])
     }
 
     fn last(&self, value: ValueId) -> usize {
@@ -347,6 +374,7 @@ mod tests {
         let x = g.input("x", DType::F32, [3, 8]);
         let dy = g.input("dy", DType::F32, [3, 8]);
         let labels = g.input("labels", DType::I64, [3]);
+        let few = g.input("few", DType::I64, [3]);
         let out = |name: &str, tensor: &Tensor| g.output(name, tensor);
         for axis in [0, 1] {
             let (y, log) = (x.softmax(axis), x.log_softmax(axis));
@@ -366,10 +394,14 @@ mod tests {
             out(&format!("y{center}"), &results[0]);
             out(&format!("r{center}"), &results[1]);
         }
-        let results =
-            g.apply_all(Op::CrossEntropy(crate::ops::CrossEntropy::default()), &[&x, &labels]);
-        out("loss", &results[0]);
-        out("l", &results[1]);
+        for (classes, smoothing) in [(None, 0.0), (Some(6), 0.0), (Some(6), 0.1)] {
+            let op = Op::CrossEntropy(CrossEntropy { smoothing: Scalar(smoothing), classes });
+            // No label leads to padding.
+            let labels = if classes.is_some() { &few } else { &labels };
+            let results = g.apply_all(op, &[&x, labels]);
+            out(&format!("loss{classes:?}{smoothing}"), &results[0]);
+            out(&format!("l{classes:?}{smoothing}"), &results[1]);
+        }
         g.finish().expect("fits")
     }
 
@@ -378,7 +410,8 @@ mod tests {
             Array::from_fn([3, 8], move |i| ((i[0] * 8 + i[1]) as f64 * scale).sin() * 3.0)
         };
         let labels = Array::new([3], vec![7., -100., 0.]);
-        [("x", wave(0.7)), ("dy", wave(1.9)), ("labels", labels)]
+        let few = Array::new([3], vec![5., -100., 0.]);
+        [("x", wave(0.7)), ("dy", wave(1.9)), ("labels", labels), ("few", few)]
             .map(|(name, array)| (name.to_string(), array))
             .into()
     }
@@ -390,7 +423,7 @@ mod tests {
         assert!(!parts.nodes.iter().any(|node| decomposes(&node.op)));
         let [whole, parts] = [graph, parts]
             .map(|graph| outputs(&graph, &feeds(), &Default::default()).expect("all is fed"));
-        assert_eq!(whole.len(), 16);
+        assert_eq!(whole.len(), 20);
         for (name, array) in &whole {
             let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
             let found = &parts[name];

@@ -61,6 +61,9 @@ pub struct Plan {
     /// Whether cross entropy is one op in it, where that was the compiler's choice.
     #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
     pub cross_entropy: CrossEntropyForm,
+    /// Whether logits, and the weights that make them, lie padded in memory: products of rows that are odd are slow on the machines.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub padded: bool,
     /// Whether it trains (updates variables).
     pub training: bool,
     /// What the plan was compiled with.

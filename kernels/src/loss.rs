@@ -16,29 +16,41 @@ use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
-/// The classes that a shard holds.
+/// The scores that a shard holds.
 struct Classes {
     held: Range<usize>,
     global: usize,
+    /// How many of all scores are those of classes: the others are padding.
+    count: usize,
 }
 
 impl Classes {
-    /// From the last dim of a shard.
+    /// From the last dim of a shard, of which so many are `classes`.
     fn of(
         op: &'static str,
-        shape: &[usize],
-        origin: &[usize],
-        global: &[usize],
+        (shape, origin, global): (&[usize], &[usize], &[usize]),
         rows: usize,
+        classes: Option<usize>,
     ) -> Result<Self, KernelError> {
         match (shape.split_last(), origin.last(), global.last()) {
             (Some((&extent, outer)), Some(&first), Some(&global))
                 if outer.iter().product::<usize>() == rows =>
             {
-                Ok(Self { held: first..first + extent, global })
+                let count = classes.unwrap_or(global);
+                Ok(Self { held: first..first + extent, global, count })
             }
             _ => Err(KernelError::call(op, format!("{shape:?} with {rows} labels"))),
         }
+    }
+
+    /// How many scores of a row of the shard are those of classes: the first.
+    fn here(&self) -> usize {
+        self.count.clamp(self.held.start, self.held.end) - self.held.start
+    }
+
+    /// The labels, which lead to classes.
+    fn labels<'a>(&self, labels: &View<'a>) -> Result<Indices<'a>, KernelError> {
+        Indices::new("label", labels, self.count, Some(IGNORED_LABEL))
     }
 
     /// Where a label's class is in the shard; `None` where another rank holds it, or it is ignored.
@@ -58,19 +70,19 @@ pub(crate) fn cross_entropy<T: Float>(
     let (Op::CrossEntropy(op), [x, labels], [loss, l]) = (op, operands, results) else {
         return Err(KernelError::call(OP, "takes two operands and gives two results"));
     };
-    let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
-    let extent = classes.held.len();
+    let classes = Classes::of(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
+    let (extent, count) = (classes.held.len(), classes.count);
     if extent != classes.global || loss.len() != labels.len() || l.len() != labels.len() {
         return Err(KernelError::call(OP, format!("{:?} of {:?}", x.shape, x.global)));
     }
-    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let labels = classes.labels(labels)?;
     let x = x.as_slice::<T>()?;
     let [losses, ls] = [loss, l].map(|out| out.as_mut_slice::<f32>());
     let outputs = (Output::new(losses?, 1), Output::new(ls?, 1));
     let (rows, room) = (labels.len(), T::room(extent));
     over_rows(cx, [rows, extent], room, outputs, &|range, (mut losses, mut ls), room| {
         for (index, row) in range.enumerate() {
-            let x = T::read(&x[row * extent..(row + 1) * extent], room);
+            let x = T::read(&x[row * extent..row * extent + count], room);
             let (greatest, log) = log_sum_exp(x);
             ls.row(index)[0] = greatest + log;
             let loss = labels.get(row)?.map(|label| log - target(op, x, label, greatest));
@@ -101,27 +113,29 @@ pub(crate) fn cross_entropy_grad<T: Float>(
     let (Op::CrossEntropyGrad(op), [x, l, labels, g], [dx]) = (op, operands, results) else {
         return Err(KernelError::call(OP, "takes four operands and gives one result"));
     };
-    let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
+    let classes = Classes::of(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     if dx.shape != x.shape || l.len() != labels.len() || g.len() != labels.len() {
         return Err(KernelError::call(OP, "operands of other shapes"));
     }
-    let extent = classes.held.len();
-    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let (extent, here) = (classes.held.len(), classes.here());
+    let labels = classes.labels(labels)?;
     let (x, l, g) = (x.as_slice::<T>()?, l.as_slice::<f32>()?, g.as_slice::<f32>()?);
     let dx = Output::new(dx.as_mut_slice::<T>()?, extent);
     // What the target gives the label, and every class besides.
     let own = (1.0 - op.smoothing.0) as f32;
-    let each = (op.smoothing.0 / classes.global as f64) as f32;
+    let each = (op.smoothing.0 / classes.count as f64) as f32;
     let (rows, room) = (labels.len(), T::room(2 * extent));
     over_rows(cx, [rows, extent], room, dx, &|range, mut dx, room| {
         let [of_x, of_dx] = parts_of(room);
         for (index, row) in range.enumerate() {
-            let (label, dx) = (labels.get(row)?, dx.row(index));
+            let (dx, padding) = dx.row(index).split_at_mut(here);
+            padding.fill(T::default());
+            let label = labels.get(row)?;
             if label.is_none() {
                 dx.fill(T::default());
                 continue;
             }
-            let x = T::read(&x[row * extent..(row + 1) * extent], of_x);
+            let x = T::read(&x[row * extent..row * extent + here], of_x);
             T::write(dx, of_dx, |dx| {
                 scaled_softmax(x, l[row], g[row], dx);
                 if let Some(place) = classes.place(label) {
@@ -138,19 +152,19 @@ pub(crate) fn cross_entropy_grad<T: Float>(
 
 /// The kernel of [`Op::Pick`].
 pub(crate) fn pick<T: Float>(
-    _op: &Op,
+    op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let ([x, labels], [out]) = (operands, results) else {
+    let (Op::Pick(op), [x, labels], [out]) = (op, operands, results) else {
         return Err(KernelError::call("pick", "takes two operands and gives one result"));
     };
-    let classes = Classes::of("pick", x.shape, x.origin, x.global, labels.len())?;
+    let classes = Classes::of("pick", (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     if out.len() != labels.len() {
         return Err(KernelError::call("pick", "a result of another shape"));
     }
-    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let labels = classes.labels(labels)?;
     let x = x.as_slice::<T>()?;
     for (row, out) in out.as_mut_slice::<T>()?.iter_mut().enumerate() {
         let place = classes.place(labels.get(row)?);
@@ -161,21 +175,21 @@ pub(crate) fn pick<T: Float>(
 
 /// The kernel of [`Op::LabelRank`].
 pub(crate) fn label_rank<T: Float>(
-    _op: &Op,
+    op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     const OP: &str = "label_rank";
-    let ([x, labels, scores], [ranks]) = (operands, results) else {
+    let (Op::LabelRank(op), [x, labels, scores], [ranks]) = (op, operands, results) else {
         return Err(KernelError::call(OP, "takes three operands and gives one result"));
     };
-    let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
+    let classes = Classes::of(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     if scores.len() != labels.len() || ranks.len() != labels.len() {
         return Err(KernelError::call(OP, "operands of other shapes"));
     }
-    let extent = classes.held.len();
-    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let (extent, here) = (classes.held.len(), classes.here());
+    let labels = classes.labels(labels)?;
     let (x, scores) = (x.as_slice::<T>()?, scores.as_slice::<T>()?);
     let ranks = Output::new(ranks.as_mut_slice::<f32>()?, 1);
     let (rows, room) = (labels.len(), T::room(extent));
@@ -185,9 +199,9 @@ pub(crate) fn label_rank<T: Float>(
                 ranks.row(index)[0] = 0.0;
                 continue;
             };
-            let x = T::read(&x[row * extent..(row + 1) * extent], room);
+            let x = T::read(&x[row * extent..row * extent + here], room);
             // Of equal scores those of lower classes come first.
-            let (lower, rest) = x.split_at(label.saturating_sub(classes.held.start).min(extent));
+            let (lower, rest) = x.split_at(label.saturating_sub(classes.held.start).min(here));
             let score = scores[row].value();
             let before =
                 lower.len() - count_below(lower, score) + rest.len() - count_up_to(rest, score);
@@ -207,11 +221,12 @@ pub(crate) fn pick_grad<T: Float>(
     let (Op::PickGrad(op), [labels, g], [dx]) = (op, operands, results) else {
         return Err(KernelError::call("pick_grad", "takes two operands and gives one result"));
     };
-    let classes = Classes::of("pick_grad", dx.shape, dx.origin, dx.global, labels.len())?;
+    let place = (dx.shape, dx.origin, dx.global);
+    let classes = Classes::of("pick_grad", place, labels.len(), Some(op.classes))?;
     if g.len() != labels.len() {
         return Err(KernelError::call("pick_grad", "a gradient of another shape"));
     }
-    let labels = Indices::new("label", labels, op.classes, Some(IGNORED_LABEL))?;
+    let labels = classes.labels(labels)?;
     let g = g.as_slice::<T>()?;
     let dx = dx.as_mut_slice::<T>()?;
     dx.fill(T::default());

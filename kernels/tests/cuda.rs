@@ -109,7 +109,7 @@ fn updates_of_one_launch_have_the_bits_of_their_own() {
 fn beyond() -> Vec<(Case, &'static str)> {
     let labels = ty(DType::I64, &[5]);
     let ops = [
-        (Op::Pick(Pick {}), vec![f32s(&[5, 4]), labels.clone()], 1, "label"),
+        (Op::Pick(Pick::default()), vec![f32s(&[5, 4]), labels.clone()], 1, "label"),
         (Op::PickGrad(PickGrad { classes: 4 }), vec![labels.clone(), f32s(&[5])], 0, "label"),
         (
             Op::CrossEntropy(CrossEntropy::default()),

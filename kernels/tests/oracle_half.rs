@@ -290,7 +290,7 @@ fn rows(to: &mut Examples<'_>) {
     let labels = TensorType::new(DType::I64, [shape[0]]);
     let (of_row, half_row) = (f32s(&[shape[0]]), to.ty(&[shape[0]]));
     let (classes, scored) = (shape[1], [x.clone(), labels.clone()]);
-    to.filled(Op::Pick(Pick {}), &scored, 0.0, indices(1, classes));
+    to.filled(Op::Pick(Pick::default()), &scored, 0.0, indices(1, classes));
     let types = [labels.clone(), half_row];
     to.filled(Op::PickGrad(PickGrad { classes }), &types, 0.0, indices(0, classes));
     to.filled(Op::CrossEntropy(CrossEntropy::default()), &scored, 4e-6, indices(1, classes));
@@ -485,7 +485,7 @@ fn practice(to: &mut Examples<'_>) {
     );
     let labels = TensorType::new(DType::I64, [5]);
     let types = [to.ty(&[5, 7]), labels, to.ty(&[5])];
-    to.filled(Op::LabelRank(LabelRank {}), &types, 0.0, indices(1, 7));
+    to.filled(Op::LabelRank(LabelRank::default()), &types, 0.0, indices(1, 7));
 }
 
 fn examples(random: &mut Random, half: DType) -> Vec<Example> {

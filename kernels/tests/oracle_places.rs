@@ -46,7 +46,7 @@ fn losses_and_their_gradients() {
         let x = f32s(&[outer.as_slice(), &[classes]].concat());
         let of = |place| indices(place, classes, true);
         let types = [x.clone(), labels.clone()];
-        Case::random(Op::Pick(Pick {}), &types, random, &mut of(1)).check(0.0);
+        Case::random(Op::Pick(Pick::default()), &types, random, &mut of(1)).check(0.0);
         Case::random(Op::CrossEntropy(CrossEntropy::default()), &types, random, &mut of(1))
             .check(4e-6);
         let types = [labels.clone(), f32s(&outer)];

@@ -174,15 +174,18 @@ fn labels_have_their_ranks() {
         let rank = random.below(3);
         let outer = random.shape(rank);
         let classes = random.extent().max(1);
+        // The last are padding.
+        let count = 1 + random.below(classes);
         let x = f32s(&[outer.as_slice(), &[classes]].concat());
         let types = [x, TensorType::new(DType::I64, outer.as_slice()), f32s(&outer)];
         // Few values, so that many are equal.
         let fill = &mut |random: &mut Random, i: usize, _: DType| match i {
-            1 => label(random, classes),
+            1 => label(random, count),
             _ if random.below(9) == 0 => f64::NAN,
             _ => random.below(4) as f64,
         };
-        Case::random(Op::LabelRank(LabelRank {}), &types, random, fill).check(0.0);
+        let op = Op::LabelRank(LabelRank { classes: Some(count) });
+        Case::random(op, &types, random, fill).check(0.0);
     });
 }
 
@@ -194,15 +197,15 @@ fn smoothed_losses_and_their_gradients() {
         let classes = random.extent().max(1);
         let x = f32s(&[outer.as_slice(), &[classes]].concat());
         let labels = TensorType::new(DType::I64, outer.as_slice());
-        let smoothing = Scalar(0.1);
+        let (smoothing, count) = (Scalar(0.1), 1 + random.below(classes));
         let fill = |random: &mut Random, i: usize, dtype: DType| match dtype {
-            DType::I64 => label(random, classes),
+            DType::I64 => label(random, count),
             dtype => ordinary(random, i, dtype),
         };
-        let op = Op::CrossEntropy(CrossEntropy { smoothing });
+        let op = Op::CrossEntropy(CrossEntropy { smoothing, classes: Some(count) });
         let types = [x.clone(), labels.clone()];
         Case::random(op, &types, random, &mut fill.clone()).check(4e-6);
-        let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing });
+        let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing, classes: Some(count) });
         let types = [x, f32s(&outer), labels, f32s(&outer)];
         Case::random(op, &types, random, &mut fill.clone()).check(1e-5);
     });

@@ -559,6 +559,8 @@ class Plan:
     """Whether memory was short, so that tensors have a layout of their own for the backward pass."""
     cross_entropy: str = "auto"
     """Whether cross entropy is one op in it, where that was the compiler's choice."""
+    padded: bool = False
+    """Whether logits, and the weights that make them, lie padded in memory."""
     pipeline: PipelineReport | None = None
     """What the choice of stages and microbatches was made by, where it was the compiler's."""
 

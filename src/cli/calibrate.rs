@@ -6,7 +6,7 @@ use graphc::profile::Profile;
 use graphc_ir::mesh::DeviceKind;
 
 use super::args::{CalibrateArgs, DeviceName};
-use super::output::print;
+use super::output::{print, say};
 
 /// Ranks that may take turns on fewer cores.
 const MOST_IN_TURN: usize = 16;
@@ -17,6 +17,9 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         Some(path) => Profile::read(path)?.machine()?,
         None => measured(args)?,
     };
+    if let Some(missing) = measured.unmeasured() {
+        say("note", &missing);
+    }
     match &args.output {
         Some(path) => {
             graphc_runtime::data::write_file(path, measured.toml().as_bytes())?;
@@ -30,11 +33,20 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
 fn measured(args: &CalibrateArgs) -> Result<Measured> {
     // Beyond the cores ranks take turns, and what is measured is the system's way of sharing them.
     let most = std::thread::available_parallelism().map_or(1, usize::from).max(MOST_IN_TURN);
-    ensure!((1..=most).contains(&args.ranks), "--ranks is 1 to {most} here, not {}", args.ranks);
     let device: DeviceKind = args.device.unwrap_or(DeviceName::Cpu).into();
+    let ranks = args.ranks.unwrap_or_else(|| usual_ranks(device));
+    ensure!((1..=most).contains(&ranks), "--ranks is 1 to {most} here, not {ranks}");
     let effort = match args.quick {
-        true => Effort::quick(device, args.ranks),
-        false => Effort::full(device, args.ranks),
+        true => Effort::quick(device, ranks),
+        false => Effort::full(device, ranks),
     };
     calibrate(effort).context("this machine cannot be measured")
+}
+
+/// Ranks that are measured where nobody says how many: two, so that there is a link, but one for each card.
+fn usual_ranks(device: DeviceKind) -> usize {
+    match device {
+        DeviceKind::Cpu => 2,
+        DeviceKind::Cuda => graphc_runtime::cards::cards().map_or(1, |cards| cards.len().max(1)),
+    }
 }

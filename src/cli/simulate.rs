@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use graphc::profile::{KindSeconds, Profile, ProfileError};
+use graphc::profile::{KindSeconds, Limit, Profile, ProfileError};
 use graphc::report;
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::cost::{on_cluster, utilization};
@@ -68,6 +68,9 @@ fn measured_json(kinds: &[(String, KindSeconds)], profile: &Profile) -> Value {
             "actions": sum.actions,
             "predicted_seconds": sum.predicted,
             "measured_seconds": sum.measured,
+            "limit": sum.limit.map(Limit::name),
+            "predicted_share": sum.share(sum.predicted),
+            "measured_share": sum.share(sum.measured),
         })
     };
     json!({
@@ -84,9 +87,11 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
         format!("measured       {step} a step, by {} on {}\n", profile.engine, profile.device);
     let _ = writeln!(
         text,
-        "\n{:<24} {:>8} {:>12} {:>12} {:>7}",
-        "kind", "actions", "predicted", "measured", "ratio"
+        "\n{:<24} {:>8} {:>12} {:>12} {:>7}  {:<6} {:>9} {:>9}",
+        "kind", "actions", "predicted", "measured", "ratio", "of", "predicted", "measured"
     );
+    let percent =
+        |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
     for (kind, sum) in kinds {
         let ratio = if sum.predicted > 0.0 {
             format!("{:.2}", sum.measured / sum.predicted)
@@ -96,8 +101,11 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
         let [predicted, measured] = [sum.predicted, sum.measured].map(report::seconds);
         let _ = writeln!(
             text,
-            "{kind:<24} {:>8} {predicted:>12} {measured:>12} {ratio:>7}",
-            sum.actions
+            "{kind:<24} {:>8} {predicted:>12} {measured:>12} {ratio:>7}  {:<6} {:>9} {:>9}",
+            sum.actions,
+            sum.limit.map_or("links", Limit::name),
+            percent(sum.share(sum.predicted)),
+            percent(sum.share(sum.measured)),
         );
     }
     text

@@ -156,7 +156,7 @@ fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
             variable_of[node.results[0].index()] = Some(id.index());
         }
         if node.op.operation().movement() == Some(Movement::Rearranged)
-            || matches!(node.op, Op::Cast(_) | Op::Regather(_))
+            || matches!(node.op, Op::Cast(_) | Op::Pad(_) | Op::Regather(_))
         {
             variable_of[node.results[0].index()] = variable_of[node.operands[0].index()];
         }
@@ -189,7 +189,7 @@ fn seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) 
     let ranks = decisions.staging.placement[index].ranks.len();
     let flops = node.op.operation().flops(&rule) / (parts * ranks) as f64;
     let precision = node.op.precision(&operands, &[]);
-    flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, flops))
+    flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, precision, flops))
 }
 
 #[cfg(test)]

@@ -50,6 +50,9 @@ struct FileDevice {
     flops: BTreeMap<String, f64>,
     #[serde(default)]
     matmul_efficiency: Vec<(f64, f64)>,
+    #[serde(default)]
+    matmul_efficiency_of: BTreeMap<String, Vec<(f64, f64)>>,
+    matmul_unaligned: Option<f64>,
     attention: Option<AttentionShares>,
     bandwidth: f64,
     bandwidth_share: Option<f64>,
@@ -158,16 +161,19 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
     }
     for (dtype, &peak) in &file.flops {
         let name = format!("device.flops.{dtype}");
-        if dtype.parse::<DType>().is_err() {
-            let advice = "use the element types f32, f16, bf16, i64, i32, u8 or bool";
-            return Err(field(name, "no element type", advice));
-        }
+        element_type(&name, dtype)?;
         positive(name, peak)?;
     }
-    efficiency(&file.matmul_efficiency)?;
+    efficiency("device.matmul_efficiency", &file.matmul_efficiency)?;
+    for (dtype, points) in &file.matmul_efficiency_of {
+        let name = format!("device.matmul_efficiency_of.{dtype}");
+        element_type(&name, dtype)?;
+        efficiency(&name, points)?;
+    }
     Ok(Device {
         attention: file.attention.map(attention).transpose()?,
         bandwidth_share: share("device.bandwidth_share", file.bandwidth_share.unwrap_or(1.0))?,
+        matmul_unaligned: share("device.matmul_unaligned", file.matmul_unaligned.unwrap_or(1.0))?,
         kind: file.kind,
         memory: memory(&file.memory)?,
         bandwidth: positive("device.bandwidth", file.bandwidth)?,
@@ -176,6 +182,7 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
         overlap: false,
         flops: file.flops,
         matmul_efficiency: file.matmul_efficiency,
+        matmul_efficiency_of: file.matmul_efficiency_of,
     })
 }
 
@@ -189,9 +196,19 @@ fn memory(bytes: &Bytes) -> Result<u64, ClusterError> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| field("device.memory", found, advice))
 }
 
-fn efficiency(points: &[(f64, f64)]) -> Result<(), ClusterError> {
+fn element_type(name: &str, dtype: &str) -> Result<(), ClusterError> {
+    match dtype.parse::<DType>() {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let advice = "use the element types f32, f16, bf16, i64, i32, u8 or bool";
+            Err(field(name, "no element type", advice))
+        }
+    }
+}
+
+fn efficiency(of: &str, points: &[(f64, f64)]) -> Result<(), ClusterError> {
     for (index, &(flops, share)) in points.iter().enumerate() {
-        let name = format!("device.matmul_efficiency[{index}]");
+        let name = format!("{of}[{index}]");
         positive(&name, flops)?;
         self::share(&name, share)?;
         if index > 0 && points[index - 1].0 >= flops {
@@ -370,6 +387,17 @@ mod tests {
             ("forward = 0.8", "forward = 1.8", "`device.attention.forward` is 1.8"),
             ("half_width = 30", "half_width = -1", "`device.attention.half_width` is -1"),
             ("launch = 4e-6", "launch = 4e-6\nbandwidth_share = 0.0", "`device.bandwidth_share`"),
+            ("launch = 4e-6", "launch = 4e-6\nmatmul_unaligned = 2", "`device.matmul_unaligned`"),
+            (
+                "launch = 4e-6",
+                "launch = 4e-6\nmatmul_efficiency_of = { f32 = [[1e6, 2.0]] }",
+                "`device.matmul_efficiency_of.f32[0]` is 2",
+            ),
+            (
+                "launch = 4e-6",
+                "launch = 4e-6\nmatmul_efficiency_of = { f33 = [] }",
+                "`device.matmul_efficiency_of.f33` is no element type",
+            ),
             ("\"megatron\"", "\"abacus\"", "`framework.name` is \"abacus\""),
             ("dispatch = 2e-5", "interference = 1.5", "is 1.5: write a share"),
             ("dispatch = 2e-5", "reduced_under_products = 1.0", "is 1: write a share"),

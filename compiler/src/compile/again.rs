@@ -8,7 +8,7 @@ use super::stages::chosen;
 use crate::decisions::Decisions;
 use crate::passes::error::PassError;
 use crate::passes::recompute::Extent;
-use crate::pipeline::{prepare, recomputed, regathered};
+use crate::pipeline::{prepare, prepare_for, recomputed, regathered};
 
 /// The decisions that a plan was made from.
 ///
@@ -25,7 +25,10 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
         CrossEntropyForm::Auto => options,
         cross_entropy => CompileOptions { cross_entropy, ..options },
     };
-    let decisions = prepare(graph, &options)?;
+    let decisions = match plan.padded {
+        true => prepare_for(graph, &options, &plan.cluster)?,
+        false => prepare(graph, &options)?,
+    };
     let decisions = match options.recompute {
         Recompute::Auto => {
             recomputed(&decisions, &options, Extent::Ops(&places(&plan.recomputed)))?

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute, WeightsSource};
 
-use super::forms::{Form, InMemory, all_forms, all_regathered, best_in_memory, bounded, decided};
+use super::forms::{Form, InMemory, all_regathered, best_in_memory, bounded, decided, variants};
 use super::once::{Draft, Header, assembled};
 use super::stages::{Chooser, chosen, is_small, may_pay};
 use super::{Compiled, Milestone};
@@ -74,21 +74,38 @@ impl Job<'_> {
         memory: Memory,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Draft, CompileError> {
-        let prepared = all_forms(&staged, options)?;
+        let prepared = variants(&staged, options, self.cluster)?;
         reached(Milestone::Prepared);
-        let draft = match options.recompute {
-            Recompute::Auto => self.least_again(&prepared, options),
+        let mut best = None;
+        for variant in &prepared {
+            let draft = self.best_of(&variant.forms, options, memory).map(|mut draft| {
+                draft.plan.padded = variant.padded;
+                draft
+            });
+            best = Some(better(best, draft));
+        }
+        reached(Milestone::Planned);
+        best.expect("there is a variant")
+    }
+
+    /// The best plan of these forms.
+    fn best_of(
+        &self,
+        prepared: &[Form<()>],
+        options: &CompileOptions,
+        memory: Memory,
+    ) -> Result<Draft, CompileError> {
+        match options.recompute {
+            Recompute::Auto => self.least_again(prepared, options),
             Recompute::None | Recompute::Selective | Recompute::Full => {
                 let short = match memory {
-                    Memory::Short => all_regathered(&decided(&prepared), options)?,
+                    Memory::Short => all_regathered(&decided(prepared), options)?,
                     Memory::Unknown => Vec::new(),
                 };
-                best_in_memory(&decided(&prepared), options, self.cluster, short, Care::Plan)
-                    .and_then(|chosen| self.in_room(&prepared, options, chosen))
+                best_in_memory(&decided(prepared), options, self.cluster, short, Care::Plan)
+                    .and_then(|chosen| self.in_room(prepared, options, chosen))
             }
-        };
-        reached(Milestone::Planned);
-        draft
+        }
     }
 
     /// The plan of what is chosen, with other layouts where it has no room ([`Job::with_room`]).

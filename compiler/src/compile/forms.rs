@@ -341,14 +341,43 @@ pub fn bounded(report: &mut PlannerReport, bound: f64) {
     report.gap = if optimal { 0.0 } else { gap.max(0.0) };
 }
 
-/// The forms of a graph with nothing besides.
+/// The forms of a graph as it lies in memory: with classes padded or without.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// Whether classes are padded.
+    pub padded: bool,
+    /// The forms, with nothing besides.
+    pub forms: Vec<Form<()>>,
+}
+
+/// The variants of a graph that are to be planned. Where the machines multiply odd rows slowly and classes are worth padding, as far as
+/// that is known before layouts are, it is the padded one; if the planner is free to split classes over several ranks also the other, as a
+/// weight that is to be padded has to be whole.
 ///
 /// # Errors
 /// What the graph or the options do not allow.
-pub fn all_forms(graph: &Graph, options: &CompileOptions) -> Result<Vec<Form<()>>, PassError> {
-    let common = Common::new(graph.clone(), options)?;
-    let unasked = common.form_unasked(options);
-    forms(graph, options, unasked, |options| Ok((common.form(options)?, ())))
+pub fn variants(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Vec<Variant>, PassError> {
+    let of = |padded, common: &Common| {
+        let unasked = common.form_unasked(options);
+        let forms = forms(graph, options, unasked, |options| Ok((common.form(options)?, ())))?;
+        Ok(Variant { padded, forms })
+    };
+    let bare = Common::new(graph.clone(), options, None)?;
+    if cluster.device.matmul_unaligned == 1.0 {
+        return Ok(vec![of(false, &bare)?]);
+    }
+    let padded = Common::new(graph.clone(), options, Some(cluster))?;
+    if padded.graph() == bare.graph() {
+        return Ok(vec![of(false, &bare)?]);
+    }
+    let ranks: usize = options.mesh.iter().product();
+    let may_split = options.strategy == Strategy::Auto && ranks > 1;
+    let bare = may_split.then(|| of(false, &bare)).transpose()?;
+    Ok([of(true, &padded)?].into_iter().chain(bare).collect())
 }
 
 /// What is decided in each.
@@ -388,7 +417,7 @@ mod tests {
             [(64, 8, CrossEntropyForm::Whole), (8, 64, CrossEntropyForm::Parts)]
         {
             let (graph, options) = classifier(samples, classes);
-            let common = Common::new(graph.clone(), &options).expect("fits");
+            let common = Common::new(graph.clone(), &options, None).expect("fits");
             assert_eq!(common.form_unasked(&options), Some(first));
             let of = |unasked| {
                 let prepare = |options: &CompileOptions| Ok((common.form(options)?, ()));
@@ -407,7 +436,7 @@ mod tests {
     fn a_form_that_is_made_ready_beside_the_first_is_planned_as_after_it() {
         let (graph, options) = classifier(64, 8);
         let cluster = preset("p3.16xlarge").expect("a preset");
-        let forms = all_forms(&graph, &options).expect("fits");
+        let forms = variants(&graph, &options, &cluster).expect("fits").swap_remove(0).forms;
         let [first, second] = decided(&forms)[..] else { panic!("there are two forms") };
         let at_once = both_with_room([first, second], &options, &cluster);
         let [Ok(Some(known)), Ok(Some(found))] = &at_once[..] else { panic!("both have room") };

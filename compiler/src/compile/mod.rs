@@ -12,11 +12,11 @@ use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
 use crate::lower::{Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
-use crate::pipeline::{depends_on_form, prepare_until};
+use crate::pipeline::{depends_on_form, prepare_until, prepare_until_for};
 use crate::planner::{Care, Planned, UNLIMITED};
 use best::Job;
 use conflict::explained;
-use forms::{all_forms, best_form, decided};
+use forms::{Variant, best_form, decided, variants};
 use once::unchecked;
 
 mod again;
@@ -73,14 +73,32 @@ pub fn sketch(
         return Ok(compile(graph, options, cluster, None)?.plan.into_plan());
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
-    let forms = all_forms(&graph, &options)?;
-    let (at, planned) = best_form(&decided(&forms), &options, cluster, Care::Plan)?;
+    let mut best: Option<(f64, Plan)> = None;
+    for variant in variants(&graph, &options, cluster)? {
+        let plan = sketch_of(&graph, &variant, &options, cluster)?;
+        let seconds = step_seconds(&plan)?;
+        if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+            best = Some((seconds, plan));
+        }
+    }
+    Ok(best.expect("there is a variant").1)
+}
+
+/// The sketch of a variant.
+fn sketch_of(
+    graph: &Graph,
+    variant: &Variant,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Plan, CompileError> {
+    let Variant { padded, forms } = variant;
+    let (at, planned) = best_form(&decided(forms), options, cluster, Care::Plan)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
     let how = Lowering { placed: false, streams: Streams::best(cluster), tight: false };
-    let lowered = lower(decisions, &sharding, &options, cluster, how)?;
-    let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
+    let lowered = lower(decisions, &sharding, options, cluster, how)?;
+    let header = Header { graph, options, cluster, weights: None, planner };
     let mut plan = unchecked(header, decisions, lowered);
-    plan.cross_entropy = forms[at].cross_entropy;
+    (plan.cross_entropy, plan.padded) = (forms[at].cross_entropy, *padded);
     assign_channel_slots(&mut plan)?;
     Ok(plan)
 }
@@ -96,18 +114,31 @@ pub fn emit_after(
     pass: &str,
 ) -> Result<Graph, CompileError> {
     let open = options.auto_stages || options.auto_microbatches;
-    let forms = match depends_on_form(pass) && !open {
-        // Where this fails the pass may not.
-        true => all_forms(&graph, options).unwrap_or_default(),
-        false => Vec::new(),
+    let depends = depends_on_form(pass) || cluster.device.matmul_unaligned != 1.0;
+    let variants = match depends && !open {
+        // Where these fail the pass may not.
+        true => variants(&graph, options, cluster),
+        false => Ok(Vec::new()),
     };
-    let chosen = match forms.len() > 1 {
-        true => best_form(&decided(&forms), options, cluster, Care::Plan).ok().map(|(at, _)| at),
-        false => None,
+    let chosen = match variants.unwrap_or_default().as_slice() {
+        [] => None,
+        [one] if !depends_on_form(pass) || one.forms.len() == 1 => Some((one.padded, None)),
+        [one] => {
+            let best = best_form(&decided(&one.forms), options, cluster, Care::Plan);
+            Some((one.padded, best.ok().map(|(at, _)| one.forms[at].cross_entropy)))
+        }
+        _ => compile(graph.clone(), options, cluster, None).ok().map(|compiled| {
+            let plan = &compiled.plan;
+            (plan.padded, Some(plan.cross_entropy).filter(|form| !form.is_auto()))
+        }),
     };
-    let cross_entropy = chosen.map_or(options.cross_entropy, |at| forms[at].cross_entropy);
+    let (padded, form) = chosen.unwrap_or((false, None));
+    let cross_entropy = form.unwrap_or(options.cross_entropy);
     let options = CompileOptions { cross_entropy, ..options.clone() };
-    Ok(prepare_until(graph, &options, pass)?)
+    Ok(match padded {
+        true => prepare_until_for(graph, &options, cluster, pass)?,
+        false => prepare_until(graph, &options, pass)?,
+    })
 }
 
 /// Compiles a graph for a mesh of machines. The same input gives the same plan, byte for byte.

@@ -129,6 +129,7 @@ pub(super) fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowe
         recomputed: Vec::new(),
         regathered: false,
         cross_entropy: CrossEntropyForm::Auto,
+        padded: false,
         training: !decisions.training.gradients.is_empty(),
         options: options.clone(),
         cluster: cluster.clone(),

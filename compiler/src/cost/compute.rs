@@ -1,7 +1,7 @@
 //! Roofline of one node's local part.
 
 use graphc_ir::op::{Arithmetic, Op};
-use graphc_ir::plan::Cluster;
+use graphc_ir::plan::{Cluster, Device};
 use graphc_ir::rule::{Choice, DimRule, Rule};
 use graphc_ir::types::{DType, TensorType};
 
@@ -12,13 +12,33 @@ pub struct NodeWork {
     pub flops: f64,
     /// Bytes of all operands and results.
     pub bytes: f64,
+    /// Whether it is a product with odd rows ([`has_odd_rows`]).
+    pub unaligned: bool,
+}
+
+/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor cores takes (NVIDIA,
+/// "Matrix Multiplication Background User's Guide", section 2.2).
+pub const ROW_BYTES: usize = 16;
+
+/// Whether an element type is one of half precision.
+pub fn is_half(dtype: DType) -> bool {
+    dtype.is_float() && dtype.size() == 2
+}
+
+/// Whether an op is a product of matrices of half precision, some of which have rows that are no multiple of [`ROW_BYTES`]. `rows` has the
+/// element type and the last extent of each operand and result, as they lie on a rank.
+pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
+    let is_odd = |(dtype, extent): (DType, usize)| {
+        is_half(dtype) && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
+    };
+    matches!(op, Op::MatMul(_)) && rows.any(is_odd)
 }
 
 impl NodeWork {
-    /// What is left of it without a part.
+    /// What is left of it without a part that has the product, if there is one.
     pub fn without(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
-        Self { flops: flops.max(0.0), bytes: bytes.max(0.0) }
+        Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }
 }
 
@@ -60,9 +80,12 @@ pub fn node_work(
         };
         dims.iter().zip(types).map(|(dims, ty)| elements(dims) * ty.dtype.size() as f64).sum()
     };
+    let dims = local.operands.iter().zip(operands).chain(local.results.iter().zip(results));
+    let rows = dims.filter_map(|(dims, ty)| Some((ty.dtype, local.extent(dims.last()?))));
     NodeWork {
         flops: op.operation().most_flops(rule, &local),
         bytes: bytes(&local.operands, operands) + bytes(&local.results, results),
+        unaligned: has_odd_rows(op, rows),
     }
 }
 
@@ -79,8 +102,14 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
 }
 
 /// Seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
-pub fn roofline(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, work: NodeWork) -> f64 {
-    let share = reached_share(cluster, arithmetic, work.flops);
+pub fn roofline(
+    cluster: &Cluster,
+    precision: DType,
+    arithmetic: Arithmetic,
+    work: NodeWork,
+) -> f64 {
+    let aligned = reached_share(cluster, precision, arithmetic, work.flops);
+    let share = if work.unaligned { aligned * cluster.device.matmul_unaligned } else { aligned };
     let compute = work.flops / (peak_flops(cluster, precision) * share);
     let moving = traffic(cluster, arithmetic) * work.bytes / cluster.device.reached_bandwidth();
     cluster.device.launch + compute.max(moving)
@@ -126,13 +155,15 @@ pub fn chain_seconds(cluster: &Cluster, head: Option<(NodeWork, f64)>, all: Node
 }
 
 /// The share of the peak that a kernel of so many FLOPs reaches.
-fn reached_share(cluster: &Cluster, arithmetic: Arithmetic, flops: f64) -> f64 {
+fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, flops: f64) -> f64 {
     match (arithmetic, &cluster.device.attention) {
         (Arithmetic::Elementwise, _) => 1.0,
         (Arithmetic::Attention(shape), Some(shares)) => {
             shares.of(&shape) * cluster.framework.attention
         }
-        (Arithmetic::Products | Arithmetic::Attention(_), _) => matmul_efficiency(cluster, flops),
+        (Arithmetic::Products | Arithmetic::Attention(_), _) => {
+            matmul_efficiency(cluster, precision, flops)
+        }
     }
 }
 
@@ -146,10 +177,11 @@ pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }
 
-/// The share of the peak that a matmul of `flops` reaches: interpolated in the logarithm of FLOPs, constant beyond
+/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs, constant beyond
 /// the ends; 1 where the cluster does not say.
-pub fn matmul_efficiency(cluster: &Cluster, flops: f64) -> f64 {
-    let points = &cluster.device.matmul_efficiency;
+pub fn matmul_efficiency(cluster: &Cluster, precision: DType, flops: f64) -> f64 {
+    let Device { matmul_efficiency, matmul_efficiency_of, .. } = &cluster.device;
+    let points = matmul_efficiency_of.get(precision.name()).unwrap_or(matmul_efficiency);
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return 1.0 };
     if flops <= first.0 {
         return first.1;
@@ -175,9 +207,32 @@ mod tests {
         let [a, b, c] = [[4, 6], [6, 8], [4, 8]].map(|shape| TensorType::new(DType::F32, shape));
         let rule = op.operation().rule(&[&a, &b]).expect("fits");
         let work = |axes: &[_]| node_work(&op, &rule, &[&a, &b], &[&c], axes);
-        assert_eq!(work(&[]), NodeWork { flops: 384.0, bytes: 4.0 * (24.0 + 48.0 + 32.0) });
+        let of = |flops, bytes| NodeWork { flops, bytes, unaligned: false };
+        assert_eq!(work(&[]), of(384.0, 4.0 * (24.0 + 48.0 + 32.0)));
         let rows = work(&[(Choice::Factor(0), 3)]);
-        assert_eq!(rows, NodeWork { flops: 192.0, bytes: 4.0 * (12.0 + 48.0 + 16.0) }, "2 of 4");
+        assert_eq!(rows, of(192.0, 4.0 * (12.0 + 48.0 + 16.0)), "2 of 4");
+    }
+
+    /// Classes as columns: 1016 are aligned, on two ranks as well, on four they are not, and 1013 are nowhere; of f32 nothing is.
+    #[test]
+    fn a_product_with_odd_rows_reaches_its_share() {
+        let mut cluster = preset("dgx-h100").expect("a preset");
+        (cluster.device.launch, cluster.device.bandwidth) = (0.0, 1e30);
+        cluster.device.matmul_efficiency.clear();
+        cluster.device.matmul_unaligned = 0.5;
+        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b: true });
+        let seconds = |dtype, classes, ranks: usize| {
+            let [x, w, y] =
+                [[64, 32], [classes, 32], [64, classes]].map(|shape| TensorType::new(dtype, shape));
+            let axes = [(Choice::Factor(1), ranks)];
+            let (work, seconds) = compute_work(&cluster, &op, &[&x, &w], &[&y], &axes);
+            seconds * peak_flops(&cluster, dtype) / work.flops
+        };
+        let ratios = [(1016, 1), (1024, 2), (1016, 4), (1013, 1), (1013, 2)]
+            .map(|(classes, ranks)| seconds(DType::BF16, classes, ranks).round());
+        assert_eq!(ratios, [1.0, 1.0, 2.0, 2.0, 2.0]);
+        assert_eq!(seconds(DType::F32, 1013, 1).round(), 1.0);
+        assert_eq!(seconds(DType::F16, 1013, 1).round(), 2.0);
     }
 
     #[test]
@@ -240,7 +295,7 @@ mod tests {
     fn what_moves_memory_takes_the_traffic_of_its_framework() {
         let mut cluster = preset("dgx-a100").expect("a preset");
         cluster.device.launch = 0.0;
-        let work = NodeWork { flops: 1.0, bytes: 1e9 };
+        let work = NodeWork { flops: 1.0, bytes: 1e9, unaligned: false };
         let seconds =
             |cluster: &Cluster, arithmetic| roofline(cluster, DType::F32, arithmetic, work);
         let once = 1e9 / (2.039e12 * cluster.device.bandwidth_share);
@@ -258,8 +313,11 @@ mod tests {
     fn efficiency_is_interpolated_in_the_logarithm() {
         let mut cluster = preset("cpu").expect("a preset");
         cluster.device.matmul_efficiency = vec![(1e2, 0.2), (1e4, 0.6)];
-        let share = |flops| matmul_efficiency(&cluster, flops);
+        let share = |flops| matmul_efficiency(&cluster, DType::F32, flops);
         assert_eq!((share(1.0), share(1e9)), (0.2, 0.6));
         assert!((share(1e3) - 0.4).abs() < 1e-12);
+        cluster.device.matmul_efficiency_of = [("bf16".into(), vec![(1e2, 0.1)])].into();
+        let share = |dtype| matmul_efficiency(&cluster, dtype, 1e2);
+        assert_eq!([DType::F32, DType::F16, DType::BF16].map(share), [0.2, 0.2, 0.1]);
     }
 }

@@ -10,7 +10,8 @@ use graphc_ir::plan::{
 use graphc_ir::types::{DType, TensorType};
 
 use super::{
-    LeastSeconds, NodeWork, chain_seconds, least_seconds, node_work, peak_flops, roofline,
+    LeastSeconds, NodeWork, chain_seconds, has_odd_rows, least_seconds, node_work, peak_flops,
+    roofline,
 };
 use crate::decisions::Decisions;
 
@@ -54,12 +55,13 @@ struct Piece {
 impl ActorWork {
     /// What an actor of a program does in an action; `None` of communication, which links price.
     pub fn of(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
-        let all = NodeWork { flops: actor.flops, bytes: actor.bytes };
         let head = match &actor.action {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
                 return None;
             }
-            Action::Compute { op, operands } => Some(computed(layouts, program, actor, op, operands)),
+            Action::Compute { op, operands } => {
+                Some(computed(layouts, program, actor, op, operands))
+            }
             Action::Fused(fused) => {
                 fused.head().and_then(|head| begun(layouts, program, actor, head))
             }
@@ -69,15 +71,12 @@ impl ActorWork {
             | Action::Feed { .. }
             | Action::Fetch { .. } => None,
         };
+        let unaligned = head.is_some_and(|head| head.work.unaligned);
+        let all = NodeWork { flops: actor.flops, bytes: actor.bytes, unaligned };
         Some(Self { head, all })
     }
 
-    /// The element type in which it multiplies, or computes otherwise.
-    pub fn precision(&self) -> DType {
-        self.head.map_or(DType::F32, |head| head.precision)
-    }
-
-    /// Whether what takes its time is computing products, at the best of the machines.
+    /// Whether it multiplies matrices.
     pub fn multiplies(&self) -> bool {
         self.head.is_some_and(|head| head.arithmetic != Arithmetic::Elementwise)
     }
@@ -93,16 +92,16 @@ impl ActorWork {
         }
     }
 
-    /// The least seconds that machines with these peaks take for it.
+    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there is one: behind it
+    /// few FLOPs are left.
     pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
-        let of = |piece: Piece| least_seconds(cluster, piece.precision, piece.arithmetic, piece.work);
-        let head = self.head.map_or(LeastSeconds::default(), of);
-        let work = self.all.without(self.head.map_or(NodeWork::default(), |head| head.work));
-        let rest = of(Piece { precision: DType::F32, arithmetic: Arithmetic::Elementwise, work });
-        LeastSeconds {
-            computing: head.computing + rest.computing,
-            moving: head.moving + rest.moving,
-        }
+        let elementwise = |work| least_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
+        let Some(Piece { precision, arithmetic, work }) = self.head else {
+            return elementwise(self.all);
+        };
+        let head = least_seconds(cluster, precision, arithmetic, work);
+        let rest = elementwise(self.all.without(work));
+        LeastSeconds { computing: head.computing, moving: head.moving + rest.moving }
     }
 }
 
@@ -114,28 +113,28 @@ fn computed(
     op: &Op,
     operands: &[OperandSource],
 ) -> Piece {
-    let whole = |&register: &RegisterId| {
-        layouts[program.registers[register.index()].layout as usize].ty()
-    };
+    let whole =
+        |&register: &RegisterId| layouts[program.registers[register.index()].layout as usize].ty();
     let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input()?));
     let operands: Vec<TensorType> = inputs.map(whole).collect();
     let operands: Vec<&TensorType> = operands.iter().collect();
+    let row = |register: &RegisterId| {
+        let extent = program.registers[register.index()].shape.last()?;
+        Some((whole(register).dtype, *extent))
+    };
+    let rows = actor.inputs.iter().chain(&actor.outputs).filter_map(row);
+    let unaligned = has_odd_rows(op, rows);
     let result = actor.outputs.first().or(actor.updates.first()).map(whole);
     let results: Vec<&TensorType> = result.iter().collect();
     Piece {
         precision: op.precision(&operands, &results),
         arithmetic: op.operation().arithmetic(&operands),
-        work: NodeWork { flops: actor.flops, bytes: actor.bytes },
+        work: NodeWork { flops: actor.flops, bytes: actor.bytes, unaligned },
     }
 }
 
 /// The op at the head of a chain, with its part of the work; `None` where its operands are none of the chain's.
-fn begun(
-    layouts: &[Layout],
-    program: &Program,
-    actor: &Actor,
-    head: &FusedStep,
-) -> Option<Piece> {
+fn begun(layouts: &[Layout], program: &Program, actor: &Actor, head: &FusedStep) -> Option<Piece> {
     let shard = |arg: &FusedArg| {
         let FusedArg::Operand(index) = *arg else { return None };
         let register = &program.registers[actor.inputs.get(index)?.index()];

@@ -11,8 +11,8 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 use crate::cluster::{AlphaBeta, Link};
 
 pub use compute::{
-    LeastSeconds, NodeWork, chain_seconds, compute_work, least_seconds, matmul_efficiency,
-    node_work, peak_flops, roofline,
+    LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, has_odd_rows, is_half,
+    least_seconds, matmul_efficiency, node_work, peak_flops, roofline,
 };
 pub use machine::{ActorWork, model_flops, on_cluster, utilization};
 

@@ -296,9 +296,9 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
     let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
-    let head =
-        head.map(|task| (NodeWork { flops: task.flops, bytes: task.bytes }, task.seconds));
-    let seconds = chain_seconds(cluster, head, NodeWork { flops, bytes });
+    let work = |flops, bytes| NodeWork { flops, bytes, unaligned: false };
+    let head = head.map(|task| (work(task.flops, task.bytes), task.seconds));
+    let seconds = chain_seconds(cluster, head, work(flops, bytes));
     Task {
         name: format!("{} {tensor}", names.join("+")),
         seconds,

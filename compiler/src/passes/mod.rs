@@ -20,6 +20,7 @@ pub mod layers;
 pub mod loss;
 pub mod loss_scale;
 pub mod optimizer;
+pub mod padding;
 pub mod pins;
 pub mod rates;
 mod rebuild;

@@ -164,10 +164,11 @@ impl Cutter<'_> {
             let half = matches!(graph.value(value).ty.dtype, DType::BF16 | DType::F16);
             let &[reader] = self.readers[value.index()].as_slice() else { return false };
             let node = graph.node(reader);
-            let rearranged = node.op.operation().movement() == Some(Movement::Rearranged);
+            let movement = node.op.operation().movement();
+            let moved = matches!(movement, Some(Movement::Rearranged | Movement::Part));
             match &node.op {
                 Op::Cast(cast) => return half && cast.dtype == DType::F32,
-                _ if half && rearranged => value = node.results[0],
+                _ if half && moved => value = node.results[0],
                 _ => return false,
             }
         }

@@ -203,7 +203,7 @@ impl Tensor {
     /// torch.nn.CrossEntropyLoss.
     #[track_caller]
     pub fn smoothed_cross_entropy(&self, labels: &Tensor, smoothing: f64) -> Tensor {
-        let op = CrossEntropy { smoothing: smoothing.into() };
+        let op = CrossEntropy { smoothing: smoothing.into(), classes: None };
         let loss = self.builder.apply(Op::CrossEntropy(op), &[self, labels]);
         loss.mean_over_labels(labels)
     }
@@ -211,7 +211,7 @@ impl Tensor {
     /// Of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not ignored.
     #[track_caller]
     pub fn nll(&self, labels: &Tensor) -> Tensor {
-        let picked = self.builder.apply(Op::Pick(Pick {}), &[self, labels]);
+        let picked = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);
         picked.cast(DType::F32).neg().mean_over_labels(labels)
     }
 
@@ -278,8 +278,8 @@ impl Tensor {
     /// all labels that are not ignored, f32\[\].
     #[track_caller]
     pub fn top(&self, labels: &Tensor, k: usize) -> Tensor {
-        let label = self.builder.apply(Op::Pick(Pick {}), &[self, labels]);
-        let rank = self.builder.apply(Op::LabelRank(LabelRank {}), &[self, labels, &label]);
+        let label = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);
+        let rank = self.builder.apply(Op::LabelRank(LabelRank::default()), &[self, labels, &label]);
         let hits = rank.less(&rank.scalar_like(k as f64)).and(&labels.counted());
         hits.cast(DType::F32).sum_of_all()
     }

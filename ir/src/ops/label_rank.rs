@@ -14,8 +14,12 @@ use crate::types::{DType, TensorType};
 /// (x [.., C], labels [..] of i64, s [..]) -> f32[..]: how many classes come before the label, whose score is s: those that score more,
 /// and of those that score the same the ones of a lower number; 0 where the label is ignored. A label whose score is no number comes last.
 /// Ranks that hold parts of C add up what they count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LabelRank {}
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LabelRank {
+    /// How many entries of the last dim are classes, where what is behind them is padding; without it all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
+}
 
 impl Operation for LabelRank {
     fn name(&self) -> &'static str {
@@ -30,7 +34,7 @@ impl Operation for LabelRank {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 1)?;
+        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 1], self.classes)?;
         if operands[2].shape != operands[1].shape {
             return Err(shapes(self.name(), operands, "there must be one score for each label"));
         }
@@ -52,9 +56,10 @@ impl Operation for LabelRank {
     ) -> Result<Vec<Array>, OpError> {
         let [x, labels, scores] = [&operands[0], &operands[1], &operands[2]];
         let last = x.region.global.len() - 1;
-        check_labels(self.name(), labels, x.region.global[last])?;
+        let count = self.classes.unwrap_or(x.region.global[last]);
+        check_labels(self.name(), labels, count)?;
         let first = x.region.rect.origin[last];
-        let held = first..first + x.region.rect.extent[last];
+        let held = first..count.min(first + x.region.rect.extent[last]);
         let rank = |index: &[usize]| {
             let (label, score) = (at(labels, index), at(scores, index));
             if ignored(label) {
@@ -82,7 +87,25 @@ mod tests {
         let labels = Array::new([4], vec![2., 1., -100., 1.]);
         let scores = Array::new([4], vec![2., 2., 0., f64::NAN]);
         let operands = [(DType::F32, x), (DType::I64, labels), (DType::F32, scores)];
-        let rank = evaluate(Op::LabelRank(LabelRank {}), &operands).expect("fits");
-        assert_eq!(rank[0].data, [1.0, 1.0, 0.0, 3.0]);
+        let rank = |classes| {
+            let op = Op::LabelRank(LabelRank { classes });
+            evaluate(op, &operands).expect("fits")[0].data.clone()
+        };
+        assert_eq!(rank(None), [1.0, 1.0, 0.0, 3.0]);
+    }
+
+    #[test]
+    fn padding_has_no_rank() {
+        let x = Array::new([1, 4], vec![1., 3., 9., f64::NAN]);
+        let operands = [
+            (DType::F32, x),
+            (DType::I64, Array::new([1], vec![0.])),
+            (DType::F32, Array::new([1], vec![1.])),
+        ];
+        let rank = |classes| {
+            let op = Op::LabelRank(LabelRank { classes });
+            evaluate(op, &operands).expect("fits")[0].data.clone()
+        };
+        assert_eq!((rank(None), rank(Some(2))), (vec![3.0], vec![1.0]));
     }
 }

@@ -1,10 +1,14 @@
 //! Losses over classes in the last dim; labels of -100 are ignored.
+//!
+//! Scores may lie padded in memory (`classes` of an op): behind the classes stand entries of any content, which no loss reads, to which
+//! no label leads and whose gradient is 0.
 
 use serde::{Deserialize, Serialize};
 
 use super::shards::{
     at, check_indices, elementwise, fill, first_gradient, indices, no_gradient, one_float,
 };
+use super::slice::Pad;
 use super::softmax::greatest_and_sum_exp;
 use crate::array::Array;
 use crate::builder::Tensor;
@@ -19,8 +23,12 @@ use crate::types::{DType, TensorType};
 pub const IGNORED_LABEL: i64 = -100;
 
 /// (x [.., C], labels [..] of i64) -> [..]: x at the label, 0 where the label is ignored. C is indexed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Pick {}
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pick {
+    /// How many entries of the last dim are classes, where what is behind them is padding; without it all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
+}
 
 /// (labels [..], g [..]) -> [.., C]: g at the label, 0 elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -37,6 +45,9 @@ pub struct CrossEntropy {
     /// The share of the target that all classes have alike (Szegedy et al., arXiv 1512.00567, section 7).
     #[serde(default, skip_serializing_if = "Scalar::is_zero")]
     pub smoothing: Scalar,
+    /// How many entries of the last dim are classes, where what is behind them is padding; without it all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
 }
 
 /// (x [.., C], l [..] of f32, labels [..], g [..] of f32) -> (exp(x - l) - (1 - smoothing) [class is label] - smoothing / C) g, 0
@@ -46,6 +57,9 @@ pub struct CrossEntropyGrad {
     /// That of [`CrossEntropy`].
     #[serde(default, skip_serializing_if = "Scalar::is_zero")]
     pub smoothing: Scalar,
+    /// Those of [`CrossEntropy`]; the gradient of padding is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
 }
 
 impl Operation for Pick {
@@ -60,7 +74,7 @@ impl Operation for Pick {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 1)?;
+        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 1], self.classes)?;
         set_kind(&mut rule, FactorKind::Indexed);
         rule.linear = vec![vec![0]];
         (rule.operands, rule.results) = (vec![scores, outer.clone()], vec![outer]);
@@ -85,7 +99,7 @@ impl Operation for Pick {
     ) -> Result<Vec<Array>, OpError> {
         let [x, labels] = [&operands[0], &operands[1]];
         let last = x.region.global.len() - 1;
-        check_labels(self.name(), labels, x.region.global[last])?;
+        check_labels(self.name(), labels, self.classes.unwrap_or(x.region.global[last]))?;
         let first = x.region.rect.origin[last];
         let held = first..first + x.region.rect.extent[last];
         let element = |index: &[usize]| {
@@ -126,7 +140,7 @@ impl Operation for PickGrad {
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let labels = &node.operands[0];
-        let pick = |dx: &Tensor| dx.builder().apply(Op::Pick(Pick {}), &[dx, labels]);
+        let pick = |dx: &Tensor| dx.builder().apply(Op::Pick(Pick::default()), &[dx, labels]);
         vec![None, first_gradient(node).map(pick)]
     }
 
@@ -159,7 +173,7 @@ impl Operation for CrossEntropy {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 1)?;
+        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 1], self.classes)?;
         set_kind(&mut rule, FactorKind::Whole);
         (rule.operands, rule.results) = (vec![scores, outer.clone()], vec![outer.clone(), outer]);
         Ok(rule)
@@ -173,13 +187,17 @@ impl Operation for CrossEntropy {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let (x, labels, l) = (&node.operands[0], &node.operands[1], &node.results[1]);
         let of_loss = node.gradients[0].as_ref().map(|g| {
-            let op = CrossEntropyGrad { smoothing: self.smoothing };
+            let op = CrossEntropyGrad { smoothing: self.smoothing, classes: self.classes };
             g.builder().apply(Op::CrossEntropyGrad(op), &[x, l, labels, g])
         });
         let of_l = node.gradients[1].as_ref().map(|g| {
-            let kept = [l.shape(), vec![1]].concat();
-            let softmax = x.cast(DType::F32).sub(&l.reshape(&kept)).exp();
-            softmax.mul(&g.reshape(&kept)).cast(x.ty().dtype)
+            let (kept, last) = ([l.shape(), vec![1]].concat(), l.shape().len());
+            let extent = x.shape()[last];
+            let classes = self.classes.unwrap_or(extent);
+            let scores = if classes < extent { x.slice(last, 0..classes) } else { x.clone() };
+            let softmax = scores.cast(DType::F32).sub(&l.reshape(&kept)).exp();
+            let of_scores = softmax.mul(&g.reshape(&kept)).cast(x.ty().dtype);
+            if classes < extent { padded(&of_scores, last, extent) } else { of_scores }
         });
         let dx = match (of_loss, of_l) {
             (Some(a), Some(b)) => Some(a.add(&b)),
@@ -195,7 +213,7 @@ impl Operation for CrossEntropy {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [x, labels] = [&operands[0], &operands[1]];
-        let count = x.region.global[x.region.global.len() - 1];
+        let count = self.classes.unwrap_or(x.region.global[x.region.global.len() - 1]);
         check_labels(self.name(), labels, count)?;
         let scores = |index: &[usize]| -> Vec<f64> {
             (0..count).map(|class| at(x, &[index, &[class]].concat())).collect()
@@ -234,7 +252,7 @@ impl Operation for CrossEntropyGrad {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 2)?;
+        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 2], self.classes)?;
         if [1, 3].iter().any(|&i| operands[i].shape != operands[2].shape) {
             return Err(shapes(self.name(), operands, "operands 1 and 3 must be shaped as labels"));
         }
@@ -259,13 +277,13 @@ impl Operation for CrossEntropyGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [x, l, labels, g] = [&operands[0], &operands[1], &operands[2], &operands[3]];
-        let classes = x.region.global[x.region.global.len() - 1];
+        let classes = self.classes.unwrap_or(x.region.global[x.region.global.len() - 1]);
         check_labels(self.name(), labels, classes)?;
         let share = self.smoothing.0;
         let element = |index: &[usize]| {
             let (class, outer) = index.split_last().expect("x has a last dim");
             let label = at(labels, outer);
-            if ignored(label) {
+            if ignored(label) || *class >= classes {
                 return 0.0;
             }
             let hit = if label == *class as f64 { 1.0 - share } else { 0.0 };
@@ -273,6 +291,11 @@ impl Operation for CrossEntropyGrad {
         };
         Ok(vec![fill(&results[0], element)])
     }
+}
+
+/// With zeros behind a dim, up to an extent.
+fn padded(x: &Tensor, dim: usize, extent: usize) -> Tensor {
+    x.builder().apply(Op::Pad(Pad::behind(&x.shape(), dim, extent)), &[x])
 }
 
 pub(super) fn ignored(label: f64) -> bool {
@@ -287,16 +310,20 @@ pub(super) fn check_labels(
     check_indices(op, "label", labels, classes, Some(IGNORED_LABEL))
 }
 
-/// The dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel.
+/// The dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel. Of C so many are `classes`.
 pub(super) fn classes(
     op: &'static str,
     operands: &[&TensorType],
-    scores: usize,
-    labels: usize,
+    [scores, labels]: [usize; 2],
+    classes: Option<usize>,
 ) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
-    let outer = operands[scores].shape.split_last().map(|(_, outer)| outer);
-    if outer != Some(operands[labels].shape.as_slice()) {
+    let split = operands[scores].shape.split_last();
+    let Some((&extent, _)) = split.filter(|&(_, outer)| outer == operands[labels].shape) else {
         let reason = "the labels must have all dims of the scores but the last, the classes";
+        return Err(shapes(op, operands, reason));
+    };
+    if let Some(classes) = classes.filter(|&classes| classes == 0 || classes > extent) {
+        let reason = format!("of {extent} scores of a label {classes} cannot be those of classes");
         return Err(shapes(op, operands, reason));
     }
     let mut rule = elementwise(&operands[scores].shape, 1, 0);
@@ -340,23 +367,70 @@ mod tests {
     #[test]
     fn smoothed_cross_entropy_by_hand() {
         let smoothing = Scalar(0.5);
-        let op = Op::CrossEntropy(CrossEntropy { smoothing });
+        let op = Op::CrossEntropy(CrossEntropy { smoothing, ..CrossEntropy::default() });
         let y = evaluate(op, &[scores(), labels([0., -100.])]).expect("fits");
         // log 4 - 0.5 * 0 - 0.5 * log(3) / 2.
         let expected = 4f64.ln() - 3f64.ln() / 4.0;
         assert!((y[0].data[0] - expected).abs() < 1e-12 && y[0].data[1] == 0.0, "{y:?}");
         let g = (DType::F32, Array::new([2], vec![2.0, 1.0]));
         let operands = [scores(), (DType::F32, y[1].clone()), labels([0., -100.]), g];
-        let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing });
+        let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing, classes: None });
         let dx = evaluate(op, &operands).expect("fits");
         // (1/4 - 1/2 - 1/4) 2, (3/4 - 1/4) 2.
         let expected = [-1.0, 1.0, 0.0, 0.0];
         assert!(dx[0].data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{dx:?}");
     }
 
+    /// What stands behind two classes is as if it were not there, and a label that leads there is an error.
+    #[test]
+    fn padding_has_no_part_in_a_loss() {
+        let padded = |ty: DType| (ty, Array::new([1, 4], vec![0.0, 3f64.ln(), f64::NAN, 9.0]));
+        let label = |label: f64| (DType::I64, Array::new([1], vec![label]));
+        let classes = Some(2);
+        for smoothing in [0.0, 0.5].map(Scalar) {
+            let of = |classes, x| {
+                let op = Op::CrossEntropy(CrossEntropy { smoothing, classes });
+                let y = evaluate(op, &[(DType::F32, x), label(0.0)]).expect("fits");
+                let g = (DType::F32, Array::new([1], vec![2.0]));
+                let l = (DType::F32, y[1].clone());
+                (y, g, l)
+            };
+            let (found, g, l) = of(classes, padded(DType::F32).1);
+            let bare = Array::new([1, 2], vec![0.0, 3f64.ln()]);
+            assert_eq!(found, of(None, bare.clone()).0);
+            let gradient = |classes, x| {
+                let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing, classes });
+                let operands = [(DType::F32, x), l.clone(), label(0.0), g.clone()];
+                evaluate(op, &operands).expect("fits")[0].data.clone()
+            };
+            let expected = gradient(None, bare);
+            assert_eq!(
+                gradient(classes, padded(DType::F32).1),
+                [&expected[..], &[0.0; 2]].concat()
+            );
+        }
+        let error = |op| {
+            let operands = [padded(DType::F32), label(2.0)];
+            evaluate(op, &operands).expect_err("2 of 0..2").to_string()
+        };
+        let of = |op: &str| format!("label 2 at position [0] is out of range: {op} has 0..2");
+        let smoothing = Scalar(0.0);
+        assert_eq!(
+            error(Op::CrossEntropy(CrossEntropy { smoothing, classes })),
+            of("cross_entropy")
+        );
+        assert_eq!(error(Op::Pick(Pick { classes })), of("pick"));
+        let five = Op::Pick(Pick { classes: Some(5) });
+        let error =
+            five.infer(&[&TensorType::new(DType::F32, [1, 4]), &TensorType::new(DType::I64, [1])]);
+        let error = error.expect_err("4 are there").to_string();
+        assert!(error.contains("of 4 scores of a label 5 cannot be those of classes"), "{error}");
+    }
+
     #[test]
     fn pick_and_its_gradient() {
-        let y = evaluate(Op::Pick(Pick {}), &[scores(), labels([-100., 1.])]).expect("fits");
+        let y =
+            evaluate(Op::Pick(Pick::default()), &[scores(), labels([-100., 1.])]).expect("fits");
         assert_eq!(y[0].data, [0.0, 7.0]);
         let g = (DType::F32, Array::new([2], vec![2.0, 3.0]));
         let op = Op::PickGrad(PickGrad { classes: 2 });
@@ -369,7 +443,7 @@ mod tests {
         let op = Op::CrossEntropy(CrossEntropy::default());
         let error = evaluate(op, &[scores(), labels([0., 2.])]).expect_err("2 of 0..2").to_string();
         assert_eq!(error, "label 2 at position [1] is out of range: cross_entropy has 0..2");
-        let op = Op::Pick(Pick {});
+        let op = Op::Pick(Pick::default());
         assert!(evaluate(op, &[scores(), labels([0., -1.])]).is_err());
     }
 
@@ -388,7 +462,7 @@ mod tests {
                 Operand { array: &label, region: &labels },
             ];
             let result = Region::whole(&TensorType::new(DType::F32, [2]));
-            let y = Pick {}.evaluate(&operands, &[result], &EvalContext::default());
+            let y = Pick::default().evaluate(&operands, &[result], &EvalContext::default());
             for (sum, value) in sum.iter_mut().zip(&y.expect("in range")[0].data) {
                 *sum += value;
             }

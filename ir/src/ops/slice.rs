@@ -122,6 +122,14 @@ impl Operation for Slice {
 }
 
 impl Pad {
+    /// Zeros behind one dim of a tensor of this shape, up to an extent that is no less than its own.
+    pub fn behind(shape: &[usize], dim: usize, extent: usize) -> Self {
+        let nothing = vec![0; shape.len()];
+        let mut high = nothing.clone();
+        high[dim] = extent - shape[dim];
+        Self { low: nothing.clone(), high, interior: nothing, value: Scalar(0.0) }
+    }
+
     fn padded(&self, dim: usize, extent: usize) -> bool {
         self.low[dim] > 0 || self.high[dim] > 0 || self.interior[dim] > 0 && extent > 1
     }

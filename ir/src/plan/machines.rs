@@ -60,6 +60,13 @@ pub struct Device {
     /// (FLOPs of one matmul, share of peak reached), ascending; interpolated in the logarithm of FLOPs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matmul_efficiency: Vec<(f64, f64)>,
+    /// The same of single element types, by name, in place of that.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub matmul_efficiency_of: BTreeMap<String, Vec<(f64, f64)>>,
+    /// The share of the rate of other products that those reach of which a row of an operand or of the result, in half precision, is
+    /// no multiple of 16 bytes, as loads of tensor cores are: above 0 and at most 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub matmul_unaligned: f64,
     /// The shares of the peak that attention reaches; `None`: that of a matrix product of its FLOPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionShares>,

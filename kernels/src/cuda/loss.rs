@@ -1,7 +1,7 @@
 //! Cross entropy, picking by label, and their gradients. Classes are the last dim; where it is split each rank takes the labels that
 //! it holds.
 
-use graphc_ir::ops::{CrossEntropy, CrossEntropyGrad, IGNORED_LABEL};
+use graphc_ir::ops::{CrossEntropy, CrossEntropyGrad, IGNORED_LABEL, LabelRank, Pick};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch, Slot};
@@ -16,8 +16,8 @@ const THREADS: usize = 256;
 /// One op.
 pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("cross_entropy", x, operands, 1)?;
-    if rows.extent != labels_range(x) {
+    let (rows, labels) = rows("cross_entropy", x, (operands, 1), op.classes)?;
+    if rows.extent != extent(x) {
         let reason = format!("{:?} of {:?}", x.shape(), x.global);
         return Err(KernelError::call("cross_entropy", reason));
     }
@@ -31,7 +31,7 @@ pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Cal
     let launch = read_once(
         &rows,
         &labels,
-        x,
+        (x, op.classes),
         (include_str!("cu/cross_entropy.cu"), "cross_entropy"),
         Some(smoothing),
         arguments,
@@ -45,12 +45,13 @@ pub(super) fn cross_entropy_grad(
     operands: &[Shard],
 ) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("cross_entropy_grad", x, operands, 2)?;
+    let (rows, labels) = rows("cross_entropy_grad", x, (operands, 2), op.classes)?;
     let elements = x.elements();
     if elements == 0 {
         return Ok(labels.check());
     }
     let width = width(x.dtype().size(), [rows.extent]);
+    let classes = op.classes.unwrap_or(extent(x));
     let source = labels
         .source(include_str!("cu/cross_entropy_grad.cu"))
         .element("T", x.dtype())
@@ -59,7 +60,8 @@ pub(super) fn cross_entropy_grad(
         .define("WIDTH", width)
         .index(elements)
         .define("SHARE", number((1.0 - op.smoothing.0) as f32))
-        .define("EACH_CLASS", number((op.smoothing.0 / labels_range(x) as f64) as f32));
+        .define("EACH_CLASS", number((op.smoothing.0 / classes as f64) as f32));
+    let source = if classes < extent(x) { source.define("CLASSES", classes) } else { source };
     let mut arguments: Vec<Argument> = (0..4).map(Argument::operand).collect();
     arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
     arguments.extend(Indices::arguments());
@@ -69,9 +71,9 @@ pub(super) fn cross_entropy_grad(
 }
 
 /// One op.
-pub(super) fn pick(operands: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn pick(op: &Pick, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("pick", x, operands, 1)?;
+    let (rows, labels) = rows("pick", x, (operands, 1), op.classes)?;
     if rows.count == 0 {
         return Ok(Call::nothing());
     }
@@ -91,7 +93,7 @@ pub(super) fn pick(operands: &[Shard]) -> Result<Call, KernelError> {
 /// One op.
 pub(super) fn pick_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let dx = &results[0];
-    let (rows, labels) = rows("pick_grad", dx, operands, 0)?;
+    let (rows, labels) = rows("pick_grad", dx, (operands, 0), None)?;
     let (elements, size) = (dx.elements(), dx.dtype().size());
     if elements == 0 {
         return Ok(labels.check());
@@ -113,9 +115,9 @@ pub(super) fn pick_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, K
 }
 
 /// One op.
-pub(super) fn label_rank(operands: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn label_rank(op: &LabelRank, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("label_rank", x, operands, 1)?;
+    let (rows, labels) = rows("label_rank", x, (operands, 1), op.classes)?;
     if rows.count == 0 {
         return Ok(Call::nothing());
     }
@@ -123,15 +125,15 @@ pub(super) fn label_rank(operands: &[Shard]) -> Result<Call, KernelError> {
     arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
     arguments.extend(Indices::arguments());
     let kernel = (include_str!("cu/label_rank.cu"), "label_rank");
-    let launch = read_once(&rows, &labels, x, kernel, None, arguments);
+    let launch = read_once(&rows, &labels, (x, op.classes), kernel, None, arguments);
     Ok(labels.call(vec![launch]))
 }
 
-/// A kernel that reads rows of scores once, and so keeps none.
+/// A kernel that reads rows of scores once, and so keeps none. Of those so many are `classes`.
 fn read_once(
     rows: &Rows,
     labels: &Indices,
-    x: &Shard,
+    (x, classes): (&Shard, Option<usize>),
     (text, entry): (&str, &'static str),
     smoothing: Option<f32>,
     arguments: Vec<Argument>,
@@ -140,6 +142,10 @@ fn read_once(
     rows.launch(
         |source| {
             let source = labels.define(source).element("T", x.dtype());
+            let source = match classes.filter(|&classes| classes < extent(x)) {
+                Some(classes) => source.define("CLASSES", classes),
+                None => source,
+            };
             match smoothing {
                 Some(smoothing) => source.number("SMOOTHING", smoothing),
                 None => source,
@@ -151,12 +157,12 @@ fn read_once(
     )
 }
 
-/// The rows of a shard of scores, and the labels, one for each.
+/// The rows of a shard of scores, of which so many are `classes`, and the labels, one for each.
 fn rows(
     op: &'static str,
     scores: &Shard,
-    operands: &[Shard],
-    labels: usize,
+    (operands, labels): (&[Shard], usize),
+    classes: Option<usize>,
 ) -> Result<(Rows, Indices), KernelError> {
     let shape = scores.shape();
     let outer = shape.split_last().map(|(_, outer)| outer.iter().product::<usize>());
@@ -164,13 +170,13 @@ fn rows(
     if outer != Some(count) {
         return Err(KernelError::call(op, format!("{shape:?} with {count} labels")));
     }
-    let range = labels_range(scores);
+    let range = classes.unwrap_or(extent(scores));
     let labels = Indices::new("label", operands, labels, range, Some(IGNORED_LABEL));
     Ok((Rows::last(scores), labels))
 }
 
-/// How many classes the whole has.
-fn labels_range(scores: &Shard) -> usize {
+/// How many scores of a label the whole has.
+fn extent(scores: &Shard) -> usize {
     scores.global.last().copied().unwrap_or(0)
 }
 

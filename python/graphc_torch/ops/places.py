@@ -171,7 +171,7 @@ def _last_ones(to: Tensor, n: int) -> Tensor:
 def pick(call: Call) -> Run:
     """(x [.., C], labels [..]) -> x at the label, 0 where the label is ignored or another rank's."""
     x, labels = call.operands[0], call.operand(1)
-    last, check = len(x.shape) - 1, checked("label", labels, x.shape[-1], IGNORED)
+    last, check = len(x.shape) - 1, checked("label", labels, _classes(call, x), IGNORED)
 
     def compute() -> Tensor:
         check()
@@ -181,6 +181,11 @@ def pick(call: Call) -> Run:
         return torch.where(here, torch.gather(x.tensor, last, local.unsqueeze(-1)).squeeze(-1), 0)
 
     return into(call.result(), compute)
+
+
+def _classes(call: Call, scores: Port) -> int:
+    """How many scores of a label are those of classes: those behind them are padding."""
+    return int(call.op.number("classes", scores.shape[-1]))
 
 
 def _labels(port: Port, dim: int, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,11 +215,12 @@ def pick_grad(call: Call) -> Run:
 def cross_entropy(call: Call) -> Run:
     """(x [.., C], labels [..]) -> (loss [..], log-sum-exp [..])."""
     x, labels, loss, sums = call.operand(0), call.operand(1), call.result(0), call.result(1)
-    smoothing, check = call.op.number("smoothing", 0.0), checked("label", labels, x.shape[-1], IGNORED)
+    smoothing, classes = call.op.number("smoothing", 0.0), _classes(call, call.operands[0])
+    check = checked("label", labels, classes, IGNORED)
 
     def run() -> None:
         check()
-        scores, ignored = wide(x), labels == IGNORED
+        scores, ignored = wide(x[..., :classes]), labels == IGNORED
         torch.logsumexp(scores, -1, out=sums)
         hit = torch.gather(scores, -1, torch.where(ignored, 0, labels).unsqueeze(-1)).squeeze(-1)
         found = sums - hit
@@ -231,7 +237,8 @@ def cross_entropy_grad(call: Call) -> Run:
     """(x [.., C], l [..], labels [..], g [..]) -> (exp(x - l) - (1 - smoothing) [class is label] - smoothing / C) g."""
     port, sums, labels, g = call.operands[0], call.operand(1), call.operand(2), call.operand(3)
     smoothing, y, x = call.op.number("smoothing", 0.0), call.result(), call.operand(0)
-    check, last = checked("label", labels, port.shape[-1], IGNORED), len(port.shape) - 1
+    classes, last = _classes(call, port), len(port.shape) - 1
+    check, here_of = checked("label", labels, classes, IGNORED), max(classes - port.origin[last], 0)
 
     def run() -> None:
         check()
@@ -241,8 +248,9 @@ def cross_entropy_grad(call: Call) -> Run:
         if x.shape[-1]:
             hits = torch.where(here, 1.0 - smoothing, 0.0).unsqueeze(-1)
             found.scatter_add_(last, local.unsqueeze(-1), -hits)
-        found = found.sub_(smoothing / port.shape[-1]) if smoothing else found
+        found = found.sub_(smoothing / classes) if smoothing else found
         y.copy_(found.mul_(given))
+        y[..., here_of:] = 0
 
     return run
 
@@ -251,14 +259,15 @@ def cross_entropy_grad(call: Call) -> Run:
 def label_rank(call: Call) -> Run:
     """(x [.., C], labels [..], s [..]) -> f32[..]: how many classes come before the label, whose score is s."""
     port, labels, scores = call.operands[0], call.operand(1), call.operand(2)
-    check, x = checked("label", labels, port.shape[-1], IGNORED), call.operand(0)
-    classes = torch.arange(port.origin[-1], port.origin[-1] + x.shape[-1], device=x.device)
+    count, x = _classes(call, port), call.operand(0)
+    check, held = checked("label", labels, count, IGNORED), torch.arange(x.shape[-1], device=x.device)
+    classes = held + port.origin[-1]
 
     def compute() -> Tensor:
         check()
         score = scores.unsqueeze(-1)
         behind = (x < score) | ((x == score) & (classes >= labels.unsqueeze(-1)))
-        count = (~behind).sum(-1).to(torch.float32)
-        return count.masked_fill_(labels == IGNORED, 0.0)
+        before = (~behind & (classes < count)).sum(-1).to(torch.float32)
+        return before.masked_fill_(labels == IGNORED, 0.0)
 
     return into(call.result(), compute)

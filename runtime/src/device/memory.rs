@@ -21,7 +21,7 @@ impl Memory {
         }
     }
 
-    /// Lets `write` change bytes, which it finds as they are. No stream may be in a step.
+    /// Lets `write` fill bytes, all of them. No stream may be in a step.
     pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
         match self {
             Self::Cpu(arena) => write(arena.write(place)),
@@ -29,11 +29,12 @@ impl Memory {
         }
     }
 
-    /// Whether all of it holds zeros before anything is written.
-    pub(crate) fn begins_with_zeros(&self) -> bool {
+    /// Has bytes hold zeros to which nothing was written before.
+    pub(crate) fn begin_with_zeros(&self, place: Place) {
         match self {
-            Self::Cpu(_) => true,
-            Self::Cuda(_) => false,
+            // They are there already; whoever first needs the pages touches them.
+            Self::Cpu(_) => {}
+            Self::Cuda(memory) => memory.clear(place),
         }
     }
 }

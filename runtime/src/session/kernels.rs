@@ -7,7 +7,6 @@ use std::time::Duration;
 use graphc_ir::check::VerifiedPlan;
 
 use super::edges::Sockets;
-use super::start::MOST_THREADS;
 use crate::device::Device;
 use crate::device::cuda::{self, Cuda, PrepareError};
 use crate::error::RuntimeError;
@@ -37,7 +36,7 @@ pub fn prepare_kernels<'a>(
     for plan in plans {
         // A card's library of products may refuse what a product and its neighbours could be together: then they are kernels.
         for refuses in [false, true] {
-            sources.extend(sources_of(plan, capability, refuses)?);
+            sources.extend(list_sources(plan, capability, refuses)?);
         }
     }
     let sources: Vec<String> = sources.into_iter().collect();
@@ -46,25 +45,22 @@ pub fn prepare_kernels<'a>(
 }
 
 /// The sources of the kernels of all ranks.
-fn sources_of(
+fn list_sources(
     plan: &VerifiedPlan,
     capability: (i32, i32),
     refuses: bool,
 ) -> Result<BTreeSet<String>, RuntimeError> {
-    if plan.world_size > MOST_THREADS {
-        return Err(RuntimeError::Ranks { ranks: plan.world_size, most: MOST_THREADS });
-    }
     let own: Vec<u32> = (0..plan.world_size as u32).collect();
     let edges = Sockets::of(plan, &own).edges(None);
-    // Nobody sends anything.
-    let hub = Hub::new(Patience { timeout: Duration::ZERO, spin: Duration::ZERO });
     let mut sources = BTreeSet::new();
     for &rank in &own {
+        // Nobody sends anything, so each rank may have a hub of its own.
+        let hub = Hub::new(Patience { timeout: Duration::ZERO, spin: Duration::ZERO });
         let transport = hub.transport(rank);
         let device = Device::Cuda(Cuda::without_card(rank, capability, refuses));
         Resolver::new(plan, plan.program_of(rank), &edges, &device, &transport)?.resolve()?;
         if let Device::Cuda(cuda) = &device {
-            sources.extend(cuda.sources());
+            sources.extend(cuda.take_sources());
         }
     }
     Ok(sources)

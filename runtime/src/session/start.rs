@@ -29,7 +29,7 @@ use crate::worker::{
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
-pub(super) const MOST_THREADS: usize = 1024;
+const MOST_THREADS: usize = 1024;
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(

@@ -391,10 +391,10 @@ impl Shard {
         });
     }
 
-    /// Fills memory that holds zeros.
+    /// Fills memory to which nothing was written before.
     fn fill(&self, element: &[u8]) {
-        if self.memory.begins_with_zeros() && element.iter().all(|&byte| byte == 0) {
-            return; // there already; whoever first needs the pages touches them
+        if element.iter().all(|&byte| byte == 0) {
+            return self.memory.begin_with_zeros(self.place);
         }
         self.memory.write(self.place, |target| {
             target.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));

@@ -63,9 +63,9 @@ pub struct CalibrateArgs {
     /// What is measured; default cpu
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
-    /// Ranks that work at the same time, each with its part of the cores, or a card
-    #[arg(long, default_value_t = 2)]
-    pub ranks: usize,
+    /// Ranks that work at the same time, each with its part of the cores, or a card; default 2, on cards as many as there are
+    #[arg(long)]
+    pub ranks: Option<usize>,
     /// Measure less, and less well
     #[arg(long)]
     pub quick: bool,

@@ -90,9 +90,10 @@ fn libraries() -> Vec<Line> {
             Err(_) if library == Library::Nccl && !several => {
                 Ok("not there, and needed for several cards alone".to_owned())
             }
-            Err(_) if library == Library::CublasLt => Ok(
-                "not there: products are made by graphc's own kernels, which are slower".to_owned(),
-            ),
+            Err(_) if library == Library::CublasLt => {
+                Ok("not there: products are made by graphc's own kernels, which are slower"
+                    .to_owned())
+            }
             found => {
                 let (path, version) = (found?.path.display(), library.version());
                 Ok(format!("{path}, {}", version.unwrap_or_else(|| "no version".into())))

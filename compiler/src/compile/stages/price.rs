@@ -50,7 +50,8 @@ pub fn price(
     };
     // Numbers of stages are priced side by side already.
     let mut forms = forms(&model.graph, &alone, None, |options| {
-        prepare_layers(model.graph.clone(), &model.layer_of, options, memory.is_some())
+        let machines = (options, cluster);
+        prepare_layers(model.graph.clone(), &model.layer_of, machines, memory.is_some())
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
     let (at, planned) = best_form(&decided, &alone, cluster, Care::Prices)?;

@@ -77,45 +77,54 @@ fn look_ups() -> Vec<Case> {
 fn picks() -> Vec<Case> {
     each_shape(|shape, complete| {
         let (&classes, outer) = shape.split_last().expect("has a last dim");
-        vec![
-            Case {
-                op: Op::Pick(Pick {}),
-                operands: vec![floats(shape), labels(outer, classes)],
-                complete,
-            },
-            Case {
-                op: Op::PickGrad(PickGrad { classes }),
-                operands: vec![labels(outer, classes), floats(outer)],
-                complete,
-            },
-        ]
+        let of = |of, classes| Case {
+            op: Op::Pick(Pick { classes: of }),
+            operands: vec![floats(shape), labels(outer, classes)],
+            complete,
+        };
+        let gradient = Case {
+            op: Op::PickGrad(PickGrad { classes }),
+            operands: vec![labels(outer, classes), floats(outer)],
+            complete,
+        };
+        vec![of(None, classes), of(Some(but_one(classes)), but_one(classes)), gradient]
     })
+}
+
+/// How many classes there are where the last score is padding.
+fn but_one(scores: usize) -> usize {
+    (scores - 1).max(1)
 }
 
 fn cross_entropies() -> Vec<Case> {
     each_shape(|shape, complete| {
         let (&classes, outer) = shape.split_last().expect("has a last dim");
-        let of = |smoothing: f64| {
-            let (smoothing, scored) =
-                (smoothing.into(), vec![floats(shape), labels(outer, classes)]);
-            let gradient =
-                vec![floats(shape), floats(outer), labels(outer, classes), floats(outer)];
+        let of = |smoothing: f64, classes, count| {
+            let (smoothing, labels) = (smoothing.into(), || labels(outer, count));
+            let gradient = vec![floats(shape), floats(outer), labels(), floats(outer)];
             [
                 Case {
-                    op: Op::CrossEntropy(CrossEntropy { smoothing }),
-                    operands: scored,
+                    op: Op::CrossEntropy(CrossEntropy { smoothing, classes }),
+                    operands: vec![floats(shape), labels()],
                     complete,
                 },
                 Case {
-                    op: Op::CrossEntropyGrad(CrossEntropyGrad { smoothing }),
+                    op: Op::CrossEntropyGrad(CrossEntropyGrad { smoothing, classes }),
                     operands: gradient,
+                    complete,
+                },
+                Case {
+                    op: Op::LabelRank(LabelRank { classes }),
+                    operands: vec![floats(shape), labels(), floats(outer)],
                     complete,
                 },
             ]
         };
-        let ranked = vec![floats(shape), labels(outer, classes), floats(outer)];
-        let rank = Case { op: Op::LabelRank(LabelRank {}), operands: ranked, complete };
-        of(0.0).into_iter().chain(of(0.1)).chain([rank]).collect()
+        let all = [0.0, 0.1].map(|smoothing| {
+            let padded = but_one(classes);
+            [of(smoothing, None, classes), of(smoothing, Some(padded), padded)]
+        });
+        all.into_iter().flatten().flatten().collect()
     })
 }
 

@@ -1,6 +1,14 @@
 // The loss of each row of scores for its label, and the logarithm of the sum of powers. Of a label that is ignored the loss is 0.
 //
-// Macros: those of rows and indices; T; SMOOTHING, the share of the target that all classes have.
+// Macros: those of rows and indices; T; SMOOTHING, the share of the target that all classes have; CLASSES, how many scores of a row there
+// are before its padding, if it has some.
+
+#ifdef CLASSES
+#define IS_CLASS(place) ((place) < CLASSES)
+#else
+#define CLASSES EXTENT
+#define IS_CLASS(place) true
+#endif
 
 // The sum of exp(x - greatest) as far as the greatest is known.
 struct Powers {
@@ -24,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(
   float total = 0.0f;
   EACH_STEP(step, at) {
     Part part = read(row, at);
-    EACH(k) {
+    EACH(k) if (IS_CLASS(at + k)) {
       powers.add(part.at[k]);
       total += part.at[k];
     }
@@ -42,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(
   if (label >= 0) {
     float target = load(row[label]) - greatest;
     if (SMOOTHING != 0.0f) {
-      target = (1.0f - SMOOTHING) * target + SMOOTHING * (total / (float)EXTENT - greatest);
+      target = (1.0f - SMOOTHING) * target + SMOOTHING * (total / (float)CLASSES - greatest);
     }
     loss = log - target;
   }

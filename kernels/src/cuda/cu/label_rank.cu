@@ -1,7 +1,13 @@
 // How many elements of each row come before its label's, whose score is given: greater ones, those that are no numbers, and of equal ones
 // those of lower classes. 0 for a label that is ignored.
 //
-// Macros: those of rows and indices; T.
+// Macros: those of rows and indices; T; CLASSES, how many scores of a label there are before its padding, if it has some.
+
+#ifdef CLASSES
+#define IS_CLASS(place) ((place) < CLASSES)
+#else
+#define IS_CLASS(place) true
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS) label_rank(
     const T* operand, const i64* labels, const T* scores, float* ranks, i64 first, Fault* account, u32 call) {
@@ -14,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) label_rank(
     Part part = read(row, at);
     EACH(k) {
       float x = part.at[k];
-      bool lower = first + (i64)(at + k) < label;
-      before += lower ? !(x < score) : !(x <= score);
+      i64 place = first + (i64)(at + k);
+      if (IS_CLASS(place)) before += place < label ? !(x < score) : !(x <= score);
     }
   }
   // Whole numbers, which are exact as far as a rank that is told as f32 is.

@@ -72,8 +72,7 @@ pub(super) fn product(
     let mut dims = joined(dims);
     // One matrix on the right: all rows on the left make one product.
     if !op.transpose_a
-        && let Some(last) =
-            dims.pop_if(|last| last.strides == [rows * inner, 0, rows * columns])
+        && let Some(last) = dims.pop_if(|last| last.strides == [rows * inner, 0, rows * columns])
     {
         rows *= last.extent;
     }
@@ -176,7 +175,8 @@ fn joined(dims: impl Iterator<Item = Dim>) -> Vec<Dim> {
 fn starts(dims: &[Dim]) -> Vec<[usize; 3]> {
     dims.iter().fold(vec![[0; 3]], |starts, dim| {
         let of = |start: [usize; 3]| {
-            let at = move |index| std::array::from_fn(|part| start[part] + index * dim.strides[part]);
+            let at =
+                move |index| std::array::from_fn(|part| start[part] + index * dim.strides[part]);
             (0..dim.extent).map(at)
         };
         starts.into_iter().flat_map(of).collect()
@@ -227,10 +227,7 @@ mod tests {
     /// Where both factors repeat along other dims the longest is the batch, however it lies.
     #[test]
     fn the_longest_dim_is_the_batch() {
-        assert_eq!(
-            extents(PLAIN, &[7, 1, 5, 4], &[1, 3, 4, 6], &[7, 3, 5, 6]),
-            [5, 4, 6, 7, 3]
-        );
+        assert_eq!(extents(PLAIN, &[7, 1, 5, 4], &[1, 3, 4, 6], &[7, 3, 5, 6]), [5, 4, 6, 7, 3]);
         let shard = |shape: &[usize]| Shard::whole(TensorType::new(DType::F32, shape));
         let [a, b, out] = [&[7, 1, 5, 4][..], &[1, 3, 4, 6], &[7, 3, 5, 6]].map(shard);
         let made = product(&PLAIN, &a, &b, &out).expect("a product");

@@ -55,8 +55,7 @@ fn tiles(product: &Product, start: [usize; 3]) -> Launch {
     };
     // The elements of a line follow each other in rows of the first factor, and in columns of the second.
     let (a_along, b_along) = (!product.a.by_columns, product.b.by_columns);
-    let a_width =
-        product.width(0, operands.dtype, &product.a, if a_along { inner } else { rows });
+    let a_width = product.width(0, operands.dtype, &product.a, if a_along { inner } else { rows });
     let b_width =
         product.width(1, operands.dtype, &product.b, if b_along { inner } else { columns });
     let head = if floats { "" } else { include_str!("../cu/tensor_cores.cuh") };
@@ -134,9 +133,7 @@ fn sums(product: &Product) -> Option<Launch> {
     // Sums, elements of each, and the matrix: its place, its type, whether the elements of a sum follow each other, and the distance of
     // those that do not.
     let (count, each, from, dtype, along, leading) = match summed {
-        Summed::Result => {
-            (columns, rows, operands.out, operands.made, false, product.out.leading)
-        }
+        Summed::Result => (columns, rows, operands.out, operands.made, false, product.out.leading),
         Summed::First => {
             (rows, inner, operands.a, operands.dtype, !product.a.by_columns, product.a.leading)
         }

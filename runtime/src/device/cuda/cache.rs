@@ -30,7 +30,7 @@ const DIGEST: usize = 32;
 /// What is kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that can
 /// be believed.
 pub(super) fn read(key: &str) -> Option<Vec<u8>> {
-    let path = of_user()?;
+    let path = find_folder()?;
     let folder = match Folder::open(&path) {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -44,7 +44,7 @@ pub(super) fn read(key: &str) -> Option<Vec<u8>> {
 
 /// Keeps a content under a key, in the place of what stands there. Where that fails it is made again next time.
 pub(super) fn write(key: &str, content: &[u8]) {
-    let Some(path) = of_user() else { return };
+    let Some(path) = find_folder() else { return };
     let written = Folder::make(&path).and_then(|folder| folder.write(key, content));
     if let Err(error) = written {
         note(format!("nothing is kept in {}: {error}", path.display()));
@@ -54,7 +54,7 @@ pub(super) fn write(key: &str, content: &[u8]) {
 /// Keeps a content under a key unless something that can be believed stands there already: what stands there now. So several
 /// processes that find out the same have one answer. Where nothing can be kept it is the content.
 pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
-    let Some(path) = of_user() else { return content.to_vec() };
+    let Some(path) = find_folder() else { return content.to_vec() };
     let written = Folder::make(&path).and_then(|folder| folder.write_first(key, content));
     written.unwrap_or_else(|error| {
         note(format!("nothing is kept in {}: {error}", path.display()));
@@ -63,12 +63,11 @@ pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
 }
 
 /// Where the user keeps things: `$GRAPHC_CACHE`, or `graphc` in the folder of caches. A variable that is empty is as none.
-fn of_user() -> Option<PathBuf> {
+fn find_folder() -> Option<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // Of others than our own a relative path means nothing (XDG Base Directory Specification).
     let absolute = |name| variable(name).filter(|path| path.is_absolute());
-    let caches =
-        || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let caches = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     variable("GRAPHC_CACHE").or_else(|| Some(caches()?.join("graphc")))
 }
 
@@ -125,7 +124,7 @@ impl Folder {
         check_owner(&found)?;
         let mut bytes = Vec::new();
         file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-        let content = undamaged(key, bytes);
+        let content = check_digest(key, bytes);
         content.map(Some).ok_or_else(|| io::Error::other("it is damaged"))
     }
 
@@ -206,7 +205,7 @@ fn digest(key: &str, content: &[u8]) -> [u8; DIGEST] {
 }
 
 /// The content of a file, where it is what was written under this key.
-fn undamaged(key: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+fn check_digest(key: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let told: [u8; DIGEST] =
         bytes.strip_prefix(FORM.as_bytes())?.first_chunk::<DIGEST>().copied()?;
     let content = bytes.split_off(FORM.len() + DIGEST);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use graphc_kernels::cuda::Product;
 use sha2::{Digest, Sha256};
@@ -41,23 +41,25 @@ pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
 /// The number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose` finds.
 /// Where that finds nothing it is the first, and is not kept.
 pub(super) fn chosen(key: &str, count: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
-    type Chosen = BTreeMap<String, Arc<OnceLock<usize>>>;
-    static CHOSEN: Mutex<Chosen> = Mutex::new(BTreeMap::new());
-    let place = {
-        let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(chosen.entry(key.to_owned()).or_default())
+    static CHOSEN: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+    let known = || CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&number) = known().get(key) {
+        return number;
+    }
+    // No rank waits here for another: a card may wait for one that does. Of ranks that look at a time the first is right.
+    let number = kept_or_found(key, count, choose).unwrap_or(0);
+    *known().entry(key.to_owned()).or_insert(number)
+}
+
+fn kept_or_found(key: &str, count: usize, choose: impl FnOnce() -> Option<usize>) -> Option<usize> {
+    let kept = || cache::read(key).and_then(|bytes| decoded(&bytes, count));
+    let found = || {
+        let number = choose()?;
+        // Of processes that write at a time the first is right.
+        let kept = cache::write_first(key, number.to_string().as_bytes());
+        Some(decoded(&kept, count).unwrap_or(number))
     };
-    // Ranks that ask for the same wait here for the first.
-    *place.get_or_init(|| {
-        let kept = || cache::read(key).and_then(|bytes| decoded(&bytes, count));
-        let found = || {
-            let number = choose()?;
-            // Of several processes that write at a time the first is right.
-            let kept = cache::write_first(key, number.to_string().as_bytes());
-            Some(decoded(&kept, count).unwrap_or(number))
-        };
-        kept().or_else(found).unwrap_or(0)
-    })
+    kept().or_else(found)
 }
 
 /// The number that was kept, if it is one of a way.

@@ -18,22 +18,8 @@ use sha2::{Digest, Sha256};
 use super::cache::{self, Folder};
 use super::library::{Library, NotFound, driver_version};
 
-/// The functions of the library that are called here.
-pub(super) const FUNCTIONS: &[&str] = &[
-    "nvrtcVersion",
-    "nvrtcGetNumSupportedArchs",
-    "nvrtcGetSupportedArchs",
-    "nvrtcCreateProgram",
-    "nvrtcDestroyProgram",
-    "nvrtcCompileProgram",
-    "nvrtcGetCUBINSize",
-    "nvrtcGetCUBIN",
-    "nvrtcGetProgramLogSize",
-    "nvrtcGetProgramLog",
-];
-
 /// A kernel's binary.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Binary {
     pub(super) bytes: Arc<Vec<u8>>,
     /// Whether it was kept, and not compiled by this process.
@@ -111,8 +97,10 @@ enum Form {
 impl Form {
     /// That of the driver at hand, or, without one, of cards.
     fn of_driver() -> Self {
-        let brings = |driver: &super::library::Found| driver.has("nvrtcVersion");
-        if Library::Driver.find().is_ok_and(brings) { Self::Own } else { Self::Machine }
+        match Library::Driver.find() {
+            Ok(driver) if driver.has("nvrtcVersion") => Self::Own,
+            Ok(_) | Err(_) => Self::Machine,
+        }
     }
 
     fn is_of(self, binary: &[u8]) -> bool {
@@ -126,7 +114,7 @@ pub(super) fn compile_all<'a>(
 ) -> BTreeMap<(&'a str, Arch), Result<Binary, CompileError>> {
     let mut binaries: BTreeMap<_, _> = kernels.into_iter().map(|kernel| (kernel, None)).collect();
     let order: Vec<(&str, Arch)> = binaries.keys().copied().collect();
-    let made = side_by_side(order.len(), |at| binary(order[at].0, order[at].1));
+    let made = side_by_side(order.len(), |at| find_binary(order[at].0, order[at].1));
     for (place, made) in binaries.values_mut().zip(made) {
         *place = Some(made);
     }
@@ -167,13 +155,15 @@ fn kept() -> &'static Kept {
 }
 
 /// The binary of a kernel for an architecture: of this process, kept, or compiled.
-pub(super) fn binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
-    let name = name(source, arch, None);
+pub(super) fn find_binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+    let name = name_kernel(source, arch, None);
     let place = {
         let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(kept.entry(name).or_default())
     };
-    place.get_or_init(|| from_disk(source, arch).map_or_else(|| fresh(source, arch), Ok)).clone()
+    place
+        .get_or_init(|| read_kept(source, arch).map_or_else(|| compile_and_keep(source, arch), Ok))
+        .clone()
 }
 
 /// Compiles a kernel whose binary was kept, and which the driver does not take, and keeps that in its place.
@@ -181,25 +171,25 @@ pub(super) fn binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
 /// # Errors
 /// Where there is no compiler, or it does not take the source.
 pub(super) fn compile_again(source: &str, arch: Arch) -> Result<Binary, CompileError> {
-    let binary = fresh(source, arch)?;
+    let binary = compile_and_keep(source, arch)?;
     let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);
-    kept.insert(name(source, arch, None), Arc::new(OnceLock::from(Ok(binary.clone()))));
+    kept.insert(name_kernel(source, arch, None), Arc::new(OnceLock::from(Ok(binary.clone()))));
     Ok(binary)
 }
 
 /// Compiles a kernel and keeps it.
-fn fresh(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+fn compile_and_keep(source: &str, arch: Arch) -> Result<Binary, CompileError> {
     let bytes = compiled(source, arch)?;
     if Form::of_driver().is_of(&bytes) {
-        cache::write(&name(source, arch, Some(version())), &bytes);
+        cache::write(&name_kernel(source, arch, Some(version())), &bytes);
     }
     Ok(Binary { bytes: Arc::new(bytes), was_kept: false })
 }
 
 /// What is kept of a kernel: what was prepared for this machine, or what this machine's compiler has made before.
-fn from_disk(source: &str, arch: Arch) -> Option<Binary> {
+fn read_kept(source: &str, arch: Arch) -> Option<Binary> {
     let driver = driver_version() / 1000;
-    let key = name(source, arch, None);
+    let key = name_kernel(source, arch, None);
     let usable = |((major, _), bytes): (Version, Vec<u8>)| match major <= driver {
         true => Some(bytes),
         false => {
@@ -209,10 +199,11 @@ fn from_disk(source: &str, arch: Arch) -> Option<Binary> {
             None
         }
     };
-    let prepared = || cache::read(&key).and_then(|content| parse(&content)).and_then(usable);
+    let prepared =
+        || cache::read(&key).and_then(|content| parse_prepared(&content)).and_then(usable);
     let own = || {
         Library::Nvrtc.find().ok()?;
-        cache::read(&name(source, arch, Some(version())))
+        cache::read(&name_kernel(source, arch, Some(version())))
     };
     let bytes = prepared().or_else(own).filter(|bytes| Form::of_driver().is_of(bytes))?;
     Some(Binary { bytes: Arc::new(bytes), was_kept: true })
@@ -222,12 +213,11 @@ fn from_disk(source: &str, arch: Arch) -> Option<Binary> {
 type Version = (i32, i32);
 
 /// A binary that was prepared: behind the version of its compiler.
-fn parse(content: &[u8]) -> Option<(Version, Vec<u8>)> {
+fn parse_prepared(content: &[u8]) -> Option<(Version, Vec<u8>)> {
     let (version, bytes) = content.split_first_chunk::<8>()?;
-    let [major, minor] = [&version[..4], &version[4..]].map(|part| {
-        part.iter().rev().fold(0, |number, &byte| number << 8 | i32::from(byte))
-    });
-    Some(((major, minor), bytes.to_vec()))
+    let (major, minor) = version.split_at(4);
+    let [major, minor] = [major, minor].map(|part| part.try_into().map(i32::from_le_bytes));
+    Some(((major.ok()?, minor.ok()?), bytes.to_vec()))
 }
 
 /// Compiles kernels for a card that need not be there, side by side, and keeps them in a folder, from which machines with whatever
@@ -243,8 +233,8 @@ pub(super) fn prepare_all(
     Library::Nvrtc.find()?;
     let (major, minor) = version();
     let prepare = |source: &str| {
-        let key = name(source, arch, None);
-        let there = folder.read(&key).and_then(|content| parse(&content));
+        let key = name_kernel(source, arch, None);
+        let there = folder.read(&key).and_then(|content| parse_prepared(&content));
         let is_ours = |bytes: &[u8]| Form::of_driver().is_of(bytes);
         if there.is_some_and(|(made_by, bytes)| made_by == (major, minor) && is_ours(&bytes)) {
             return Ok(0);
@@ -274,7 +264,7 @@ pub(super) fn version() -> Version {
 }
 
 /// The name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
-fn name(source: &str, arch: Arch, version: Option<Version>) -> String {
+fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
     let mut sum = Sha256::new();
     let told = options(&arch.to_string());
     sum.update(format!("{:?} {version:?} {told:?}\n", Form::of_driver()));

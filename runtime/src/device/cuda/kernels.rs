@@ -11,6 +11,7 @@ use graphc_kernels::cuda::{Kernel, Launch};
 use super::cache::Folder;
 use super::compile::{self, Arch, Binary, compile_again, compile_all, prepare_all};
 use super::driver::{self, Context, Function, FunctionPlace, Loaded};
+use super::library::Library;
 use super::{Cuda, LEAST, Shared, cache};
 use crate::error::RuntimeError;
 
@@ -60,13 +61,13 @@ impl Cuda {
     }
 
     /// The kernels that were asked for since this was called last, in order.
-    fn wanted(&self) -> Vec<Wanted> {
+    fn take_wanted(&self) -> Vec<Wanted> {
         std::mem::take(&mut self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The sources of the kernels that were asked for.
-    pub(crate) fn sources(&self) -> Vec<String> {
-        self.wanted().into_iter().map(|wanted| wanted.source).collect()
+    pub(crate) fn take_sources(&self) -> Vec<String> {
+        self.take_wanted().into_iter().map(|wanted| wanted.source).collect()
     }
 }
 
@@ -79,7 +80,7 @@ impl Shared {
         let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
         let place = self.context()?.place(source, entry);
         let wanted = Wanted { source: source.clone(), entry, shared, place };
-        let binary = compile::binary(source, self.arch).map_err(|error| error.to_string())?;
+        let binary = compile::find_binary(source, self.arch).map_err(|error| error.to_string())?;
         self.load_wanted(&wanted, &binary)?;
         Ok(Loaded { function: place, grid, block, shared })
     }
@@ -117,7 +118,8 @@ impl Wanted {
 /// # Errors
 /// Where there is no compiler, or a kernel cannot be compiled or loaded: the first in the order in which calls were prepared.
 pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
-    let all: Vec<(&Cuda, Vec<Wanted>)> = cards.iter().map(|card| (*card, card.wanted())).collect();
+    let all: Vec<(&Cuda, Vec<Wanted>)> =
+        cards.iter().map(|card| (*card, card.take_wanted())).collect();
     let sources = all.iter().flat_map(|(card, wanted)| {
         wanted.iter().map(|wanted| (wanted.source.as_str(), card.shared.arch))
     });
@@ -192,12 +194,10 @@ pub(crate) fn prepare_kernels(
 
 /// What is said where the driver does not take what the compiler has made: that it is older.
 fn older_driver() -> String {
-    let driver = driver::version();
-    let (driver, of_driver) = driver;
-    if super::library::Library::Nvrtc.find().is_err() {
+    if Library::Nvrtc.find().is_err() {
         return String::new();
     }
-    let (compiler, of_compiler) = compile::version();
+    let ((driver, of_driver), (compiler, of_compiler)) = (driver::version(), compile::version());
     if compiler <= driver {
         return String::new();
     }

@@ -141,7 +141,7 @@ impl Step {
             cuda::Launch::Kernel(kernel) => {
                 Self::Kernel { loaded: device.load(&kernel), arguments: kernel.arguments }
             }
-            cuda::Launch::Product(product) => Self::Product(Box::new(Ways::new(device, product))),
+            cuda::Launch::Product(product) => Self::Product(Box::new(Ways::new(device, product)?)),
             cuda::Launch::Clear { place, bytes } => Self::Clear { place, bytes },
             cuda::Launch::Copy { bytes } => Self::Copy { bytes },
         })

@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 
 use libloading::Library as Opened;
 
+use super::functions;
+
 /// One of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
@@ -80,7 +82,9 @@ pub enum NotFound {
         advice: &'static str,
     },
     /// It has not all functions that are called.
-    #[error("{library} at {path} ({version}) lacks the function {function}, so it is too old or another one: {advice}")]
+    #[error(
+        "{library} at {path} ({version}) lacks the function {function}, so it is too old or another one: {advice}"
+    )]
     Lacks {
         /// Which.
         library: Library,
@@ -174,9 +178,9 @@ impl Library {
     /// The functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for one by one.
     fn functions(self) -> &'static [&'static str] {
         match self {
-            Self::Driver => super::driver::FUNCTIONS,
-            Self::Nvrtc => super::compile::FUNCTIONS,
-            Self::CublasLt => super::product::FUNCTIONS,
+            Self::Driver => functions::DRIVER,
+            Self::Nvrtc => functions::NVRTC,
+            Self::CublasLt => functions::CUBLAS_LT,
             Self::Nccl => &[],
         }
     }
@@ -302,7 +306,7 @@ fn pythons() -> Vec<PathBuf> {
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
-/// Where toolkits, containers (the first two of NVIDIA's) and distributions put libraries, whatever the system's loader knows of it.
+/// Where NVIDIA's containers, toolkits and distributions put libraries, whether the system's loader looks there or not.
 const FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -355,6 +359,17 @@ fn name_begins(path: &Path, with: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_containers_and_distributions_are_looked_into() {
+        let folders = folders();
+        for folder in ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/local/cuda/lib64"]
+        {
+            assert!(folders.contains(&PathBuf::from(folder)), "{folder}");
+        }
+        let of_debian = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+        assert!(folders.contains(&PathBuf::from(of_debian)));
+    }
 
     #[test]
     fn what_is_missing_is_said_with_what_to_install() {

@@ -45,10 +45,10 @@ impl Mark {
     pub(super) fn until(&self, later: &Self) -> Result<Duration, Trouble> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
         self.context.enter()?;
-        // The name of the first version, which every driver has: the second came with CUDA 12.8.
+        // By the name of its first version, which every driver has: the second came with CUDA 12.8.
         let found = Library::Driver.find().map_err(|missing| Trouble::told(missing.to_string()))?;
-        let mut milliseconds = 0.0;
-        // SAFETY: the type is that of the function in the driver's header; both events were made here and are kept.
+        let mut milliseconds = 0.0f32;
+        // SAFETY: that is the function's type in the driver's header; both events were made here and are kept.
         unsafe {
             let elapsed = found.opened.get::<Elapsed>(b"cuEventElapsedTime");
             let elapsed = elapsed.map_err(|error| Trouble::told(error.to_string()))?;

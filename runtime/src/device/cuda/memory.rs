@@ -1,7 +1,8 @@
 //! The memory of a rank on a card, and its image on the host.
 //!
 //! The image is an arena as large as the rank's memory, of which pages are taken that are touched. What the host does with the
-//! contents of registers, exchanges with other ranks among them, is done there, between a copy from the card and one back.
+//! contents of registers in a step, exchanges with other ranks among them, is done there, between a copy from the card and one back. Between steps
+//! variables are read and written one by one, through memory that is given back at once, so the host never holds all of them.
 
 use std::sync::Arc;
 
@@ -31,19 +32,28 @@ impl CardMemory {
 
     /// Lets `read` see bytes. No stream may be in a step.
     pub(crate) fn read<R>(&self, place: Place, read: impl FnOnce(&[u8]) -> R) -> R {
+        let mut content = vec![0; place.bytes];
         if place.bytes > 0 {
-            self.settle(self.buffer.read(place.offset, self.image.write(place)));
+            self.settle(self.buffer.read(place.offset, &mut content));
         }
-        read(self.image.read(place))
+        read(&content)
     }
 
-    /// Lets `write` change bytes, which it finds as the host last saw them. No stream may be in a step.
+    /// Lets `write` fill bytes, all of them. No stream may be in a step.
     pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        let result = write(self.image.write(place));
+        let mut content = vec![0; place.bytes];
+        let result = write(&mut content);
         if place.bytes > 0 {
-            self.settle(self.buffer.write(place.offset, self.image.read(place)));
+            self.settle(self.buffer.write(place.offset, &content));
         }
         result
+    }
+
+    /// Fills bytes with zeros, which the host has not to bring. No stream may be in a step.
+    pub(crate) fn clear(&self, place: Place) {
+        if place.bytes > 0 {
+            self.settle(self.buffer.clear(place.offset, place.bytes));
+        }
     }
 
     /// Keeps what went wrong for the next step, which fails with it.

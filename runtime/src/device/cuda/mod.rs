@@ -3,8 +3,8 @@
 //! A rank has one card, a stream for each of the plan's streams, and one piece of memory, in which its registers lie at the plan's
 //! offsets. Launches are queued; which stream waits for which is said by events, so the host waits for nothing but the end of a
 //! step and for what leaves the card. `library` finds NVIDIA's libraries as the program runs; nothing here needs them to be
-//! built. `driver` is the one file that calls the driver. Kernels come as sources from `graphc_kernels::cuda` and are compiled for
-//! the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's
+//! built. `driver` is the one file that calls the driver, with `mark` for its events. Kernels come as sources from
+//! `graphc_kernels::cuda` and are compiled for the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's
 //! (`product`) where the library takes them (`ways`), by the algorithm that was found to be the fastest (`trial`, `choice`).
 
 mod cache;
@@ -12,6 +12,7 @@ mod choice;
 mod compile;
 mod driver;
 mod ended;
+mod functions;
 mod joint;
 mod kernels;
 mod known;

@@ -22,23 +22,6 @@ const WORKSPACE: usize = 32 << 20;
 /// How many algorithms for a product the library is asked for.
 const ALGORITHMS: usize = 8;
 
-/// The functions of the library that are called here.
-pub(super) const FUNCTIONS: &[&str] = &[
-    "cublasLtCreate",
-    "cublasLtDestroy",
-    "cublasLtMatmul",
-    "cublasLtMatmulAlgoGetHeuristic",
-    "cublasLtMatmulDescCreate",
-    "cublasLtMatmulDescDestroy",
-    "cublasLtMatmulDescSetAttribute",
-    "cublasLtMatmulPreferenceCreate",
-    "cublasLtMatmulPreferenceDestroy",
-    "cublasLtMatmulPreferenceSetAttribute",
-    "cublasLtMatrixLayoutCreate",
-    "cublasLtMatrixLayoutDestroy",
-    "cublasLtMatrixLayoutSetAttribute",
-];
-
 /// Why there is no library to multiply with.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum MultiplierError {

@@ -2,6 +2,7 @@
 //! events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use graphc_kernels::cuda::{Matrix, Product, Summed};
 
@@ -9,13 +10,15 @@ use super::driver::{Buffer, Context, Queue, Trouble};
 use super::mark::Mark;
 use super::product::{Described, Factors, Multiplier};
 
-/// How often an algorithm is called between two events.
-const CALLS: usize = 5;
+/// How often an algorithm is called between two events, of products so small that events tell their time badly.
+const CALLS: u32 = 5;
+/// The FLOPs between two events at most, where more than one call would have more: a card takes a fraction of a millisecond for them.
+const FLOPS: f64 = 1e11;
 /// How often that is done; the least time counts.
 const TRIALS: usize = 3;
 /// An algorithm goes before those that the library takes for faster where it takes at most so much of their time: less of a difference
 /// is not worth another order of sums.
-const GAIN: f32 = 0.98;
+const GAIN: f64 = 0.98;
 /// A byte of which elements of every type are numbers near one another, neither great nor 0.
 const FILLING: u8 = 0x34;
 /// Where matrices begin, in bytes.
@@ -28,6 +31,7 @@ pub(super) struct Trial {
     /// The matrices, which the addresses below lead into.
     _memory: Buffer,
     places: Factors,
+    calls: u32,
 }
 
 impl Trial {
@@ -49,10 +53,14 @@ impl Trial {
             vector: has_vector.then(|| at(3)),
             kept: epilogue.kept.map(|_| at(4)),
         };
-        Ok(Self { queue, workspace, _memory: memory, places })
+        let Product { rows, inner, columns, batch, .. } = *product;
+        let flops =
+            2.0 * [rows, inner, columns, batch].map(|extent| extent as f64).iter().product::<f64>();
+        let calls = ((FLOPS / flops) as u32).clamp(1, CALLS);
+        Ok(Self { queue, workspace, _memory: memory, places, calls })
     }
 
-    /// Milliseconds of a call of an algorithm; `None` where it is refused.
+    /// The time of a call of an algorithm; `None` where it is refused.
     ///
     /// # Errors
     /// Where the card has failed.
@@ -60,7 +68,7 @@ impl Trial {
         &self,
         multiplier: &Multiplier,
         way: (&Described, usize),
-    ) -> Result<Option<f32>, Trouble> {
+    ) -> Result<Option<Duration>, Trouble> {
         // The first calls load the kernel.
         let mut least = self.time_calls(multiplier, way)?;
         for _ in 0..TRIALS {
@@ -76,32 +84,35 @@ impl Trial {
         &self,
         multiplier: &Multiplier,
         way: (&Described, usize),
-    ) -> Result<Option<f32>, Trouble> {
+    ) -> Result<Option<Duration>, Trouble> {
         let context = self.queue.context();
         let [begin, end] = [Mark::timed(context)?, Mark::timed(context)?];
         self.queue.record(&begin)?;
         let call = |_| multiplier.multiply(way, self.places, &self.queue, &self.workspace);
-        let called = (0..CALLS).try_for_each(call);
+        let called = (0..self.calls).try_for_each(call);
         self.queue.record(&end)?;
         self.queue.finish()?;
         if called.is_err() {
             return Ok(None);
         }
-        Ok(Some(begin.until(&end)?.as_secs_f32() * 1e3 / CALLS as f32))
+        Ok(Some(begin.until(&end)? / self.calls))
     }
 }
 
 /// The number of the fastest.
-pub(super) fn fastest(times: &[Option<f32>]) -> Option<usize> {
+pub(super) fn fastest(times: &[Option<Duration>]) -> Option<usize> {
     let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
-    let faster = |best: (usize, f32), next: (usize, f32)| if next.1 < best.1 * GAIN { next } else { best };
+    let timed = timed.map(|(number, time): (usize, Duration)| (number, time.as_secs_f64()));
+    let faster = |best: (usize, f64), next: (usize, f64)| {
+        if next.1 < best.1 * GAIN { next } else { best }
+    };
     timed.reduce(faster).map(|(number, _)| number)
 }
 
 /// The times in microseconds, for a message.
-pub(super) fn told(times: &[Option<f32>]) -> String {
-    let told = |time: &Option<f32>| match time {
-        Some(time) => format!("{:.1}", time * 1e3),
+pub(super) fn told(times: &[Option<Duration>]) -> String {
+    let told = |time: &Option<Duration>| match time {
+        Some(time) => format!("{:.1}", time.as_secs_f64() * 1e6),
         None => "refused".to_owned(),
     };
     times.iter().map(told).collect::<Vec<_>>().join(", ")
@@ -136,10 +147,13 @@ mod tests {
 
     #[test]
     fn the_first_is_taken_unless_another_is_clearly_faster() {
-        assert_eq!(fastest(&[Some(1.0), Some(0.99), Some(1.2)]), Some(0));
-        assert_eq!(fastest(&[Some(1.0), Some(0.9), Some(0.89)]), Some(1));
-        assert_eq!(fastest(&[None, Some(3.0), Some(2.0)]), Some(2));
-        assert_eq!(fastest(&[None, None]), None);
-        assert_eq!(fastest(&[Some(0.0), Some(0.0)]), Some(0));
+        let fastest = |times: &[u64]| {
+            let time = |&us: &u64| (us > 0).then(|| Duration::from_micros(us));
+            super::fastest(&times.iter().map(time).collect::<Vec<_>>())
+        };
+        assert_eq!(fastest(&[100, 99, 120]), Some(0));
+        assert_eq!(fastest(&[100, 90, 89]), Some(1));
+        assert_eq!(fastest(&[0, 300, 200]), Some(2), "what is refused has no time");
+        assert_eq!(fastest(&[0, 0]), None);
     }
 }

@@ -9,6 +9,7 @@ use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use graphc_kernels::cuda::{
     Activation, Argument, Launch, Product, Summed, own_product, product_end,
@@ -20,6 +21,7 @@ use super::product::{Described, Factors, Multiplier};
 use super::stream::Stream;
 use super::trial::{self, Trial};
 use super::{Cuda, Shared, choice};
+use crate::device::call::Unprepared;
 use crate::error::Cause;
 
 /// Where it is 1 it is said on standard error how products are made, and how long their algorithms took.
@@ -49,12 +51,15 @@ struct OfLibrary {
     whole: bool,
 }
 
-/// Kernels that are compiled and loaded when they are first needed, as most never are.
+/// Kernels that are compiled and loaded when it is known that they are needed, as most never are.
 type Kernels = OnceCell<Vec<(Loaded, Vec<Argument>)>>;
 
 impl Ways {
     /// The ways for a product. Where there are several algorithms the fastest is found.
-    pub(super) fn new(device: &Cuda, product: Product) -> Self {
+    ///
+    /// # Errors
+    /// Where kernels of our own are needed and cannot be loaded.
+    pub(super) fn new(device: &Cuda, product: Product) -> Result<Self, Unprepared> {
         let shared = Arc::clone(&device.shared);
         let described = match shared.multiplier() {
             Ok(multiplier) => describe(multiplier, &product),
@@ -70,7 +75,10 @@ impl Ways {
         if is_told() {
             say(format!("{ways} is made {}", ways.way_taken()));
         }
-        ways
+        if let Some((kernels, make)) = ways.kernels(ways.way(ways.taken.get())) {
+            ways.loaded(kernels, make).map_err(Unprepared::Device)?;
+        }
+        Ok(ways)
     }
 
     /// How many algorithms there are.
@@ -108,7 +116,8 @@ impl Ways {
         for one in &self.described {
             let count = one.described.algorithms();
             let time = |number| trial.time(multiplier, (&one.described, number));
-            let times: Vec<Option<f32>> = (0..count).map(time).collect::<Result<_, _>>().ok()?;
+            let times: Vec<Option<Duration>> =
+                (0..count).map(time).collect::<Result<_, _>>().ok()?;
             if is_told() {
                 say(format!("{self}: algorithms of cuBLASLt take {} us", trial::told(&times)));
             }
@@ -123,36 +132,47 @@ impl Ways {
     /// Makes the product.
     pub(super) fn run(&self, stream: &mut Stream, site: &Site<'_>) -> Result<(), Cause> {
         let places = self.places(stream, site);
-        while let Some((one, algorithm)) = self.way(self.taken.get()) {
+        let mut way = self.way(self.taken.get());
+        while let Some((one, algorithm)) = way {
             let multiplier = self.shared.multiplier().map_err(|e| Cause::Device(e.to_string()))?;
-            match stream.multiply(multiplier, (&one.described, algorithm), places)? {
-                Ok(()) if one.whole => return Ok(()),
-                Ok(()) => return self.launch(&self.end, product_end, stream, site),
-                Err(refusal) => {
-                    self.taken.set(self.taken.get() + 1);
-                    let way = self.way_taken();
-                    say(format!("cuBLASLt refuses {self} by an algorithm that it gave: {refusal}; it is made {way}"));
-                }
-            }
+            let Err(refusal) = stream.multiply(multiplier, (&one.described, algorithm), places)?
+            else {
+                break;
+            };
+            self.taken.set(self.taken.get() + 1);
+            way = self.way(self.taken.get());
+            say(format!(
+                "cuBLASLt refuses {self} by an algorithm that it gave: {refusal}; it is made {}",
+                self.way_taken()
+            ));
         }
-        self.launch(&self.own, own_product, stream, site)
+        let Some((kernels, make)) = self.kernels(way) else { return Ok(()) };
+        let loaded = self.loaded(kernels, make).map_err(Cause::Device)?;
+        loaded.iter().try_for_each(|(loaded, arguments)| site.launch(stream, *loaded, arguments))
     }
 
-    fn launch(
+    /// The kernels of a way, behind the library's or in its place, and what they are made by.
+    fn kernels(
         &self,
-        kernels: &Kernels,
+        way: Option<(&OfLibrary, usize)>,
+    ) -> Option<(&Kernels, fn(&Product) -> Vec<Launch>)> {
+        match way {
+            Some((one, _)) if one.whole => None,
+            Some(_) => Some((&self.end, product_end)),
+            None => Some((&self.own, own_product)),
+        }
+    }
+
+    fn loaded<'k>(
+        &self,
+        kernels: &'k Kernels,
         make: fn(&Product) -> Vec<Launch>,
-        stream: &mut Stream,
-        site: &Site<'_>,
-    ) -> Result<(), Cause> {
-        let loaded = match kernels.get() {
-            Some(loaded) => loaded,
-            None => {
-                let loaded = load(&self.shared, make(&self.product)).map_err(Cause::Device)?;
-                kernels.get_or_init(|| loaded)
-            }
-        };
-        loaded.iter().try_for_each(|(loaded, arguments)| site.launch(stream, *loaded, arguments))
+    ) -> Result<&'k [(Loaded, Vec<Argument>)], String> {
+        if kernels.get().is_none() {
+            let loaded = load(&self.shared, make(&self.product))?;
+            let _ = kernels.set(loaded);
+        }
+        Ok(kernels.get().map(Vec::as_slice).unwrap_or_default())
     }
 
     /// The way that is taken, for a message.

@@ -9,9 +9,11 @@ use graphc_kernels::cuda::Call;
 use super::super::port::{Port, Turn};
 use super::driver::{Buffer, Trouble};
 use super::joint::upload;
+use super::kernels::load_kernels;
 use super::launch::Launch;
 use super::memory::CardMemory;
-use super::{Cuda, Unprepared};
+use super::super::call::Unprepared;
+use super::Cuda;
 use crate::error::{Cause, RuntimeError};
 use crate::memory::Place;
 
@@ -97,6 +99,7 @@ impl Workbench {
         let table = self.table(&mut call, set)?;
         let ports = [set.operands.clone(), set.results.clone()];
         let launch = Launch::of_one(&self.0, name, call, table, ports).map_err(refused)?;
+        load_kernels(&[&self.0])?;
         let mut stream = self.0.stream(cx.seed, Arc::new(|| false))?;
         stream.begin_step(cx.step);
         launch.run(&mut stream, memory, FIRST)?;

@@ -52,7 +52,8 @@ fn run(plan: &Plan) {
     for rank in 0..2 {
         let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)
             .expect("a processor");
-        let rank = Rank::load(plan, device, hub.transport(rank), &edges, &mut variables);
+        let rank = Resolved::new(plan, device, hub.transport(rank), &edges);
+        let rank = rank.and_then(|rank| rank.load(plan, &mut variables));
         let rank = rank.expect("the plan fits");
         workers.extend(rank.workers(plan, settings, 8).expect("a machine each"));
     }

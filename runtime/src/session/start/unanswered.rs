@@ -38,7 +38,8 @@ fn a_peer_that_never_answers_is_named() {
     for rank in 0..2 {
         let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)
             .expect("a processor");
-        let rank = Rank::load(&plan, device, hub.transport(rank), &edges, &mut variables);
+        let rank = Resolved::new(&plan, device, hub.transport(rank), &edges);
+        let rank = rank.and_then(|rank| rank.load(&plan, &mut variables));
         let workers = rank.expect("the plan fits").workers(&plan, settings, 1);
         for (worker, jobs) in workers.expect("a machine each") {
             jobs.send(WorkerJob::Step(Arc::clone(&step))).expect("room for the step");

@@ -76,11 +76,10 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     unsafe { *returned = 0 };
     // SAFETY: the caller's promise.
     let choices = unsafe {
-        described(handle, descriptor, [a, b, c, d])
-            .and_then(|(descriptor, problem)| {
-                let choices = choose(&problem, descriptor, preferred(preference)?)?;
-                Ok((choices, Offer::get().unsupported.has(&problem, 0)))
-            })
+        described(handle, descriptor, [a, b, c, d]).and_then(|(descriptor, problem)| {
+            let choices = choose(&problem, descriptor, preferred(preference)?)?;
+            Ok((choices, Offer::get().unsupported.has(&problem, 0)))
+        })
     };
     let (choices, unsupported) = match choices {
         Ok(choices) => choices,

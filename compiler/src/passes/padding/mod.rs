@@ -1,0 +1,189 @@
+//! Pads classes whose number makes rows of logits begin at odd addresses, as that of GPT-2's 50257 tokens does.
+//!
+//! Of a product of half precision the tensor cores load rows at full speed where these are multiples of 16 bytes (NVIDIA, "Matrix
+//! Multiplication Background User's Guide", section 2.2); the usual remedy is a larger vocabulary, 50304. This pass lets the author's number
+//! stand: a weight whose rows or columns are classes is padded with zeros where it is cast, which is once a step, and the product gives
+//! logits with as many classes of padding behind the real ones. What reads these knows how many are real (`classes` of cross entropy and
+//! the like), so padding has no probability and its gradient is 0. Everything else reads the logits without padding, a copy. The variable,
+//! its gradient and its states are as the author wrote them: autodiff cuts the gradient as it does for any padding.
+//!
+//! It is done where the cost model says that it pays ([`price`]), and so never where machines are said to multiply all rows alike.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, UnaryFunction};
+use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
+
+use crate::cost::{ROW_BYTES, is_half};
+use crate::passes::error::PassError;
+
+mod price;
+mod rewrite;
+
+const PASS: &str = "padding";
+
+/// What stands behind the name of a tensor in that of the padded one.
+pub const PADDED: &str = ".padded";
+
+/// Elements of which padded rows are multiples: 128 bytes of half precision, which is where A100's products are fastest (the same guide).
+const TILE: usize = 64;
+
+/// The graph, or what computes the same with classes padded where that pays.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn pad_classes(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Graph, PassError> {
+    // The model's axis of that strategy splits classes, and a weight that is padded has to be whole.
+    if cluster.device.matmul_unaligned == 1.0 || options.strategy == Strategy::Megatron {
+        return Ok(graph);
+    }
+    let readers = Readers::of(&graph);
+    let products: BTreeMap<ValueId, Product> = (graph.nodes.iter())
+        .filter_map(|node| readers.product(node.results[0], options))
+        .filter(|product| price::pays(product, options, cluster))
+        .map(|product| (product.logits, product))
+        .collect();
+    if products.is_empty() {
+        return Ok(graph);
+    }
+    rewrite::padded(&graph, &products, options).map_err(|error| PassError::Op { pass: PASS, error })
+}
+
+/// A product with a weight that gives logits whose rows are odd.
+pub(super) struct Product {
+    /// The result.
+    logits: ValueId,
+    /// The dim of the weight that counts classes.
+    dim: usize,
+    /// Extents of the matrices: of the result rows and columns, the classes, and what is summed over.
+    sizes: [usize; 3],
+    /// Columns with padding.
+    padded: usize,
+    /// Bytes of an element.
+    element: usize,
+    /// Bytes that are copied for whoever reads them without padding, and back for their gradients.
+    bare: usize,
+}
+
+/// A graph with who reads what.
+struct Readers<'a> {
+    graph: &'a Graph,
+    of: Vec<Vec<NodeId>>,
+    is_output: Vec<bool>,
+}
+
+impl<'a> Readers<'a> {
+    fn of(graph: &'a Graph) -> Self {
+        let mut is_output = vec![false; graph.values.len()];
+        for output in &graph.outputs {
+            is_output[output.value.index()] = true;
+        }
+        Self { graph, of: graph.consumers(), is_output }
+    }
+
+    /// The product that makes a value, where that may be padded.
+    fn product(&self, logits: ValueId, options: &CompileOptions) -> Option<Product> {
+        let node = self.graph.producer(logits);
+        let Op::MatMul(op) = &node.op else { return None };
+        let (ty, weight) = (&self.graph.value(logits).ty, self.graph.value(node.operands[1]));
+        let columns = *ty.shape.last()?;
+        let is_odd = is_half(ty.dtype) && !(columns * ty.dtype.size()).is_multiple_of(ROW_BYTES);
+        if !is_odd || ty.elements() == 0 || weight.ty.shape.len() != 2 {
+            return None;
+        }
+        let dim = if op.transpose_b { 0 } else { 1 };
+        self.is_weight(node.operands[1]).then(|| Product {
+            logits,
+            dim,
+            sizes: [ty.elements() / columns, columns, weight.ty.shape[1 - dim]],
+            padded: padded_extent(columns, options.mesh.iter().product()),
+            element: ty.dtype.size(),
+            bare: self.bare_bytes(logits, options.differentiates()),
+        })
+    }
+
+    /// Whether a value is a variable, in whatever precision and order of dims.
+    fn is_weight(&self, value: ValueId) -> bool {
+        let node = self.graph.producer(value);
+        match &node.op {
+            Op::Variable(_) => true,
+            Op::Cast(_) | Op::Transpose(_) => self.is_weight(node.operands[0]),
+            _ => false,
+        }
+    }
+
+    /// Bytes that are copied of a padded value, and of those that follow from it, for whoever reads them without padding.
+    fn bare_bytes(&self, value: ValueId, backward: bool) -> usize {
+        let (mut is_read, mut others) = (false, 0);
+        for &reader in &self.of[value.index()] {
+            let node = self.graph.node(reader);
+            match role(self.graph, value, &node.op, &node.operands) {
+                Role::Follows => others += self.bare_bytes(node.results[0], backward),
+                Role::ReadsClasses => {}
+                Role::ReadsAll => is_read = true,
+            }
+        }
+        let copies = match (is_read, self.is_output[value.index()]) {
+            (true, _) => 1 + usize::from(backward),
+            (false, true) => 1,
+            (false, false) => 0,
+        };
+        others + copies * self.graph.value(value).ty.bytes()
+    }
+}
+
+/// What an op makes of logits that are padded.
+enum Role {
+    /// The same with padding, element by element: finite where logits are 0, and so is its slope.
+    Follows,
+    /// It may be told how many of them are classes.
+    ReadsClasses,
+    /// It has to have them without padding.
+    ReadsAll,
+}
+
+/// The role of an op that reads padded logits among its operands.
+fn role(graph: &Graph, logits: ValueId, op: &Op, operands: &[ValueId]) -> Role {
+    let first = operands[0] == logits && !operands[1..].contains(&logits);
+    let shape = &graph.value(logits).ty.shape;
+    let follows = match op {
+        Op::Cast(cast) => cast.dtype.is_float(),
+        Op::Reshape(reshape) => reshape.shape.last() == shape.last(),
+        Op::Unary(unary) => matches!(
+            unary.function,
+            UnaryFunction::Scale(_)
+                | UnaryFunction::Offset(_)
+                | UnaryFunction::Tanh
+                | UnaryFunction::Neg
+        ),
+        // A bias, which is padded as well.
+        Op::Binary(binary) if binary.function == BinaryFunction::Add => {
+            graph.value(operands[1]).ty.shape[..] == shape[shape.len() - 1..] && shape.len() > 1
+        }
+        _ => false,
+    };
+    match op {
+        _ if first && follows => Role::Follows,
+        Op::CrossEntropy(_) | Op::Pick(_) | Op::LabelRank(_) if first => Role::ReadsClasses,
+        _ => Role::ReadsAll,
+    }
+}
+
+/// The extent to which one is padded: a multiple of [`TILE`], which divides evenly among the ranks, with rows of multiples of
+/// [`ROW_BYTES`] on each, where that takes no more than a 64th more.
+fn padded_extent(extent: usize, ranks: usize) -> usize {
+    let each = ROW_BYTES / 2 * ranks.max(1);
+    let both = (1..).map(|times| times * TILE).find(|both| both.is_multiple_of(each));
+    let even = extent.next_multiple_of(both.unwrap_or(TILE));
+    if even - extent <= extent / 64 { even } else { extent.next_multiple_of(TILE) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! The graph with padded weights, logits, and what follows from them.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{CrossEntropy, LabelRank, Pad, Pick, Reshape, Slice};
+use graphc_ir::plan::CompileOptions;
+
+use super::{PADDED, Product, Role, role};
+use crate::passes::pins::pin_of;
+
+/// The graph with these products, by their results, padded.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub(super) fn padded(
+    old: &Graph,
+    products: &BTreeMap<ValueId, Product>,
+    options: &CompileOptions,
+) -> Result<Graph, OpError> {
+    let mut padder = Padder {
+        old,
+        options,
+        new: old.emptied(),
+        values: vec![None; old.values.len()],
+        padded: BTreeMap::new(),
+        weights: BTreeMap::new(),
+    };
+    for node in &old.nodes {
+        match products.get(&node.results[0]) {
+            Some(product) => padder.product(node, product)?,
+            None => padder.visit(node)?,
+        }
+    }
+    for output in &old.outputs {
+        let value = padder.bare(output.value)?;
+        padder.new.outputs.push(Output { name: output.name.clone(), value });
+    }
+    Ok(padder.new)
+}
+
+struct Padder<'a> {
+    old: &'a Graph,
+    options: &'a CompileOptions,
+    new: Graph,
+    /// Of each old value what stands for it without padding, where that is there.
+    values: Vec<Option<ValueId>>,
+    /// Of padded ones what stands for them, and how many of its last dim are not padding.
+    padded: BTreeMap<ValueId, (ValueId, usize)>,
+    /// Of a weight, its dim and the extent of that, the padded one.
+    weights: BTreeMap<(ValueId, usize, usize), ValueId>,
+}
+
+impl Padder<'_> {
+    fn product(&mut self, node: &Node, product: &Product) -> Result<(), OpError> {
+        let x = self.bare(node.operands[0])?;
+        let weight = self.weight(node, node.operands[1], product.dim, product.padded)?;
+        self.push_padded(node, node.op.clone(), vec![x, weight], product.sizes[1])
+    }
+
+    /// A weight with zeros behind a dim. Views of it are views of the padded one, so that products still see how it lies.
+    fn weight(
+        &mut self,
+        product: &Node,
+        weight: ValueId,
+        dim: usize,
+        extent: usize,
+    ) -> Result<ValueId, OpError> {
+        if let Some(&known) = self.weights.get(&(weight, dim, extent)) {
+            return Ok(known);
+        }
+        let producer = self.old.producer(weight);
+        let padded = match &producer.op {
+            Op::Transpose(op) => {
+                let base =
+                    self.weight(product, producer.operands[0], op.permutation[dim], extent)?;
+                self.push(producer.op.clone(), vec![base], product)?
+            }
+            _ => {
+                let bare = self.bare(weight)?;
+                let pad = Pad::behind(&self.new.value(bare).ty.shape, dim, extent);
+                let padded = self.push(Op::Pad(pad), vec![bare], product)?;
+                self.name(variable_of(self.old, weight), padded);
+                padded
+            }
+        };
+        self.weights.insert((weight, dim, extent), padded);
+        Ok(padded)
+    }
+
+    /// Copies a node, padded where it follows from what is, or with the number of classes that it reads.
+    fn visit(&mut self, node: &Node) -> Result<(), OpError> {
+        let first = node.operands.first().and_then(|first| self.padded.get(first));
+        let Some(&(logits, classes)) = first else { return self.copy(node, node.op.clone()) };
+        match role(self.old, node.operands[0], &node.op, &node.operands) {
+            Role::ReadsAll => self.copy(node, node.op.clone()),
+            Role::ReadsClasses => {
+                let mut operands = self.bares(&node.operands[1..])?;
+                operands.insert(0, logits);
+                self.copied(node, of_classes(&node.op, classes), operands)
+            }
+            Role::Follows => {
+                let extent = self.new.value(logits).ty.shape.last().copied().unwrap_or(0);
+                let mut operands = vec![logits];
+                for &vector in &node.operands[1..] {
+                    operands.push(self.weight(node, vector, 0, extent)?);
+                }
+                self.push_padded(node, of_extent(&node.op, extent), operands, classes)
+            }
+        }
+    }
+
+    fn copy(&mut self, node: &Node, op: Op) -> Result<(), OpError> {
+        let operands = self.bares(&node.operands)?;
+        self.copied(node, op, operands)
+    }
+
+    fn copied(&mut self, node: &Node, op: Op, operands: Vec<ValueId>) -> Result<(), OpError> {
+        let id = self.new.push(op, operands, node.source.clone())?;
+        self.new.nodes[id.index()].annotate_like(node);
+        let results = self.new.node(id).results.clone();
+        for (&old, new) in node.results.iter().zip(results) {
+            self.values[old.index()] = Some(new);
+            let (from, to) = (self.old.value(old), &mut self.new.values[new.index()]);
+            to.name.clone_from(&from.name);
+            to.pin.clone_from(&from.pin);
+        }
+        Ok(())
+    }
+
+    fn push_padded(
+        &mut self,
+        node: &Node,
+        op: Op,
+        operands: Vec<ValueId>,
+        classes: usize,
+    ) -> Result<(), OpError> {
+        let (old, padded) = (node.results[0], self.push(op, operands, node)?);
+        self.padded.insert(old, (padded, classes));
+        self.name(old, padded);
+        // A layout that is asked for is one of the same dims.
+        self.new.values[padded.index()].pin = pin_of(self.old, old, self.options);
+        Ok(())
+    }
+
+    /// Calls a padded value after the one for which it stands.
+    fn name(&mut self, old: ValueId, padded: ValueId) {
+        let name = self.old.value(old).name.as_ref().map(|name| format!("{name}{PADDED}"));
+        let is_free =
+            |name: &String| self.old.find(name).is_none() && self.new.find(name).is_none();
+        self.new.values[padded.index()].name = name.filter(is_free);
+    }
+
+    /// What stands for a value without padding.
+    fn bare(&mut self, old: ValueId) -> Result<ValueId, OpError> {
+        if let Some(known) = self.values[old.index()] {
+            return Ok(known);
+        }
+        let (padded, classes) = self.padded[&old];
+        let ends = self.old.value(old).ty.shape.clone();
+        debug_assert_eq!(ends.last(), Some(&classes), "what is padded is cut to what it was");
+        let slice = Slice { starts: vec![0; ends.len()], steps: vec![1; ends.len()], ends };
+        let bare = self.push(Op::Slice(slice), vec![padded], self.old.producer(old))?;
+        // A pin is that of the padded value.
+        if pin_of(self.old, old, self.options).is_none() {
+            self.new.values[bare.index()].name.clone_from(&self.old.value(old).name);
+        }
+        self.values[old.index()] = Some(bare);
+        Ok(bare)
+    }
+
+    fn bares(&mut self, values: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
+        values.iter().map(|&value| self.bare(value)).collect()
+    }
+
+    /// Appends a node of one result where another one stands.
+    fn push(&mut self, op: Op, operands: Vec<ValueId>, like: &Node) -> Result<ValueId, OpError> {
+        let id = self.new.push(op, operands, like.source.clone())?;
+        self.new.nodes[id.index()].annotate_like(like);
+        Ok(self.new.node(id).results[0])
+    }
+}
+
+/// The variable that a weight is in another precision.
+fn variable_of(graph: &Graph, weight: ValueId) -> ValueId {
+    let node = graph.producer(weight);
+    if matches!(node.op, Op::Cast(_)) { variable_of(graph, node.operands[0]) } else { weight }
+}
+
+/// An op that is told how many scores are those of classes.
+fn of_classes(op: &Op, count: usize) -> Op {
+    let classes = |known: Option<usize>| Some(known.unwrap_or(count));
+    match op {
+        Op::CrossEntropy(op) => {
+            Op::CrossEntropy(CrossEntropy { classes: classes(op.classes), ..*op })
+        }
+        Op::Pick(op) => Op::Pick(Pick { classes: classes(op.classes) }),
+        Op::LabelRank(op) => Op::LabelRank(LabelRank { classes: classes(op.classes) }),
+        other => other.clone(),
+    }
+}
+
+/// An op that follows from what is padded to an extent.
+fn of_extent(op: &Op, extent: usize) -> Op {
+    match op {
+        Op::Reshape(reshape) => {
+            let mut shape = reshape.shape.clone();
+            shape.pop();
+            Op::Reshape(Reshape { shape: [shape, vec![extent]].concat() })
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Seconds of a layer of a chain, with the work that plans say it has.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::compile;
+use graphc_compiler::cost::ActorWork;
+use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::ops::Init;
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::types::DType;
+use graphc_runtime::{Session, SessionOptions};
+
+use super::{CalibrateError, Effort};
+
+/// Steps that are timed at the least.
+const FEWEST_STEPS: usize = 5;
+
+/// A step's time and work, or that of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// Seconds.
+    pub seconds: f64,
+    /// Kernels of a rank.
+    pub kernels: f64,
+    /// FLOPs of a rank, as the cost model counts them.
+    pub flops: f64,
+    /// Bytes that a rank moves in memory, likewise.
+    pub bytes: f64,
+}
+
+impl Taken {
+    /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then not known well.
+    pub fn at_work(&self, launch: f64) -> f64 {
+        (self.seconds - self.kernels * launch).max(self.seconds / 2.0)
+    }
+}
+
+/// How plans are measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bench {
+    /// How much.
+    pub effort: Effort,
+    /// Whether steps are replayed where the device records launches.
+    pub replay: bool,
+}
+
+impl Bench {
+    /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which is the first of them
+    /// at first.
+    pub fn per_layer(
+        &self,
+        layers: usize,
+        begin: &dyn Fn(&GraphBuilder) -> Vec<Tensor>,
+        layer: &dyn Fn(&[Tensor], &Tensor) -> Tensor,
+    ) -> Result<Taken, CalibrateError> {
+        let graph = |layers: usize| -> Result<Graph, BuildErrors> {
+            let g = GraphBuilder::new("calibrate");
+            let tensors = begin(&g);
+            let last = (0..layers).fold(tensors[0].clone(), |last, _| layer(&tensors, &last));
+            let dims: Vec<usize> = (0..last.shape().len()).collect();
+            g.output("out", &last.sum(&dims, false));
+            g.finish()
+        };
+        self.more(layers, &graph, &CompileOptions::default())
+    }
+
+    /// Of a graph of any length what one of so many more layers takes.
+    pub fn more(
+        &self,
+        layers: usize,
+        graph: &dyn Fn(usize) -> Result<Graph, BuildErrors>,
+        options: &CompileOptions,
+    ) -> Result<Taken, CalibrateError> {
+        let one = || self.step(graph(1)?, options);
+        let before = one()?;
+        let long = self.step(graph(1 + layers)?, options)?;
+        let after = one()?;
+        // What else a machine does lengthens the short step too, and would make layers look fast: it had its chance twice.
+        let short = Taken { seconds: before.seconds.min(after.seconds), ..after };
+        let of = |long: f64, short: f64| (long - short) / layers as f64;
+        Ok(Taken {
+            seconds: of(long.seconds, short.seconds).max(1e-9),
+            kernels: of(long.kernels, short.kernels),
+            flops: of(long.flops, short.flops),
+            bytes: of(long.bytes, short.bytes),
+        })
+    }
+
+    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps before, and as
+    /// many as are timed.
+    pub fn affords(&self, layers: usize, seconds: f64) -> bool {
+        (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.effort.patience
+    }
+
+    fn step(&self, graph: Graph, options: &CompileOptions) -> Result<Taken, CalibrateError> {
+        let options = CompileOptions { mesh: vec![self.effort.ranks], ..options.clone() };
+        let cluster = preset("cpu").expect("it is a preset");
+        let plan = compile(graph, &options, &cluster, None)?.plan;
+        Ok(Taken { seconds: self.step_seconds(&plan)?, ..work(&plan) })
+    }
+
+    /// The least time of a step: what else the machine does only adds to it.
+    fn step_seconds(&self, plan: &VerifiedPlan) -> Result<f64, CalibrateError> {
+        let (device, replay) = (Some(self.effort.device), self.replay);
+        let options = SessionOptions { device, replay, ..SessionOptions::default() };
+        let mut session = Session::new(plan, &BTreeMap::new(), options)?;
+        // In the first two steps kernels are loaded, and launches recorded.
+        for _ in 0..2 {
+            session.step(BTreeMap::new())?.wait()?;
+        }
+        let (mut least, mut steps) = (f64::INFINITY, 0);
+        let begun = Instant::now();
+        while steps < FEWEST_STEPS || begun.elapsed().as_secs_f64() < self.effort.seconds / 2.0 {
+            let start = Instant::now();
+            session.step(BTreeMap::new())?.wait()?;
+            least = least.min(start.elapsed().as_secs_f64());
+            steps += 1;
+        }
+        Ok(least)
+    }
+}
+
+/// What the first rank does in a step.
+fn work(plan: &VerifiedPlan) -> Taken {
+    let program = plan.program_of(0);
+    let mut sum = Taken { seconds: 0.0, kernels: 0.0, flops: 0.0, bytes: 0.0 };
+    for actor in &program.actors {
+        if ActorWork::of(&plan.layouts, program, actor).is_some() && actor.bytes > 0.0 {
+            sum.kernels += 1.0;
+            sum.flops += actor.flops;
+            sum.bytes += actor.bytes;
+        }
+    }
+    sum
+}
+
+/// A tensor of which each rank has its rows.
+pub(super) fn rows(g: &GraphBuilder, name: &str, dtype: DType, shape: &[usize]) -> Tensor {
+    let init = Init::Normal { mean: 0.0.into(), std: 1.0.into() };
+    g.variable(name, dtype, shape, init).pin(NdSbp(vec![Sbp::Split(0)]))
+}
+
+/// A matrix that all ranks have, by which a product keeps its size on the whole.
+pub(super) fn weight(g: &GraphBuilder, dtype: DType, size: usize) -> Tensor {
+    let std = 1.0 / (size as f64).sqrt();
+    let init = Init::Normal { mean: 0.0.into(), std: std.into() };
+    g.variable("w", dtype, [size, size], init).pin(NdSbp(vec![Sbp::Broadcast]))
+}

@@ -1,0 +1,307 @@
+//! What was measured as a cluster, as the text of its file, and as a table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use graphc_compiler::cluster::preset;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
+use graphc_ir::types::DType;
+
+use super::{AttentionRate, Measured, ProductRate};
+
+/// The least and the greatest number of a cluster file.
+const POSSIBLE: [f64; 2] = [1e-30, 1e30];
+/// The least share that is written: of what is slower than this the measurement went wrong.
+const LEAST_SHARE: f64 = 1e-3;
+
+/// A number that a cluster file may have in its place.
+fn possible(value: f64) -> f64 {
+    let [least, most] = POSSIBLE;
+    if value.is_nan() { least } else { value.clamp(least, most) }
+}
+
+/// A share that a cluster file may have in its place.
+fn share(of: f64, whole: f64) -> f64 {
+    let share = of / whole;
+    if share.is_nan() { LEAST_SHARE } else { share.clamp(LEAST_SHARE, 1.0) }
+}
+
+impl Measured {
+    /// The machine as the planner and the null device know it: one level that joins any number of ranks, as it was measured, or the levels
+    /// of a preset.
+    pub fn cluster(&self) -> Cluster {
+        let types = || self.matmul.keys().copied();
+        let flops: BTreeMap<String, f64> =
+            types().map(|dtype| (dtype.to_string(), possible(self.peak(dtype)))).collect();
+        let curves = types().map(|dtype| (dtype.to_string(), self.curve(dtype)));
+        let mut matmul_efficiency_of: BTreeMap<String, _> = curves.collect();
+        let matmul_efficiency = matmul_efficiency_of.remove(self.main_type()).unwrap_or_default();
+        let best = self.best_bandwidth();
+        let levels = match self.link() {
+            Some((latency, bandwidth)) => vec![Level { size: 0, latency, bandwidth }],
+            None => preset(self.preset()).expect("it is one").levels,
+        };
+        Cluster {
+            name: "calibrated".into(),
+            device: Device {
+                kind: self.device,
+                // What TOML counts up to.
+                memory: self.memory.clamp(1, i64::MAX as u64),
+                attention: self.attention_shares(&flops),
+                flops,
+                matmul_efficiency,
+                matmul_efficiency_of,
+                matmul_unaligned: self.unaligned().unwrap_or(1.0),
+                bandwidth: possible(best),
+                bandwidth_share: self.bandwidth_share(),
+                launch: possible(self.launch),
+                dispatch: 0.0,
+                overlap: self.device == DeviceKind::Cuda,
+            },
+            levels,
+            axes: Vec::new(),
+            framework: Framework::default(),
+        }
+    }
+
+    /// The preset whose links are taken where none was measured.
+    pub fn preset(&self) -> &'static str {
+        match self.device {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "dgx-h100",
+        }
+    }
+
+    /// The element type whose products' shares of the peak hold for all that say nothing else: on cards bf16, where most time goes.
+    fn main_type(&self) -> &'static str {
+        let usual = match self.device {
+            DeviceKind::Cpu => DType::F32.name(),
+            DeviceKind::Cuda => DType::BF16.name(),
+        };
+        let known = |dtype: &&str| self.matmul.contains_key(*dtype);
+        let first = || self.matmul.keys().next().copied();
+        Some(usual).filter(known).or_else(first).unwrap_or(usual)
+    }
+
+    /// The best rate of all that multiplies in an element type.
+    fn peak(&self, dtype: &str) -> f64 {
+        let squares = self.matmul.get(dtype).into_iter().flatten().map(|&(_, rate)| rate);
+        let shapes = self.shapes.iter().filter(|of| of.dtype == dtype).map(|of| of.rate);
+        let attention = self.attention.iter().filter(|of| of.dtype == dtype).map(|of| of.rate);
+        squares.chain(shapes).chain(attention).fold(0.0, f64::max)
+    }
+
+    /// The shares of the peak of square products, where a file may have them.
+    fn curve(&self, dtype: &str) -> Vec<(f64, f64)> {
+        let is_possible = |(flops, _): &&(f64, f64)| (POSSIBLE[0]..=POSSIBLE[1]).contains(flops);
+        let peak = self.peak(dtype);
+        let of = |&(flops, rate): &(f64, f64)| (flops, share(rate, peak));
+        self.matmul[dtype].iter().filter(is_possible).map(of).collect()
+    }
+
+    /// The share that odd rows leave of the rate of products in half precision; `None` where that was not measured. On processors rows have
+    /// no alignment that matters.
+    fn unaligned(&self) -> Option<f64> {
+        let rows = |odd: usize| {
+            let of = |p: &&ProductRate| p.dtype == self.main_type() && p.rows == p.columns;
+            self.shapes.iter().filter(of).find(|p| p.rows % 8 == odd).map(|p| p.rate)
+        };
+        let is_half = self.main_type() != DType::F32.name();
+        is_half.then(|| Some(share(rows(1)?, rows(0)?))).flatten()
+    }
+
+    /// The rate of the fastest kernels that move memory.
+    fn best_bandwidth(&self) -> f64 {
+        self.passes.iter().map(|pass| pass.1).fold(0.0, f64::max)
+    }
+
+    /// The share of that which half of the kinds reach.
+    fn bandwidth_share(&self) -> f64 {
+        let mut rates: Vec<f64> = self.passes.iter().map(|pass| pass.1).collect();
+        rates.sort_by(f64::total_cmp);
+        let middle = f64::midpoint(rates[(rates.len() - 1) / 2], rates[rates.len() / 2]);
+        share(middle, self.best_bandwidth())
+    }
+
+    /// The shares of the peak that attention reaches, by [`AttentionShares`]'s formula: both halves from how much more wider heads and
+    /// longer sequences reach, forward and backward together, and each direction's share from what reached most.
+    fn attention_shares(&self, flops: &BTreeMap<String, f64>) -> Option<AttentionShares> {
+        let directions = [false, true].map(|backward| {
+            let of = |rate: &&AttentionRate| rate.shape.backward == backward;
+            self.attention.iter().filter(of).collect::<Vec<_>>()
+        });
+        let [[short, long, wide], [_, _, _]] = [&directions[0][..], &directions[1][..]] else {
+            return None;
+        };
+        let gain = |more: usize, less: usize| {
+            let of = |rates: &Vec<&AttentionRate>| rates[more].rate / rates[less].rate;
+            (of(&directions[0]) * of(&directions[1])).sqrt()
+        };
+        let half_keys = half(short.shape.keys, long.shape.keys, gain(1, 0));
+        let half_width = half(long.shape.width as f64, wide.shape.width as f64, gain(2, 1));
+        let mut shares = AttentionShares { forward: 1.0, backward: 1.0, half_width, half_keys };
+        let best = |rates: &Vec<&AttentionRate>, formula: &AttentionShares| {
+            let of =
+                |rate: &&AttentionRate| rate.rate / flops[rate.dtype] / formula.of(&rate.shape);
+            share(rates.iter().map(of).fold(0.0, f64::max), 1.0)
+        };
+        let [forward, backward] = directions.each_ref().map(|rates| best(rates, &shares));
+        (shares.forward, shares.backward) = (forward, backward);
+        Some(shares)
+    }
+
+    /// Latency and bandwidth of a ring, from the smallest and the largest all-reduce; `None` where none was measured.
+    fn link(&self) -> Option<(f64, f64)> {
+        let (&small, &large) = (self.all_reduce.first()?, self.all_reduce.last()?);
+        let ranks = self.ranks as f64;
+        let passes = 2.0 * (ranks - 1.0);
+        let bytes = passes / ranks * (large.0 - small.0) as f64;
+        let beta = if bytes > 0.0 { (large.1 - small.1) / bytes } else { 0.0 };
+        let beta = beta.max(1e-12);
+        let latency = (small.1 - self.launch) / passes - small.0 as f64 / ranks * beta;
+        Some((possible(latency.max(1e-8)), possible(1.0 / beta)))
+    }
+
+    /// What the planner takes that was not measured; `None` where everything was.
+    pub fn unmeasured(&self) -> Option<String> {
+        let preset = self.preset();
+        self.link().is_none().then(|| {
+            format!("links between ranks were not measured: those of the preset {preset} are taken")
+        })
+    }
+
+    /// What was measured, line by line.
+    pub fn lines(&self) -> String {
+        let mut text = format!("{} ranks at once, figures of each\n", self.ranks);
+        let launch = |seconds: f64| format!("{:.2} us per kernel", seconds * 1e6);
+        let _ = write!(text, "launch       {}", launch(self.launch));
+        if let Some(anew) = self.launch_anew {
+            let _ = write!(text, " of a recorded step, {} of one that is not", launch(anew));
+        }
+        text.push('\n');
+        self.passes_text(&mut text);
+        self.products_text(&mut text);
+        self.attention_text(&mut text);
+        for (bytes, seconds) in &self.all_reduce {
+            let _ = writeln!(text, "all-reduce   {bytes:>9} bytes   {:.1} us", seconds * 1e6);
+        }
+        let _ = match self.link() {
+            Some((latency, bandwidth)) => writeln!(
+                text,
+                "link         latency {:.2} us, {:.1} GB/s",
+                latency * 1e6,
+                bandwidth / 1e9
+            ),
+            None => writeln!(text, "link         not measured"),
+        };
+        text
+    }
+
+    fn passes_text(&self, text: &mut String) {
+        let best = self.best_bandwidth();
+        for (kind, rate) in &self.passes {
+            let of_best = percent(rate / best);
+            let _ = writeln!(text, "memory       {kind:<16} {:.1} GB/s   {of_best}", rate / 1e9);
+        }
+    }
+
+    fn products_text(&self, text: &mut String) {
+        for (dtype, rates) in &self.matmul {
+            let best = self.peak(dtype);
+            let mut line = |[rows, columns]: [usize; 2], rate: f64| {
+                let shape = format!("{rows} x {columns} x {columns}");
+                let of_peak = percent(rate / best);
+                let _ = writeln!(
+                    text,
+                    "matmul {dtype}   {shape:>20}   {:.1} GFLOP/s   {of_peak}",
+                    rate / 1e9
+                );
+            };
+            for (flops, rate) in rates {
+                let size = (flops / 2.0).cbrt().round() as usize;
+                line([size, size], *rate);
+            }
+            for shape in self.shapes.iter().filter(|shape| shape.dtype == *dtype) {
+                line([shape.rows, shape.columns], shape.rate);
+            }
+        }
+        if let Some(share) = self.unaligned() {
+            let _ = writeln!(text, "odd rows     {} of the rate of aligned ones", percent(share));
+        }
+    }
+
+    fn attention_text(&self, text: &mut String) {
+        for AttentionRate { dtype, shape, rate } in &self.attention {
+            let direction = if shape.backward { "backward" } else { "forward" };
+            let of_peak = percent(rate / self.peak(dtype));
+            let _ = writeln!(
+                text,
+                "attention {dtype}   {direction}, heads of {}, {} keys in the mean   {:.1} GFLOP/s   {of_peak}",
+                shape.width,
+                shape.keys,
+                rate / 1e9
+            );
+        }
+    }
+
+    /// The cluster as a file that `--cluster` reads, with what was measured as comments.
+    pub fn toml(&self) -> String {
+        let Cluster { name, device, levels, .. } = self.cluster();
+        let mut text: String = self.lines().lines().map(|line| format!("# {line}\n")).collect();
+        let _ = writeln!(text, "name = \"{name}\"\n");
+        device_toml(&mut text, &device);
+        if let Some(missing) = self.unmeasured() {
+            let _ = writeln!(text, "\n# {missing}");
+        }
+        for Level { size, latency, bandwidth } in levels {
+            let _ = writeln!(text, "\n[[level]]\nsize = {size}");
+            let _ = writeln!(text, "latency = {latency:e}\nbandwidth = {bandwidth:e}");
+        }
+        text
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// The extent at which half is reached, where `more` of it reaches `gain` times what `less` reaches: by `n / (n + half)`. No more than 16
+/// times the greater one: what grows in step with it says nothing of where that ends.
+fn half(less: f64, more: f64, gain: f64) -> f64 {
+    let most = 16.0 * more;
+    let half = less * more * (gain - 1.0) / (more - gain * less);
+    if gain * less >= more { most } else { half.max(0.0).min(most) }
+}
+
+fn points(curve: &[(f64, f64)]) -> String {
+    let points = curve.iter().map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
+    format!("[{}]", points.collect::<Vec<_>>().join(", "))
+}
+
+fn device_toml(text: &mut String, device: &Device) {
+    let _ = writeln!(text, "[device]\nkind = \"{}\"", device.kind);
+    if device.overlap {
+        let _ = writeln!(text, "overlap = true");
+    }
+    let flops = device.flops.iter().map(|(dtype, peak)| format!("{dtype} = {peak:e}"));
+    let _ = writeln!(text, "memory = {}", device.memory);
+    let _ = writeln!(text, "flops = {{ {} }}", flops.collect::<Vec<_>>().join(", "));
+    let _ = writeln!(text, "matmul_efficiency = {}", points(&device.matmul_efficiency));
+    if !device.matmul_efficiency_of.is_empty() {
+        let of = |(dtype, curve): (&String, &Vec<_>)| format!("{dtype} = {}", points(curve));
+        let curves: Vec<_> = device.matmul_efficiency_of.iter().map(of).collect();
+        let _ = writeln!(text, "matmul_efficiency_of = {{ {} }}", curves.join(", "));
+    }
+    if device.matmul_unaligned < 1.0 {
+        let _ = writeln!(text, "matmul_unaligned = {:.4}", device.matmul_unaligned);
+    }
+    let _ = writeln!(text, "bandwidth = {:e}", device.bandwidth);
+    let _ = writeln!(text, "bandwidth_share = {:.4}", device.bandwidth_share);
+    let _ = writeln!(text, "launch = {:e}", device.launch);
+    if let Some(AttentionShares { forward, backward, half_width, half_keys }) = device.attention {
+        let _ = writeln!(text, "\n[device.attention]");
+        let _ = writeln!(text, "forward = {forward:.4}\nbackward = {backward:.4}");
+        let _ = writeln!(text, "half_width = {half_width:e}\nhalf_keys = {half_keys:e}");
+    }
+}
