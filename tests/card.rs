@@ -64,7 +64,10 @@ fn a_trial_that_loses_the_card_is_told_and_others_go_on() {
     let (right, failed) = (of("right"), of("failed"));
     assert_eq!(output.status.code(), Some(1));
     assert!(!right.is_empty() && right.iter().all(|name| name.starts_with("reduce")), "{right:?}");
-    assert!(failed.len() == 2 && failed.iter().all(|name| name.starts_with("matmul")), "{failed:?}");
+    assert!(
+        failed.len() == 2 && failed.iter().all(|name| name.starts_with("matmul")),
+        "{failed:?}"
+    );
     let summary = &lines.last().expect("a summary")["summary"];
     assert_eq!(summary["worst"].as_array().map(Vec::len), Some(2), "{summary:#}");
 }

@@ -222,8 +222,8 @@ def fast(part: Found) -> str:
         rows = []
         for kind in every[:24]:
             ratio = kind["measured_seconds"] / kind["predicted_seconds"] if kind["predicted_seconds"] else None
-            rows.append([kind["kind"], kind["actions"], kind["predicted_seconds"] * 1e3, kind["measured_seconds"] * 1e3, ratio])
-        text += table(["GPT-2, by kind of op", "actions", "predicted, ms", "measured, ms", "ratio"], rows)
+            rows.append([kind["kind"], kind["actions"], kind["predicted_seconds"] * 1e3, kind["measured_seconds"] * 1e3, ratio, kind.get("limit"), percent(kind.get("measured_share"))])
+        text += table(["GPT-2, by kind of op", "actions", "predicted, ms", "measured, ms", "ratio", "bound by", "reached of it"], rows)
     updates = part.one("gpt2", "updates")
     if updates:
         own = [kind["measured_seconds"] * 1e3 for kind in (kinds or {}).get("kinds", []) if kind["kind"].startswith("adam")]

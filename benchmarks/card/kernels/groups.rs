@@ -162,9 +162,9 @@ fn joint_updates() -> Vec<Made> {
 
 fn joint_update(Example { case, tolerance }: &Example, own: usize) -> Trial {
     let members = [9000, 1, 0, 291, 8192].map(|elements| resized(case, own, elements));
-    let shards = members.each_ref().map(|member| {
-        member.operands.iter().map(|operand| shard(&operand.0)).collect::<Vec<_>>()
-    });
+    let shards = members
+        .each_ref()
+        .map(|member| member.operands.iter().map(|operand| shard(&operand.0)).collect::<Vec<_>>());
     let call = join_alike(&case.op, &shards).expect("they join");
     let (all, pairs) = joint(&members);
     let evaluated = members.iter().flat_map(|member| member.oracle(&AT).expect("an update"));
@@ -212,8 +212,7 @@ fn rectangle(
     };
     let operands = parts.map(&mut memory).to_vec();
     let [(of_from, from_start), (of_to, to_start)] = parts;
-    let call =
-        cuda::copy_rectangle(dtype, &of_from, &from_start, &of_to, &to_start, &extent, kind);
+    let call = cuda::copy_rectangle(dtype, &of_from, &from_start, &of_to, &to_start, &extent, kind);
     let given: Vec<Vec<f64>> = operands.iter().map(|operand| operand.1.values()).collect();
     let joined = rectangles::joined([&given[0], &given[1]], parts, extent, |there, comes| {
         rectangles::join(dtype, kind, there, comes)

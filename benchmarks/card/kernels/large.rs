@@ -122,7 +122,9 @@ fn of_tables(to: &mut Vec<Group>, dtype: DType) {
 fn of_layers(to: &mut Vec<Group>, dtype: DType) {
     group(to, format!("real products of {dtype}"), move |to| products(to, dtype));
     group(to, format!("real sums of {dtype}"), move |to| {
-        for (shape, axes) in [(&[8192, 768][..], &[0][..]), (&[4096, 3072], &[1]), (&[64, 28, 28, 256], &[0, 1, 2])] {
+        for (shape, axes) in
+            [(&[8192, 768][..], &[0][..]), (&[4096, 3072], &[1]), (&[64, 28, 28, 256], &[0, 1, 2])]
+        {
             let of = |function| Reduce { function, axes: axes.to_vec(), keep_dims: false };
             let x = [ty(dtype, shape)];
             to.whole(Op::Reduce(of(ReduceFunction::Sum)), &x, 5e-5);

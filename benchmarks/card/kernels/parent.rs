@@ -40,8 +40,11 @@ impl Summary {
 
     /// A line of JSON; what is wrong comes first.
     pub fn value(&self) -> Value {
-        let nearest: Vec<Value> =
-            self.nearest.iter().map(|(share, name)| json!({ "share": share, "trial": name })).collect();
+        let nearest: Vec<Value> = self
+            .nearest
+            .iter()
+            .map(|(share, name)| json!({ "share": share, "trial": name }))
+            .collect();
         json!({ "summary": {
             "right": self.right,
             "wrong": self.wrong.len(),
@@ -82,12 +85,13 @@ pub fn run(
     let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
     let work = || -> Result<()> {
         while let Some(name) = next() {
-            let done = Instant::now() < limits.deadline && follow(name, limits, options, &|line| {
-                if let Ok(mut summary) = summary.lock() {
-                    summary.take(line);
-                }
-                print(line)
-            })?;
+            let done = Instant::now() < limits.deadline
+                && follow(name, limits, options, &|line| {
+                    if let Ok(mut summary) = summary.lock() {
+                        summary.take(line);
+                    }
+                    print(line)
+                })?;
             if let (false, Ok(mut summary)) = (done, summary.lock()) {
                 summary.left_out.push(name.clone());
             }

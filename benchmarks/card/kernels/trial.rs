@@ -6,9 +6,7 @@ use graphc_kernels::cuda::{self, Call};
 use graphc_runtime::cards::{Content, Workbench, WorkbenchError};
 
 use crate::cases::Example;
-use crate::common::{
-    Case, Memory, bytes, memory, other_ways, pairs, pool, rounded_room, shard,
-};
+use crate::common::{Case, Memory, bytes, memory, other_ways, pairs, pool, rounded_room, shard};
 use crate::growing::Chain;
 use crate::products::Joined;
 

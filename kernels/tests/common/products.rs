@@ -14,8 +14,7 @@ use crate::chains::{evaluated, rounded};
 use crate::common::{Case, Memory, Random, ordinary, shard};
 
 /// Element types, and how far results may be from those of the ops, which round after each step.
-pub const TYPES: [(DType, f64); 3] =
-    [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)];
+pub const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)];
 
 /// The extents of a product [rows, inner] x [columns, inner]'; rows are two dims.
 #[derive(Clone, Copy, Debug)]
@@ -83,11 +82,7 @@ impl Chained {
     }
 
     /// The call and what it should give, of factors of this type that `multiply` multiplies; `None` where there is no call.
-    pub fn join(
-        &self,
-        dtype: DType,
-        multiply: impl FnOnce(&Case) -> Vec<f64>,
-    ) -> Option<Joined> {
+    pub fn join(&self, dtype: DType, multiply: impl FnOnce(&Case) -> Vec<f64>) -> Option<Joined> {
         let mut random = Random::new(1);
         let mut filled = |shape: &[usize]| filled(&mut random, dtype, shape);
         let Extents { rows, inner, columns } = self.extents;

@@ -134,7 +134,9 @@ impl Folder {
     /// Where it cannot be written.
     pub(super) fn write(&self, key: &str, content: &[u8]) -> io::Result<()> {
         let name = format!("{FORM}{key}");
-        self.write_aside(key, content, |side| Ok(renameat(&self.opened, side, &self.opened, &name)?))
+        self.write_aside(key, content, |side| {
+            Ok(renameat(&self.opened, side, &self.opened, &name)?)
+        })
     }
 
     /// Keeps a content unless something that can be believed is kept under its key: what is kept now.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use graphc_ir::op::{EvalContext, InPlace, Region};
 use graphc_kernels::cuda::Call;
 
+use super::super::call::Unprepared;
 use super::super::port::{Port, Turn};
+use super::Cuda;
 use super::driver::{Buffer, Trouble};
 use super::joint::upload;
 use super::kernels::load_kernels;
 use super::launch::Launch;
 use super::memory::CardMemory;
-use super::super::call::Unprepared;
-use super::Cuda;
 use crate::error::{Cause, RuntimeError};
 use crate::memory::Place;
 
@@ -163,13 +163,15 @@ impl Registers {
     /// Whether nothing has changed but results.
     fn check(&self, found: &[u8]) -> Result<(), WorkbenchError> {
         let named = |what: &'static str, ports: &[Port]| {
-            let name = |(index, port): (usize, &Port)| (format!("{what} {index}"), port.place(FIRST));
+            let name =
+                |(index, port): (usize, &Port)| (format!("{what} {index}"), port.place(FIRST));
             ports.iter().enumerate().map(name).collect::<Vec<_>>()
         };
         let operands = named("operand", &self.operands);
-        let kept = operands.iter().enumerate().filter(|(index, _)| {
-            self.shared.iter().all(|pair| pair.operand != *index)
-        });
+        let kept = operands
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| self.shared.iter().all(|pair| pair.operand != *index));
         for (_, (name, place)) in kept {
             self.compare(found, name.clone(), *place, 0)?;
         }
@@ -224,7 +226,9 @@ mod tests {
             set.check(&image)
         };
         // A result, and the operand in whose memory one lies.
-        assert!(after(place(&set.results[1])).is_ok() && after(place(&set.operands[1]) + 299).is_ok());
+        assert!(
+            after(place(&set.results[1])).is_ok() && after(place(&set.operands[1]) + 299).is_ok()
+        );
         assert_eq!(
             found(after(place(&set.operands[0]) + 3)),
             "it has written to operand 0, at byte 3"
