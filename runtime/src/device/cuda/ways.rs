@@ -53,6 +53,8 @@ struct OfLibrary {
 
 /// Kernels that are compiled and loaded when it is known that they are needed, as most never are.
 type Kernels = OnceCell<Vec<(Loaded, Vec<Argument>)>>;
+/// What gives their launches.
+type Make = fn(&Product) -> Vec<Launch>;
 
 impl Ways {
     /// The ways for a product. Where there are several algorithms the fastest is found.
@@ -152,10 +154,7 @@ impl Ways {
     }
 
     /// The kernels of a way, behind the library's or in its place, and what they are made by.
-    fn kernels(
-        &self,
-        way: Option<(&OfLibrary, usize)>,
-    ) -> Option<(&Kernels, fn(&Product) -> Vec<Launch>)> {
+    fn kernels(&self, way: Option<(&OfLibrary, usize)>) -> Option<(&Kernels, Make)> {
         match way {
             Some((one, _)) if one.whole => None,
             Some(_) => Some((&self.end, product_end)),
@@ -166,7 +165,7 @@ impl Ways {
     fn loaded<'k>(
         &self,
         kernels: &'k Kernels,
-        make: fn(&Product) -> Vec<Launch>,
+        make: Make,
     ) -> Result<&'k [(Loaded, Vec<Argument>)], String> {
         if kernels.get().is_none() {
             let loaded = load(&self.shared, make(&self.product))?;
