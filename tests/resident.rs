@@ -74,6 +74,7 @@ fn planned(scratch: &Scratch, model: &str, options: &[&str]) -> u64 {
 }
 
 /// The most bytes that a run of the CLI has resident at one time.
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and says what it had")]
 fn resident(args: &[&str]) -> u64 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
     let child = command.args(args).stdout(std::process::Stdio::null()).spawn().expect("it starts");
