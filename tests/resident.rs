@@ -22,6 +22,8 @@ use support::succeeds;
 /// Samples of a step, and tokens of each.
 const TOKENS: [usize; 2] = [4, 64];
 const VOCABULARY: usize = 50257;
+/// Bytes of the program itself, whatever it trains.
+const PROGRAM: u64 = 24 << 20;
 
 /// Writes GPT-2 with one narrow layer and its whole vocabulary, whose first weights are drawn, or in a file beside the model.
 fn write_model(path: &Path, drawn: bool) {
@@ -72,6 +74,7 @@ fn planned(scratch: &Scratch, model: &str, options: &[&str]) -> u64 {
 }
 
 /// The most bytes that a run of the CLI has resident at one time.
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and says what it had")]
 fn resident(args: &[&str]) -> u64 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
     let child = command.args(args).stdout(std::process::Stdio::null()).spawn().expect("it starts");
@@ -90,7 +93,7 @@ fn check(scratch: &Scratch, model: &str, options: &[&str], extra: &[&str]) {
     let plan = planned(scratch, &model, &shared);
     let train = ["train", &model, "--data", &data, "--steps", "3"];
     let found = resident(&[&train[..], &shared, extra].concat());
-    let most = plan * 13 / 10;
+    let most = plan * 13 / 10 + PROGRAM;
     assert!(found <= most, "{options:?} {extra:?}: {found} bytes resident, the plan has {plan}");
     // The test itself: what is resident is that of the child.
     assert!(found > plan * 3 / 4, "{options:?}: {found} of {plan} bytes");

@@ -128,6 +128,7 @@ fn training(
         mesh: mesh.to_vec(),
         microbatches,
         loss: Some(Loss::Sum),
+        fetch: vec!["*".into()],
         optimizer: Some(sgd),
         ..CompileOptions::default()
     };

@@ -12,10 +12,13 @@ use crate::parallel;
 use crate::product::{self, Hands, Layout, Number, Then, Write, multiply, room, threads_for};
 use crate::strided;
 use crate::threads::ThreadPool;
-use crate::view::{Parts, View, ViewMut};
+use crate::view::{Parts, Scratch, View, ViewMut};
 
 /// Multiplications below which a plain loop is faster than packing.
 const SMALL: usize = 1 << 10;
+
+/// Columns of a product that are computed apart from it and copied there at most: with 256 rows they take 4 MiB.
+const COLUMNS_AT_ONCE: usize = 1 << 12;
 
 /// The kernel of [`MatMul`].
 pub(crate) fn matmul(
@@ -132,11 +135,7 @@ impl Product {
         let pool = cx.pool.filter(|_| threads > 1);
         let extents = self.extents();
         if count == 1 && T::DTYPE == DType::F32 && self.is_faster_by_columns() {
-            let room = room::<T, T, T>(extents, threads);
-            let (columns, room) = cx.scratch.take_both::<T, f32>([size, room]);
-            let to = Layout { row: 1, column: self.rows };
-            self.gemm(a, b, (columns, to), Hands { pool, threads, room });
-            return self.by_rows(columns, out, pool, threads);
+            return self.by_columns((a, b), out, (pool, threads), cx.scratch);
         }
         if pool.is_none() || count < threads {
             let room = cx.scratch.take::<f32>(room::<T, T, T>(extents, threads));
@@ -156,20 +155,36 @@ impl Product {
         })
     }
 
-    /// Copies a product that is laid out by columns to one that is by rows.
-    fn by_rows<T: Number>(
+    /// Computes the product column by column, some columns at a time, and copies each part to where its rows lie.
+    fn by_columns<T: Number>(
         &self,
-        columns: &[T],
+        (a, b): (&[T], &[T]),
         out: &mut [T],
-        pool: Option<&ThreadPool>,
-        threads: usize,
+        (pool, threads): (Option<&ThreadPool>, usize),
+        scratch: &mut Scratch,
     ) -> Result<(), KernelError> {
-        let each = self.rows.div_ceil(threads);
-        let pieces = out.chunks_mut(each * self.columns).enumerate().collect();
-        parallel::run(pool, pieces, &|(piece, out)| {
-            strided::transpose_rows(columns, out, [self.columns, self.rows], piece * each);
-            Ok(())
-        })
+        // Parts of one width: a narrow one at the end would be multiplied in another way.
+        let width = self.columns.div_ceil(self.columns.div_ceil(COLUMNS_AT_ONCE));
+        let extents = [self.rows, self.inner, width];
+        let room = room::<T, T, T>(extents, threads);
+        let (columns, room) = scratch.take_both::<T, f32>([self.rows * width, room]);
+        for first in (0..self.columns).step_by(width) {
+            let part = width.min(self.columns - first);
+            let columns = &mut columns[..self.rows * part];
+            let extents = [self.rows, self.inner, part];
+            let from = (&b[first * self.b.column..], self.b);
+            let to = (&mut *columns, Layout { row: 1, column: self.rows });
+            let hands = Hands { pool, threads, room: &mut *room };
+            multiply(extents, 1.0, (a, self.a), from, to, Write::Replace, hands);
+            let each = self.rows.div_ceil(threads);
+            let pieces = out.chunks_mut(each * self.columns).enumerate().collect();
+            parallel::run(pool, pieces, &|(piece, out)| {
+                let into = (&mut out[first..], self.columns);
+                strided::transpose_part(columns, into, [part, self.rows], piece * each);
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Whether the product is faster written column by column and transposed: of a large transposed matrix on the right

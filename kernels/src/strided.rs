@@ -190,6 +190,17 @@ pub(crate) fn transpose_rows<T: Copy>(
     transpose(across, Dim { extent: rows, from: columns, to: 1 }, &from[first..], to);
 }
 
+/// The same where the transpose is some columns of a matrix, whose rows begin so many elements apart in `to`.
+pub(crate) fn transpose_part<T: Copy>(
+    from: &[T],
+    (to, stride): (&mut [T], usize),
+    [rows, columns]: [usize; 2],
+    first: usize,
+) {
+    let across = Dim { extent: to.len().div_ceil(stride), from: 1, to: stride };
+    transpose(across, Dim { extent: rows, from: columns, to: 1 }, &from[first..], to);
+}
+
 /// Copies a matrix whose rows are contiguous in the target and whose columns are contiguous in the source.
 fn transpose<T: Copy>(across: Dim, inner: Dim, from: &[T], to: &mut [T]) {
     match inner.extent {

@@ -266,6 +266,16 @@ fn matrix_products() {
     });
 }
 
+/// Few rows beside a vocabulary: computed column by column, in three parts of which the last is narrower.
+#[test]
+fn a_product_of_many_columns_is_right_in_all_parts() {
+    for rows in [9, 130] {
+        let types = [ty(DType::F32, &[rows, 70]), ty(DType::F32, &[8200, 70])];
+        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b: true });
+        Case::random(op, &types, &mut Random::new(rows as u64), &mut ordinary).check(2e-5);
+    }
+}
+
 const MOVED: [DType; 4] = [DType::F32, DType::I64, DType::I32, DType::U8];
 
 #[test]

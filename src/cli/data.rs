@@ -76,7 +76,7 @@ pub fn session_weights(plan: &Plan, mut weights: Weights) -> Result<BTreeMap<Str
             continue;
         };
         if let Some(tensor) = weights.tensors.remove(name) {
-            let bytes = tensor.bytes(name)?.to_vec();
+            let bytes = tensor.to_vec(name)?;
             tensors.insert(name.clone(), HostTensor::new(tensor.dtype, tensor.shape, bytes)?);
         }
     }

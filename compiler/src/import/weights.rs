@@ -109,6 +109,17 @@ impl WeightTensor {
     pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
         match &self.data {
             WeightData::Bytes(bytes) => Ok(bytes.clone()),
+            WeightData::File { .. } => Ok(self.to_vec(name)?.into()),
+        }
+    }
+
+    /// A copy of the bytes, of those in a file the only one in memory. `name` is for the error.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn to_vec(&self, name: &str) -> Result<Vec<u8>, WeightsError> {
+        match &self.data {
+            WeightData::Bytes(bytes) => Ok(bytes.to_vec()),
             WeightData::File { path, offset, folder } => {
                 let bytes = read_part(path, folder.as_deref(), *offset, self.ty().bytes());
                 bytes.map_err(|error| WeightsError::File {
@@ -134,7 +145,7 @@ fn read_part(
     folder: Option<&Path>,
     offset: u64,
     length: usize,
-) -> std::io::Result<Arc<[u8]>> {
+) -> std::io::Result<Vec<u8>> {
     let mut file = match folder {
         Some(folder) => file::open(&file::inside(folder, path)?)?,
         None => file::open(path)?,
@@ -148,7 +159,7 @@ fn read_part(
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = file::zeros(length, 0)?;
     file.read_exact(&mut bytes)?;
-    Ok(bytes.into())
+    Ok(bytes)
 }
 
 fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {

@@ -123,7 +123,8 @@ pub fn save_each<E: Display>(
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         for name in names {
-            let mut written = Err(std::io::Error::other(format!("`{name}` has other bytes")));
+            let mut written =
+                Err(std::io::Error::other(format!("`{name}` has not the bytes of its type")));
             let fits = |found: &[u8]| found.len() == types[name].bytes();
             bytes(name, &mut |found| {
                 if fits(found) {
