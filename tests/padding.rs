@@ -64,6 +64,14 @@ impl Folder {
         serde_json::from_slice(&std::fs::read(plan).expect("a plan")).expect("JSON")
     }
 
+    /// A graph on the way to its plan, as text.
+    fn emit(&self, model: &str, extra: &[&str]) -> String {
+        let (model, cluster) = (self.path(model), self.path("cpu.toml"));
+        let own = ["compile", &model, "--batch", "4", "--cluster", &cluster];
+        let training = ["--loss", "cross_entropy", "--optimizer", "adamw", "--precision", "bf16"];
+        succeeds([&own[..], &training, extra].concat())
+    }
+
     fn arguments(&self, model: &str, cluster: &str, extra: &[&str]) -> Vec<String> {
         let paths = [model, "data", cluster, "losses"].map(|name| self.path(name));
         let [model, data, cluster, metrics] = &paths;
@@ -159,12 +167,17 @@ fn a_plan_pads_where_machines_multiply_odd_rows_slowly() {
         let explained = succeeds(["explain", &plan, "logits.padded"]);
         assert!(explained.starts_with("`logits.padded` is "), "{explained}");
     }
-    let emitted = folder.path("cpu.toml");
-    let model = folder.path("tied.gir");
-    let emit = ["compile", &model, "--batch", "4", "--cluster", &emitted, "--precision", "bf16"];
-    let training = ["--loss", "cross_entropy", "--optimizer", "adamw", "--emit", "after:padding"];
-    let text = succeeds([&emit[..], &training].concat());
+    let text = folder.emit("tied.gir", &["--emit", "after:padding"]);
     assert!(text.contains("wte.weight.padded") && text.contains("classes=1013"), "{text}");
+}
+
+/// What microbatches add to the gradient of a padded weight is summed in f32, and cut to the real classes once.
+#[test]
+fn microbatches_are_summed_before_padding_is_cut_off() {
+    let text = Folder::new().emit("apart.gir", &["--microbatches", "2", "--emit", "after:rates"]);
+    let sums: Vec<&str> = text.lines().filter(|line| line.contains(" = accumulate ")).collect();
+    assert!(sums.iter().any(|line| line.ends_with(": f32[16, 1024]")), "{text}");
+    assert!(sums.iter().all(|line| !line.contains("bf16")), "{text}");
 }
 
 /// Logits are sums of the same order, so they are the same numbers; what is summed over classes may be summed in another.
