@@ -18,6 +18,7 @@ mod mark;
 mod memory;
 mod moves;
 mod nccl;
+mod nvtx;
 mod product;
 mod stream;
 
@@ -45,6 +46,7 @@ pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
+pub(crate) use nvtx::Ranges;
 pub(crate) use stream::{Event, Stopwatch, Stream};
 
 /// The cards of this machine, by their numbers.
@@ -153,17 +155,12 @@ impl Cuda {
     /// A kernel, to be launched as it says.
     fn load(&self, kernel: &Kernel) -> Result<Loaded, Unprepared> {
         let Kernel { grid, block, shared, .. } = *kernel;
-        let function = self.function(&kernel.source, kernel.entry, shared)?;
+        let function = self.function(&kernel.source, &kernel.entry, shared)?;
         Ok(Loaded { function, grid, block, shared })
     }
 
     /// A kernel, compiled and loaded once.
-    fn function(
-        &self,
-        source: &str,
-        entry: &'static str,
-        shared: u32,
-    ) -> Result<Function, Unprepared> {
+    fn function(&self, source: &str, entry: &str, shared: u32) -> Result<Function, Unprepared> {
         let context = &self.shared.context;
         context.function((source, entry), || {
             let binary =
