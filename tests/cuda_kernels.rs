@@ -219,7 +219,7 @@ fn trainings() -> [Training; 3] {
 }
 
 /// By actor and kernel what the kernels of a plan touch.
-fn touched(plan: &Plan) -> BTreeMap<(String, &'static str), Sectors> {
+fn touched(plan: &Plan) -> BTreeMap<(String, String), Sectors> {
     let mut all = BTreeMap::new();
     for found in actors(plan) {
         let of_call = sectors(&found.call, &found.operands, &found.results, &OPTIONS);
@@ -258,7 +258,7 @@ fn no_kernel_of_real_trainings_spills() {
                 spills.extend(spilling.map(|(architecture, needs)| {
                     format!("{name}: {} for {architecture}: {} bytes", found.what, needs.spills)
                 }));
-                let sectors = touched.get(&(found.what.clone(), kernel.entry));
+                let sectors = touched.get(&(found.what.clone(), kernel.entry.clone()));
                 table += &row(&found, kernel, &needs, sectors);
             }
         }

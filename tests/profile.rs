@@ -6,6 +6,7 @@
 mod machine;
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -166,7 +167,7 @@ fn inference_is_measured_after_its_outputs_are_there() {
     let values = vec![0.5; shape.iter().product()];
     let tensor = graphc_runtime::HostTensor::from_f32(shape, &values).expect("a tensor");
     let name = input["name"].as_str().expect("a name").to_owned();
-    let tensors = std::collections::BTreeMap::from([(name, tensor)]);
+    let tensors = BTreeMap::from([(name, tensor)]);
     graphc_runtime::data::save_safetensors(Path::new(&data), &tensors).expect("written");
     let (outputs, measured) = (file("y.safetensors"), file("measured.json"));
     let run = ["run", &plan, "--inputs", &data, "--outputs", &outputs, "--profile", &measured];
@@ -188,4 +189,52 @@ fn too_few_steps_are_refused() {
     let error = fails([&train[..], &rest, &["--profile", text(&measured)]].concat());
     assert!(error.contains("9 steps at least, and 8 are made"), "{error}");
     assert!(!measured.exists());
+}
+
+/// Kernels' names say the op, and a profiler's ranges the actor; without a profiler there are no ranges.
+#[test]
+fn a_profiler_sees_ops_and_actors_by_name() {
+    let Some(machine) = Machine::new() else { return };
+    let case = Case::new("gpt", &["--mesh", "1"]);
+    let (ranges, account) = (case.file("ranges"), case.file("account"));
+    let train = |attached: bool| {
+        let none: [&str; 0] = [];
+        let mut command = machine.command(none);
+        command.env("GPU_DOUBLE_RANGES", &ranges).env("GPU_DOUBLE_ACCOUNT", &account);
+        command.env("GRAPHC_REPLAY", "0");
+        if attached {
+            let library = gpu_double::library().expect("the double");
+            command.env("NVTX_INJECTION64_PATH", library);
+        }
+        case.train(command, "cuda", false)
+    };
+    let right = train(false);
+    assert!(!ranges.exists(), "nobody looks on");
+    let kernels = std::fs::read_to_string(&account).expect("an account");
+    let kernels: BTreeSet<&str> = kernels.lines().filter_map(|l| l.split(' ').next()).collect();
+    for kernel in
+        ["chain_add_gelu", "updates_adam", "softmax_grad", "gather_embedding", "join_reduce_sum"]
+    {
+        assert!(kernels.iter().any(|name| name.starts_with(kernel)), "{kernel} in {kernels:?}");
+    }
+    for name in &kernels {
+        assert!(name.len() < 64 && !["chain", "update", "walk"].contains(name), "{name}");
+    }
+    assert!(train(true) == right, "other losses where a profiler looks on");
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for line in std::fs::read_to_string(&ranges).expect("ranges").lines() {
+        let name = line.strip_prefix("0 ").unwrap_or_else(|| panic!("{line} is in another range"));
+        *found.entry(name.to_owned()).or_default() += 1;
+    }
+    let plan = case.read("plan.json");
+    let names: BTreeSet<&str> = list(&plan["programs"][0]["actors"])
+        .iter()
+        .map(|actor| actor["name"].as_str().expect("a name"))
+        .collect();
+    let steps: usize = STEPS.parse().expect("a number");
+    for (range, times) in &found {
+        let name = range.split(" and ").next().unwrap_or_default();
+        assert!(names.contains(name) && times % steps == 0, "{range}: {times}");
+    }
+    assert!(found.keys().any(|range| range.starts_with("adam_update ") && range.contains(" more")));
 }

@@ -47,9 +47,9 @@ fn tried() -> Vec<(&'static str, Kernel)> {
     if std::env::var_os("GRAPHC_DOUBLE_ALL").is_some() {
         return all.into_values().collect();
     }
-    let mut longest: BTreeMap<(&str, &str), Kernel> = BTreeMap::new();
+    let mut longest: BTreeMap<(&str, String), Kernel> = BTreeMap::new();
     for (op, kernel) in all.into_values() {
-        let known = longest.entry((op, kernel.entry)).or_insert_with(|| kernel.clone());
+        let known = longest.entry((op, kernel.entry.clone())).or_insert_with(|| kernel.clone());
         if kernel.source.len() > known.source.len() {
             *known = kernel;
         }

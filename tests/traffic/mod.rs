@@ -19,14 +19,14 @@ pub fn sectors(
     operands: &[Shard],
     results: &[Shard],
     options: &[&str],
-) -> BTreeMap<&'static str, Sectors> {
+) -> BTreeMap<String, Sectors> {
     let mut memory = Memory::of(call, operands, results);
-    let mut found: BTreeMap<&'static str, Sectors> = BTreeMap::new();
+    let mut found: BTreeMap<String, Sectors> = BTreeMap::new();
     for launch in &call.launches {
         match launch {
             Launch::Kernel(kernel) => {
                 let touched = memory.launch(kernel, options);
-                let sum = found.entry(kernel.entry).or_default();
+                let sum = found.entry(kernel.entry.clone()).or_default();
                 for (sum, one) in sum.iter_mut().zip(touched) {
                     sum.sectors += one.sectors;
                     sum.least += one.least;
@@ -101,7 +101,7 @@ impl Memory {
         };
         let arguments: Vec<Argument> = kernel.arguments.iter().map(argument).collect();
         let (size, shared) = ((kernel.grid, kernel.block), kernel.shared as usize);
-        let done = self.card.launch(&module, kernel.entry, size, shared, &arguments);
+        let done = self.card.launch(&module, &kernel.entry, size, shared, &arguments);
         let stats = done.unwrap_or_else(|refusal| panic!("{}: {refusal}", kernel.entry));
         [stats.loads, stats.stores]
     }

@@ -54,8 +54,8 @@ pub enum Launch {
 pub struct Kernel {
     /// CUDA C++, complete.
     pub source: String,
-    /// The function's name, which is not mangled.
-    pub entry: &'static str,
+    /// The function's name, which is not mangled: it says the op that the kernel is for.
+    pub entry: String,
     /// Blocks.
     pub grid: [u32; 3],
     /// Threads of a block.

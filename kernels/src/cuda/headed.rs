@@ -6,6 +6,7 @@ use graphc_ir::types::TensorType;
 
 use super::call::{Argument, Call, Kernel, Launch, Place, Slot};
 use super::convolution::{aligned, convolution};
+use super::names::{named, named_chain};
 use super::{Shard, elementwise};
 use crate::epilogue::without;
 use crate::error::KernelError;
@@ -24,7 +25,8 @@ pub(super) fn headed(
     let indices = indices.ok_or_else(|| misfit("reads another step"))?;
     let own = chosen(operands, &indices).ok_or_else(|| misfit("has no operand"))?;
     let made = made(fused, &own, at, results).ok_or_else(|| misfit("no result has its shape"))?;
-    let mut first = convolution(&head.op, &own, std::slice::from_ref(&made))?;
+    let first = convolution(&head.op, &own, std::slice::from_ref(&made))?;
+    let mut first = named(first, &head.op, &own);
     let bytes = aligned(made.elements() * made.dtype().size());
     let place = match fused.outputs.iter().position(|&output| output == at) {
         Some(output) => Place::Slot(Slot::Result(output)),
@@ -39,7 +41,8 @@ pub(super) fn headed(
     let mut types = vec![made];
     types.extend(chosen(operands, &others).ok_or_else(|| misfit("has no operand"))?);
     let of_results = chosen(results, &written).ok_or_else(|| misfit("has no result"))?;
-    let mut second = elementwise::chain(&rest, &types, &of_results)?;
+    let second = elementwise::chain(&rest, &types, &of_results)?;
+    let mut second = named_chain(second, &rest);
     let given: Vec<Place> = std::iter::once(place).chain(others.iter().map(of)).collect();
     let written: Vec<Place> =
         written.iter().map(|&index| Place::Slot(Slot::Result(index))).collect();

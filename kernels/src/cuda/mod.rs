@@ -23,6 +23,7 @@ mod headed;
 mod indices;
 mod loss;
 mod movement;
+mod names;
 mod normalize;
 mod pool;
 mod product;
@@ -158,7 +159,8 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         // What the user feeds is computed by nobody, and batch normalization by its parts.
         Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => None,
     };
-    call.ok_or_else(|| no_kernel(op.name(), operands, results))
+    let call = call.ok_or_else(|| no_kernel(op.name(), operands, results))?;
+    Ok(names::named(call, op, operands))
 }
 
 /// What a chain of elementwise ops is, or of a convolution and elementwise ops.
@@ -172,7 +174,10 @@ pub fn prepare_fused(
 ) -> Result<Call, KernelError> {
     match headed::headed(fused, operands, results)? {
         Some(call) => Ok(call),
-        None => elementwise::chain(fused, operands, results),
+        None => {
+            let call = elementwise::chain(fused, operands, results)?;
+            Ok(names::named_chain(call, fused))
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl Launch {
     ) -> Self {
         let grid = [blocks as u32, 1, 1];
         let block = [threads as u32, 1, 1];
-        let source = source.text();
+        let (source, entry) = (source.text(), entry.to_owned());
         Self::Kernel(Kernel { source, entry, grid, block, shared: 0, arguments })
     }
 }

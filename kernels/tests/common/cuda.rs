@@ -241,7 +241,7 @@ impl Bench {
         let arguments: Vec<Argument> = kernel.arguments.iter().map(argument).collect();
         let (module, size) = (&self.modules[&kernel.source], (kernel.grid, kernel.block));
         let shared = kernel.shared as usize;
-        self.card.launch(module, kernel.entry, size, shared, &arguments).map(drop)
+        self.card.launch(module, &kernel.entry, size, shared, &arguments).map(drop)
     }
 
     /// Products of matrices, by plain loops.

@@ -27,7 +27,7 @@ use crate::error::RuntimeError;
 use crate::memory::Offered;
 
 pub(crate) use call::{Call, Pair, Unprepared, With};
-pub(crate) use cuda::{Ended, Registers, communicates_directly};
+pub(crate) use cuda::{Ended, Ranges, Registers, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
@@ -174,6 +174,14 @@ impl Device {
         match self {
             Self::Cpu(_) => cpu::Launch::prepare_pair(pair).map(Launch::Cpu),
             Self::Cuda(cuda) => cuda::Launch::prepare_pair(cuda, actor, pair).map(Launch::Cuda),
+        }
+    }
+
+    /// What tells a profiler of the device who launches, by the actors' numbers.
+    pub(crate) fn ranges(&self, names: impl FnOnce() -> Vec<Option<String>>) -> Ranges {
+        match self {
+            Self::Cpu(_) => Ranges::default(),
+            Self::Cuda(_) => Ranges::of(names),
         }
     }
 

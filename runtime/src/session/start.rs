@@ -25,7 +25,7 @@ use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{
     self, Apart, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share,
-    Worker, beside,
+    Work, Worker, beside,
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
@@ -249,6 +249,7 @@ impl Rank {
                 microbatches: plan.microbatches as u64,
                 beside: beside(&actors, &order, &lanes),
                 edges: worker::edges(&actors, &order),
+                ranges: self.device.ranges(|| ranges(program, &actors)),
                 report: Report::of(&actors),
                 apart: Apart::default(),
                 actors,
@@ -300,4 +301,18 @@ fn joins(program: &Program) -> Vec<usize> {
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
+}
+
+/// What a profiler reads where actors launch: their names, and how many others the same launch does.
+fn ranges(program: &Program, actors: &[Option<Work>]) -> Vec<Option<String>> {
+    let joined = Report::of(actors).joined;
+    let name = |(index, actor): (usize, &Actor)| {
+        let others = joined.iter().filter(|launched| **launched == Some(index as u32)).count();
+        match (joined[index], others) {
+            (Some(_), _) => None,
+            (None, 0) => Some(actor.name.clone()),
+            (None, others) => Some(format!("{} and {others} more", actor.name)),
+        }
+    };
+    program.actors.iter().enumerate().map(name).collect()
 }

@@ -15,7 +15,7 @@ use super::lanes::Lanes;
 use super::replay::Replay;
 use super::report::Report;
 use super::step::StepState;
-use crate::device::{Event, Memory, Recording, Stream, Turn};
+use crate::device::{Event, Memory, Ranges, Recording, Stream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::explore::{exploring, point};
 use crate::job::{Activity, enter};
@@ -53,6 +53,8 @@ pub(crate) struct Worker {
     /// Those that have peers to join before the first step, in order.
     pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
+    /// What tells a profiler which actor launches.
+    pub(crate) ranges: Ranges,
     pub(crate) registers: Vec<String>,
     /// The actions that feed or fetch.
     pub(crate) edges: Vec<usize>,
@@ -235,6 +237,7 @@ impl Worker {
         let lane = self.lanes.of(index);
         let (actor, turn) = (self.order[index].0, self.turn(index, step));
         let Some(work) = &mut self.actors[actor as usize] else { return Ok(Duration::ZERO) };
+        let _range = self.ranges.begin(actor);
         let waited = work.run(&mut self.streams[lane], &self.memory, turn, step)?;
         if self.lanes.is_awaited(index) {
             self.events[index] = self.streams[lane].record_at(index);

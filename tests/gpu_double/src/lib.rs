@@ -20,6 +20,7 @@ mod machine;
 mod memory;
 pub mod nccl;
 pub mod nvrtc;
+mod nvtx;
 mod ptx;
 mod settings;
 pub mod work;

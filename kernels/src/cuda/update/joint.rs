@@ -7,6 +7,7 @@ use graphc_ir::op::Op;
 
 use super::super::Shard;
 use super::super::call::{Argument, Call, Entry, Launch, Slot};
+use super::super::names::named;
 use super::super::scaling;
 use super::several::Several;
 use super::{
@@ -28,16 +29,17 @@ pub fn joins(op: &Op) -> Option<usize> {
 /// results. All have operands of the same element types, and the same scalars. `None` where [`joins`] says so.
 pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let first = members.first()?;
-    match op {
-        Op::SquareSum(_) | Op::NonFinite(_) => scaling::folds(op, members),
-        Op::Blend(op) => Some(blend::blends(op, members)),
-        Op::LambUpdate(op) => Some(steps::steps(op, members)),
+    let call = match op {
+        Op::SquareSum(_) | Op::NonFinite(_) => scaling::folds(op, members)?,
+        Op::Blend(op) => blend::blends(op, members),
+        Op::LambUpdate(op) => steps::steps(op, members),
         _ => {
             let rule = rule(op, first.len())?;
             let joint = Joint { first: Update::new(first, &rule), members };
-            Some(joint.call(rule))
+            joint.call(rule)
         }
-    }
+    };
+    Some(named(call, op, first))
 }
 
 fn rule(op: &Op, operands: usize) -> Option<Rule> {

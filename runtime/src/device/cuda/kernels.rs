@@ -19,7 +19,7 @@ use crate::error::RuntimeError;
 #[derive(Debug)]
 pub(super) struct Wanted {
     source: String,
-    entry: &'static str,
+    entry: String,
     /// Bytes of shared memory besides what the source declares.
     shared: u32,
     place: FunctionPlace,
@@ -42,11 +42,11 @@ impl Cuda {
     /// A kernel, to be launched as it says once [`load_kernels`] has loaded it.
     pub(super) fn load(&self, kernel: &Kernel) -> Loaded {
         static NONE: OnceLock<Function> = OnceLock::new();
-        let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
+        let Kernel { ref source, ref entry, grid, block, shared, .. } = *kernel;
         let place = self.shared.context.as_ref().map_or(&NONE, |of| of.place(source, entry));
         if place.get().is_none() {
             let mut wanted = self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            wanted.push(Wanted { source: source.clone(), entry, shared, place });
+            wanted.push(Wanted { source: source.clone(), entry: entry.clone(), shared, place });
         }
         Loaded { function: place, grid, block, shared }
     }
@@ -77,9 +77,9 @@ impl Shared {
     /// # Errors
     /// Why it cannot be compiled or loaded.
     pub(super) fn load_at_once(&self, kernel: &Kernel) -> Result<Loaded, String> {
-        let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
+        let Kernel { ref source, ref entry, grid, block, shared, .. } = *kernel;
         let place = self.context()?.place(source, entry);
-        let wanted = Wanted { source: source.clone(), entry, shared, place };
+        let wanted = Wanted { source: source.clone(), entry: entry.clone(), shared, place };
         let binary = compile::find_binary(source, self.arch).map_err(|error| error.to_string())?;
         self.load_wanted(&wanted, &binary)?;
         Ok(Loaded { function: place, grid, block, shared })
@@ -104,7 +104,7 @@ impl Shared {
 
 impl Wanted {
     fn load(&self, context: &Context, binary: &Binary) -> Result<Function, String> {
-        let function = Function::load(context, &binary.bytes, self.entry);
+        let function = Function::load(context, &binary.bytes, &self.entry);
         let function = function.and_then(|function| match self.shared {
             0 => Ok(function),
             bytes => function.allow_shared(bytes).map(|()| function),

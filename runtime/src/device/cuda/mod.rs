@@ -23,6 +23,7 @@ mod mark;
 mod memory;
 mod moves;
 mod nccl;
+mod nvtx;
 mod product;
 mod stream;
 mod trial;
@@ -56,6 +57,7 @@ pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
+pub(crate) use nvtx::Ranges;
 pub(crate) use stream::{Event, Stopwatch, Stream};
 pub use workbench::{Content, Workbench, WorkbenchError};
 

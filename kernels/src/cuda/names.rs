@@ -1,0 +1,142 @@
+//! Names of kernels as profilers list them: what the kernel does, then the op that it is for, e.g. `chain_mul_add_gelu`,
+//! `attention_causal_d64`, `update_adam`, `join_reduce_sum`.
+//!
+//! Layers are in no name, because layers that are alike share one compiled kernel. Sources call their kernels by short names, which macros in
+//! front of a source make the long ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::op::Op;
+use graphc_ir::plan::FusedOp;
+
+use super::Shard;
+use super::call::{Call, Kernel, Launch};
+
+/// Characters of a name at most.
+const LONGEST: usize = 63;
+
+/// Names a call's kernels for an op.
+pub(super) fn named(call: Call, op: &Op, operands: &[Shard]) -> Call {
+    let width = operands.first().and_then(|operand| operand.shape().last().copied());
+    renamed(call, &words(op, width))
+}
+
+/// Names a call's kernels for a chain of ops.
+pub(super) fn named_chain(call: Call, fused: &FusedOp) -> Call {
+    let mut all: Vec<String> = fused.steps.iter().flat_map(|step| words(&step.op, None)).collect();
+    all.dedup();
+    renamed(call, &all)
+}
+
+/// An op's name; of elementwise ops and sums their function, of attention its mask and the width of a head.
+fn words(op: &Op, width: Option<usize>) -> Vec<String> {
+    let attention = |causal: bool| {
+        let of_width = width.map(|width| format!("d{width}"));
+        causal.then(|| "causal".to_owned()).into_iter().chain(of_width)
+    };
+    let name = || op.name().split('_').map(str::to_owned);
+    match op {
+        Op::Unary(unary) => vec![function(&unary.function)],
+        Op::Binary(binary) => vec![function(&binary.function)],
+        Op::Reduce(reduce) => name().chain([function(&reduce.function)]).collect(),
+        Op::Attention(op) => name().chain(attention(op.causal)).collect(),
+        Op::AttentionGrad(op) => name().chain(attention(op.causal)).collect(),
+        _ => name().collect(),
+    }
+}
+
+/// A function's name without its numbers: `GeluTanh` as `gelu_tanh`, `PowScalar(2.0)` as `pow_scalar`.
+fn function(function: &dyn std::fmt::Debug) -> String {
+    let mut text = String::new();
+    for letter in format!("{function:?}").chars().take_while(char::is_ascii_alphanumeric) {
+        if letter.is_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.extend(letter.to_lowercase());
+    }
+    text
+}
+
+/// A kernel's short name and behind it those words that it has not: as many as there is room for.
+fn name(short: &str, words: &[String]) -> String {
+    let said: BTreeSet<&str> = short.split('_').collect();
+    let new = |word: &&String| {
+        !said.iter().any(|&said| said == word.as_str() || said.strip_suffix('s') == Some(word))
+    };
+    let words: Vec<&String> = words.iter().filter(new).collect();
+    let mut name = short.to_owned();
+    for (at, word) in words.iter().enumerate() {
+        let more = format!("_and_{}_more", words.len() - at);
+        let is_last = at + 1 == words.len();
+        let room = LONGEST - if is_last { 0 } else { more.len() };
+        if name.len() + 1 + word.len() > room {
+            return name + &more;
+        }
+        name = format!("{name}_{word}");
+    }
+    name
+}
+
+/// Gives the kernels of a call their names. Those of one source stay in one source, which is compiled once.
+fn renamed(mut call: Call, words: &[String]) -> Call {
+    let mut macros: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for Kernel { source, entry, .. } in call.launches.iter().filter_map(kernel) {
+        let of_source = macros.entry(source.clone()).or_default();
+        of_source.insert(format!("#define {entry} {}\n", name(entry, words)));
+    }
+    for launch in &mut call.launches {
+        if let Launch::Kernel(kernel) = launch {
+            let of_source = macros[&kernel.source].iter().map(String::as_str);
+            kernel.source = of_source.chain([kernel.source.as_str()]).collect();
+            kernel.entry = name(&kernel.entry, words);
+        }
+    }
+    call
+}
+
+fn kernel(launch: &Launch) -> Option<&Kernel> {
+    match launch {
+        Launch::Kernel(kernel) => Some(kernel),
+        Launch::Product(_) | Launch::Clear { .. } | Launch::Copy { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::ops::{Attention, AttentionGrad, UnaryFunction};
+
+    use super::*;
+
+    #[test]
+    fn functions_are_named_without_their_numbers() {
+        assert_eq!(function(&UnaryFunction::GeluTanh), "gelu_tanh");
+        assert_eq!(function(&UnaryFunction::PowScalar(2.0.into())), "pow_scalar");
+    }
+
+    #[test]
+    fn attention_says_its_mask_and_width() {
+        let attention = Op::Attention(Attention { causal: true, scale: 0.125.into() });
+        assert_eq!(name("attention", &words(&attention, Some(64))), "attention_causal_d64");
+        let gradient = Op::AttentionGrad(AttentionGrad { causal: false, scale: 0.125.into() });
+        assert_eq!(name("of_keys", &words(&gradient, Some(64))), "of_keys_attention_grad_d64");
+    }
+
+    #[test]
+    fn a_name_says_the_op_once_and_is_bounded() {
+        let of = |short: &str, words: &[&str]| {
+            name(short, &words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of("chain", &["mul", "add", "gelu_tanh"]), "chain_mul_add_gelu_tanh");
+        assert_eq!(of("update", &["adam", "update"]), "update_adam");
+        assert_eq!(of("updates", &["adam", "update"]), "updates_adam");
+        assert_eq!(of("attention", &["attention", "causal", "d64"]), "attention_causal_d64");
+        assert_eq!(of("normalize_grad", &["normalize", "grad"]), "normalize_grad");
+        let long = of("chain", &["reciprocal"; 20]);
+        assert_eq!(long, "chain_reciprocal_reciprocal_reciprocal_reciprocal_and_16_more");
+        for words in 0..40 {
+            let long = of("convolution_tiles", &vec!["multiply"; words]);
+            assert!(long.len() <= LONGEST, "{long}");
+            assert!(long.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{long}");
+        }
+    }
+}
