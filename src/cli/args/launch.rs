@@ -1,0 +1,48 @@
+//! What may be said to `launch`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::positive;
+
+/// `graphc launch`
+#[derive(Args)]
+pub struct LaunchArgs {
+    /// One machine, a free port, a fresh secret: nothing else needs to be said
+    #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "master_addr", "master_port"])]
+    pub standalone: bool,
+    /// Machines of the job
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub nnodes: usize,
+    /// Which of them this is, from 0
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    pub node_rank: usize,
+    /// Ranks on each machine; default 1, or under Slurm and mpirun the one rank that their environment names
+    #[arg(long, value_name = "P", value_parser = positive)]
+    pub nproc_per_node: Option<usize>,
+    /// Name or address of the machine of rank 0
+    #[arg(long, value_name = "A")]
+    pub master_addr: Option<String>,
+    /// A free port of that machine
+    #[arg(long, value_name = "PORT", default_value_t = 29500, value_parser = clap::value_parser!(u16).range(1..))]
+    pub master_port: u16,
+    /// How often all processes are started again where one fails
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub max_restarts: u32,
+    /// Seconds that processes have to end: after a peer has failed, after an interrupt, after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    pub grace: f64,
+    /// Write the output of rank N to DIR/rank-N/stdout.log and stderr.log
+    #[arg(long, value_name = "DIR")]
+    pub logdir: Option<PathBuf>,
+    /// Write output to the logs alone
+    #[arg(long, requires = "logdir", conflicts_with = "tee")]
+    pub redirect: bool,
+    /// Write output to the logs and here, each line with its rank
+    #[arg(long, requires = "logdir")]
+    pub tee: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
