@@ -240,8 +240,8 @@ pub fn work(case: &Case) -> f64 {
     let flops = rule.map_or(0.0, |rule| case.op.operation().flops(&rule));
     let regions = case.operands.iter().map(|operand| &operand.0).chain(&case.results);
     let elements: usize = regions.map(|region| region.rect.elements()).sum();
-    // An evaluation asks for the place of every element.
-    flops.max(8.0 * elements as f64)
+    // An evaluation asks for the place of every element, and of those of products at every operation.
+    (20.0 * flops).max(8.0 * elements as f64)
 }
 
 /// What a case is: `softmax of f32 [5, 37]`, of a shard `of f32 [3, 37] of [5, 37]`.
