@@ -356,8 +356,8 @@ pub fn other_ways(call: &Call) -> Vec<Call> {
         }
         other => vec![other.clone()],
     };
-    let ways: [&dyn Fn(&Launch) -> Vec<Launch>; 2] = [&own, &ended];
-    let other = |way: &dyn Fn(&Launch) -> Vec<Launch>| Call {
+    let ways: [fn(&Launch) -> Vec<Launch>; 2] = [own, ended];
+    let other = |way: fn(&Launch) -> Vec<Launch>| Call {
         launches: call.launches.iter().flat_map(way).collect(),
         ..call.clone()
     };

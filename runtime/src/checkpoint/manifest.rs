@@ -302,6 +302,7 @@ mod tests {
         Part {
             variables: [("w".to_owned(), record)].into(),
             files: [("rank-00000.safetensors".to_owned(), file)].into(),
+            not_finite: BTreeSet::new(),
         }
     }
 
