@@ -25,6 +25,7 @@
 
 pub mod calibrate;
 mod data_parallel;
+mod kinds;
 pub mod profile;
 pub mod report;
 

@@ -15,6 +15,8 @@ use graphc_ir::plan::{
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
+pub use crate::kinds::kind_name;
+
 mod alternatives;
 mod contents;
 mod difference;
@@ -215,19 +217,6 @@ fn boxing_lines(plan: &Plan) -> String {
         .collect();
     let parts = if parts.is_empty() { "none".into() } else { parts.join(", ") };
     format!("boxing per step: {parts}\n")
-}
-
-/// The name of a kind in the plan's JSON.
-pub fn kind_name(kind: BoxingKind) -> &'static str {
-    match kind {
-        BoxingKind::AllReduce => "all_reduce",
-        BoxingKind::ReduceScatter => "reduce_scatter",
-        BoxingKind::AllGather => "all_gather",
-        BoxingKind::AllToAll => "all_to_all",
-        BoxingKind::Slice => "slice",
-        BoxingKind::Mask => "mask",
-        BoxingKind::SendRecv => "send_recv",
-    }
 }
 
 /// All tensors of the logical graph with their layouts.

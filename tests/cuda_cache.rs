@@ -292,7 +292,8 @@ fn what_is_no_kernel_is_compiled_again() {
     assert_eq!(machine.train(&kept), "");
     let good: Vec<(PathBuf, Vec<u8>)> =
         entries(&kept).into_iter().map(|path| (path.clone(), content(&path))).collect();
-    let junk: [(&str, &str, &dyn Fn(&Path)); 5] = [
+    type Plant<'a> = &'a dyn Fn(&Path);
+    let junk: [(&str, &str, Plant<'_>); 5] = [
         ("under its own digest", "compiled again", &|path| {
             std::fs::write(path, holding(path, b"junk")).expect("writable");
         }),

@@ -1,7 +1,6 @@
 //! A vocabulary whose rows begin at odd addresses: padded in memory where machines multiply odd rows slowly, and nowhere else to be seen.
 
 #[path = "support/machine.rs"]
-#[allow(dead_code)] // other tests use the rest
 mod machine;
 mod support;
 

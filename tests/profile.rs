@@ -1,7 +1,6 @@
 //! `--profile`: seconds of each actor, measured while a plan runs, on the processor and on cards (the double of them), which `simulate`,
 //! `report` and `calibrate` read.
 
-#[allow(dead_code, reason = "shared by several tests")]
 #[path = "support/machine.rs"]
 mod machine;
 mod support;

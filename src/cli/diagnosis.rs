@@ -18,10 +18,9 @@ use super::compile::plan_weights;
 use super::data::{known_weights, session_weights};
 use super::feeding::Training;
 use super::output::say;
-use super::progress::Diverged;
+use super::progress::{Diverged, numbers};
 use super::ranks::Ranks;
 use super::start;
-use super::train::numbers;
 
 /// The most steps that are made again.
 const MOST_STEPS: u64 = 1000;

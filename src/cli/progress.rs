@@ -8,7 +8,7 @@ use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
 use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
 use graphc_runtime::data::MetricsWriter;
-use graphc_runtime::{HostTensor, StepHandle};
+use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -284,6 +284,12 @@ impl Pace {
         self.bar.set_message(format!("loss {loss:.4}{pace}{skipped}"));
         self.bar.inc(1);
     }
+}
+
+/// The outputs of a session that are one number, as losses and metrics are.
+pub fn numbers(session: &Session) -> Vec<String> {
+    let numbers = session.outputs().iter().filter(|(_, ty)| ty.elements() == 1);
+    numbers.map(|(name, _)| name.clone()).collect()
 }
 
 fn most_skips(args: &TrainArgs) -> Option<u64> {

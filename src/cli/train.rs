@@ -24,7 +24,7 @@ use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print, say};
 use super::profiling::{Profiling, device_kind};
-use super::progress::{Diverged, Finished, REMEDIES, UnderWay};
+use super::progress::{Diverged, Finished, REMEDIES, UnderWay, numbers};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
@@ -168,12 +168,6 @@ impl Fetched {
         let at_last = if wanted { all() } else { numbers.clone() };
         Self { numbers, at_last }
     }
-}
-
-/// The outputs of a session that are one number, as losses and metrics are.
-pub fn numbers(session: &Session) -> Vec<String> {
-    let numbers = session.outputs().iter().filter(|(_, ty)| ty.elements() == 1);
-    numbers.map(|(name, _)| name.clone()).collect()
 }
 
 impl Way<'_> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
 use crate::calibrate::{memory, memory_of_cards};
-use crate::report::kind_name;
+use crate::kinds::kind_name;
 
 /// Steps that warm up: in the first kernels are loaded and memory is touched, in the second launches are recorded.
 const WARM_UP: u64 = 3;

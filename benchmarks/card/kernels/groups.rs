@@ -83,7 +83,8 @@ pub fn all() -> Vec<Group> {
 
 /// Groups of small trials.
 pub fn few() -> Vec<Group> {
-    let rooms: [(&str, fn() -> Vec<Example>); 12] = [
+    type Make = fn() -> Vec<Example>;
+    let rooms: [(&str, Make); 12] = [
         ("attention", cases::attention::examples),
         ("convolutions and pools", cases::images::examples),
         ("recurrences", cases::recurrences::examples),

@@ -7,7 +7,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::plan::CompileOptions;
 
 use super::LOSS;
-use super::pins::fits;
+use super::pattern::fits;
 use crate::passes::error::PassError;
 
 /// The graph with the outputs that are asked for; `own` are those that its author named, the others the compiler has made.

@@ -6,7 +6,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, ParameterGroup};
 use graphc_ir::text::nearest;
 
-use super::pins::fits;
+use super::pattern::fits;
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
 

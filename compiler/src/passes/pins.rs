@@ -6,6 +6,7 @@ use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest;
 
+use super::pattern::fits;
 use crate::passes::autodiff::GRADIENT;
 use crate::passes::error::PassError;
 
@@ -23,27 +24,6 @@ pub fn means(pattern: &str, name: &str) -> bool {
     let made = [GRADIENT];
     fits(pattern, name)
         && made.iter().all(|made| !name.starts_with(made) || pattern.starts_with(made))
-}
-
-/// Whether a name fits a pattern, in which `*` stands for any characters.
-pub fn fits(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or("");
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let mut parts = parts.peekable();
-    if parts.peek().is_none() {
-        return rest.is_empty();
-    }
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return rest.ends_with(part);
-        }
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
 }
 
 /// Checks that every pattern fits a name of one of the graphs.

@@ -7,12 +7,9 @@
 //! returns, and the clock tells; a rank's streams are threads there and go on beside each other.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use super::actor::Work;
 use super::lanes::Lanes;
-use super::run::Worker;
-use super::step::StepState;
 use crate::device::{Stopwatch, Stream};
 use crate::error::Cause;
 
@@ -20,13 +17,13 @@ use crate::error::Cause;
 #[derive(Default)]
 pub(crate) struct Apart {
     /// By the actions' places in a step; none where another's launch does what one says. Made when a step is first taken apart.
-    watches: Vec<Option<Stopwatch>>,
+    pub(super) watches: Vec<Option<Stopwatch>>,
     /// Whether each action waits for the one before, whatever its stream.
-    in_turn: bool,
+    pub(super) in_turn: bool,
 }
 
 impl Apart {
-    fn new(
+    pub(super) fn new(
         actors: &[Option<Work>],
         order: &[(u32, u32)],
         (lanes, streams): (&Lanes, &[Stream]),
@@ -50,41 +47,4 @@ fn may_take_turns(actors: &[Option<Work>], order: &[(u32, u32)], lanes: &Lanes) 
         .filter(|(_, (actor, _))| matches!(actors[*actor as usize], Some(Work::Collective(_))));
     let streams: BTreeSet<usize> = collectives.map(|(place, _)| lanes.of(place)).collect();
     !sends && streams.len() < 2
-}
-
-impl Worker {
-    /// As an action of any step, and has a stopwatch around it.
-    pub(super) fn act_timed(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
-        if self.apart.watches.is_empty() {
-            let lanes = (&self.lanes, &self.streams[..]);
-            self.apart = Apart::new(&self.actors, &self.order, lanes)?;
-        }
-        let lane = self.lanes.of(index);
-        if let Some(before) = index.checked_sub(1).map(|before| self.lanes.of(before))
-            && self.apart.in_turn
-            && before != lane
-        {
-            let event = self.streams[before].record();
-            self.streams[lane].wait(event);
-        }
-        self.follow(index);
-        if let Some(watch) = &mut self.apart.watches[index] {
-            self.streams[lane].begin(watch)?;
-        }
-        let waited = self.launch(index, step)?;
-        if let Some(watch) = &mut self.apart.watches[index] {
-            self.streams[lane].end(watch)?;
-        }
-        Ok(waited)
-    }
-
-    /// Takes what the stopwatches of a step say into the account.
-    pub(super) fn read_times(&mut self) -> Result<(), Cause> {
-        for (watch, &(actor, _)) in self.apart.watches.iter().zip(&self.order) {
-            if let Some(watch) = watch {
-                self.report.apart[actor as usize].push(watch.elapsed()?);
-            }
-        }
-        Ok(())
-    }
 }

@@ -15,6 +15,7 @@ mod resolve;
 mod run;
 mod share;
 mod step;
+mod timed;
 
 pub(crate) use actor::Work;
 pub(crate) use apart::Apart;

@@ -27,6 +27,7 @@ fn options() -> CompileOptions {
         loss: Some(Loss::CrossEntropy),
         gradients: true,
         metrics: vec![Metric::Top1],
+        fetch: vec!["*".into()],
         ..CompileOptions::default()
     }
 }

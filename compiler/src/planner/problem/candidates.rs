@@ -16,7 +16,7 @@ use super::layouts::{Layouts, PlacementId, SbpId};
 use super::tied::partner;
 use crate::cost::{node_work, roofline};
 use crate::decisions::{Decisions, ValueRate};
-use crate::passes::pins::fits;
+use crate::passes::pattern::fits;
 use crate::planner::error::PlanError;
 
 /// A signature of a node with what computing it costs.

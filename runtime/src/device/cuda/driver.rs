@@ -16,7 +16,6 @@ use cudarc::driver::{result, sys};
 
 use super::ended::Ended;
 use super::library::{Library, NotFound};
-use super::mark::Mark;
 
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
@@ -434,11 +433,10 @@ impl Queue {
             .map_err(told("cannot copy from the device"))
     }
 
-    pub(super) fn record(&self, mark: &Mark) -> Result<(), Trouble> {
+    pub(super) fn record(&self, event: sys::CUevent) -> Result<(), Trouble> {
         self.enter()?;
         // SAFETY: both are the driver's and kept.
-        unsafe { result::event::record(mark.raw(), self.raw) }
-            .map_err(told("cannot record an event"))
+        unsafe { result::event::record(event, self.raw) }.map_err(told("cannot record an event"))
     }
 
     pub(super) fn wait(&self, event: sys::CUevent) -> Result<(), Trouble> {

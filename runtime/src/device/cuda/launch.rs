@@ -11,6 +11,7 @@ use super::super::port::{Port, Turn};
 use super::driver::{Buffer, Loaded};
 use super::known::Known;
 use super::moves::identity;
+use super::site::Site;
 use super::stream::Stream;
 use super::ways::Ways;
 use super::{Cuda, Shared};
@@ -117,7 +118,10 @@ impl Launch {
             Choice::Accumulation => turn.microbatch.min(1),
         };
         let routine = &self.routines[index];
-        let site = Site { launch: self, memory, turn, routine };
+        let Self { operands, results, .. } = self;
+        let Routine { call, numbers, ref table, .. } = *routine;
+        let table = table.as_ref();
+        let site = Site { operands, results, memory, turn, call, numbers, table };
         routine.steps.iter().try_for_each(|step| step.run(stream, &site))
     }
 }
@@ -164,63 +168,6 @@ impl Step {
                     false => Ok(stream.queue.copy(from, to, *bytes)?),
                 }
             }
-        }
-    }
-}
-
-/// Where a launch finds what it needs.
-pub(super) struct Site<'a> {
-    launch: &'a Launch,
-    memory: &'a CardMemory,
-    turn: Turn,
-    routine: &'a Routine,
-}
-
-impl Site<'_> {
-    /// Launches a kernel.
-    #[inline]
-    pub(super) fn launch(
-        &self,
-        stream: &mut Stream,
-        loaded: Loaded,
-        arguments: &[Argument],
-    ) -> Result<(), Cause> {
-        stream.launch_kernel(loaded, |stream, values| {
-            values.extend(arguments.iter().map(|&one| self.argument(one, stream)));
-        })
-    }
-
-    #[inline]
-    fn port(&self, slot: Slot) -> &Port {
-        match slot {
-            Slot::Operand(index) => &self.launch.operands[index],
-            Slot::Result(index) => &self.launch.results[index],
-        }
-    }
-
-    #[inline]
-    pub(super) fn address(&self, place: Where, stream: &Stream) -> u64 {
-        match place {
-            Where::Slot(slot) => self.memory.address(self.port(slot).place(self.turn)),
-            Where::Scratch(byte) => stream.scratch_address(byte),
-        }
-    }
-
-    /// The value of an argument; all are of 64 bits, of which a shorter one is the lower.
-    #[inline]
-    pub(super) fn argument(&self, argument: Argument, stream: &Stream) -> u64 {
-        match argument {
-            Argument::Address(place) => self.address(place, stream),
-            Argument::Origin(slot, dim) => {
-                self.port(slot).rect(self.turn.microbatch).origin[dim] as u64
-            }
-            Argument::Now => stream.now_address(),
-            Argument::Numbers => stream.numbers_address(self.routine.numbers),
-            Argument::Fault => stream.fault_address(),
-            Argument::Call => u64::from(self.routine.call),
-            Argument::Constant(number) => u64::from(number),
-            Argument::Registers => self.memory.buffer.address(0, 0),
-            Argument::Table => self.routine.table.as_ref().map_or(0, |table| table.address(0, 0)),
         }
     }
 }

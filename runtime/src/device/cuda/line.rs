@@ -73,11 +73,11 @@ impl Outgoing {
         }
         let from = self.staging.address(slot * self.bytes, self.bytes);
         pack(stream, from)?;
-        stream.queue.record(filled)?;
+        stream.queue.record(filled.raw())?;
         self.queue.wait(filled.raw())?;
         let operation = Operation::Send { from, count, peer: 1 };
         self.comm.run(&self.queue, &[(operation, dtype)])?;
-        self.queue.record(sent)?;
+        self.queue.record(sent.raw())?;
         self.count += 1;
         Ok(())
     }

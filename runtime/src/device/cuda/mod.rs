@@ -25,6 +25,7 @@ mod moves;
 mod nccl;
 mod nvtx;
 mod product;
+mod site;
 mod stream;
 mod trial;
 mod ways;

@@ -296,7 +296,7 @@ impl Stream {
         }
         let mark = &self.marks[0][self.recorded];
         self.recorded += 1;
-        self.queue.record(mark)?;
+        self.queue.record(mark.raw())?;
         Ok(Event(mark.raw()))
     }
 
@@ -317,7 +317,7 @@ impl Stream {
             Entry::Occupied(mark) => mark.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Mark::new(self.queue.context())?),
         };
-        self.queue.record(mark)?;
+        self.queue.record(mark.raw())?;
         Ok(Event(mark.raw()))
     }
 
@@ -335,12 +335,12 @@ impl Stream {
 
     /// Has a stopwatch begin behind all launches so far.
     pub(crate) fn begin(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
-        Ok(self.queue.record(&watch.0[0])?)
+        Ok(self.queue.record(watch.0[0].raw())?)
     }
 
     /// Has it end behind all launches so far.
     pub(crate) fn end(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
-        Ok(self.queue.record(&watch.0[1])?)
+        Ok(self.queue.record(watch.0[1].raw())?)
     }
 
     /// Waits until all launches have ended.

@@ -87,10 +87,10 @@ impl Trial {
     ) -> Result<Option<Duration>, Trouble> {
         let context = self.queue.context();
         let [begin, end] = [Mark::timed(context)?, Mark::timed(context)?];
-        self.queue.record(&begin)?;
+        self.queue.record(begin.raw())?;
         let call = |_| multiplier.multiply(way, self.places, &self.queue, &self.workspace);
         let called = (0..self.calls).try_for_each(call);
-        self.queue.record(&end)?;
+        self.queue.record(end.raw())?;
         self.queue.finish()?;
         if called.is_err() {
             return Ok(None);

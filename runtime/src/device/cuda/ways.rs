@@ -16,8 +16,8 @@ use graphc_kernels::cuda::{
 };
 
 use super::driver::Loaded;
-use super::launch::Site;
 use super::product::{Described, Factors, Multiplier};
+use super::site::Site;
 use super::stream::Stream;
 use super::trial::{self, Trial};
 use super::{Cuda, Shared, choice};

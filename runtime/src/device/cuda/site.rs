@@ -1,0 +1,72 @@
+//! Where the launches of an action find what they need.
+
+use graphc_kernels::cuda::{Argument, Place as Where, Slot};
+
+use super::super::port::{Port, Turn};
+use super::driver::{Buffer, Loaded};
+use super::memory::CardMemory;
+use super::stream::Stream;
+use crate::error::Cause;
+
+/// Where a launch finds what it needs.
+pub(super) struct Site<'a> {
+    pub(super) operands: &'a [Port],
+    pub(super) results: &'a [Port],
+    pub(super) memory: &'a CardMemory,
+    pub(super) turn: Turn,
+    /// Which of the device's calls it is.
+    pub(super) call: u32,
+    /// Where its numbers begin among those of the device.
+    pub(super) numbers: usize,
+    /// What kernels of several actors read, where it has some.
+    pub(super) table: Option<&'a Buffer>,
+}
+
+impl Site<'_> {
+    /// Launches a kernel.
+    #[inline]
+    pub(super) fn launch(
+        &self,
+        stream: &mut Stream,
+        loaded: Loaded,
+        arguments: &[Argument],
+    ) -> Result<(), Cause> {
+        stream.launch_kernel(loaded, |stream, values| {
+            values.extend(arguments.iter().map(|&one| self.argument(one, stream)));
+        })
+    }
+
+    #[inline]
+    fn port(&self, slot: Slot) -> &Port {
+        match slot {
+            Slot::Operand(index) => &self.operands[index],
+            Slot::Result(index) => &self.results[index],
+        }
+    }
+
+    #[inline]
+    pub(super) fn address(&self, place: Where, stream: &Stream) -> u64 {
+        match place {
+            Where::Slot(slot) => self.memory.address(self.port(slot).place(self.turn)),
+            Where::Scratch(byte) => stream.scratch_address(byte),
+        }
+    }
+
+    /// The value of an argument; all are of 64 bits, of which a shorter one is the lower.
+    #[inline]
+    pub(super) fn argument(&self, argument: Argument, stream: &Stream) -> u64 {
+        match argument {
+            Argument::Address(place) => self.address(place, stream),
+            Argument::Origin(slot, dim) => {
+                self.port(slot).rect(self.turn.microbatch).origin[dim] as u64
+            }
+            Argument::Now => stream.now_address(),
+            Argument::Numbers => stream.numbers_address(self.numbers),
+            Argument::Fault => stream.fault_address(),
+            Argument::Call => u64::from(self.call),
+            Argument::Constant(number) => u64::from(number),
+            Argument::Registers => self.memory.buffer.address(0, 0),
+            Argument::Table => self.table.map_or(0, |table| table.address(0, 0)),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What a worker does in a step that is taken apart (`apart`).
+
+use std::time::Duration;
+
+use super::apart::Apart;
+use super::run::Worker;
+use super::step::StepState;
+use crate::error::Cause;
+
+impl Worker {
+    /// As an action of any step, and has a stopwatch around it.
+    pub(super) fn act_timed(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
+        if self.apart.watches.is_empty() {
+            let lanes = (&self.lanes, &self.streams[..]);
+            self.apart = Apart::new(&self.actors, &self.order, lanes)?;
+        }
+        let lane = self.lanes.of(index);
+        if let Some(before) = index.checked_sub(1).map(|before| self.lanes.of(before))
+            && self.apart.in_turn
+            && before != lane
+        {
+            let event = self.streams[before].record();
+            self.streams[lane].wait(event);
+        }
+        self.follow(index);
+        if let Some(watch) = &mut self.apart.watches[index] {
+            self.streams[lane].begin(watch)?;
+        }
+        let waited = self.launch(index, step)?;
+        if let Some(watch) = &mut self.apart.watches[index] {
+            self.streams[lane].end(watch)?;
+        }
+        Ok(waited)
+    }
+
+    /// Takes what the stopwatches of a step say into the account.
+    pub(super) fn read_times(&mut self) -> Result<(), Cause> {
+        for (watch, &(actor, _)) in self.apart.watches.iter().zip(&self.order) {
+            if let Some(watch) = watch {
+                self.report.apart[actor as usize].push(watch.elapsed()?);
+            }
+        }
+        Ok(())
+    }
+}
