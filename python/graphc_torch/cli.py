@@ -148,8 +148,8 @@ def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics
 def check_finite(plan: Plan, line: dict[str, Any]) -> None:
     """Judges loss and gradients of a step.
 
-    One of f16 whose gradients overflow is not made and does no harm, as a smaller scale helps the next one; but no scale makes a loss finite
-    that is not.
+    One of f16 whose gradients overflow is not made and does no harm, as a smaller scale helps the next one; but no scale makes a loss
+    finite that is not.
     """
     loss, norm = line["loss"], line.get("grad_norm", 0.0)
     harmless = line.get("skipped") and (math.isfinite(loss) or plan.options.get("skip_non_finite"))
