@@ -104,17 +104,20 @@ fn a_stub_is_told_from_a_driver() {
 
 /// Of the compiler and of the library of products a training says the same.
 #[test]
-fn other_libraries_that_lack_a_function_are_errors() {
-    for (names, version, says) in [
+fn other_libraries_that_lack_a_function_are_named() {
+    for (names, version, says, status) in [
         (
             ["libnvrtc.so", "libnvrtc.so.13"],
             "int nvrtcVersion(int *a, int *b) { *a = 11; *b = 1; return 0; }",
             "(11.1) lacks the function nvrtcGetNumSupportedArchs",
+            1,
         ),
         (
             ["libcublasLt.so", "libcublasLt.so.13"],
             "unsigned long cublasLtGetVersion(void) { return 110203; }",
             "(11.2.3) lacks the function cublasLtCreate",
+            // Products are made by kernels of graphc's own then.
+            0,
         ),
     ] {
         let Some(machine) = Machine::new() else { return };
@@ -125,7 +128,7 @@ fn other_libraries_that_lack_a_function_are_errors() {
         let mut command = machine.command(arguments("mlp", &[], &machine.file("none.jsonl")));
         let output = command.env("GRAPHC_CACHE", machine.file("kept")).output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert_eq!(output.status.code(), Some(status), "{text}");
         assert!(text.contains(says) && text.contains("pip install"), "{text}");
         assert!(!text.contains("panicked"), "{text}");
     }
