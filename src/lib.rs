@@ -25,7 +25,6 @@
 
 pub mod calibrate;
 mod data_parallel;
-mod kinds;
 pub mod profile;
 pub mod report;
 

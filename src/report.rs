@@ -15,8 +15,6 @@ use graphc_ir::plan::{
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
-pub use crate::kinds::kind_name;
-
 mod alternatives;
 mod contents;
 mod difference;
@@ -213,7 +211,7 @@ fn boxing_lines(plan: &Plan) -> String {
     }
     let parts: Vec<String> = sums
         .iter()
-        .map(|(&kind, (count, sum))| format!("{count} x {} ({})", kind_name(kind), bytes(*sum)))
+        .map(|(&kind, (count, sum))| format!("{count} x {} ({})", kind.name(), bytes(*sum)))
         .collect();
     let parts = if parts.is_empty() { "none".into() } else { parts.join(", ") };
     format!("boxing per step: {parts}\n")
@@ -242,7 +240,7 @@ pub fn boxing(plan: &Plan) -> String {
     for entry in &plan.boxing {
         table.add_row([
             entry.tensor.clone(),
-            kind_name(entry.kind).into(),
+            entry.kind.name().into(),
             entry.axis.map_or_else(|| "-".into(), |axis| axis.to_string()),
             entry.from.to_string(),
             entry.to.to_string(),

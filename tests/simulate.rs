@@ -375,6 +375,19 @@ fn measurements_stand_beside_the_prediction_and_become_a_cluster() {
     assert!(shares.iter().all(|share| links[share].is_null()), "{links}");
     let text = succeeds(["simulate", path, "--measured", &measured]);
     assert!(text.contains("by torch on cpu") && text.contains("all_reduce"), "{text}");
+    // Of a machine that is faster than the cluster says no share is told.
+    let mut quick = measured_of(&written);
+    for actor in quick["programs"][0]["actors"].as_array_mut().expect("actors") {
+        actor["seconds"] = (number_of(actor, "seconds") * 1e-6).into();
+    }
+    store(&quick);
+    let found = read(&succeeds(["simulate", path, "--measured", &measured, "--format", "json"]));
+    let products = found["measured"]["kinds"].as_array().expect("kinds").iter();
+    let products = products.clone().find(|kind| kind["kind"] == "matmul").expect("products");
+    assert!(products["measured_share"].is_null() && products["faster_than_cluster"] == true);
+    let text = succeeds(["simulate", path, "--measured", &measured]);
+    assert!(text.contains("faster: in less time than cluster"), "{text}");
+    store(&measured_of(&written));
     succeeds(["calibrate", "--from", &measured, "-o", &cluster]);
     let there = read(&succeeds(["simulate", path, "--cluster", &cluster, "--format", "json"]));
     assert!(number(&there, "step_seconds") > number(&found, "step_seconds"), "twice as slow");

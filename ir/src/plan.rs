@@ -224,6 +224,21 @@ pub enum BoxingKind {
     SendRecv,
 }
 
+impl BoxingKind {
+    /// The name in plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::AllToAll => "all_to_all",
+            Self::Slice => "slice",
+            Self::Mask => "mask",
+            Self::SendRecv => "send_recv",
+        }
+    }
+}
+
 /// How often something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

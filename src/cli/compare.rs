@@ -75,7 +75,7 @@ fn text(rows: &[Row]) -> String {
         let peak = plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0);
         let counts: Vec<String> = collective_counts(plan)
             .into_iter()
-            .map(|(kind, count)| format!("{count} {}", report::kind_name(kind)))
+            .map(|(kind, count)| format!("{count} {}", kind.name()))
             .collect();
         table.add_row([
             name(row.strategy),

@@ -106,7 +106,7 @@ fn report_json(planned: &Planned) -> serde_json::Value {
     let (plan, timing) = (&planned.plan, &planned.timing);
     let counts: serde_json::Map<String, serde_json::Value> = collective_counts(plan)
         .into_iter()
-        .map(|(kind, count)| (report::kind_name(kind).into(), count.into()))
+        .map(|(kind, count)| (kind.name().into(), count.into()))
         .collect();
     json!({
         "planner": plan.planner,

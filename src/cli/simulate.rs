@@ -53,8 +53,10 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
             print(&(serde_json::to_string_pretty(&value)? + "\n"))
         }
         Format::Text => {
-            let more =
-                beside.map_or(String::new(), |(kinds, profile)| measured_text(&kinds, &profile));
+            let cluster = &plan.cluster.name;
+            let more = beside
+                .map(|(kinds, profile)| measured_text(&kinds, &profile, cluster))
+                .unwrap_or_default();
             print(&(as_text(&plan, &simulation, mfu) + &more))
         }
     }
@@ -70,7 +72,8 @@ fn measured_json(kinds: &[(String, KindSeconds)], profile: &Profile) -> Value {
             "measured_seconds": sum.measured,
             "limit": sum.limit.map(Limit::name),
             "predicted_share": sum.share(sum.predicted),
-            "measured_share": sum.share(sum.measured),
+            "measured_share": sum.share(sum.measured).filter(|&share| share <= 1.0),
+            "faster_than_cluster": is_faster(sum),
         })
     };
     json!({
@@ -81,7 +84,7 @@ fn measured_json(kinds: &[(String, KindSeconds)], profile: &Profile) -> Value {
     })
 }
 
-fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
+fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile, cluster: &str) -> String {
     let step = report::seconds(profile.step_seconds);
     let mut text =
         format!("measured       {step} a step, by {} on {}\n", profile.engine, profile.device);
@@ -90,8 +93,11 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
         "\n{:<24} {:>8} {:>12} {:>12} {:>7}  {:<6} {:>9} {:>9}",
         "kind", "actions", "predicted", "measured", "ratio", "of", "predicted", "measured"
     );
-    let percent =
-        |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
+    let percent = |share: Option<f64>| match share {
+        Some(share) if share > 1.0 => "faster".into(),
+        Some(share) => format!("{:.1} %", share * 100.0),
+        None => "-".into(),
+    };
     for (kind, sum) in kinds {
         let ratio = if sum.predicted > 0.0 {
             format!("{:.2}", sum.measured / sum.predicted)
@@ -108,7 +114,19 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
             percent(sum.share(sum.measured)),
         );
     }
+    if kinds.iter().any(|(_, sum)| is_faster(sum)) {
+        let _ = writeln!(
+            text,
+            "faster: in less time than cluster {cluster} allows; `graphc calibrate` makes one of the machine as it is"
+        );
+    }
     text
+}
+
+/// Whether kernels of a kind took less time than the cluster's peak or bandwidth allows: it says too little of the machine that was
+/// measured, so no share can be told.
+fn is_faster(sum: &KindSeconds) -> bool {
+    sum.share(sum.measured).is_some_and(|share| share > 1.0)
 }
 
 fn as_json(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> Value {

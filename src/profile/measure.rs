@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
 use crate::calibrate::{memory, memory_of_cards};
-use crate::kinds::kind_name;
 
 /// Steps that warm up: in the first kernels are loaded and memory is touched, in the second launches are recorded.
 const WARM_UP: u64 = 3;
@@ -271,7 +270,7 @@ fn kind_of(actor: &Actor) -> &'static str {
     match &actor.action {
         Action::Compute { op, .. } => op.name(),
         Action::Fused(_) => "fused",
-        Action::Collective { kind, .. } | Action::Local { kind } => kind_name(*kind),
+        Action::Collective { kind, .. } | Action::Local { kind } => kind.name(),
         Action::Send { .. } => "send",
         Action::Receive { .. } => "receive",
         Action::Accumulate => "accumulate",

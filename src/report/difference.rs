@@ -6,8 +6,6 @@ use graphc_compiler::lower::collective_counts;
 use graphc_ir::plan::{Plan, TensorEntry};
 use serde_json::{Value, json};
 
-use super::kind_name;
-
 /// What differs. Each pair is (before, after).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
@@ -76,7 +74,7 @@ fn collectives(before: &Plan, after: &Plan) -> Vec<(&'static str, usize, usize)>
     kinds.sort_unstable();
     kinds.dedup();
     let count = |map: &BTreeMap<_, usize>, kind| map.get(kind).copied().unwrap_or(0);
-    let all = kinds.iter().map(|kind| (kind_name(*kind), count(&old, kind), count(&new, kind)));
+    let all = kinds.iter().map(|kind| (kind.name(), count(&old, kind), count(&new, kind)));
     all.filter(|(_, before, after)| before != after).collect()
 }
 

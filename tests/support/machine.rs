@@ -46,7 +46,6 @@ impl Machine {
     }
 
     /// Takes the libraries away whose names begin so.
-    #[allow(dead_code, reason = "tests of products do")]
     pub fn remove(&self, library: &str) {
         for entry in self.folder.path().read_dir().expect("a folder").flatten() {
             if entry.file_name().to_string_lossy().starts_with(library) {

@@ -58,7 +58,7 @@ impl Collector<'_> {
         self.copies.insert((root, after), to);
         self.record(root, from, step);
         let kind = step.step.boxing_kind();
-        let name = self.name(kind_name(kind), root);
+        let name = self.name(kind.name(), root);
         let ranks = step.layout_after.ranks.clone();
         let action = match step.step {
             BoxingStep::Exchange => return self.exchange(root, from, to, after),
@@ -148,17 +148,4 @@ impl Collector<'_> {
 fn place(task: &mut Task, at: Here) {
     (task.anchor, task.phase) = (at.anchor, at.phase);
     (task.stage, task.chunk) = (at.stage, at.chunk);
-}
-
-/// The name of a kind in plans.
-pub fn kind_name(kind: BoxingKind) -> &'static str {
-    match kind {
-        BoxingKind::AllReduce => "all_reduce",
-        BoxingKind::ReduceScatter => "reduce_scatter",
-        BoxingKind::AllGather => "all_gather",
-        BoxingKind::AllToAll => "all_to_all",
-        BoxingKind::Slice => "slice",
-        BoxingKind::Mask => "mask",
-        BoxingKind::SendRecv => "send_recv",
-    }
 }

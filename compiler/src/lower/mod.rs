@@ -43,7 +43,6 @@ mod tables;
 mod tests;
 mod together;
 
-pub use copies::kind_name;
 pub use tables::collective_counts;
 
 /// What lowering gives to the plan.

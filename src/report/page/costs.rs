@@ -8,7 +8,6 @@ use graphc_ir::plan::{Action, Actor, Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
-use crate::report::kind_name;
 
 /// What a step costs.
 #[derive(Clone, Debug, Serialize)]
@@ -136,7 +135,7 @@ fn sends(
             let ranks = layout.and_then(|layout| layout.hierarchy.get(*axis)).copied().unwrap_or(1);
             let both = actor.inputs.iter().zip(&actor.outputs);
             let bytes = both.map(|(i, o)| size(i).max(size(o))).sum();
-            Some((Some(*axis), kind_name(*kind), collective_bytes(*kind, ranks, bytes)))
+            Some((Some(*axis), kind.name(), collective_bytes(*kind, ranks, bytes)))
         }
         Action::Send { .. } => Some((None, "send", actor.inputs.iter().map(size).sum())),
         Action::Receive { .. } => Some((None, "receive", 0.0)),
@@ -152,7 +151,7 @@ fn op(actor: &Actor) -> String {
             Some(head) => format!("{} + elementwise", head.op.name()),
             None => "elementwise".into(),
         },
-        Action::Local { kind } | Action::Collective { kind, .. } => kind_name(*kind).into(),
+        Action::Local { kind } | Action::Collective { kind, .. } => kind.name().into(),
         Action::Accumulate => "accumulate".into(),
         Action::Assign => "assign".into(),
         Action::Feed { .. } => "feed".into(),

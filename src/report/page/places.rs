@@ -14,7 +14,6 @@ use super::layers::{Layer, Tensor, by_layer};
 use super::table::Table;
 use crate::report::alternatives::name_of;
 use crate::report::contents::kind_word;
-use crate::report::kind_name;
 
 /// What goes where.
 #[derive(Clone, Debug, Serialize)]
@@ -207,7 +206,7 @@ fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {
         let times = if entry.rate == Rate::Step { 1 } else { plan.microbatches };
         let (from, to) =
             (layouts.number(entry.from.to_string()), layouts.number(entry.to.to_string()));
-        all.push((tensor, kind_name(entry.kind), from, to, entry.axis, entry.bytes, times));
+        all.push((tensor, entry.kind.name(), from, to, entry.axis, entry.bytes, times));
     }
     all
 }
