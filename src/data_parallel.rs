@@ -28,7 +28,7 @@ use graphc_ir::ops::Variable;
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::TensorType;
 use graphc_runtime::dist::Group;
-use graphc_runtime::{HostTensor, Session, SessionOptions};
+use graphc_runtime::{HostTensor, Session, SessionOptions, known_weights};
 
 pub use error::DataParallelError;
 use reducer::{Layout, Reducer};
@@ -356,8 +356,5 @@ fn session(
     let cpu = preset("cpu").expect("the preset `cpu` is one of graphc's own");
     let plan = compile(graph, options, &cpu, None)?.plan;
     // Each plan holds a part of the graph's variables.
-    let known = plan.variables();
-    let weights = weights.iter().filter(|(name, _)| known.contains(name.as_str()));
-    let weights = weights.map(|(name, weight)| (name.clone(), weight.clone())).collect();
-    Ok(Session::new(&plan, &weights, session.clone())?)
+    Ok(Session::new(&plan, &known_weights(&plan, weights), session.clone())?)
 }

@@ -25,6 +25,7 @@
 
 pub mod calibrate;
 mod data_parallel;
+mod median;
 pub mod profile;
 pub mod report;
 
@@ -34,6 +35,15 @@ pub mod dist {
         DEFAULT_BUCKET, DataParallel, DataParallelError, DataParallelOptions, Gradients,
     };
     pub use graphc_runtime::dist::*;
+}
+
+/// The Rust code of README and guide: the tests of documentation compile it, and run what has a `main`.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide.md")]
+    struct Guide;
 }
 
 pub use graphc_compiler as compiler;
@@ -60,7 +70,7 @@ pub mod prelude {
     pub use graphc_ir::learning_rate::{Curve, LrSchedule, Warmup};
     pub use graphc_ir::mesh::Placement;
     pub use graphc_ir::models;
-    pub use graphc_ir::nn;
+    pub use graphc_ir::nn::{self, Module};
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{
         AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin, Plan, Recompute,

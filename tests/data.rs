@@ -14,8 +14,6 @@ use graphc::runtime::job::{JobOptions, free_port};
 use graphc_ir::types::TensorType;
 use support::{fails, succeeds};
 
-type Failure = Box<dyn std::error::Error>;
-
 /// A perceptron on images of MNIST, or of any set of 784 bytes.
 fn perceptron(mesh: &[usize], microbatches: usize, batch: usize) -> VerifiedPlan {
     let g = GraphBuilder::new("perceptron");
@@ -132,10 +130,10 @@ fn the_command_writes_sets_that_are_read() {
 }
 
 /// The guide's first piece of code.
-fn guide_trains(name: &str, mut session: Session) -> Result<(), Failure> {
-    let source: Source = name.parse()?; // e.g. cifar10:data/cifar10
-    let trained_on = source.open(Split::Train, session.inputs())?;
-    let loader = Loader::for_session(trained_on, &session, source.training(7))?;
+fn train(name: &str, session: &mut Session) -> Result<(), Box<dyn std::error::Error>> {
+    let source: Source = name.parse()?; // for example cifar10:data/cifar10
+    let samples = source.open(Split::Train, session.inputs())?;
+    let loader = Loader::for_session(samples, session, source.training(7))?;
     for epoch in 0..2 {
         for batch in loader.epoch(epoch)? {
             let batch = batch?;
@@ -147,30 +145,35 @@ fn guide_trains(name: &str, mut session: Session) -> Result<(), Failure> {
 }
 
 /// The guide's second piece of code.
-fn guide_samples(source: &Source, ranks: usize, rank: usize) -> Result<Loader, Failure> {
-    let inputs = BTreeMap::from([("x".to_owned(), TensorType::new(DType::F32, [4, 1, 28, 28]))]);
-    let set = source.open(Split::Train, &inputs)?;
+fn samples_of(
+    rank: usize,
+    ranks: usize,
+    source: &Source,
+    session: &Session,
+) -> Result<Loader, Box<dyn std::error::Error>> {
+    let set = source.open(Split::Train, session.inputs())?;
     let sampler = DistributedSampler::new(set.samples(), ranks, rank, Remainder::Drop).shuffled(7);
     let options = LoaderOptions { sampler: Some(sampler), ..source.training(7) };
-    let loader = Loader::new(set, &inputs, options)?;
-    Ok(loader)
+    Ok(Loader::new(set, session.inputs(), options)?)
 }
 
 #[test]
 fn the_guides_code_runs() {
     let (_folder, source) = mnist(24);
     let plan = perceptron(&[2], 1, 8);
-    let session =
+    let mut session =
         Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("it fits");
-    guide_trains(&source.to_string(), session).expect("it trains");
-    let loader = guide_samples(&source, 2, 1).expect("a loader");
-    assert_eq!((loader.batches(), loader.samples()), (3, 12));
+    train(&source.to_string(), &mut session).expect("it trains");
+    let loader = samples_of(1, 2, &source, &session).expect("a loader");
+    // Half of 24 samples are for this rank, of which one batch of 8 is full.
+    assert_eq!((loader.batches(), loader.samples()), (1, 8));
 }
 
 #[test]
 fn the_guides_code_is_that_of_this_file() {
     let lines = |text: &str| -> String {
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+        let code = |line: &&str| !line.is_empty() && !line.starts_with("use ");
+        text.lines().map(str::trim).filter(code).collect::<Vec<_>>().join("\n")
     };
     let guide =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide.md"));

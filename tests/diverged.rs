@@ -3,8 +3,11 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use graphc::prelude::*;
+use graphc_runtime::data::save_safetensors;
 use serde_json::Value;
 use support::{fails, graphc, reference, succeeds, training};
 
@@ -32,6 +35,43 @@ fn a_loss_that_is_not_finite_ends_a_training_in_each_precision() {
     }
 }
 
+/// Gradients so large that the square of their norm is infinite, behind a loss that is not: all processes end, with one account.
+#[test]
+fn a_norm_that_is_not_finite_ends_a_training_on_all_processes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, data) = (path(folder.path(), "m.gir"), path(folder.path(), "d.safetensors"));
+    let graph = "graph @large {\n  %x = input \"x\" : f32[4, 2]\n  %w = variable \"w\" {init={\"fill\": 1}, trainable=true} : f32[2, 1]\n  \
+                 %y = matmul %x, %w : f32[4, 1]\n  return \"y\" = %y\n}\n";
+    std::fs::write(&model, graph).expect("room");
+    let x = HostTensor::from_f32([8, 2], &[1e25; 16]).expect("a tensor");
+    save_safetensors(Path::new(&data), &BTreeMap::from([("x".to_owned(), x)])).expect("room");
+    let train = [
+        "train",
+        &model,
+        "--data",
+        &data,
+        "--batch",
+        "4",
+        "--loss",
+        "sum",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.1",
+    ];
+    let train = [&train[..], &["--clip-norm", "1", "--steps", "3", "--mesh", "2"]].concat();
+    let launch =
+        ["launch", "--standalone", "--nproc-per-node", "2", "--", env!("CARGO_BIN_EXE_graphc")];
+    for command in [train.clone(), [&launch[..], &train].concat()] {
+        let error = fails(&command);
+        let said = "the norm of the gradients of step 0 is inf, its loss 8";
+        assert!(
+            error.contains(said) && error.contains("weights after it are of no use"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn a_training_that_only_skips_ends_and_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -45,6 +85,8 @@ fn a_training_that_only_skips_ends_and_says_so() {
     assert!(error.contains(said) && error.contains("--max-skips 4"), "{error}");
     assert_eq!(lines(&metrics).len(), 6, "the first step, and the skipped ones");
     assert!(fails(run(&["--on-nan", "skip"])).contains("51 steps in a row"), "the limit is 50");
+    let error = fails(train(&["--lr", "0.1", "--steps", "1", "--max-skips", "4"]));
+    assert!(error.contains("no step of this plan is ever skipped"), "{error}");
     // Who ignores it goes on, with a scale that never vanishes.
     let output = graphc(run(&["--on-nan", "ignore"]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -130,6 +130,8 @@ fn outputs_of_a_plan_without_them_are_an_error_that_says_how_to_compile_it() {
     let error = fails([&train[..], &["--outputs", &outputs]].concat());
     assert!(error.contains("alone.json") && error.contains("--fetch"), "{error}");
     let error = fails([&train[..], &["--fetch", "*"]].concat());
+    assert!(error.contains("--outputs FILE"), "{error}");
+    let error = fails([&train[..], &["--fetch", "*", "--outputs", &outputs]].concat());
     assert!(error.contains("--fetch * contradicts"), "{error}");
     assert!(!Path::new(&outputs).exists());
     succeeds(train);

@@ -329,6 +329,12 @@ pub fn depends_on_form(pass: &str) -> bool {
     PASSES.iter().any(|known| known.name == pass && known.scope == Scope::Forms)
 }
 
+/// Whether a pass is another or stands behind it.
+pub fn comes_not_before(pass: &str, other: &str) -> bool {
+    let place = |name: &str| PASSES.iter().position(|known| known.name == name);
+    place(pass) >= place(other)
+}
+
 /// Prepares a graph that has its loss on one stage, which is the whole mesh, and says of which layer each node is; those
 /// that `layer_of` gives none are of that of what they read, or of their readers. Where memory `is_short` each tensor may lie
 /// otherwise for the backward pass ([`regathered`]).

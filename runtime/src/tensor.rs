@@ -160,8 +160,8 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()
 }
 
-/// Whether no element is infinite or no number.
-pub(crate) fn is_finite(dtype: DType, bytes: &[u8]) -> bool {
+/// Whether no element of a type is infinite or no number: of its bytes, in the order of the machine. Integers are finite.
+pub fn is_finite(dtype: DType, bytes: &[u8]) -> bool {
     match dtype {
         DType::F32 => {
             let exponent = |element: &[u8; 4]| u32::from_ne_bytes(*element) & 0x7f80_0000;

@@ -9,6 +9,7 @@ use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
 use graphc_ir::types::DType;
 
 use super::{AttentionRate, Measured, ProductRate};
+use crate::median::median;
 
 /// The least and the greatest number of a cluster file.
 const POSSIBLE: [f64; 2] = [1e-30, 1e30];
@@ -118,10 +119,7 @@ impl Measured {
 
     /// The share of that which half of the kinds reach.
     fn bandwidth_share(&self) -> f64 {
-        let mut rates: Vec<f64> = self.passes.iter().map(|pass| pass.1).collect();
-        rates.sort_by(f64::total_cmp);
-        let middle = f64::midpoint(rates[(rates.len() - 1) / 2], rates[rates.len() / 2]);
-        share(middle, self.best_bandwidth())
+        share(median(self.passes.iter().map(|pass| pass.1)), self.best_bandwidth())
     }
 
     /// The shares of the peak that attention reaches, by [`AttentionShares`]'s formula: both halves from how much more wider heads and

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
 
-use super::args::{CheckpointArgs, OnNan, RuntimeArgs};
+use super::args::{CheckpointArgs, RuntimeArgs};
 use super::output::say;
 use super::ranks::Ranks;
 
@@ -76,11 +76,11 @@ fn same(one: &Path, other: &Path) -> bool {
 }
 
 /// Refuses weights from which no training goes on.
-pub fn check_finite(checkpoint: &Checkpoint, on_nan: Option<OnNan>) -> Result<()> {
+pub fn check_finite(checkpoint: &Checkpoint, ignores_non_finite: bool) -> Result<()> {
     let at = checkpoint.path().display();
     let Some(first) = checkpoint.not_finite().next() else { return Ok(()) };
     ensure!(
-        on_nan == Some(OnNan::Ignore),
+        ignores_non_finite,
         "{at} was saved with --on-nan ignore and weights that are not finite, `{first}` first: go on from an earlier checkpoint, \
          or with --on-nan ignore"
     );
@@ -98,12 +98,12 @@ impl Saver {
     /// `first_step`, where the training begins.
     pub fn new(
         args: &CheckpointArgs,
-        on_nan: Option<OnNan>,
+        accepts_non_finite: bool,
         first_step: u64,
     ) -> Result<Option<Self>> {
         let Some(path) = &args.save else { return Ok(None) };
         let mut checkpoints = Checkpoints::create(path, args.keep)?;
-        if on_nan == Some(OnNan::Ignore) {
+        if accepts_non_finite {
             checkpoints = checkpoints.accept_not_finite();
         }
         checkpoints.check_next(first_step + 1)?;

@@ -1,9 +1,11 @@
 //! A plan file has been compiled with its options: what is given beside it may repeat them, and not contradict them.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use graphc_compiler::passes::pattern::fits;
 use graphc_ir::plan::{Action, AdamOptions, Loss, Optimizer, Plan, RmspropOptions};
 
 use super::args::{Count, OptimizerName, SharedArgs};
@@ -107,6 +109,32 @@ fn batches(plan: &Plan) -> Vec<usize> {
     fed.collect()
 }
 
+/// The first pattern of `--fetch` that fits an output of the plan's model which the plan does not give, or none of them.
+fn lacked_outputs<'a>(plan: &Plan, patterns: &'a [String]) -> Result<Option<&'a String>> {
+    let model = graphc_ir::text::parse(&plan.graph.join("\n"))
+        .context("the plan's graph cannot be read")?;
+    let given: BTreeSet<&str> = outputs(plan).collect();
+    let is_given = |pattern: &&String| {
+        let mut fitting = model
+            .outputs
+            .iter()
+            .map(|output| output.name.as_str())
+            .filter(|name| fits(pattern, name))
+            .peekable();
+        fitting.peek().is_some() && fitting.all(|name| given.contains(name))
+    };
+    Ok(patterns.iter().find(|pattern| !is_given(pattern)))
+}
+
+/// The names of what a plan gives.
+fn outputs(plan: &Plan) -> impl Iterator<Item = &str> {
+    let actors = plan.programs.iter().flat_map(|program| &program.actors);
+    actors.filter_map(|actor| match &actor.action {
+        Action::Fetch { output, .. } => Some(output.as_str()),
+        _ => None,
+    })
+}
+
 fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     for rows in batches(plan) {
         given.is("--batch", args.batch, rows)?;
@@ -124,7 +152,8 @@ fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
         let own = own.map_or("without one".into(), |own| format!("with {}", own.name()));
         given.differs("--loss", loss.name(), &own)?;
     }
-    if let Some(pattern) = args.fetch.iter().find(|&pattern| !plan.options.fetch.contains(pattern))
+    if !args.fetch.is_empty()
+        && let Some(pattern) = lacked_outputs(plan, &args.fetch)?
     {
         given.differs("--fetch", pattern, "without such an output")?;
     }

@@ -58,16 +58,6 @@ pub fn rows(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     named.or(common)
 }
 
-/// Of the model's weights those that the plan has variables for: a plan of inference lacks what training alone reads.
-pub fn known_weights(
-    plan: &Plan,
-    weights: &BTreeMap<String, HostTensor>,
-) -> BTreeMap<String, HostTensor> {
-    let known = plan.variables();
-    let weights = weights.iter().filter(|(name, _)| known.contains(name.as_str()));
-    weights.map(|(name, weight)| (name.clone(), weight.clone())).collect()
-}
-
 /// The weights that variables of the plan take from the model's file, each in memory once.
 pub fn session_weights(plan: &Plan, mut weights: Weights) -> Result<BTreeMap<String, HostTensor>> {
     let mut tensors = BTreeMap::new();

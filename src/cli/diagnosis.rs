@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use graphc_compiler::finite::{FiniteCheck, NotFinite};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
-use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions};
+use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, known_weights};
 
 use super::args::TrainArgs;
 use super::checkpoints::resumed_options;
 use super::compile::plan_weights;
-use super::data::{known_weights, session_weights};
+use super::data::session_weights;
 use super::feeding::Training;
 use super::output::say;
 use super::progress::{Diverged, numbers};
@@ -59,8 +59,8 @@ impl Diagnosis<'_> {
             say(
                 "note",
                 &format!(
-                    "the loss of step {step} is {}: steps {begin} to {step} are made again, to find what was not finite first",
-                    diverged.loss
+                    "{}: steps {begin} to {step} are made again, to find what was not finite first",
+                    diverged.found()
                 ),
             );
         }

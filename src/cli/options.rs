@@ -87,32 +87,40 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
         bail!("--nesterov needs --momentum above 0");
     }
-    let adam = |eps: f64, weight_decay: f64| AdamOptions {
-        lr: args.lr.unwrap_or(USUAL_RATE),
-        beta1: args.beta1.unwrap_or(0.9),
-        beta2: args.beta2.unwrap_or(0.999),
-        eps: args.eps.unwrap_or(eps),
-        weight_decay: args.weight_decay.unwrap_or(weight_decay),
+    let (lr, rmsprop_lr) = (args.lr.unwrap_or(USUAL_RATE), args.lr.unwrap_or(RMSPROP_RATE));
+    let set = |defaults: AdamOptions| AdamOptions {
+        lr: defaults.lr,
+        beta1: args.beta1.unwrap_or(defaults.beta1),
+        beta2: args.beta2.unwrap_or(defaults.beta2),
+        eps: args.eps.unwrap_or(defaults.eps),
+        weight_decay: args.weight_decay.unwrap_or(defaults.weight_decay),
     };
     Ok(Some(match name {
         OptimizerName::Sgd => Optimizer::Sgd {
-            lr: args.lr.unwrap_or(USUAL_RATE),
+            lr,
             momentum: args.momentum.unwrap_or(0.0),
             nesterov: args.nesterov,
             weight_decay: args.weight_decay.unwrap_or(0.0),
         },
-        OptimizerName::Adam => Optimizer::Adam(adam(1e-8, 0.0)),
-        OptimizerName::Adamw => Optimizer::AdamW(adam(1e-8, 0.01)),
-        OptimizerName::Lamb => Optimizer::Lamb(adam(1e-6, 0.01)),
-        OptimizerName::Rmsprop => Optimizer::Rmsprop(RmspropOptions {
-            lr: args.lr.unwrap_or(RMSPROP_RATE),
-            alpha: args.alpha.unwrap_or(0.99),
-            eps: args.eps.unwrap_or(1e-8),
-            weight_decay: args.weight_decay.unwrap_or(0.0),
-            momentum: args.momentum.unwrap_or(0.0),
-            centered: args.centered,
-        }),
+        OptimizerName::Adam => Optimizer::Adam(set(AdamOptions::adam(lr))),
+        OptimizerName::Adamw => Optimizer::AdamW(set(AdamOptions::adamw(lr))),
+        OptimizerName::Lamb => Optimizer::Lamb(set(AdamOptions::lamb(lr))),
+        OptimizerName::Rmsprop => {
+            Optimizer::Rmsprop(set_rmsprop(args, RmspropOptions::new(rmsprop_lr)))
+        }
     }))
+}
+
+/// RMSprop's numbers that the command line gives, and the defaults of the others.
+fn set_rmsprop(args: &SharedArgs, defaults: RmspropOptions) -> RmspropOptions {
+    RmspropOptions {
+        lr: defaults.lr,
+        alpha: args.alpha.unwrap_or(defaults.alpha),
+        eps: args.eps.unwrap_or(defaults.eps),
+        weight_decay: args.weight_decay.unwrap_or(defaults.weight_decay),
+        momentum: args.momentum.unwrap_or(defaults.momentum),
+        centered: args.centered,
+    }
 }
 
 /// Refuses numbers of other optimizers.

@@ -1,7 +1,7 @@
 //! `--profile`: how long each actor takes, measured while a command runs.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,12 +10,15 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Plan;
 use graphc_runtime::Session;
 
-use super::args::RuntimeArgs;
+use super::args::{RuntimeArgs, TrainArgs};
 use super::ranks::Ranks;
 
 /// What of a training is measured.
-pub struct Profiling {
-    path: PathBuf,
+pub struct Profiling<'a> {
+    path: &'a Path,
+    plan: &'a Plan,
+    /// What the plan's ranks compute on.
+    kind: DeviceKind,
     schedule: Schedule,
     /// The number of the run's first step.
     first: u64,
@@ -23,12 +26,13 @@ pub struct Profiling {
     whole: Vec<Duration>,
 }
 
-impl Profiling {
+impl<'a> Profiling<'a> {
     /// For a run of these steps.
-    pub fn of(path: Option<&Path>, steps: &Range<u64>) -> Result<Option<Self>> {
-        let Some(path) = path.map(Path::to_path_buf) else { return Ok(None) };
+    pub fn of(args: &'a TrainArgs, plan: &'a Plan, steps: &Range<u64>) -> Result<Option<Self>> {
+        let Some(path) = args.profile.as_deref() else { return Ok(None) };
         let schedule = Schedule::of(steps.end.saturating_sub(steps.start))?;
-        Ok(Some(Self { path, schedule, first: steps.start, whole: Vec::new() }))
+        let (kind, first) = (device_kind(&args.runtime, plan), steps.start);
+        Ok(Some(Self { path, plan, kind, schedule, first, whole: Vec::new() }))
     }
 
     /// What is measured of a step.
@@ -45,14 +49,14 @@ impl Profiling {
     }
 
     /// Writes what all ranks have measured.
-    pub fn write(
-        &mut self,
-        session: &mut Session,
-        ranks: &Ranks,
-        (plan, kind): (&Plan, DeviceKind),
-    ) -> Result<()> {
+    pub fn write(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
         let times = Times::of(session, std::mem::take(&mut self.whole))?;
-        write(&self.path, times, ranks, (plan, kind))
+        write(self.path, times, ranks, (self.plan, self.kind))
+    }
+
+    /// Whether all that is measured was measured before this step.
+    pub fn is_over(&self, step: u64) -> bool {
+        self.part(step) == Part::Over
     }
 }
 

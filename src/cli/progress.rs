@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
 use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
@@ -12,7 +12,7 @@ use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::args::{OnNan, TrainArgs};
+use super::args::TrainArgs;
 use super::feeding::Feeder;
 use super::output::say;
 use super::training::Measure;
@@ -50,7 +50,7 @@ const MOST_SKIPS: u64 = 50;
 
 /// A training whose loss, or the norm of whose gradients, is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("the loss of step {step} is {loss}{}, and weights after it are of no use", of_norm(.norm))]
+#[error("{}, and weights after it are of no use", self.found())]
 pub struct Diverged {
     /// The step.
     pub step: u64,
@@ -60,14 +60,26 @@ pub struct Diverged {
     pub norm: Option<f32>,
 }
 
-fn of_norm(norm: &Option<f32>) -> String {
-    norm.map_or(String::new(), |norm| format!(", the norm of its gradients {norm}"))
+impl Diverged {
+    /// The number that is not finite, with its step.
+    pub fn found(&self) -> String {
+        let Self { step, loss, norm } = self;
+        match norm {
+            Some(norm) if loss.is_finite() => {
+                format!("the norm of the gradients of step {step} is {norm}, its loss {loss}")
+            }
+            Some(norm) => {
+                format!("the loss of step {step} is {loss}, the norm of its gradients {norm}")
+            }
+            None => format!("the loss of step {step} is {loss}"),
+        }
+    }
 }
 
 /// A training that goes on without changing anything.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{skipped} steps in a row up to step {step} have changed nothing{}, more than --max-skips {most} allows: {REMEDIES}",
+    "{skipped} steps in a row up to step {step} have changed nothing{}, more than --max-skips {most} allows: {REMEDIES}, or allow more",
     of_scale(.scale)
 )]
 pub struct TooManySkipped {
@@ -95,9 +107,13 @@ pub struct UnderWay {
     pub handle: StepHandle,
 }
 
-/// What can be done about it.
+/// How a training that goes wrong is mended.
 pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
-                            labels are all ignored, skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
+                            labels are all ignored";
+
+/// How one goes on that is not mended.
+pub const WAYS_ON: &str =
+    "skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
 /// The bar, samples a second, seconds of a step.
 struct Pace {
@@ -124,7 +140,7 @@ impl Finished {
             outputs: BTreeMap::new(),
             scales: scales(plan),
             options: plan.options.clone(),
-            ignores: args.shared.training.on_nan == Some(OnNan::Ignore),
+            ignores: args.shared.training.ignores_non_finite(),
             perplexity: args.shared.training.measure.contains(&Measure::Perplexity),
             speed: args.shared.training.measure.contains(&Measure::Speed),
             skipped: 0,
@@ -292,8 +308,18 @@ pub fn numbers(session: &Session) -> Vec<String> {
     numbers.map(|(name, _)| name.clone()).collect()
 }
 
+/// Refuses a number of skipped steps of a plan that skips none.
+pub fn check_skips(args: &TrainArgs, plan: &Plan) -> Result<()> {
+    ensure!(
+        args.max_skips.is_none() || scales(plan) || plan.options.skip_non_finite,
+        "--max-skips: no step of this plan is ever skipped; f16 skips steps whose gradients overflow, --on-nan skip those whose loss \
+         is not finite"
+    );
+    Ok(())
+}
+
 fn most_skips(args: &TrainArgs) -> Option<u64> {
-    let ignores = args.shared.training.on_nan == Some(OnNan::Ignore);
+    let ignores = args.shared.training.ignores_non_finite();
     args.max_skips.or((!ignores).then_some(MOST_SKIPS))
 }
 

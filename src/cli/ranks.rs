@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use clap::{ArgMatches, CommandFactory};
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
-use graphc_compiler::passes::loss_scale::SKIPPED;
+use graphc_compiler::passes::clipping::GRAD_NORM;
+use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, read_plan, write_plan};
 use graphc_ir::types::TensorType;
@@ -127,8 +128,8 @@ impl Ranks {
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Session> {
-        // All see at which step the loss is not finite, and whether that was skipped.
-        let outputs_at = OutputsAt::Rank0But(&[LOSS, SKIPPED]);
+        // All judge a step alike: by its loss, the norm of its gradients, and whether it was skipped.
+        let outputs_at = OutputsAt::Rank0But(&[LOSS, GRAD_NORM, SKIPPED, LOSS_SCALE]);
         let options = SessionOptions { outputs_at, ..options };
         let session = match &self.job {
             None => Session::new(plan, weights, options)?,

@@ -29,7 +29,8 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     ];
     check_distinct(&inputs, &[("--trace", trace_to)])?;
     let mut plan = load_sound_plan(&args.plan)?.into_plan();
-    let decisions = prepare_again(&plan).ok();
+    // Before other machines take the place of the plan's: what was padded depends on those.
+    let decisions = prepare_again(&plan).context("the plan's graph cannot be prepared again")?;
     if args.cluster.is_some() || args.framework.is_some() {
         let named = args.cluster.as_deref().map(options::cluster).transpose()?;
         let cluster = named.unwrap_or_else(|| plan.cluster.clone());
@@ -40,7 +41,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         let traced = trace(&plan, 1).context("the plan cannot run")?;
         graphc_runtime::data::write_with(path, |file| timeline::write(file, &plan, &traced))?;
     }
-    let mfu = decisions.and_then(|made_of| utilization(&plan, &made_of, simulation.step_seconds));
+    let mfu = utilization(&plan, &decisions, simulation.step_seconds);
     let profile = args.measured.as_deref().map(Profile::read).transpose()?;
     let beside = profile.map(|profile| Ok::<_, ProfileError>((profile.by_kind(&plan)?, profile)));
     let beside = beside.transpose()?;

@@ -2,29 +2,29 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use graphc::profile::Part;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Plan, TensorKind};
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
-use graphc_runtime::{HostTensor, Session};
+use graphc_runtime::{HostTensor, Session, is_finite, known_weights};
 
-use super::args::{OnNan, TrainArgs};
+use super::args::TrainArgs;
 use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{Types, known_weights, session_weights};
+use super::data::{Types, session_weights};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print, say};
-use super::profiling::{Profiling, device_kind};
-use super::progress::{Diverged, Finished, REMEDIES, UnderWay, numbers};
+use super::profiling::Profiling;
+use super::progress::{Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, numbers};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
@@ -40,6 +40,10 @@ pub fn run(args: &TrainArgs) -> Result<()> {
 fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     check_files(args)?;
+    ensure!(
+        args.shared.fetch.is_empty() || args.outputs.is_some(),
+        "--fetch: where outputs go is for --outputs FILE to say"
+    );
     let data = Training::open(args)?;
     // A checkpoint brings its own seed.
     let seed = args.runtime.seed.or(args.checkpoints.resume.is_none().then_some(options.seed));
@@ -48,9 +52,9 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         true => resumed(&args.checkpoints, &args.runtime)?,
         false => None,
     };
-    let on_nan = args.shared.training.on_nan;
+    let ignores = args.shared.training.ignores_non_finite();
     if let Some(checkpoint) = &checkpoint {
-        check_finite(checkpoint, on_nan)?;
+        check_finite(checkpoint, ignores)?;
     }
     if let (Some(checkpoint), Some(steps)) = (&checkpoint, args.steps) {
         check_length(checkpoint, steps, args.epochs)?;
@@ -58,12 +62,14 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let checkpoint = ranks.checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
     let (first_step, seed) = (options.first_step, options.seed);
-    let mut saver = Saver::new(&args.checkpoints, on_nan, first_step)?;
+    let mut saver = Saver::new(&args.checkpoints, ignores, first_step)?;
     let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
+    check_skips(args, &plan)?;
     let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
     let feeder = data.feeder(&session, ranks, seed)?;
     let steps = feeder.steps(args)?;
+    let profiling = Profiling::of(args, &plan, &(first_step..steps))?;
     let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
     // Sessions have them: a second copy would stay as long as the training.
     drop(weights);
@@ -80,11 +86,10 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
     let states = (ranks.leads(), checkpoint.is_some());
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
-    let profiling = Profiling::of(args.profile.as_deref(), &(first_step..steps))?;
-    let profiling =
-        profiling.map(|profiling| (profiling, &*plan, device_kind(&args.runtime, &plan)));
     let fetched = Fetched::of(&session, ranks.decide(args.outputs.is_some())?);
-    let mut way = Way { session, ranks, feeder, saver, watch, profiling, finished, fetched };
+    let ends_early = args.patience.is_some();
+    let mut way =
+        Way { session, ranks, feeder, saver, watch, profiling, finished, fetched, ends_early };
     if let Err(error) = way.go(first_step..steps) {
         let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
         let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
@@ -146,10 +151,12 @@ struct Way<'a> {
     feeder: Feeder,
     saver: Option<Saver>,
     watch: Option<Watch>,
-    /// What is measured, of which plan, on what.
-    profiling: Option<(Profiling, &'a Plan, DeviceKind)>,
+    /// What is measured.
+    profiling: Option<Profiling<'a>>,
     finished: Finished,
     fetched: Fetched,
+    /// Whether an evaluation may be the end, as patience is limited.
+    ends_early: bool,
 }
 
 /// The outputs that steps are asked for, by name.
@@ -176,13 +183,11 @@ impl Way<'_> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
             let begun = Instant::now();
-            let part =
-                self.profiling.as_ref().map_or(Part::Over, |(profiling, ..)| profiling.part(step));
+            let part = self.profiling.as_ref().map_or(Part::Over, |profiling| profiling.part(step));
             let (done, is_last) = (step + 1, step + 1 == steps.end);
             let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
             let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
-            // Patience may end with an evaluation.
-            let may_be_last = is_last || evaluates;
+            let may_be_last = is_last || evaluates && self.ends_early;
             let Fetched { numbers, at_last } = &self.fetched;
             let fetched = if may_be_last { at_last } else { numbers };
             self.session.fetch_only(fetched.iter().map(String::as_str))?;
@@ -211,6 +216,7 @@ impl Way<'_> {
             }
             if ends && !is_last {
                 self.tell_end(done);
+                self.tell_profile(done);
                 return Ok(());
             }
         }
@@ -219,10 +225,10 @@ impl Way<'_> {
 
     /// Takes what a step took into the profile, and writes that when it is whole.
     fn measured(&mut self, step: u64, took: Duration) -> Result<()> {
-        if let Some((profiling, plan, kind)) = &mut self.profiling
+        if let Some(profiling) = &mut self.profiling
             && profiling.measured(step, took)
         {
-            profiling.write(&mut self.session, self.ranks, (plan, *kind))?;
+            profiling.write(&mut self.session, self.ranks)?;
         }
         Ok(())
     }
@@ -258,7 +264,14 @@ impl Way<'_> {
         let told = told.unwrap_or_else(|error| {
             format!("which tensor was not finite first could not be found: {error:#}")
         });
-        Ok(anyhow!("{diverged}: {told}; {REMEDIES}"))
+        Ok(anyhow!("{diverged}: {told}; {REMEDIES}, {WAYS_ON}"))
+    }
+
+    /// Says that a training has ended before its profile was whole.
+    fn tell_profile(&self, step: u64) {
+        if self.ranks.leads() && self.profiling.as_ref().is_some_and(|p| !p.is_over(step)) {
+            say("warning", "the training has ended before all was measured: no profile is written");
+        }
     }
 
     fn tell_end(&self, steps: u64) {
@@ -301,32 +314,43 @@ fn write_results(
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {
-        if args.shared.training.on_nan != Some(OnNan::Ignore) {
-            check_weights(plan, session)?;
-        }
-        let types = parameters(session);
-        if ranks.leads() {
-            save_each(path, &types, |name, write| session.with_variable(name, write))?;
-        } else {
-            // Where ranks are processes, all of them bring each variable together.
-            for name in order_in_file(&types) {
-                session.variable(name)?;
-            }
-        }
+        let accepts_non_finite = args.shared.training.ignores_non_finite();
+        write_weights(path, plan, session, (ranks.leads(), accepts_non_finite))?;
     }
     Ok(())
 }
 
-/// Refuses to call weights trained that a training has ruined. All processes bring each of them together.
-fn check_weights(plan: &Plan, session: &mut Session) -> Result<()> {
-    let updated = plan.updated_variables();
-    for name in parameters(session).into_keys().filter(|name| updated.contains(name.as_str())) {
-        ensure!(
-            session.variable(&name)?.is_finite(),
-            "`{name}` is not finite in each element after the last step, so no weights are written: {REMEDIES}"
-        );
+/// Writes the model's variables, if a training has ruined none of them. Where ranks are processes, all of them bring each variable
+/// together, in one order, and find the same.
+fn write_weights(
+    path: &Path,
+    plan: &Plan,
+    session: &mut Session,
+    (leads, accepts_non_finite): (bool, bool),
+) -> Result<()> {
+    let (types, updated) = (parameters(session), plan.updated_variables());
+    let is_ruined = |name: &str, bytes: &[u8]| {
+        !accepts_non_finite && updated.contains(name) && !is_finite(types[name].dtype, bytes)
+    };
+    let mut ruined = None;
+    let mut bring = |name: &str, write: &mut dyn FnMut(&[u8])| -> Result<()> {
+        session.with_variable(name, &mut |bytes| match is_ruined(name, bytes) {
+            true => ruined = Some(name.to_owned()),
+            false => write(bytes),
+        })?;
+        ensure!(ruined.is_none(), "it is not to be written");
+        Ok(())
+    };
+    let written = match leads {
+        true => save_each(path, &types, bring).map_err(anyhow::Error::new),
+        false => order_in_file(&types).into_iter().try_for_each(|name| bring(name, &mut |_| ())),
+    };
+    match ruined {
+        Some(name) => bail!(
+            "`{name}` is not finite in each element after the last step, so no weights are written: {REMEDIES}, {WAYS_ON}"
+        ),
+        None => written,
     }
-    Ok(())
 }
 
 /// The model's variables.

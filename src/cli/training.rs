@@ -94,6 +94,11 @@ fn warmup(text: &str) -> Result<Warmup, String> {
 }
 
 impl TrainingArgs {
+    /// Whether a training goes on whatever is not finite.
+    pub fn ignores_non_finite(&self) -> bool {
+        self.on_nan == Some(OnNan::Ignore)
+    }
+
     /// Puts the options into those of the compiler.
     pub fn apply(&self, options: &mut CompileOptions) -> Result<()> {
         let given = self.given();

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
 use crate::calibrate::{memory, memory_of_cards};
+use crate::median::median;
 
 /// Steps that warm up: in the first kernels are loaded and memory is touched, in the second launches are recorded.
 const WARM_UP: u64 = 3;
@@ -144,16 +145,6 @@ impl RankTimes {
             launches.push(Launch { actors, seconds });
         }
         Self { rank, launches }
-    }
-}
-
-/// The middle one, of an even number the mean of both; 0 of none.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        n => f64::midpoint(values[(n - 1) / 2], values[n / 2]),
     }
 }
 
@@ -298,12 +289,5 @@ mod tests {
             assert_eq!(all.map(|of| count(&parts, of)), counts, "{steps} steps");
             assert!(parts.is_sorted_by_key(|part| all.iter().position(|other| other == part)));
         }
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_is_between_the_middle_ones() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), 2.5);
-        assert_eq!(median(std::iter::empty()), 0.0);
     }
 }

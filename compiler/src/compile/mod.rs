@@ -12,7 +12,7 @@ use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
 use crate::lower::{Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
-use crate::pipeline::{depends_on_form, prepare_until, prepare_until_for};
+use crate::pipeline::{comes_not_before, depends_on_form, prepare_until, prepare_until_for};
 use crate::planner::{Care, Planned, UNLIMITED};
 use best::Job;
 use conflict::explained;
@@ -73,15 +73,18 @@ pub fn sketch(
         return Ok(compile(graph, options, cluster, None)?.plan.into_plan());
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
-    let mut best: Option<(f64, Plan)> = None;
+    let mut best: Option<Result<(f64, Plan), CompileError>> = None;
     for variant in variants(&graph, &options, cluster)? {
-        let plan = sketch_of(&graph, &variant, &options, cluster)?;
-        let seconds = step_seconds(&plan)?;
-        if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
-            best = Some((seconds, plan));
-        }
+        let timed = sketch_of(&graph, &variant, &options, cluster)
+            .and_then(|plan| Ok((step_seconds(&plan)?, plan)));
+        // A variant that cannot be planned does not keep the other from it.
+        best = match (best, timed) {
+            (Some(Ok(known)), Ok(found)) if found.0 < known.0 => Some(Ok(found)),
+            (Some(known), Err(_)) | (Some(known @ Ok(_)), Ok(_)) => Some(known),
+            (_, found) => Some(found),
+        };
     }
-    Ok(best.expect("there is a variant").1)
+    Ok(best.expect("there is a variant")?.1)
 }
 
 /// The sketch of a variant.
@@ -114,7 +117,8 @@ pub fn emit_after(
     pass: &str,
 ) -> Result<Graph, CompileError> {
     let open = options.auto_stages || options.auto_microbatches;
-    let depends = depends_on_form(pass) || cluster.device.matmul_unaligned != 1.0;
+    let is_padded = cluster.device.matmul_unaligned != 1.0 && comes_not_before(pass, "padding");
+    let depends = depends_on_form(pass) || is_padded;
     let variants = match depends && !open {
         // Where these fail the pass may not.
         true => variants(&graph, options, cluster),

@@ -20,18 +20,16 @@ pub struct NodeWork {
 /// "Matrix Multiplication Background User's Guide", section 2.2).
 pub const ROW_BYTES: usize = 16;
 
-/// Whether an element type is one of half precision.
-pub fn is_half(dtype: DType) -> bool {
-    dtype.is_float() && dtype.size() == 2
+/// Whether a row of so many elements is of half precision and no multiple of [`ROW_BYTES`].
+pub fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
+    let is_half = dtype.is_float() && dtype.size() == 2;
+    is_half && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
 }
 
-/// Whether an op is a product of matrices of half precision, some of which have rows that are no multiple of [`ROW_BYTES`]. `rows` has the
-/// element type and the last extent of each operand and result, as they lie on a rank.
+/// Whether an op is a product of matrices some of which have odd rows ([`is_odd_row`]). `rows` has the element type and the last extent of
+/// each operand and result, as they lie on a rank.
 pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
-    let is_odd = |(dtype, extent): (DType, usize)| {
-        is_half(dtype) && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
-    };
-    matches!(op, Op::MatMul(_)) && rows.any(is_odd)
+    matches!(op, Op::MatMul(_)) && rows.any(is_odd_row)
 }
 
 impl NodeWork {

@@ -11,7 +11,7 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 use crate::cluster::{AlphaBeta, Link};
 
 pub use compute::{
-    LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, has_odd_rows, is_half,
+    LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, has_odd_rows, is_odd_row,
     least_seconds, matmul_efficiency, node_work, peak_flops, roofline,
 };
 pub use machine::{ActorWork, model_flops, on_cluster, utilization};

@@ -120,6 +120,31 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
+    /// Stochastic gradient descent without momentum and without weight decay, as torch.optim.SGD with this learning rate alone.
+    pub fn sgd(lr: f64) -> Self {
+        Self::Sgd { lr, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// Adam with torch.optim.Adam's defaults.
+    pub fn adam(lr: f64) -> Self {
+        Self::Adam(AdamOptions::adam(lr))
+    }
+
+    /// AdamW with torch.optim.AdamW's defaults.
+    pub fn adamw(lr: f64) -> Self {
+        Self::AdamW(AdamOptions::adamw(lr))
+    }
+
+    /// LAMB with the defaults of FusedLAMB in NVIDIA's Apex.
+    pub fn lamb(lr: f64) -> Self {
+        Self::Lamb(AdamOptions::lamb(lr))
+    }
+
+    /// RMSprop with torch.optim.RMSprop's defaults.
+    pub fn rmsprop(lr: f64) -> Self {
+        Self::Rmsprop(RmspropOptions::new(lr))
+    }
+
     /// The learning rate that a schedule multiplies.
     pub fn lr(&self) -> f64 {
         match self {
@@ -160,6 +185,13 @@ pub struct RmspropOptions {
     pub centered: bool,
 }
 
+impl RmspropOptions {
+    /// torch.optim.RMSprop's defaults.
+    pub fn new(lr: f64) -> Self {
+        Self { lr, alpha: 0.99, eps: 1e-8, weight_decay: 0.0, momentum: 0.0, centered: false }
+    }
+}
+
 /// Parameters of Adam, AdamW and LAMB.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamOptions {
@@ -173,4 +205,21 @@ pub struct AdamOptions {
     pub eps: f64,
     /// Weight decay.
     pub weight_decay: f64,
+}
+
+impl AdamOptions {
+    /// torch.optim.Adam's defaults.
+    pub fn adam(lr: f64) -> Self {
+        Self { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    }
+
+    /// torch.optim.AdamW's defaults.
+    pub fn adamw(lr: f64) -> Self {
+        Self { weight_decay: 0.01, ..Self::adam(lr) }
+    }
+
+    /// The defaults of FusedLAMB in NVIDIA's Apex.
+    pub fn lamb(lr: f64) -> Self {
+        Self { eps: 1e-6, ..Self::adamw(lr) }
+    }
 }

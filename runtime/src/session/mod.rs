@@ -27,6 +27,7 @@ use crate::transport::Transport;
 use crate::worker::{Job, StepState};
 use edges::feeds;
 use variables::Variables;
+pub use variables::known_weights;
 
 pub(crate) use collect::{output_tag, readers};
 pub(crate) use edges::{Fed, Sockets};

@@ -25,6 +25,16 @@ const MIN_DRAWN: usize = 1 << 16;
 /// Variables that an error names.
 const NAMED: usize = 5;
 
+/// Of a model's weights those that a plan has variables for: one of inference, say, lacks what training alone reads.
+pub fn known_weights(
+    plan: &Plan,
+    weights: &BTreeMap<String, HostTensor>,
+) -> BTreeMap<String, HostTensor> {
+    let known = plan.variables();
+    let weights = weights.iter().filter(|(name, _)| known.contains(name.as_str()));
+    weights.map(|(name, weight)| (name.clone(), weight.clone())).collect()
+}
+
 /// All variables of a plan.
 pub(super) struct Variables {
     by_name: BTreeMap<String, Entry>,

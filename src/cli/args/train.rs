@@ -67,8 +67,8 @@ pub struct TrainArgs {
     /// End after so many evaluations in a row whose loss is no lower than the lowest before
     #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
     pub patience: Option<usize>,
-    /// End a training that makes more steps than this in a row which change nothing, as steps of f16 that overflow and those of
-    /// --on-nan skip; default 50, but as many as there are with --on-nan ignore
+    /// End after more than so many steps in a row that change nothing, be it by an overflow of f16 or by --on-nan skip; default 50, without
+    /// limit under --on-nan ignore
     #[arg(long, value_name = "N")]
     pub max_skips: Option<u64>,
     /// Where losses go: one JSON object a line and step

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Strategy, Strategy::Auto};
 use graphc_ir::types::DType;
-use graphc_runtime::cards::{Library, cards};
+use graphc_runtime::cards::{Library, NotFound, cards};
 
 use super::args::{DeviceName, DoctorArgs, Format};
 use super::output::print;
@@ -87,10 +87,13 @@ fn libraries() -> Vec<Line> {
     let several = cards().is_ok_and(|cards| cards.len() > 1);
     lines.extend(Library::ALL.map(|library| {
         looked(&library.to_string(), || match library.find() {
-            Err(_) if library == Library::Nccl && !several => {
+            Err(NotFound::Nowhere { .. }) if library == Library::Nccl && !several => {
                 Ok("not there, and needed for several cards alone".to_owned())
             }
-            Err(_) if library == Library::CublasLt => {
+            Err(missing @ NotFound::Lacks { .. }) if library == Library::CublasLt => Ok(format!(
+                "{missing}; products are made by graphc's own kernels, which are slower"
+            )),
+            Err(NotFound::Nowhere { .. }) if library == Library::CublasLt => {
                 Ok("not there: products are made by graphc's own kernels, which are slower"
                     .to_owned())
             }

@@ -16,8 +16,9 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
+use graphc_ir::types::DType;
 
-use crate::cost::{ROW_BYTES, is_half};
+use crate::cost::{ROW_BYTES, is_odd_row};
 use crate::passes::error::PassError;
 
 mod price;
@@ -66,8 +67,8 @@ pub(super) struct Product {
     sizes: [usize; 3],
     /// Columns with padding.
     padded: usize,
-    /// Bytes of an element.
-    element: usize,
+    /// The element type of factors and result.
+    dtype: DType,
     /// Bytes that are copied for whoever reads them without padding, and back for their gradients.
     bare: usize,
 }
@@ -94,8 +95,7 @@ impl<'a> Readers<'a> {
         let Op::MatMul(op) = &node.op else { return None };
         let (ty, weight) = (&self.graph.value(logits).ty, self.graph.value(node.operands[1]));
         let columns = *ty.shape.last()?;
-        let is_odd = is_half(ty.dtype) && !(columns * ty.dtype.size()).is_multiple_of(ROW_BYTES);
-        if !is_odd || ty.elements() == 0 || weight.ty.shape.len() != 2 {
+        if !is_odd_row((ty.dtype, columns)) || ty.elements() == 0 || weight.ty.shape.len() != 2 {
             return None;
         }
         let dim = if op.transpose_b { 0 } else { 1 };
@@ -104,7 +104,7 @@ impl<'a> Readers<'a> {
             dim,
             sizes: [ty.elements() / columns, columns, weight.ty.shape[1 - dim]],
             padded: padded_extent(columns, options.mesh.iter().product()),
-            element: ty.dtype.size(),
+            dtype: ty.dtype,
             bare: self.bare_bytes(logits, options.differentiates()),
         })
     }

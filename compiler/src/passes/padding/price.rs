@@ -11,17 +11,17 @@ use crate::cost::{NodeWork, compute_work, roofline};
 /// Whether a padded product takes less time, with all that padding takes besides. How the planner lays tensors out is not known yet: rows
 /// are taken to be shared evenly by the ranks of a stage, and weights to be padded whole by each.
 pub(super) fn pays(product: &Product, options: &CompileOptions, cluster: &Cluster) -> bool {
-    let Product { sizes: [rows, columns, inner], padded, element, bare, .. } = *product;
+    let Product { sizes: [rows, columns, inner], padded, dtype, bare, .. } = *product;
     let parts = options.mesh.iter().product::<usize>() / options.stages.max(1);
     let times = options.microbatches.max(1);
     let rows = rows.div_ceil(parts.max(1) * times);
     let backward = options.differentiates();
-    let products = |columns| products(cluster, [rows, columns, inner], backward);
+    let products = |columns| products((cluster, dtype), [rows, columns, inner], backward);
     let moved = |bytes: usize| {
         let work = NodeWork { bytes: 2.0 * bytes as f64, ..NodeWork::default() };
-        roofline(cluster, DType::BF16, Arithmetic::Elementwise, work)
+        roofline(cluster, dtype, Arithmetic::Elementwise, work)
     };
-    let weight = columns * inner * element;
+    let weight = columns * inner * dtype.size();
     let bare = if bare > 0 { moved(bare / parts.max(1) / times) } else { 0.0 };
     // Once a step: its gradient is cut when microbatches have been summed, in f32.
     let wide = if times > 1 { 2 } else { 1 };
@@ -31,10 +31,14 @@ pub(super) fn pays(product: &Product, options: &CompileOptions, cluster: &Cluste
 }
 
 /// Seconds of a product and, with `backward`, of the gradients of both its factors.
-fn products(cluster: &Cluster, [rows, columns, inner]: [usize; 3], backward: bool) -> f64 {
+fn products(
+    (cluster, dtype): (&Cluster, DType),
+    [rows, columns, inner]: [usize; 3],
+    backward: bool,
+) -> f64 {
     let op = |transpose_a, transpose_b| Op::MatMul(MatMul { transpose_a, transpose_b });
     let [x, weight, logits] = [[rows, inner], [inner, columns], [rows, columns]]
-        .map(|shape| TensorType::new(DType::BF16, shape));
+        .map(|shape| TensorType::new(dtype, shape));
     let of = |op: Op, a, b, result| compute_work(cluster, &op, &[a, b], &[result], &[]).1;
     let forward = of(op(false, false), &x, &weight, &logits);
     let gradients =
