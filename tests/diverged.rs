@@ -20,7 +20,7 @@ fn train(extra: &[&str]) -> Vec<String> {
 
 fn lines(metrics: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(metrics).expect("metrics");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    support::json_lines(&text)
 }
 
 fn path(folder: &Path, name: &str) -> String {

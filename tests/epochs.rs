@@ -25,7 +25,7 @@ impl Files {
     /// The lines of a metrics file.
     fn lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(name)).expect("metrics");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        support::json_lines(&text)
     }
 }
 

@@ -18,7 +18,7 @@ use graphc_ir::text::print;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 use machine::{Machine, checked};
 use serde_json::Value;
-use support::{fails, losses, succeeds};
+use support::{fails, losses, near, succeeds};
 
 const VOCABULARY: usize = 1013;
 const PADDED: u64 = 1024;
@@ -120,14 +120,6 @@ fn machines(kind: &str, unaligned: f64) -> String {
          matmul_unaligned = {unaligned}\nbandwidth = 1e10\nlaunch = 1e-6\n\
          [[level]]\nlatency = 2e-6\nbandwidth = 4e9\n"
     )
-}
-
-fn near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}: steps");
-    for (found, expected) in found.iter().zip(expected) {
-        let error = (found - expected).abs() / expected.abs();
-        assert!(error <= tolerance, "{what}: {found}, not {expected}");
-    }
 }
 
 #[test]

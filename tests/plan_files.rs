@@ -82,8 +82,7 @@ fn a_plan_runs_as_it_is_and_is_not_planned_again() {
     let longer = ["--steps", "5", "--metrics", &metrics];
     succeeds([&["train", &plan, "--data", &data][..], &longer, &["--eval-data", &data]].concat());
     let lines = std::fs::read_to_string(&metrics).expect("metrics");
-    let lines: Vec<Value> =
-        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = support::json_lines(&lines);
     // The data has four batches: the fifth step sees what the first has seen, with the weights as they were.
     assert_eq!(lines[0]["loss"], lines[4]["loss"]);
     assert!(lines[4]["eval"]["loss"].is_number(), "an evaluation may be planned");

@@ -200,8 +200,7 @@ fn the_command_counts_skipped_steps() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("2 steps changed nothing"), "{said}");
     let lines = std::fs::read_to_string(&metrics).expect("metrics");
-    let lines: Vec<Value> =
-        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<Value> = support::json_lines(&lines);
     let skipped: Vec<bool> =
         lines.iter().map(|line| line["skipped"].as_bool().expect("said")).collect();
     assert_eq!(

@@ -17,7 +17,7 @@ fn train(folder: &tempfile::TempDir, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
         [own, ["--metrics", &metrics, "--weights", &weights].map(String::from).to_vec()].concat(),
     );
     let lines = std::fs::read_to_string(&metrics).expect("metrics");
-    let lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = support::json_lines(&lines);
     (lines, std::fs::read(&weights).expect("weights"))
 }
 

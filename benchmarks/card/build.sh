@@ -20,7 +20,7 @@ mkdir -p "$kit/bin" "$kit/models" "$kit/plans" "$kit/refs" "$kit/peers" "$kit/py
 for program in graphc examples/card_kernels; do
     strip -o "$kit/bin/$(basename $program)" "$built/$program"
 done
-cp benchmarks/card/{run.sh,run.py,kit.py,items.py,right.py,fast.py,why.py,data.py,table.py} "$kit"
+cp benchmarks/card/{run.sh,run.py,kit.py,machine.py,items.py,right.py,fast.py,why.py,data.py,table.py} "$kit"
 cp benchmarks/card/peers/*.py benchmarks/peers/torch_models.py "$kit/peers"
 cp -r python/graphc_torch "$kit/python"
 find "$kit" -name __pycache__ -prune -exec rm -rf {} +
@@ -30,11 +30,9 @@ done
 "$built/examples/card_models" "$kit/models"
 
 # Plans are made here, so that no time of the card goes into them.
-adamw="--optimizer adamw --lr 0.0003 --weight-decay 0.01"
-sgd="--optimizer sgd --lr 0.001 --momentum 0.9"
 for model in "$kit"/models/*.gir; do
     name=$(basename "$model" .gir)
-    case $name in resnet50*) optimizer=$sgd ;; *) optimizer=$adamw ;; esac
+    optimizer=$(python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))[sys.argv[2]]["optimizer"])' "$kit/models/models.json" "$name")
     "$kit/bin/graphc" compile "$model" $optimizer --precision bf16 --cluster dgx-h100 -o "$kit/plans/$name.json" > /dev/null
 done
 

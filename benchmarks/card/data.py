@@ -8,7 +8,7 @@ import struct
 from array import array
 from pathlib import Path
 
-from kit import SMALL, scratch
+from kit import model, scratch, sizes
 
 
 def write(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
@@ -19,10 +19,13 @@ def write(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
         at += len(content)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
+    # A part that is cut off leaves no half of a file to the next one.
+    aside = path.with_suffix(".part")
+    with aside.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, _, content in tensors.values():
             file.write(content)
+    aside.replace(path)
 
 
 def tokens(name: str, batch: int, time: int, vocabulary: int, batches: int = 4) -> Path:
@@ -53,12 +56,9 @@ def images(name: str, batch: int, side: int, classes: int, batches: int = 2) -> 
 
 
 def of(name: str) -> Path:
-    """The data of a model of the kit."""
-    small = "-small" if SMALL else ""
-    match name:
-        case "resnet50":
-            return images(name + small, *((2, 32) if SMALL else (64, 224)), 1000)
-        case "llama":
-            return tokens(name + small, *((2, 64, 257) if SMALL else (4, 2048, 32_000)))
-        case _:
-            return tokens("gpt2" + small, *((2, 64, 257) if SMALL else (8, 1024, 50_257)))
+    """The data of a model of the kit, which may be those of another one."""
+    data = sizes(name)["data"]
+    own = sizes(data)
+    if own["kind"] == "resnet":
+        return images(model(data), own["batch"], own["side"], own["classes"])
+    return tokens(model(data), own["batch"], own["time"], own["vocabulary"])

@@ -6,14 +6,13 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import data
-from kit import GRAPHC, HERE, SMALL, Failed, MemoryWatch, Place, environment, json_lines, left, model, python_has, run, scratch, spread
-from right import machine
+from kit import GRAPHC, HERE, SMALL, Failed, MemoryWatch, Place, environment, json_lines, kill_tree, left, model, python_has, run, scratch, sizes, spread, start
+from machine import machine
 
 __all__ = ["calibrate", "gpt2", "llama", "machine", "padded_vocabulary", "predicted", "profile", "resnet50"]
 
@@ -23,12 +22,6 @@ WARM = 2 if SMALL else 6
 """Steps at the beginning that are not counted: kernels are loaded, launches recorded, clocks rise."""
 PROFILED = 28
 """Steps that a profile is made of."""
-SAMPLES = {"gpt2": ("tokens", 8 * 1024), "gpt2-50304": ("tokens", 8 * 1024), "llama": ("tokens", 4 * 2048), "resnet50": ("images", 64)}
-SMALL_SAMPLES = {"gpt2": 128, "gpt2-50304": 128, "llama": 128, "resnet50": 2}
-OPTIMIZERS = {
-    "resnet50": ["--optimizer", "sgd", "--lr", "0.001", "--momentum", "0.9"],
-    "adamw": ["--optimizer", "adamw", "--lr", "0.0003", "--weight-decay", "0.01"],
-}
 
 
 def plan(name: str, cluster: str = "dgx-h100", output: str | None = None) -> Path:
@@ -37,7 +30,7 @@ def plan(name: str, cluster: str = "dgx-h100", output: str | None = None) -> Pat
     if output is None and brought.exists():
         return brought
     made = Path(scratch()) / (output or f"{model(name)}.json")
-    options = [*OPTIMIZERS.get(name, OPTIMIZERS["adamw"]), "--precision", "bf16", "--cluster", cluster]
+    options = [*sizes(name)["optimizer"], "--precision", "bf16", "--cluster", cluster]
     run([GRAPHC, "compile", HERE / "models" / f"{model(name)}.gir", *options, "-o", made])
     return made
 
@@ -52,107 +45,160 @@ def train(name: str, of: Path, steps: int, *more: str | Path) -> list[dict[str, 
 
 
 class Peer:
-    """PyTorch's side: one process, which trains in the mode that it is told."""
+    """PyTorch's side in one mode: a process of its own, which is started when it is first asked."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    def __init__(self, name: str, mode: str) -> None:
+        self.name, self.mode = name, mode
+        self.process: subprocess.Popen[str] | None = None
 
-    def ask(self, mode: str, steps: int, limit: float) -> dict[str, Any]:
-        """Some steps in a mode."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{mode} {steps}\n")
-        self.process.stdin.flush()
-        timer = threading.Timer(max(1.0, limit), self.process.kill)
-        timer.start()
+    def ask(self, what: str, steps: int, limit: float) -> dict[str, Any]:
+        """Some steps in its mode, or updates alone."""
         try:
-            line = self.process.stdout.readline()
-        finally:
-            timer.cancel()
-        print(f"PyTorch, {mode}: {line[:300]}", flush=True)
-        if not line:
-            raise Failed(f"PyTorch has ended in mode {mode}")
-        answer = json.loads(line)
+            line = self.answer(f"{what} {steps}", limit)
+            print(f"PyTorch, {what}: {line[:300].rstrip()}", flush=True)
+            answer = json.loads(line) if line else {"error": f"PyTorch has ended in mode {what}, or took more than {limit:.0f} s"}
+        except (OSError, ValueError) as error:
+            raise Failed(f"PyTorch in mode {what}: {error}") from None
         if "error" in answer:
             raise Failed(answer["error"])
         return answer
 
+    def answer(self, question: str, limit: float) -> str:
+        """A line, or nothing where the process has ended; it is ended where it takes too long."""
+        if self.process is None:
+            command = [sys.executable, HERE / "peers/train.py", self.name, data.of(self.name)]
+            self.process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        timer = threading.Timer(max(1.0, limit), kill_tree, [self.process.pid])
+        timer.start()
+        try:
+            return self.process.stdout.readline()
+        finally:
+            timer.cancel()
 
-@contextmanager
-def peer(name: str) -> Iterator[Peer | None]:
-    """PyTorch's side of a model; none where there is no PyTorch."""
-    if not python_has("torch"):
-        yield None
-        return
-    command = [sys.executable, str(HERE / "peers/train.py"), name, str(data.of(name))]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
-    try:
-        yield Peer(process)
-    finally:
-        process.kill()
-        process.wait()
+    def close(self) -> None:
+        """Ends it."""
+        if self.process is not None:
+            kill_tree(self.process.pid)
+            self.process.wait()
+
+
+Turn = Callable[[], tuple[list[float], list[float], int | None]]
+"""Takes some steps: their seconds, losses, and bytes of memory where they are known."""
+
+
+class Comparison:
+    """A training beside PyTorch's, and what was found of both so far."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.place, self.name = place, name
+        self.unit, self.samples = samples(name)
+        self.seconds: dict[str, list[float]] = {}
+        self.losses: dict[str, list[float]] = {}
+        self.memory: dict[str, int | None] = {}
+        self.failed: dict[str, str] = {}
+        # The seconds that the products of a step take at the peak of the card's data sheet; of a step they are the share that is used.
+        simulated = json.loads(run([GRAPHC, "simulate", plan(name), "--format", "json"]).stdout)
+        self.at_peak = (simulated.get("mfu") or 0.0) * simulated["step_seconds"]
+
+    def take(self, side: str, turn: Turn) -> None:
+        """A side's turn; what was found is told."""
+        try:
+            seconds, losses, bytes = turn()
+        except Failed as error:
+            self.failed[side] = str(error)[-600:]
+        else:
+            self.seconds.setdefault(side, []).extend(seconds)
+            self.losses.setdefault(side, [losses[0], losses[-1]])
+            if bytes is not None:
+                self.memory[side] = max(self.memory.get(side) or 0, bytes)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tells what was found so far."""
+        sides = {side: self.of(side, seconds) for side, seconds in self.seconds.items() if seconds}
+        self.place.tell(model=self.name, unit=self.unit, samples=self.samples, sides=sides, failed=self.failed)
+
+    def of(self, side: str, seconds: list[float]) -> dict[str, Any]:
+        """What a side has reached."""
+        median = spread(seconds)["median"]
+        reached = {"rate": self.samples / median, "mfu": self.at_peak / median}
+        return {"seconds": spread(seconds), **reached, "losses": self.losses[side], "memory": self.memory.get(side)}
+
+
+def samples(name: str) -> tuple[str, int]:
+    """What a step's rate counts, and how many of it a step has."""
+    own = sizes(name)
+    return ("images", own["batch"]) if own["kind"] == "resnet" else ("tokens", own["batch"] * own["time"])
+
+
+def own_turn(name: str) -> Turn:
+    """Steps of graphc; nobody looks at the card meanwhile."""
+
+    def turn() -> tuple[list[float], list[float], int | None]:
+        lines = train(name, plan(name), WARM + STEPS)
+        return [line["seconds"] for line in lines[WARM:]], [line["loss"] for line in lines], None
+
+    return turn
+
+
+def turn_of(peer: Peer) -> Turn:
+    """Steps of PyTorch, which may take only as long as leaves time for the turns of others behind it."""
+
+    def turn() -> tuple[list[float], list[float], int | None]:
+        answer = peer.ask(peer.mode, STEPS, left() * 0.6)
+        return answer["seconds"], answer["losses"], answer["memory"]
+
+    return turn
 
 
 def beside(place: Place, name: str) -> bool:
     """A training beside PyTorch's, taking turns; what was found so far is told after each turn."""
-    unit, samples = SAMPLES[name]
-    samples = SMALL_SAMPLES[name] if SMALL else samples
-    found: dict[str, list[float]] = {}
-    losses: dict[str, list[float]] = {}
-    memory: dict[str, int | None] = {}
-    failed: dict[str, str] = {}
-
-    # The seconds that the products of a step take at the peak of the card's data sheet; of a step they are the share that is used.
-    simulated = json.loads(run([GRAPHC, "simulate", plan(name), "--format", "json"]).stdout)
-    at_peak = (simulated.get("mfu") or 0.0) * simulated["step_seconds"]
-
-    def of(side: str, seconds: list[float]) -> dict[str, Any]:
-        median = spread(seconds)["median"]
-        return {"seconds": spread(seconds), "rate": samples / median, "mfu": at_peak / median, "losses": losses[side], "memory": memory.get(side)}
-
-    def tell() -> None:
-        sides = {side: of(side, seconds) for side, seconds in found.items() if seconds}
-        place.tell(model=name, unit=unit, samples=samples, sides=sides, failed=failed)
-
-    def graphc(_: Peer | None) -> tuple[list[float], list[float], int | None]:
-        with MemoryWatch() as watch:
-            lines = train(name, plan(name), WARM + STEPS)
-        return [line["seconds"] for line in lines[WARM:]], [line["loss"] for line in lines], watch.bytes()
-
-    def torch(mode: str) -> Any:
-        def turn(peer: Peer | None) -> tuple[list[float], list[float], int | None]:
-            assert peer is not None
-            answer = peer.ask(mode, STEPS, left() - 10)
-            return answer["seconds"], answer["losses"], answer["memory"]
-
-        return turn
-
     # Before clocks matter.
-    prepare = plan(name), data.of(name)
-    print(prepare)
-    with peer(name) as other:
-        sides = {"graphc": graphc}
-        if other is None:
-            failed["PyTorch"] = "PyTorch is not there"
-        else:
-            sides |= {"PyTorch, eager": torch("eager"), "PyTorch, torch.compile": torch("compile")}
+    print(plan(name), data.of(name))
+    compared = Comparison(place, name)
+    peers = [Peer(name, "eager"), Peer(name, "compile")] if python_has("torch") else []
+    if not peers:
+        compared.failed["PyTorch"] = "PyTorch is not there"
+    labels = {"eager": "PyTorch, eager", "compile": "PyTorch, torch.compile"}
+    sides = {"graphc": own_turn(name), **{labels[peer.mode]: turn_of(peer) for peer in peers}}
+    try:
         for round in range(ROUNDS):
             for side, turn in sides.items():
-                if side in failed or (round > 0 and left() < 25):
-                    continue
-                try:
-                    seconds, of_losses, bytes = turn(other)
-                except Failed as error:
-                    failed[side] = str(error)[-600:]
-                    tell()
-                    continue
-                found.setdefault(side, []).extend(seconds)
-                losses.setdefault(side, [of_losses[0], of_losses[-1]])
-                memory[side] = max(memory.get(side) or 0, bytes) if bytes is not None else memory.get(side)
-                tell()
-        if other is not None and name == "gpt2" and "PyTorch, eager" not in failed:
-            updates = other.ask("updates", STEPS, left() - 5)
-            place.tell(updates=spread(updates["seconds"]))
-    return "graphc" in found
+                if side not in compared.failed and (round == 0 or left() > 25):
+                    compared.take(side, turn)
+            if round == 0:
+                watch_memory(compared)
+        if peers and name == "gpt2" and labels["eager"] not in compared.failed:
+            measure_updates(place, peers[0])
+    finally:
+        for peer in peers:
+            peer.close()
+    return "graphc" in compared.seconds
+
+
+def watch_memory(compared: Comparison) -> None:
+    """How much of the card's memory graphc uses, from a short run of which no time is taken."""
+    if "graphc" in compared.failed or left() < 25:
+        return
+    try:
+        with MemoryWatch() as watch:
+            train(compared.name, plan(compared.name), 3)
+    except Failed as error:
+        compared.place.tell(model=compared.name, memory_failed=str(error)[-600:])
+        return
+    compared.memory["graphc"] = watch.bytes()
+    compared.tell()
+
+
+def measure_updates(place: Place, peer: Peer) -> None:
+    """PyTorch's updates alone."""
+    try:
+        place.tell(updates=spread(peer.ask("updates", STEPS, left() - 5)["seconds"]))
+    except Failed as error:
+        place.tell(updates_failed=str(error)[-600:])
 
 
 def gpt2(place: Place) -> bool:
@@ -174,8 +220,9 @@ def padded_vocabulary(place: Place) -> bool:
     """GPT-2 with 50304 tokens in place of 50257."""
     lines = train("gpt2-50304", plan("gpt2-50304"), WARM + STEPS)
     seconds = [line["seconds"] for line in lines[WARM:]]
-    samples = SMALL_SAMPLES["gpt2"] if SMALL else SAMPLES["gpt2"][1]
-    place.tell(model="gpt2-50304", unit="tokens", samples=samples, sides={"graphc": {"seconds": spread(seconds), "rate": samples / spread(seconds)["median"]}})
+    unit, count = samples("gpt2-50304")
+    reached = {"seconds": spread(seconds), "rate": count / spread(seconds)["median"]}
+    place.tell(model="gpt2-50304", unit=unit, samples=count, sides={"graphc": reached})
     return bool(seconds)
 
 
@@ -194,20 +241,31 @@ def profile(place: Place) -> bool:
     return True
 
 
+def boxes(place: Place) -> dict[str, Path]:
+    """The files of this card as it was measured: thoroughly, and quickly."""
+    return {"full": place.out / "box.toml", "quick": place.out / "box.quick.toml"}
+
+
 def calibrate(place: Place) -> bool:
-    """This card as a cluster file."""
-    box = place.out / "box.toml"
-    options = ["--quick"] if SMALL else []
-    run([GRAPHC, "calibrate", "--device", "cuda", "--ranks", "1", "-o", box, *options])
-    place.tell(cluster=box.read_text())
+    """This card as a cluster file: first quickly, then as well as the time that is left allows."""
+    for how in ("quick",) if SMALL else ("quick", "full"):
+        box = boxes(place)[how]
+        options = ["--quick"] if how == "quick" else []
+        try:
+            run([GRAPHC, "calibrate", "--device", "cuda", "--ranks", "1", "-o", box, *options])
+        except Failed as error:
+            place.tell(calibrate=how, failed=str(error))
+            return how == "full"
+        place.tell(cluster=box.read_text(), calibrate=how)
     return True
 
 
 def predicted(place: Place) -> bool:
     """Plans made again for this card: predicted seconds of a step beside measured ones."""
-    box = place.out / "box.toml"
-    if not box.exists():
+    box = next((box for box in boxes(place).values() if box.exists()), None)
+    if box is None:
         raise Failed("this card was not calibrated")
+    place.tell(box=box.name)
     for name in ("gpt2", "resnet50", "llama"):
         if left() < 12:
             place.tell(model=name, skipped="no time is left")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import fast
 import right
 import why
-from kit import Failed, Place, scratch
+from kit import PLACES, Failed, Place, scratch
 
 __all__ = ["PARTS", "Item", "Place", "scratch"]
 
@@ -30,6 +30,7 @@ class Item:
 
     def run(self, place: Place) -> bool:
         """Looks, and tells how that ended: whether something is wrong."""
+        PLACES[:] = [place]
         try:
             return self.look(place) is False
         except Failed as failed:
@@ -53,7 +54,7 @@ PARTS: dict[str, list[Item]] = {
         Item(fast.gpt2, 170, 40),
         Item(fast.profile, 60, 15),
         Item(fast.resnet50, 140, 40),
-        Item(fast.calibrate, 60, 15),
+        Item(fast.calibrate, 100, 15),
         Item(fast.predicted, 60, 20),
         Item(fast.llama, 150, 50),
         Item(fast.padded_vocabulary, 40, 15),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import json
 import os
 import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +23,11 @@ SMALL = os.environ.get("CARD_SMALL") == "1"
 """Whether sizes are small: a rehearsal."""
 GRAPHC = HERE / "bin/graphc"
 STARTED = time.monotonic()
+UNKEPT = ("nothing is kept in", "is not used, and made again")
+"""What graphc says of a folder of kernels, or a file in it, that it does not believe."""
+
+# graphc believes no folder that others may write.
+os.umask(0o077)
 
 
 class Failed(Exception):
@@ -43,6 +49,18 @@ class Place:
             file.flush()
 
 
+PLACES: list[Place] = []
+"""Where this process, which is that of an item, tells what is nobody's own result."""
+
+
+def hear(errors: str) -> None:
+    """Tells of standard error what changes how results are to be read."""
+    for line in dict.fromkeys(errors.splitlines()):
+        if any(words in line for words in UNKEPT):
+            for place in PLACES:
+                place.tell(note=line[-400:])
+
+
 def left() -> float:
     """Seconds that this item has left."""
     return float(os.environ.get("CARD_LIMIT", "600")) - (time.monotonic() - STARTED)
@@ -61,12 +79,24 @@ def scratch() -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """The environment of programs: kernels are kept in the scratch folder, beside those that the kit brings."""
-    cache = Path(scratch()) / "kernels"
+    return {**os.environ, "GRAPHC_CACHE": str(kernel_cache()), **more}
+
+
+def kernel_cache(name: str = "kernels") -> Path:
+    """A folder of kernels that graphc believes: it and its files are this user's, and nobody else writes them."""
+    cache = Path(scratch()) / name
     if not cache.exists():
-        cache.mkdir(parents=True)
+        aside = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=scratch()))
         for file in (HERE / "kernels").glob("*"):
-            shutil.copy(file, cache)
-    return {**os.environ, "GRAPHC_CACHE": str(cache), **more}
+            shutil.copyfile(file, aside / file.name)
+            (aside / file.name).chmod(0o600)
+        try:
+            os.replace(aside, cache)
+        except OSError:
+            # Another process was first.
+            shutil.rmtree(aside)
+    cache.chmod(0o700)
+    return cache
 
 
 def run(command: Sequence[str | Path], limit: float = 1e9, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
@@ -75,13 +105,14 @@ def run(command: Sequence[str | Path], limit: float = 1e9, check: bool = True, *
     print("$ " + " ".join(words), flush=True)
     begun = time.monotonic()
     limit = max(1.0, min(limit, left() - 2))
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment(**more))
+    process = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(**more))
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         kill_tree(process.pid)
         out, err = process.communicate()
         err += f"\nkilled after {limit:.0f} s"
+    hear(err)
     print(out[-20_000:], err[-20_000:], f"({time.monotonic() - begun:.1f} s, status {process.returncode})", sep="\n", flush=True)
     done = subprocess.CompletedProcess(words, process.returncode, out, err)
     if check and done.returncode != 0:
@@ -89,23 +120,56 @@ def run(command: Sequence[str | Path], limit: float = 1e9, check: bool = True, *
     return done
 
 
+def start(words: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
+    """Starts a program that ends with this process."""
+    return subprocess.Popen([str(word) for word in words], text=True, preexec_fn=die_with_parent, **options)
+
+
+# It is found here, as a new process should do as little as it can before it becomes its program.
+PRCTL = ctypes.CDLL(None, use_errno=True).prctl
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """This process is killed when the one that has started it has ended, however that ends."""
+    PRCTL(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def kill_tree(root: int) -> None:
-    """Ends a process and all that it has started."""
-    parents = {}
+    """Ends a process that this one has started, all that it has started, and its session, if it has one of its own."""
+    for _ in range(3):
+        doomed = living_tree(root)
+        for number in doomed:
+            try:
+                os.kill(number, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if not doomed:
+            break
+        # What was just being started is found now.
+        time.sleep(0.02)
+
+
+def living_tree(root: int) -> list[int]:
+    """The numbers of those processes. A session keeps its number while it has any; another process may have that of one that has ended."""
+    parents, sessions = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # Behind the name, which may have blanks, stand the state and the parent.
-            parents[int(entry.parent.name)] = int(entry.read_text().rsplit(")", 1)[1].split()[1])
+            # Behind the name, which may have blanks, stand the state, the parent, the group and the session.
+            state, parent, _, session = entry.read_text().rsplit(")", 1)[1].split()[:4]
         except (OSError, IndexError, ValueError):
             continue
-    doomed = [root]
-    for number in doomed:
-        doomed += [child for child, parent in parents.items() if parent == number]
-    for number in doomed:
-        try:
-            os.kill(number, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        if state != "Z":
+            parents[int(entry.parent.name)], sessions[int(entry.parent.name)] = int(parent), int(session)
+    found = [number for number, session in sessions.items() if session == root or number == root and parents[number] == os.getpid()]
+    for number in found:
+        found += [child for child, parent in parents.items() if parent == number and child not in found]
+    return found
+
+
+def sizes(name: str) -> dict[str, Any]:
+    """What is known of a model, as `card_models` has written it: its sizes, its batch, how it is trained."""
+    return json.loads((HERE / "models/models.json").read_text())[model(name)]
 
 
 def model(name: str) -> str:
@@ -114,13 +178,13 @@ def model(name: str) -> str:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of which the last may be cut off."""
+    """The lines of a file; one that was cut off is left out."""
     lines = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
             lines.append(json.loads(line))
         except ValueError:
-            break
+            continue
     return lines
 
 
@@ -171,6 +235,5 @@ class MemoryWatch:
 
 
 def python_has(*modules: str) -> bool:
-    """Whether this Python has these modules."""
-    done = subprocess.run([sys.executable, "-c", "import " + ", ".join(modules)], capture_output=True, timeout=120)
-    return done.returncode == 0
+    """Whether this Python has these modules; none of them is loaded, which may take long."""
+    return all(importlib.util.find_spec(module) is not None for module in modules)

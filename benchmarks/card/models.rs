@@ -3,44 +3,63 @@
 //!
 //!     cargo run --release --example card_models -- DIR
 //!
-//! Beside each a small one of the same kind is written, for rehearsals without a card.
+//! Beside each a small one of the same kind is written, for rehearsals without a card, and in `models.json` what others must know of
+//! them to train the same: sizes, the batch, options of the optimizer, whose data they take.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use graphc::models::{Gpt2Config, ResNet, ResNetConfig, gpt2, resnet50};
+use graphc::models::{Gpt2Config, ResNet, ResNetConfig, gpt2};
 use graphc::nn::{Llama, LlamaConfig, Module};
 use graphc::prelude::*;
+use graphc_ir::op::Op;
 use graphc_ir::text::print;
+use serde_json::{Map, Value, json};
 
 fn main() -> Result<()> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).context("say a folder")?;
     std::fs::create_dir_all(&folder)?;
-    for (name, graph) in models()? {
-        write(&folder, name, &graph)?;
+    let mut all = Map::new();
+    for Model { name, data, graph, mut sizes } in models()? {
+        write(&folder.join(name).with_extension("gir"), &print(&graph))?;
+        sizes["data"] = json!(data);
+        sizes["parameters"] = json!(parameters(&graph));
+        all.insert(name.to_owned(), sizes);
     }
-    Ok(())
+    write(&folder.join("models.json"), &format!("{:#}\n", Value::Object(all)))
 }
 
-fn write(folder: &Path, name: &str, graph: &Graph) -> Result<()> {
-    let path = folder.join(name).with_extension("gir");
-    std::fs::write(&path, print(graph)).with_context(|| path.display().to_string())
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-fn models() -> Result<Vec<(&'static str, Graph)>> {
+/// A model of the kit.
+struct Model {
+    name: &'static str,
+    /// The model whose data it takes.
+    data: &'static str,
+    graph: Graph,
+    /// What others must know of it.
+    sizes: Value,
+}
+
+const ADAMW: [&str; 6] = ["--optimizer", "adamw", "--lr", "0.0003", "--weight-decay", "0.01"];
+const SGD: [&str; 6] = ["--optimizer", "sgd", "--lr", "0.001", "--momentum", "0.9"];
+
+fn models() -> Result<Vec<Model>> {
     let small = Gpt2Config { dropout: 0.0, ..Gpt2Config::small() };
     let padded = Gpt2Config { vocabulary: 50304, ..small };
     let tiny =
         Gpt2Config { layers: 2, width: 64, heads: 2, sequence: 64, vocabulary: 257, dropout: 0.0 };
     Ok(vec![
-        ("gpt2", transformer([8, 1024], small)?),
-        ("gpt2-50304", transformer([8, 1024], padded)?),
-        ("gpt2-small", transformer([2, 64], tiny)?),
-        ("gpt2-50304-small", transformer([2, 64], Gpt2Config { vocabulary: 264, ..tiny })?),
-        ("resnet50", images(64, 224, |g| resnet50(g, 1000))?),
-        ("resnet50-small", images(2, 32, few_blocks)?),
-        ("llama", llama([4, 2048], &billion())?),
-        ("llama-small", llama([2, 64], &little())?),
+        transformer("gpt2", [8, 1024], small)?,
+        transformer("gpt2-50304", [8, 1024], padded)?,
+        transformer("gpt2-small", [2, 64], tiny)?,
+        transformer("gpt2-50304-small", [2, 64], Gpt2Config { vocabulary: 264, ..tiny })?,
+        images("resnet50", [64, 224], &ResNetConfig::resnet50(1000))?,
+        images("resnet50-small", [2, 32], &few_blocks())?,
+        llama("llama", [4, 2048], &billion())?,
+        llama("llama-small", [2, 64], &little())?,
     ])
 }
 
@@ -62,37 +81,58 @@ fn little() -> LlamaConfig {
     LlamaConfig { layers, width, heads, shared, hidden, vocabulary: 257, ..billion() }
 }
 
-fn few_blocks(g: &GraphBuilder) -> ResNet {
-    let config = ResNetConfig {
-        bottleneck: true,
-        blocks: [1, 1, 1, 1],
-        width: 8,
-        classes: 1000,
-        cifar_stem: false,
-    };
-    ResNet::new(g, &config)
+fn few_blocks() -> ResNetConfig {
+    ResNetConfig { blocks: [1; 4], width: 8, ..ResNetConfig::resnet50(1000) }
 }
 
-fn transformer(tokens: [usize; 2], config: Gpt2Config) -> Result<Graph> {
+fn transformer(name: &'static str, tokens: [usize; 2], config: Gpt2Config) -> Result<Model> {
     let g = GraphBuilder::new("gpt2");
     let logits = gpt2(&g, &config).forward(&g.input("tokens", DType::I64, tokens));
-    ending_in_loss(g, &logits, &tokens)
+    let graph = ending_in_loss(g, &logits, &tokens)?;
+    let Gpt2Config { layers, width, heads, sequence: _, vocabulary, dropout: _ } = config;
+    let sizes = json!({
+        "kind": "gpt2", "optimizer": ADAMW, "batch": tokens[0], "time": tokens[1],
+        "layers": layers, "width": width, "heads": heads, "vocabulary": vocabulary,
+    });
+    Ok(Model { name, data: "gpt2", graph, sizes })
 }
 
-fn llama(tokens: [usize; 2], config: &LlamaConfig) -> Result<Graph> {
+fn llama(name: &'static str, tokens: [usize; 2], config: &LlamaConfig) -> Result<Model> {
     let g = GraphBuilder::new("llama");
     let logits = Llama::new(&g, config).forward(&g.input("tokens", DType::I64, tokens));
-    ending_in_loss(g, &logits, &tokens)
+    let graph = ending_in_loss(g, &logits, &tokens)?;
+    let LlamaConfig { layers, width, heads, shared, hidden, vocabulary, base } = *config;
+    let sizes = json!({
+        "kind": "llama", "optimizer": ADAMW, "batch": tokens[0], "time": tokens[1],
+        "layers": layers, "width": width, "heads": heads, "shared": shared, "hidden": hidden,
+        "vocabulary": vocabulary, "base": base,
+    });
+    Ok(Model { name, data: "llama", graph, sizes })
 }
 
-fn images(count: usize, side: usize, model: impl Fn(&GraphBuilder) -> ResNet) -> Result<Graph> {
+fn images(name: &'static str, [count, side]: [usize; 2], config: &ResNetConfig) -> Result<Model> {
     let g = GraphBuilder::new("resnet50");
-    let logits = model(&g).forward(&g.input("x", DType::F32, [count, 3, side, side]));
-    ending_in_loss(g, &logits, &[count])
+    let logits = ResNet::new(&g, config).forward(&g.input("x", DType::F32, [count, 3, side, side]));
+    let graph = ending_in_loss(g, &logits, &[count])?;
+    let &ResNetConfig { bottleneck: _, blocks, width, classes, cifar_stem: _ } = config;
+    let sizes = json!({
+        "kind": "resnet", "optimizer": SGD, "batch": count, "side": side,
+        "classes": classes, "blocks": blocks, "width": width,
+    });
+    Ok(Model { name, data: "resnet50", graph, sizes })
 }
 
 fn ending_in_loss(g: GraphBuilder, logits: &Tensor, labels: &[usize]) -> Result<Graph> {
     let labels = g.input("labels", DType::I64, labels.to_vec());
     g.output("loss", &logits.cross_entropy(&labels));
     Ok(g.finish()?)
+}
+
+/// How many numbers are trained.
+fn parameters(graph: &Graph) -> usize {
+    let trained = graph.iter().filter_map(|(_, node)| match &node.op {
+        Op::Variable(variable) if variable.trainable => Some(variable.ty.elements()),
+        _ => None,
+    });
+    trained.sum()
 }

@@ -1,7 +1,7 @@
 """Runs one part of the kit, item by item: each in a process group of its own, with a limit, and all within the time of the part.
 
 What an item finds is written at once: lines of JSON to OUT/PART.jsonl, what its commands print to OUT/PART.txt. A part that is cut off
-loses nothing but the item that it was at; an item that fails is written down with the end of what it printed, and the next one begins.
+loses the item that it was at, of which what was told by then stands; an item that fails is written down with the end of what it printed, and the next one begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import items
-from kit import HERE, SMALL
+from kit import HERE, SMALL, die_with_parent, kill_tree
 
 TAIL = 3000
 """Characters of an item's output that are kept with its result."""
@@ -72,7 +72,13 @@ class Part:
             command = [sys.executable, str(HERE / "run.py"), "--item", self.name, item.name, str(self.out)]
             environment = dict(os.environ, CARD_LIMIT=f"{limit:.1f}", PYTHONUNBUFFERED="1")
             self.current = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
             try:
                 status: int | None = self.current.wait(limit)
@@ -100,11 +106,8 @@ class Part:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends what an item has started and left."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    """Ends what an item has started and left, before its number is given to another process."""
+    kill_tree(process.pid)
     process.wait()
 
 

@@ -6,11 +6,12 @@ between `<!-- card -->` and `<!-- /card -->`, but never that of a rehearsal, who
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from kit import json_lines
 
 PARTS = {"right": "Right?", "fast": "Fast?", "why": "Why?"}
 TIMED = 20
@@ -50,15 +51,8 @@ def read(folders: Iterable[Path]) -> dict[str, Found]:
     for folder in folders:
         for name in PARTS:
             path = folder / f"{name}.jsonl"
-            if not path.exists():
-                continue
-            lines = []
-            for text in path.read_text().splitlines():
-                try:
-                    lines.append(json.loads(text))
-                except ValueError:
-                    continue
-            found[name] = Found(name, lines)
+            if path.exists():
+                found[name] = Found(name, json_lines(path))
     return {name: found[name] for name in PARTS if name in found}
 
 
@@ -103,7 +97,12 @@ def milliseconds(spread: dict[str, float] | None) -> str | None:
 
 def percent(share: float | None) -> str | None:
     """A share in hundredths."""
-    return f"{share * 100:.0f} %" if share else None
+    return f"{share * 100:.0f} %" if share is not None and share > 0 else None
+
+
+def hundredths(value: float | None) -> str | None:
+    """Hundredths, as ncu says them."""
+    return None if value is None else f"{value:.0f} %"
 
 
 def gigabytes(value: float | None) -> str | None:
@@ -164,7 +163,9 @@ def right(part: Found) -> str:
     if summary:
         text += f"Kernels: {summary['right']} trials right, {summary['wrong']} not"
         left_out = summary["left_out"]
-        text += f"; not tried for want of time: {', '.join(left_out)}.\n\n" if left_out else ".\n\n"
+        text += f"; not tried for want of time: {', '.join(left_out)}" if left_out else ""
+        untried = summary.get("untried")
+        text += f"; ops without a trial: {', '.join(untried)}.\n\n" if untried else ".\n\n"
         rows = [
             [line.get("trial"), line["verdict"], line.get("share"), line.get("at"), line.get("found"), line.get("right"), why_wrong(line)]
             for line in summary["worst"][:40]
@@ -174,7 +175,7 @@ def right(part: Found) -> str:
         text += table(["nearest to what is not allowed", "share of it"], rows)
     rows = []
     for item in ("first steps", "references"):
-        for result in part.all(item, "training"):
+        for result in part.all(item, "right"):
             rows.append([result["training"], result["right"], result.get("worst"), result.get("allowed"), result.get("error")])
     text += table(["training", "losses right", "greatest relative difference", "allowed", "error"], rows)
     rows = [[r["training"], r["replayed_as_launched"], r["two_runs_alike"]] for r in part.all("replay", "training")]
@@ -215,7 +216,8 @@ def fast(part: Found) -> str:
         ratio = measured["median"] / result["predicted"] if measured and result.get("predicted") else None
         predicted = result["predicted"] * 1e3 if result.get("predicted") else result.get("failed") or result.get("skipped")
         rows.append([result["model"], predicted, milliseconds(measured), ratio])
-    text += table(["plan made for this card as it was measured", "predicted step, ms", "measured, ms", "measured/predicted"], rows)
+    box = part.one("predicted", "box") or "box.toml"
+    text += table([f"plan made for this card as it was measured ({box})", "predicted step, ms", "measured, ms", "measured/predicted"], rows)
     kinds = part.one("profile", "kinds")
     if kinds:
         every = sorted(kinds["kinds"], key=lambda kind: -kind["measured_seconds"])
@@ -243,21 +245,21 @@ def why(part: Found) -> str:
     for result in part.all("longest kernels", "times"):
         if result["model"] not in last:
             rows = [[kernel["kernel"], kernel["launches"], kernel["seconds"] * 1e3, kernel["longest"] * 1e3] for kernel in result["times"][:TIMED]]
-            text += table([f"{result['model']}: kernel", "launches", "all, ms", "longest, ms"], rows)
+            text += table([f"{result['model']}: kernel", "launches of the process", "all, ms", "longest, ms"], rows)
     for result in last.values():
         rows = [
             [
                 kernel["kernel"],
                 kernel["launches"],
                 kernel["seconds"] * 1e3,
-                f"{100 * kernel['seconds'] / result['step']:.0f} %",
+                percent(kernel["seconds"] / result["process"]),
                 kernel["longest"] * 1e3,
-                *(f"{kernel[share]:.0f} %" for share in shares),
-                gigabytes(kernel["bytes"]),
+                *(hundredths(kernel.get(share)) for share in shares),
+                gigabytes(kernel.get("bytes")),
             ]
             for kernel in result["kernels"]
         ]
-        heads = [f"{result['model']}: kernel", "launches", "all, ms", "of the step", "longest, ms", "bandwidth", "multiprocessors", "tensor cores", "fma", "warps", "moved by it, GB"]
+        heads = [f"{result['model']}: kernel", "launches of the process", "all, ms", "of all kernels", "longest, ms", "bandwidth", "multiprocessors", "tensor cores", "fma", "warps", "moved by it, GB"]
         text += table(heads, rows)
     rows = [[r["training"], r["right"], r.get("worst"), r.get("allowed"), r.get("error")] for r in part.all("several ranks", "training")]
     text += table(["ranks that share the card", "losses right", "greatest relative difference", "allowed", "error"], rows)
@@ -267,8 +269,8 @@ def why(part: Found) -> str:
         text += f"Killed at step {result['killed_at_step']}: the card is usable afterwards: {shown(result['usable'])}; memory is free again: {shown(result['freed'])}.\n\n"
     rows = [[r["plan"], r["right"], r["worst"], r["seconds_graphc_torch"] * 1e3, r["seconds_graphc"] * 1e3] for r in part.all("plans in pytorch", "plan")]
     text += table(["plan in PyTorch", "losses right", "greatest relative difference", "graphc_torch, ms", "graphc, ms"], rows)
-    rows = [[r["tool"], r["training"], r["summary"]] for item in ("memcheck", "racecheck") for r in part.all(item, "tool")]
-    return text + table(["compute-sanitizer", "training", "summary"], rows)
+    rows = [[r["tool"], r["training"], r["checked"], r["summary"]] for item in ("memcheck", "racecheck") for r in part.all(item, "tool")]
+    return text + table(["compute-sanitizer", "training", "checked", "summary"], rows)
 
 
 def ends(part: Found) -> str:
@@ -281,8 +283,23 @@ def ends(part: Found) -> str:
             rows.append([line["item"], line["ended"], line["took"], tail])
     absent = [f"{line['item']}: {line['result']['absent']} is not there" for line in part.lines if "absent" in line.get("result", {})]
     text = table([f"items of part `{part.name}` that did not end well", "how", "s", "because"], rows)
+    text += table([f"left out or failed inside items of part `{part.name}`", "what", "how", "because"], inside(part))
     text += f"Not there: {'; '.join(absent)}.\n\n" if absent else ""
+    notes = dict.fromkeys(line["result"]["note"] for line in part.lines if "note" in line.get("result", {}))
+    text += "".join(f"**{shown(note)}**\n\n" for note in notes)
     return text if part.is_whole else text + f"Part `{part.name}` was cut off.\n\n"
+
+
+def inside(part: Found) -> list[list[object]]:
+    """What an item has left out or seen fail, however it has ended itself."""
+    rows: list[list[object]] = []
+    for line in part.lines:
+        result = line.get("result", {})
+        what = " ".join(str(result[key]) for key in ("model", "training", "kernel", "calibrate") if key in result) or None
+        for how in ("skipped", "failed", "memory_failed", "updates_failed"):
+            if isinstance(result.get(how), str):
+                rows.append([line["item"], what, how.replace("_", " "), result[how].strip().split("\n")[-1]])
+    return rows
 
 
 def put(into: Path, text: str) -> None:

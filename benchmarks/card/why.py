@@ -5,100 +5,146 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import data
 from fast import plan, train
-from kit import GRAPHC, HERE, SMALL, Failed, Place, environment, json_lines, left, memory_used, model, python_has, run, scratch
-from right import compare, machine
+from kit import GRAPHC, HERE, SMALL, Failed, Place, environment, json_lines, kill_tree, left, memory_used, model, python_has, run, scratch, start
+from machine import machine
+from right import compare
 
 __all__ = ["killed_in_a_step", "longest_kernels", "machine", "memcheck", "memory_nearly_full", "plans_in_pytorch", "racecheck", "several_ranks"]
 
 METRICS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "multiprocessors",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor cores",
     "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active": "fma",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "warps",
     "dram__bytes.sum": "bytes",
 }
+TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+"""The share of tensor cores: a version of ncu that does not know it gives nothing at all when it is asked for it too."""
+TIME = "gpu__time_duration.sum"
 TOP = 10
+NAME = 300
+"""Characters of a kernel's whole name that are kept."""
+
+Row = tuple[str, dict[str, float | None]]
+"""A launch: the whole name of its kernel, and its metrics in base units."""
 
 
 def longest_kernels(place: Place) -> bool:
-    """The kernels of a step that take longest, and which share of what the card can do each reaches."""
+    """The kernels of a training of one step that take longest, and which share of what the card can do each reaches."""
     if shutil.which("ncu") is None:
         place.tell(absent="ncu")
         return True
     found = False
-    for name in ("gpt2", "resnet50"):
+    for behind, name in ((1, "gpt2"), (0, "resnet50")):
         if left() < 40:
             place.tell(model=name, skipped="no time is left")
             continue
-        found |= longest_of(place, name)
+        # Models that are still to come have as much time as this one.
+        kept = left() * behind / (behind + 1)
+        found |= Profiled(place, name, kept).look()
     return found
 
 
-def longest_of(place: Place, name: str) -> bool:
-    """The same of one training: all launches of a step are timed first, then each kernel is looked at where it takes longest."""
-    # Kernels are compiled and algorithms of products chosen before, so that what is timed is a step.
-    train(name, plan(name), 2)
-    launches, words = profiled(name, ["gpu__time_duration.sum"], ["--launch-count", "2000"], left() * 0.4)
-    if not launches:
-        place.tell(model=name, failed=words[-1500:])
-        return False
-    of_kernels: dict[str, list[float]] = defaultdict(list)
-    for kernel, row in launches:
-        of_kernels[kernel].append(row["gpu__time_duration.sum"] * 1e-9)
-    ordered = sorted(of_kernels.items(), key=lambda kernel: -sum(kernel[1]))
-    step = sum(sum(seconds) for seconds in of_kernels.values())
-    times = [{"kernel": kernel, "launches": len(seconds), "seconds": sum(seconds), "longest": max(seconds)} for kernel, seconds in ordered]
-    place.tell(model=name, step=step, launches=len(launches), times=times[:40])
-    kernels = []
-    for timed in times[:TOP]:
-        if left() < 15:
-            break
-        longest = of_kernels[timed["kernel"]].index(timed["longest"])
-        which = ["--kernel-name", f"regex:^{re.escape(timed['kernel'])}$", "--launch-skip", str(longest), "--launch-count", "1"]
-        seen, words = profiled(name, list(METRICS), which, 25)
+class Profiled:
+    """A training of one step under ncu."""
+
+    def __init__(self, place: Place, name: str, kept: float) -> None:
+        self.place, self.name, self.kept = place, name, kept
+        self.metrics = [*METRICS, TENSOR]
+
+    def left(self) -> float:
+        """Seconds that are left to it."""
+        return left() - self.kept
+
+    def look(self) -> bool:
+        """All launches of the process are timed first, then each kernel is looked at where it takes longest."""
+        # Kernels are compiled and algorithms of products chosen before, so that what is timed is a step.
+        train(self.name, plan(self.name), 2)
+        launches, words = self.profile([TIME], ["--launch-count", "2000"], self.left() * 0.4)
+        if not launches:
+            self.place.tell(model=self.name, failed=words[-1500:])
+            return False
+        of_kernels: dict[str, list[float]] = defaultdict(list)
+        for kernel, row in launches:
+            of_kernels[kernel].append((row[TIME] or 0.0) * 1e-9)
+        ordered = sorted(of_kernels.items(), key=lambda kernel: -sum(kernel[1]))
+        process = sum(sum(seconds) for seconds in of_kernels.values())
+        times = [timed(kernel, seconds) for kernel, seconds in ordered]
+        self.place.tell(model=self.name, process=process, launches=len(launches), times=times[:40])
+        kernels: list[dict[str, Any]] = []
+        for (kernel, seconds), row in zip(ordered[:TOP], times, strict=False):
+            if self.left() < 15:
+                self.place.tell(model=self.name, kernel=row["kernel"], skipped="no time is left")
+                break
+            found = self.look_at(kernel, seconds)
+            if found is not None:
+                kernels.append({**row, **found})
+                self.place.tell(model=self.name, process=process, kernels=kernels)
+        return bool(kernels)
+
+    def look_at(self, kernel: str, seconds: list[float]) -> dict[str, float | None] | None:
+        """What a kernel reaches where it takes longest."""
+        longest = seconds.index(max(seconds))
+        which = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:^{escaped(kernel)}$", "--launch-skip", str(longest), "--launch-count", "1"]
+        seen, words = self.profile(self.metrics, which, 25)
+        if not seen and TENSOR in self.metrics:
+            without = list(METRICS)
+            seen, words = self.profile(without, which, 25)
+            # Another kernel might be at fault.
+            self.metrics = without if seen else self.metrics
         if not seen:
-            place.tell(model=name, kernel=timed["kernel"], failed=words[-600:])
-            continue
-        kernels.append({**timed, **{METRICS[metric]: value for metric, value in seen[0][1].items()}})
-        place.tell(model=name, step=step, kernels=kernels)
-    return bool(kernels)
+            self.place.tell(model=self.name, kernel=plain(kernel), failed=words[-600:])
+            return None
+        row = seen[0][1]
+        return {"tensor cores": row.get(TENSOR), **{METRICS[metric]: row[metric] for metric in METRICS}}
+
+    def profile(self, metrics: list[str], which: list[str], limit: float) -> tuple[list[Row], str]:
+        """The launches that are asked for, and what ncu has printed."""
+        command = ["ncu", "--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base"]
+        step = [GRAPHC, "train", plan(self.name), "--data", data.of(self.name), "--steps", "1", "--device", "cuda", "--on-nan", "ignore"]
+        done = run([*command, "--metrics", ",".join(metrics), *which, *step], limit=limit, check=False, GRAPHC_REPLAY="0")
+        return launches_of(done.stdout, metrics), done.stdout + done.stderr
 
 
-def profiled(name: str, metrics: list[str], which: list[str], limit: float) -> tuple[list[tuple[str, dict[str, float]]], str]:
-    """The launches of a step that are asked for, each with its kernel's name and metrics in base units; and what ncu has printed."""
-    command = ["ncu", "--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base"]
-    step = [GRAPHC, "train", plan(name), "--data", data.of(name), "--steps", "1", "--device", "cuda", "--on-nan", "ignore"]
-    done = run([*command, "--metrics", ",".join(metrics), *which, *step], limit=limit, check=False, GRAPHC_REPLAY="0")
-    return launches_of(done.stdout, metrics), done.stdout + done.stderr
+def timed(kernel: str, seconds: list[float]) -> dict[str, Any]:
+    """How long all launches of a kernel take."""
+    return {"kernel": plain(kernel), "name": kernel[:NAME], "launches": len(seconds), "seconds": sum(seconds), "longest": max(seconds)}
 
 
-def launches_of(text: str, metrics: list[str]) -> list[tuple[str, dict[str, float]]]:
+def plain(kernel: str) -> str:
+    """A kernel's name without types."""
+    return re.split(r"[(<]", kernel.removeprefix("void "))[0]
+
+
+def escaped(name: str) -> str:
+    """A name as the regular expression that is only it; one of C++ knows fewer letters with a backslash than Python writes."""
+    return re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\1", name)
+
+
+def launches_of(text: str, metrics: list[str]) -> list[Row]:
     """What ncu's table says: behind the heads stands a row of units."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     rows = list(csv.DictReader(io.StringIO("\n".join(lines))))[1:]
-    plain = lambda kernel: re.split(r"[(<]", kernel.removeprefix("void "))[0]
-    return [(plain(row["Kernel Name"]), {metric: number(row, metric) for metric in metrics}) for row in rows]
+    return [(row["Kernel Name"], {metric: number(row, metric) for metric in metrics}) for row in rows]
 
 
-def number(row: dict[str, str], name: str) -> float:
-    """A number of ncu's, which may have commas; 0 where there is none."""
+def number(row: dict[str, str], name: str) -> float | None:
+    """A number of ncu's, which may have commas."""
     try:
         return float((row.get(name) or "").replace(",", ""))
     except ValueError:
-        return 0.0
+        return None
 
 
 def several_ranks(place: Place) -> bool:
@@ -153,14 +199,14 @@ def killed_in_a_step(place: Place) -> bool:
     metrics = Path(scratch()) / "killed.jsonl"
     metrics.unlink(missing_ok=True)
     command = [GRAPHC, "train", plan("gpt2"), "--data", data.of("gpt2"), "--steps", "1000000", "--device", "cuda", "--metrics", metrics, "--on-nan", "ignore"]
-    process = subprocess.Popen([str(word) for word in command], env=environment(), start_new_session=True)
+    process = start(command, env=environment(), stdin=subprocess.DEVNULL)
     while not json_lines(metrics):
         if process.poll() is not None or left() < 20:
-            process.kill()
+            kill_tree(process.pid)
             raise Failed("the training that was to be killed has not come to its first step")
         time.sleep(0.05)
     time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGKILL)
+    kill_tree(process.pid)
     process.wait()
     steps = len(json_lines(metrics))
     time.sleep(1.0)
@@ -204,17 +250,29 @@ def sanitize(place: Place, tool: str) -> bool:
     if shutil.which("compute-sanitizer") is None:
         place.tell(absent="compute-sanitizer")
         return True
-    well = True
-    for name in ("mlp", "gpt", "resnet"):
-        if left() < 15:
-            place.tell(training=name, skipped="no time is left")
-            continue
-        folder = HERE / "refs" / name
-        own = [str(word) for word in json.loads((folder / "ref.json").read_text())["args"]]
-        own[own.index("--steps") + 1] = "2"
-        command = ["compute-sanitizer", "--tool", tool, "--print-limit", "5", "--error-exitcode", "9", GRAPHC, "train", folder / "model.onnx"]
-        done = run([*command, "--data", folder / "data.safetensors", "--device", "cuda", *own], limit=left() * 0.6, check=False, GRAPHC_REPLAY="0")
-        summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.stdout + done.stderr)
-        place.tell(training=name, tool=tool, status=done.returncode, summary=summary[-1] if summary else (done.stdout + done.stderr)[-800:])
-        well &= done.returncode == 0
-    return well
+    found = [checked(place, tool, name) for name in ("mlp", "gpt", "resnet")]
+    if not any(found):
+        place.tell(failed=f"nothing was checked by {tool}")
+    return any(found) and False not in found
+
+
+def checked(place: Place, tool: str, name: str) -> bool | None:
+    """Whether a small training is well under a tool; None where there is no time for it."""
+    if left() < 15:
+        place.tell(training=name, skipped="no time is left")
+        return None
+    folder = HERE / "refs" / name
+    own = [str(word) for word in json.loads((folder / "ref.json").read_text())["args"]]
+    own[own.index("--steps") + 1] = "2"
+    metrics = Path(scratch()) / f"{tool}.jsonl"
+    metrics.unlink(missing_ok=True)
+    command = ["compute-sanitizer", "--tool", tool, "--print-limit", "5", "--error-exitcode", "9", GRAPHC, "train", folder / "model.onnx"]
+    command += ["--data", folder / "data.safetensors", "--device", "cuda", "--metrics", metrics, *own]
+    done = run(command, limit=left() * 0.6, check=False, GRAPHC_REPLAY="0")
+    words = done.stdout + done.stderr
+    summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", words)
+    # A tool that does not get hold of the process has no errors either.
+    steps = len(json_lines(metrics))
+    was_checked = bool(summary) and steps == 2 and "before first instrumented API call" not in words
+    place.tell(training=name, tool=tool, status=done.returncode, steps=steps, checked=was_checked, summary=summary[-1] if summary else words[-800:])
+    return done.returncode == 0 and was_checked

@@ -7,7 +7,7 @@ mod joint;
 #[path = "common/cuda.rs"]
 mod on_card;
 
-use cases::{Examples, f32s, ty};
+use cases::{f32s, ty};
 use common::{Case, Memory, Random, shard};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::*;
@@ -29,14 +29,7 @@ fn sums_and_products() {
 /// As many products as a large card has multiprocessors have large tiles.
 #[test]
 fn large_products_by_own_kernels() {
-    let mut examples = Examples::new(3);
-    for (dtype, transpose_a) in [(DType::F32, false), (DType::BF16, true), (DType::F16, false)] {
-        let op = Op::MatMul(MatMul { transpose_a, transpose_b: !transpose_a });
-        let [a, b] = if transpose_a { [[33, 70], [33, 66]] } else { [[70, 33], [66, 33]] };
-        let batch = |[rows, columns]: [usize; 2]| ty(dtype, &[132, rows, columns]);
-        examples.whole(op, &[batch(a), batch(b)], 5e-5);
-    }
-    check(&examples.all);
+    check(&cases::sums::tiled());
 }
 
 #[test]

@@ -10,14 +10,14 @@ mod on_card;
 #[path = "common/products.rs"]
 mod products;
 
-use common::{Case, Random, other_ways, shard};
+use common::{Case, Random, other_ways, rounded_room};
 use graphc_ir::op::{EvalContext, Op, Region};
 use graphc_ir::ops::*;
 use graphc_ir::plan::FusedArg::{Operand as X, Step as S};
 use graphc_ir::plan::{FusedArg, FusedStep};
 use graphc_ir::scalar::Scalar;
-use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{Call, Launch, Sums, join_sums, product_end};
+use graphc_ir::types::DType;
+use graphc_kernels::cuda::{Call, Launch, product_end};
 use on_card::{Bench, bench};
 use products::*;
 
@@ -51,6 +51,42 @@ fn one_apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) ->
         found.values().into_iter().zip(right).map(near).collect::<Vec<_>>()
     });
     pairs.fold(0.0, f64::max)
+}
+
+/// Products of many rows have the values of the ops in f32, rounded a few times: in every way that they can be made.
+#[test]
+fn products_are_rounded_a_few_times() {
+    let Some(mut bench) = bench() else { return };
+    let of = Extents { rows: [2, 40], inner: 48, columns: 64 };
+    let all = [with_summands(of), keeping(of), gradients(of), vec![with_other_sums(of)]];
+    for chained in all.iter().flatten() {
+        for (dtype, _) in TYPES {
+            let joined = chained.join_unrounded(dtype, evaluate).expect("it is joined");
+            for call in std::iter::once(&joined.call).chain(&other_ways(&joined.call)) {
+                check_rounded(&mut bench, call, &joined, &of.all());
+            }
+        }
+    }
+}
+
+fn check_rounded(
+    bench: &mut Bench,
+    call: &Call,
+    Joined { case, right, .. }: &Joined,
+    all: &[usize],
+) {
+    let found = bench.execute(call, case, &[], &EvalContext::default()).expect("no fault");
+    for (result, (found, right)) in found.iter().zip(right).enumerate() {
+        let Region { dtype, ref rect, .. } = case.results[result];
+        let greatest = right.iter().fold(1.0f64, |most, x| most.max(x.abs()));
+        let of_greatest = unrounded_room(dtype, rect.extent != all) * greatest;
+        for (place, (found, &right)) in found.values().into_iter().zip(right).enumerate() {
+            let room = ROUNDINGS * rounded_room(dtype, 0.0, found, right) + of_greatest;
+            let what =
+                || format!("result {result} of {:?}, {dtype}: {found} for {right}", case.results);
+            assert!((found - right).abs() <= room, "{place}: {}", what());
+        }
+    }
 }
 
 const ROW: &[usize] = &[9];
@@ -98,8 +134,7 @@ fn a_product_of_halves_may_be_given_in_f32() {
     let Some(mut bench) = bench() else { return };
     let cast = |x| FusedStep { op: Op::Cast(Cast { dtype: DType::F32 }), args: vec![x] };
     for (dtype, near) in &TYPES[1..] {
-        let chained = Chained::new(small(9), vec![cast(X(0))], &[]);
-        let (call, error) = error(&chained, &mut bench, *dtype).expect("it is joined");
+        let (call, error) = error(&widened(small(9)), &mut bench, *dtype).expect("it is joined");
         let Launch::Product(product) = &call.launches[0] else { panic!("{:?}", call.launches) };
         assert_eq!((call.launches.len(), product.operands.made), (1, DType::F32));
         assert!(error <= *near, "{dtype}: {error}");
@@ -170,8 +205,7 @@ fn gradients_of_gelu_are_taken_at_what_was_kept() {
 #[test]
 fn other_sums_of_a_gradient_stand_behind_it() {
     let Some(mut bench) = bench() else { return };
-    let steps = [gradient(X(1), X(0)), vec![sum(&[2], S(17))]].concat();
-    let case = Chained::new(small(24), steps, &[WIDE]).giving(&[17, 18]);
+    let case = with_other_sums(small(24));
     for (dtype, near) in TYPES {
         let (call, error) = error(&case, &mut bench, dtype).expect("it is joined");
         assert!(matches!(call.launches[0], Launch::Product(_)) && call.launches.len() > 1);
@@ -184,40 +218,18 @@ fn other_sums_of_a_gradient_stand_behind_it() {
 fn sums_of_a_factor_come_with_its_product() {
     let Some(mut bench) = bench() else { return };
     let mut random = Random::new(2);
-    let [rows, inner, columns] = [5, 11, 9];
-    let turned = |shape: [usize; 2], turn: bool| if turn { [shape[1], shape[0]] } else { shape };
     for (case, (dtype, near)) in (0..8).flat_map(|case| TYPES.map(|ty| (case, ty))) {
-        let [transpose_a, transpose_b, second] = [1, 2, 4].map(|bit| case & bit != 0);
-        let op = MatMul { transpose_a, transpose_b };
-        let a = filled(&mut random, dtype, &turned([rows, inner], transpose_a));
-        let b = filled(&mut random, dtype, &turned([inner, columns], transpose_b));
-        let (x, turn) = if second { (&b, !transpose_b) } else { (&a, transpose_a) };
-        let axis = usize::from(!turn);
+        let stored = [1, 2, 4].map(|bit| case & bit != 0);
+        let of = SummedFactor::new(&mut random, dtype, [5, 11, 9], stored);
         let reduce = |function, axis| Reduce { function, axes: vec![axis], keep_dims: false };
-        let own = reduce(ReduceFunction::Sum, axis);
-        let ty = TensorType::new(dtype, x.0.rect.extent.clone());
-        let sums = Region::whole(&Op::Reduce(own.clone()).infer(&[&ty]).expect("it fits")[0]);
-        let alone = Case {
-            op: Op::Reduce(own.clone()),
-            operands: vec![x.clone()],
-            results: vec![sums.clone()],
-        };
-        let right = alone.oracle(&EvalContext::default()).expect("sums").remove(0).data;
-        let made = multiplied(op, [&a, &b], dtype, &[rows, columns], evaluate);
-        let join = |reduce: &Reduce, sums: &Region| {
-            let factors = [shard(&a.0), shard(&b.0)];
-            let of = usize::from(second);
-            let sums_of = Sums { factor: of, operand: &shard(&x.0), reduce };
-            join_sums(&op, &factors, sums_of, [&shard(&made.0), &shard(sums)])
-        };
-        let call = join(&own, &sums).expect("it is joined");
-        assert!(join(&reduce(ReduceFunction::Mean, axis), &sums).is_none());
-        assert!(join(&reduce(ReduceFunction::Sum, 1 - axis), &sums).is_none());
+        let (axis, sums) = (of.axis, &of.sums.0);
+        assert!(of.join_with(&reduce(ReduceFunction::Mean, axis), sums).is_none());
+        assert!(of.join_with(&reduce(ReduceFunction::Sum, 1 - axis), sums).is_none());
         let other = Region { dtype: DType::F32, ..sums.clone() };
-        assert_eq!(join(&own, &other).is_some(), dtype == DType::F32);
-        let results = vec![made.0.clone(), sums];
-        let case = Case { op: Op::MatMul(op), operands: vec![a.clone(), b.clone()], results };
-        let error = apart(&mut bench, &call, &case, &[made.1.values(), right]);
-        assert!(error <= near, "{op:?} of {dtype}: {error}");
+        let others = of.join_with(&reduce(ReduceFunction::Sum, axis), &other);
+        assert_eq!(others.is_some(), dtype == DType::F32);
+        let Joined { call, case, right } = of.join().expect("it is joined");
+        let error = apart(&mut bench, &call, &case, &right);
+        assert!(error <= near, "{:?} of {dtype}: {error}", of.op);
     }
 }

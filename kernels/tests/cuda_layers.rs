@@ -1,6 +1,8 @@
 //! Kernels of CUDA devices of attention, images and recurrent cells, chains that begin with a convolution or end in sums, and
 //! rectangles, executed as PTX by a double of a card.
 
+#[path = "common/calls.rs"]
+mod calls;
 mod cases;
 mod common;
 #[path = "common/cuda.rs"]
@@ -8,19 +10,20 @@ mod on_card;
 #[path = "common/rectangles.rs"]
 mod rectangles;
 
+use calls::{
+    Executed, IDENTITIES, accumulations, binary, call_of, filled_case, filling, headed,
+    on_processor, rectangle, step,
+};
 use cases::Example;
-use common::{Case, Memory, Random, ordinary, shard};
-use graphc_ir::mesh::DeviceKind;
-use graphc_ir::op::{EvalContext, InPlace, Op, Region};
+use common::{Case, Memory, Random};
+use graphc_ir::op::{EvalContext, InPlace, Op};
 use graphc_ir::ops::*;
-use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::sbp::ReduceKind;
-use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{self, Call};
-use graphc_kernels::{KernelContext, Scratch, View, ViewMut, prepare_fused};
+use graphc_kernels::cuda::Call;
 use on_card::{Bench, bench, check};
-use rectangles::{ODD, WIDE, join, joined};
+use rectangles::{ODD, WIDE};
 
 use FusedArg::{Operand as X, Step as S};
 
@@ -57,20 +60,6 @@ fn sums_have_the_same_bits_in_every_order_of_threads() {
     }
 }
 
-/// Memory of whole tensors, which a call is tried on; the op only names it.
-fn case(operands: &[TensorType], results: &[TensorType], random: &mut Random) -> Case {
-    let memory = |(index, ty): (usize, &TensorType)| {
-        let data: Vec<f64> =
-            (0..ty.elements()).map(|_| ordinary(random, index, ty.dtype)).collect();
-        (Region::whole(ty), Memory::of(ty.dtype, &data))
-    };
-    Case {
-        op: Op::Unary(Unary { function: UnaryFunction::Abs }),
-        operands: operands.iter().enumerate().map(memory).collect(),
-        results: results.iter().map(Region::whole).collect(),
-    }
-}
-
 fn in_place(result: usize, operand: usize) -> InPlace {
     InPlace { result, operand, same_bytes: false }
 }
@@ -84,31 +73,23 @@ fn ty(dtype: DType, shape: &[usize]) -> TensorType {
     TensorType::new(dtype, shape)
 }
 
+/// Executes a call, whose results must have exactly the right values.
+fn check_executed(bench: &mut Bench, of: &Executed, what: &str) {
+    let found = executed(bench, &of.call, &of.case, &of.placed);
+    let bits = |values: &[Vec<f64>]| -> Vec<Vec<u64>> {
+        values.iter().map(|values| values.iter().map(|x| x.to_bits()).collect()).collect()
+    };
+    assert!(bits(&found) == bits(&of.right), "{what}: {found:?}, not {:?}", of.right);
+}
+
 #[test]
 fn rectangles_are_copied_and_joined() {
     let Some(mut bench) = bench() else { return };
-    let random = &mut Random::new(1);
     let kinds = [None, Some(ReduceKind::Sum), Some(ReduceKind::Max), Some(ReduceKind::Min)];
     for dtype in [DType::F32, DType::BF16, DType::I64, DType::U8, DType::Bool] {
         for ((parts, extent), kind) in [WIDE, ODD].into_iter().flat_map(|p| kinds.map(|k| (p, k))) {
-            let [from, to] = parts.map(|(of, _)| ty(dtype, &of));
-            let case = case(&[from, to.clone()], &[to], random);
-            let [(of_from, from_start), (of_to, to_start)] = parts;
-            let call = cuda::copy_rectangle(
-                dtype,
-                &of_from,
-                &from_start,
-                &of_to,
-                &to_start,
-                &extent,
-                kind,
-            );
-            let found = executed(&mut bench, &call, &case, &[in_place(0, 1)]).remove(0);
-            let given: Vec<Vec<f64>> = case.operands.iter().map(|o| o.1.values()).collect();
-            let join = |there: f64, comes: f64| join(dtype, kind, there, comes);
-            let expected = joined([&given[0], &given[1]], parts, extent, join);
-            let expected = Memory::of(dtype, &expected).values();
-            assert_eq!(found, expected, "{dtype} {parts:?} {kind:?}");
+            let of = rectangle(dtype, parts, extent, kind);
+            check_executed(&mut bench, &of, &format!("{dtype} {parts:?} {kind:?}"));
         }
     }
 }
@@ -117,65 +98,21 @@ fn rectangles_are_copied_and_joined() {
 fn accumulators_are_overwritten_first_and_added_to_then() {
     let Some(mut bench) = bench() else { return };
     for dtype in [DType::F32, DType::F16, DType::I32] {
-        let of = ty(dtype, &[3, 37]);
-        let case = case(&[of.clone(), of.clone()], std::slice::from_ref(&of), &mut Random::new(2));
-        let [first, later] = cuda::accumulate(&shard(&Region::whole(&of)));
-        let [from, to] = [0, 1].map(|operand: usize| case.operands[operand].1.values());
-        assert_eq!(executed(&mut bench, &first, &case, &[in_place(0, 1)])[0], from);
-        let sums: Vec<f64> = from.iter().zip(&to).map(|(a, b)| a + b).collect();
-        let found = executed(&mut bench, &later, &case, &[in_place(0, 1)]).remove(0);
-        assert_eq!(found, Memory::of(dtype, &sums).values());
+        for of in accumulations(&ty(dtype, &[3, 37])) {
+            check_executed(&mut bench, &of, dtype.name());
+        }
     }
 }
 
 #[test]
 fn memory_is_filled_with_identities() {
     let Some(mut bench) = bench() else { return };
-    let values = [0.0, -0.0, f64::NEG_INFINITY, i64::MIN as f64, i64::MAX as f64, 1.0];
     for dtype in [DType::F32, DType::F16, DType::I64, DType::U8] {
-        for value in values {
-            let of = ty(dtype, &[1003]);
-            let case = case(&[], &[of], &mut Random::new(3));
-            let found = executed(&mut bench, &cuda::fill(dtype, 1003, value), &case, &[]).remove(0);
-            let expected = match dtype {
-                // Bytes keep the low bits.
-                DType::U8 => f64::from(value as i64 as u8),
-                _ => Memory::of(dtype, &[value]).values()[0],
-            };
-            let same = |found: &f64| found.to_bits() == expected.to_bits();
-            assert!(found.iter().all(same), "{dtype} {value}: {} {expected}", found[0]);
+        for value in IDENTITIES {
+            let of = filling(dtype, 1003, value);
+            check_executed(&mut bench, &of, &format!("{dtype} {value}"));
         }
     }
-}
-
-/// The results of a chain on the processor.
-fn on_processor(fused: &FusedOp, case: &Case) -> Vec<Vec<f64>> {
-    let types = |regions: Vec<&Region>| -> Vec<TensorType> {
-        regions.iter().map(|r| ty(r.dtype, &r.rect.extent)).collect()
-    };
-    let (operands, results) =
-        (types(case.operands.iter().map(|o| &o.0).collect()), types(case.results.iter().collect()));
-    let prepared = prepare_fused(fused, &operands, &results, DeviceKind::Cpu).expect("a chain");
-    let mut made: Vec<Memory> =
-        results.iter().map(|of| Memory::of(of.dtype, &vec![0.0; of.elements()])).collect();
-    let views: Vec<View<'_>> = case.operands.iter().map(|(r, memory)| memory.view(r)).collect();
-    let mut out: Vec<ViewMut<'_>> = made
-        .iter_mut()
-        .zip(&case.results)
-        .map(|(memory, region)| memory.view_mut(region))
-        .collect();
-    let mut scratch = Scratch::new();
-    let mut cx = KernelContext { seed: 0, step: 0, threads: 1, pool: None, scratch: &mut scratch };
-    prepared.launch(&views, &mut out, &mut cx).expect("no fault");
-    made.iter().map(Memory::values).collect()
-}
-
-fn step(op: Op, args: &[FusedArg]) -> FusedStep {
-    FusedStep { op, args: args.to_vec() }
-}
-
-fn binary(function: BinaryFunction) -> Op {
-    Op::Binary(Binary { function })
 }
 
 /// Compares the results of a chain.
@@ -185,10 +122,7 @@ fn check_chain(
     (case, pairs): (&Case, &[InPlace]),
     (expected, near): (&[Vec<f64>], f64),
 ) {
-    let shards = |regions: Vec<&Region>| regions.into_iter().map(shard).collect::<Vec<_>>();
-    let operands = shards(case.operands.iter().map(|operand| &operand.0).collect());
-    let call = cuda::prepare_fused(fused, &operands, &shards(case.results.iter().collect()));
-    let found = executed(bench, &call.expect("a chain"), case, pairs);
+    let found = executed(bench, &call_of(fused, case), case, pairs);
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found.len(), expected.len());
         for (place, (a, b)) in found.iter().zip(expected).enumerate() {
@@ -201,27 +135,11 @@ fn check_chain(
 #[test]
 fn chains_begin_with_convolutions() {
     let Some(mut bench) = bench() else { return };
-    let window = Window { strides: [2; 2], pads: [1; 4], dilations: [1; 2] };
-    let head = Op::Convolution(Convolution { window, groups: 1, channels_last: true });
-    let clip = UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(6.0) };
-    for (dtype, kept, near) in
+    for (dtype, is_kept, near) in
         [(DType::F32, false, 2e-5), (DType::F32, true, 2e-5), (DType::BF16, false, 2e-2)]
     {
-        let (x, k) = (ty(dtype, &[2, 7, 6, 5]), ty(dtype, &[12, 5, 3, 3]));
-        let y = head.infer(&[&x, &k]).expect("it fits").remove(0);
-        let row = ty(dtype, &[12]);
-        let fused = FusedOp {
-            steps: vec![
-                step(head.clone(), &[X(0), X(1)]),
-                step(binary(BinaryFunction::Mul), &[S(0), X(2)]),
-                step(binary(BinaryFunction::Add), &[S(1), X(3)]),
-                step(Op::Unary(Unary { function: clip }), &[S(2)]),
-            ],
-            outputs: if kept { vec![3, 0] } else { vec![3] },
-        };
-        let results = vec![y; fused.outputs.len()];
-        let case = case(&[x, k, row.clone(), row], &results, &mut Random::new(4));
-        let expected = on_processor(&fused, &case);
+        let (fused, case) = headed(dtype, [2, 7, 6, 5], (12, 2), is_kept);
+        let expected = on_processor(&fused, &case, None);
         check_chain(&mut bench, &fused, (&case, &[]), (&expected, near));
     }
 }
@@ -286,7 +204,8 @@ fn chains_end_in_sums() {
             let over = [in_place(0, 0), in_place(1, 1), in_place(2, 2)];
             for (axis, kept) in [(0, row.clone()), (1, column)] {
                 let results = [x.clone(), kept.clone(), kept.clone(), row.clone()];
-                let case = case(&[x.clone(), kept.clone(), kept], &results, &mut Random::new(5));
+                let case =
+                    filled_case(&[x.clone(), kept.clone(), kept], &results, &mut Random::new(5));
                 let (fused, expected) = (reducing(&[axis], &[0]), reduced(&case, &[axis], &[0]));
                 check_chain(&mut bench, &fused, (&case, &[]), (&expected, near));
                 check_chain(&mut bench, &fused, (&case, &over), (&expected, near));
@@ -300,12 +219,9 @@ fn chains_of_nothing_give_identities() {
     let Some(mut bench) = bench() else { return };
     let (x, row) = (ty(DType::F32, &[0, 8]), ty(DType::F32, &[1, 8]));
     let results = [x.clone(), row.clone(), row.clone(), row.clone()];
-    let case = case(&[x, row.clone(), row], &results, &mut Random::new(5));
+    let case = filled_case(&[x, row.clone(), row], &results, &mut Random::new(5));
     let expected = [vec![], vec![0.0; 8], vec![f64::NAN; 8], vec![f64::NEG_INFINITY; 8]];
     let fused = reducing(&[0], &[0]);
-    let shards = |regions: Vec<&Region>| regions.into_iter().map(shard).collect::<Vec<_>>();
-    let operands = shards(case.operands.iter().map(|operand| &operand.0).collect());
-    let call = cuda::prepare_fused(&fused, &operands, &shards(case.results.iter().collect()));
-    let found = executed(&mut bench, &call.expect("a chain"), &case, &[]);
+    let found = executed(&mut bench, &call_of(&fused, &case), &case, &[]);
     assert_eq!(format!("{found:?}"), format!("{expected:?}"));
 }

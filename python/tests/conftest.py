@@ -20,7 +20,7 @@ def built(name: str) -> Path:
     """A program of graphc, of the profile that ``GRAPHC_PROFILE`` says, or else debug."""
     path = root() / os.environ.get("CARGO_TARGET_DIR", "target") / os.environ.get("GRAPHC_PROFILE", "debug") / name
     if not path.exists():
-        pytest.fail(f"{path} is not there: run `cargo build --bin graphc --example random_plans` first")
+        pytest.fail(f"{path} is not there: run `cargo build --bin graphc --example random_plans --example card_models` first")
     return path
 
 

@@ -97,9 +97,5 @@ pub fn arguments(name: &str, extra: &[&str], metrics: &str) -> Vec<String> {
 /// Whether the losses are those that PyTorch reached.
 pub fn near(name: &str, extra: &[&str], reached: &[f64], tolerance: f64) {
     let expected = Reference::load(name).losses;
-    assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
-    for (step, (reached, expected)) in reached.iter().zip(&expected).enumerate() {
-        let error = (reached - expected).abs() / expected.abs();
-        assert!(error <= tolerance, "{name} {extra:?}, step {step}: {reached}, not {expected}");
-    }
+    crate::support::near(reached, &expected, tolerance, &format!("{name} {extra:?}"));
 }

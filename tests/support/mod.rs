@@ -69,15 +69,28 @@ pub fn train_reference(name: &str, extra: &[&str]) -> Vec<u8> {
     std::fs::read(metrics).expect("metrics")
 }
 
+/// The values of a text of which each line is one of JSON.
+pub fn json_lines(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Whether numbers are within a share of what they should be.
+pub fn near(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: steps");
+    for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs() / expected.abs();
+        assert!(error <= tolerance, "{what}, step {step}: {found}, not {expected}");
+    }
+}
+
 /// The losses of a metrics file, whose steps must count up from 0.
 pub fn losses(metrics: &[u8]) -> Vec<f64> {
-    let text = std::str::from_utf8(metrics).expect("UTF-8");
-    let parse = |(step, line): (usize, &str)| {
-        let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let parse = |(step, value): (usize, &serde_json::Value)| {
         assert_eq!(value["step"].as_u64(), Some(step as u64));
         value["loss"].as_f64().expect("a number")
     };
-    text.lines().enumerate().map(parse).collect()
+    let lines = json_lines(std::str::from_utf8(metrics).expect("UTF-8"));
+    lines.iter().enumerate().map(parse).collect()
 }
 
 /// Arguments of a training of a reference model.

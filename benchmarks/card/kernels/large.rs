@@ -6,8 +6,8 @@ use graphc_ir::types::{DType, TensorType};
 
 use crate::cases::images::{Setting, convolutions, setting};
 use crate::cases::{
-    Example, Examples, FLOATS, attention, f32s, indices, losses, recurrences, rows, sources, ty,
-    updates,
+    self, Example, Examples, FLOATS, attention, f32s, indices, losses, places, recurrences, rows,
+    sources, ty, updates,
 };
 use crate::common::ordinary;
 use crate::groups::Group;
@@ -69,7 +69,17 @@ fn images(to: &mut Vec<Group>) {
     }
     for dtype in FLOATS {
         group(to, format!("real pools of {dtype}"), move |to| pools(to, dtype));
+        group(to, format!("real resizes of {dtype}"), move |to| {
+            cases::images::resized(to, dtype, &[8, 28, 28, 256], (1, 56), linear());
+        });
     }
+}
+
+/// As a U-Net doubles its images.
+fn linear() -> Sampling {
+    let (filter, coordinates) = (Filter::Linear, Coordinates::HalfPixel);
+    let scale = graphc_ir::scalar::Scalar(2.0);
+    Sampling { filter, coordinates, scale, smooth: false, inside: false }
 }
 
 fn pools(to: &mut Examples, dtype: DType) {
@@ -80,13 +90,26 @@ fn pools(to: &mut Examples, dtype: DType) {
     let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
     to.whole(op, std::slice::from_ref(&x), 0.0);
     let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
-    to.whole(op, &[x, y], 1e-6);
+    to.whole(op, &[x.clone(), y.clone()], 1e-6);
+    let count_border = true;
+    let op = AveragePool { kernel, window, count_border, channels_last };
+    to.whole(Op::AveragePool(op), &[x], 2e-6);
+    let extents = [112; 2];
+    let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
+    to.whole(Op::AveragePoolGrad(op), &[y], 2e-6);
 }
 
 /// Rows of tokens: losses over a vocabulary, norms, softmax.
 fn of_tokens(to: &mut Vec<Group>, dtype: DType) {
     group(to, format!("real cross entropy of {dtype} [384, 50257]"), move |to| {
         losses::losses(to, dtype, 384, 50257);
+    });
+    group(to, format!("real cross entropy with padding of {dtype} [384, 50304]"), move |to| {
+        losses::padded(to, dtype, [384, 50304], 50257);
+    });
+    group(to, format!("real ranks of labels of {dtype} [384, 50304]"), move |to| {
+        losses::ranks(to, dtype, [384, 50257], None);
+        losses::ranks(to, dtype, [384, 50304], Some(50257));
     });
     group(to, format!("real norms of {dtype} [8192, 768]"), move |to| {
         to.placed = false;
@@ -110,6 +133,9 @@ fn of_tables(to: &mut Vec<Group>, dtype: DType) {
         let types = [ids, ty(dtype, &[8, 1024, 768])];
         let op = Op::EmbeddingGrad(EmbeddingGrad { rows });
         to.both_filled(op, &types, 2e-5, &mut indices(0, rows, None));
+    });
+    group(to, format!("real gathers and scatters of {dtype}"), move |to| {
+        places::middle(to, dtype, [8, 1024], 300, &[256]);
     });
     group(to, format!("real places of the greatest of {dtype}"), move |to| {
         let logits = [ty(dtype, &[256, 50257])];
@@ -162,6 +188,15 @@ fn movements(to: &mut Examples, dtype: DType) {
     to.both(Op::Concat(Concat { axis: 2 }), &thirds, 0.0);
     let whole = ty(dtype, &[4, 1024, 2304]);
     to.both(Op::Split(Split { axis: 2, sizes: vec![768; 3] }), &[whole], 0.0);
+    let op = Slice { starts: vec![0, 3, 64], ends: vec![4, 1024, 704], steps: vec![1, 2, 1] };
+    to.whole(Op::Slice(op), std::slice::from_ref(&thirds[0]), 0.0);
+    let [low, high, interior] = [vec![0, 1, 8], vec![0, 2, 8], vec![0, 1, 0]];
+    let value = graphc_ir::scalar::Scalar(-2.5);
+    to.whole(Op::Pad(Pad { low, high, interior, value }), &thirds[..1], 0.0);
+    let op = Op::Triangle(Triangle { lower: true, diagonal: -3 });
+    to.whole(op, &[ty(dtype, &[12, 512, 513])], 0.0);
+    let places = ty(DType::Bool, &[4, 1024, 1]);
+    to.whole(Op::Where(Where {}), &[places, thirds[0].clone(), ty(dtype, &[768])], 0.0);
     let op = Rotary { base: graphc_ir::scalar::Scalar(5e5), interleaved: false, inverse: false };
     // Angles reach 2047, of which f32 has 1e-4.
     to.both(Op::Rotary(op), &[ty(dtype, &[1, 2048, 16, 64])], 5e-4);

@@ -7,6 +7,8 @@
 //! process, and one that hangs is ended with it; the group goes on behind it in another process. A line of JSON is printed for each
 //! trial, and at last one with a summary. The exit status is 1 where anything was wrong.
 
+#[path = "../../../kernels/tests/common/calls.rs"]
+mod calls;
 #[path = "../../../kernels/tests/cases/mod.rs"]
 mod cases;
 #[path = "../../../kernels/tests/common/chains.rs"]
@@ -22,12 +24,14 @@ mod products;
 #[path = "../../../kernels/tests/common/rectangles.rs"]
 mod rectangles;
 
+mod alone;
+mod coverage;
 mod groups;
 mod large;
 mod parent;
 mod trial;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -54,10 +58,13 @@ struct Args {
     /// Processes at a time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Threads of each process that compute what is right; all cores where it is the only one
+    #[arg(long)]
+    threads: Option<usize>,
     /// Seconds after which what has not begun is left out
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
-    /// Seconds without a word after which a trial is given up
+    /// Seconds after which a trial is given up
     #[arg(long, default_value_t = 120)]
     patience: u64,
     /// Be the process of this group
@@ -86,9 +93,16 @@ fn main() -> Result<std::process::ExitCode> {
     }
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let limits = parent::Limits { deadline, patience: Duration::from_secs(args.patience) };
-    let options = [(args.few, "--few"), (args.dry, "--dry")];
-    let options: Vec<&str> = options.iter().filter(|option| option.0).map(|o| o.1).collect();
-    let summary = parent::run(&names, args.jobs.max(1), limits, &options, &print)?;
+    let jobs = args.jobs.max(1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or(cores / jobs).max(1);
+    let mut options = vec!["--threads".to_owned(), threads.to_string()];
+    let flags = [(args.few, "--few"), (args.dry, "--dry")];
+    options.extend(flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1.to_owned()));
+    let mut summary = parent::run(&names, jobs, limits, &options, &print)?;
+    if args.groups.is_empty() {
+        summary.look_for_untried();
+    }
     print(&summary.value())?;
     Ok(u8::from(!summary.is_well()).into())
 }
@@ -99,13 +113,23 @@ fn print(line: &Value) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// Ends this process when the one that has started it has ended: a card is not left to a kernel that hangs.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        // Nothing is ever written there.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::abort();
+    });
+}
+
 /// Executes the trials of a group from one of them on.
 fn execute(group: &Group, args: &Args) -> Result<std::process::ExitCode> {
+    end_with_parent();
     let card = if args.dry { None } else { Some(Workbench::open()?) };
     for (number, made) in group.trials(args.few).into_iter().enumerate().skip(args.from) {
         print(&json!({ "group": group.name, "begins": number }))?;
         let begun = Instant::now();
-        let trial = made();
+        let trial = made(args.threads.unwrap_or(1));
         print(&json!({ "group": group.name, "begins": number, "trial": trial.name }))?;
         let made = begun.elapsed().as_secs_f64();
         let result = match &card {
@@ -144,7 +168,8 @@ fn line(trial: &Trial, result: &Result<Outcome, WorkbenchError>) -> Value {
         Ok(_) => "wrong",
         Err(_) => "failed",
     };
-    let mut line = json!({ "trial": trial.name, "verdict": verdict, "oracle": oracle });
+    let mut line =
+        json!({ "trial": trial.name, "op": trial.op, "verdict": verdict, "oracle": oracle });
     match result {
         Ok(Outcome { worst, repeats, same_in_place }) => {
             // Infinity is no number of JSON.

@@ -1,8 +1,8 @@
 //! The process that starts those of the groups, follows what they say, and goes on behind a trial that has ended one of them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -10,13 +10,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::coverage;
+
 /// How long is waited.
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// What has not begun by then is left out.
     pub deadline: Instant,
-    /// How long a process may be silent.
+    /// How long a trial may take, with all that makes it.
     pub patience: Duration,
+}
+
+impl Limits {
+    /// How long is waited for a trial that has begun then.
+    fn left(&self, begun: Instant) -> Wait {
+        let now = Instant::now();
+        let of_all = self.deadline.saturating_duration_since(now);
+        let of_trial = (begun + self.patience).saturating_duration_since(now);
+        if of_all <= of_trial { Wait::All(of_all) } else { Wait::Trial(of_trial) }
+    }
+}
+
+/// What ends first: the time of all, or of a trial.
+enum Wait {
+    All(Duration),
+    Trial(Duration),
 }
 
 /// What has come out.
@@ -28,6 +46,10 @@ pub struct Summary {
     left_out: Vec<String>,
     /// The greatest shares of what is allowed, of trials that are right.
     nearest: Vec<(f64, String)>,
+    /// Ops of which there was a trial.
+    tried: BTreeSet<String>,
+    /// Ops of which there was none, though all groups have ended, and it is not known why.
+    untried: Vec<String>,
 }
 
 /// Of how many trials that are right the shares are told.
@@ -35,7 +57,14 @@ const TOLD: usize = 12;
 
 impl Summary {
     pub fn is_well(&self) -> bool {
-        self.wrong.is_empty() && self.left_out.is_empty()
+        self.wrong.is_empty() && self.left_out.is_empty() && self.untried.is_empty()
+    }
+
+    /// Takes account of ops without a trial, where all groups were asked for and have ended.
+    pub fn look_for_untried(&mut self) {
+        if self.left_out.is_empty() {
+            self.untried = coverage::untried(&self.tried);
+        }
     }
 
     /// A line of JSON; what is wrong comes first.
@@ -51,11 +80,15 @@ impl Summary {
             "worst": self.wrong,
             "left_out": self.left_out,
             "nearest_to_wrong": nearest,
+            "ops": self.tried.len(),
+            "untried": self.untried,
+            "without_trials": coverage::reasons(),
         }})
     }
 
     fn take(&mut self, line: &Value) {
         let share = line["share"].as_f64().unwrap_or(f64::INFINITY);
+        self.tried.extend(line["op"].as_str().map(str::to_owned));
         if line["verdict"] != "right" {
             self.wrong.push(line.clone());
             let share = |line: &Value| line["share"].as_f64().unwrap_or(f64::INFINITY);
@@ -77,7 +110,7 @@ pub fn run(
     names: &[String],
     jobs: usize,
     limits: Limits,
-    options: &[&str],
+    options: &[String],
     print: &(dyn Fn(&Value) -> Result<()> + Sync),
 ) -> Result<Summary> {
     let queue: Mutex<VecDeque<&String>> = Mutex::new(names.iter().collect());
@@ -110,7 +143,7 @@ pub fn run(
 fn follow(
     name: &str,
     limits: Limits,
-    options: &[&str],
+    options: &[String],
     tell: &dyn Fn(&Value) -> Result<()>,
 ) -> Result<bool> {
     let mut from = 0;
@@ -156,18 +189,21 @@ struct Ended {
 
 struct Process {
     child: Child,
+    /// It is closed when this process ends, however that happens, and the other one ends then.
+    leash: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: Receiver<String>,
 }
 
 impl Process {
-    fn start(name: &str, from: usize, options: &[&str]) -> Result<Self> {
+    fn start(name: &str, from: usize, options: &[String]) -> Result<Self> {
         let program = std::env::current_exe().context("this program has a path")?;
         let mut command = Command::new(program);
         command.args(["--group", name, "--from", &from.to_string()]);
         command.args(options);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("it cannot be started again")?;
+        let leash = child.stdin.take();
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let (to_lines, lines) = channel();
         let (to_errors, errors) = channel();
@@ -180,31 +216,35 @@ impl Process {
             let _ = err.map(|mut err| err.read_to_string(&mut text));
             let _ = to_errors.send(text);
         });
-        Ok(Self { child, lines, errors })
+        Ok(Self { child, leash, lines, errors })
     }
 
     /// Hears what the process tells to its end.
     fn hear(&mut self, limits: Limits, tell: &dyn Fn(&Value) -> Result<()>) -> Result<End> {
         let mut last = Ended { number: 0, trial: None, how: None };
         let mut told = false;
+        let mut begun = Instant::now();
         loop {
-            let left = limits.deadline.saturating_duration_since(Instant::now());
-            let line = match self.lines.recv_timeout(limits.patience.min(left)) {
+            let wait = limits.left(begun);
+            let (Wait::All(longest) | Wait::Trial(longest)) = wait;
+            let line = match self.lines.recv_timeout(longest) {
                 Ok(line) => serde_json::from_str(&line).unwrap_or(Value::Null),
                 Err(RecvTimeoutError::Timeout) => {
                     self.child.kill()?;
                     self.child.wait()?;
-                    if left <= limits.patience {
-                        return Ok(End::Time);
-                    }
                     last.how = Some(format!("no end within {:?}", limits.patience));
-                    return Ok(End::Trial(last));
+                    return Ok(match wait {
+                        Wait::All(_) => End::Time,
+                        Wait::Trial(_) => End::Trial(last),
+                    });
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             if let Some(number) = line["begins"].as_u64() {
                 last.number = number as usize;
                 last.trial = line["trial"].as_str().map(str::to_owned);
+                // It begins to be made, and says so again when it is executed.
+                begun = if last.trial.is_none() { Instant::now() } else { begun };
                 told = false;
             } else if line["verdict"].is_string() {
                 told = true;
@@ -212,6 +252,7 @@ impl Process {
             }
         }
         let status = self.child.wait()?;
+        drop(self.leash.take());
         if status.success() {
             return Ok(End::Group);
         }

@@ -1,14 +1,16 @@
 //! A call that a card is to execute, and how near its results are to the right ones.
 
 use graphc_ir::op::{EvalContext, InPlace, Region};
+use graphc_ir::plan::FusedOp;
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::{self, Call};
 use graphc_runtime::cards::{Content, Workbench, WorkbenchError};
 
+use crate::calls::{self, Executed};
 use crate::cases::Example;
 use crate::common::{Case, Memory, bytes, memory, other_ways, pairs, pool, rounded_room, shard};
 use crate::growing::Chain;
-use crate::products::Joined;
+use crate::products::{Joined, ROUNDINGS, unrounded_room};
 
 /// The step and the seed of all trials.
 pub const AT: EvalContext = EvalContext { seed: 5, step: 3 };
@@ -20,6 +22,8 @@ const MOST_EVALUATED: f64 = 2e8;
 /// A call, and what comes out of it.
 pub struct Trial {
     pub name: String,
+    /// The op that it is, where it is one alone.
+    pub op: Option<&'static str>,
     pub call: Call,
     pub case: Case,
     /// Results that always lie in the memory of operands.
@@ -67,19 +71,41 @@ pub struct Worst {
 
 impl Trial {
     /// An op, which `large` says to be of real size: then sums are long, and errors count by the greatest number too.
-    pub fn of_op(example: Example, large: bool) -> Self {
+    pub fn of_op(example: Example, large: bool, threads: usize) -> Self {
         let Example { case, tolerance } = example;
         let shards: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
         let results: Vec<_> = case.results.iter().map(shard).collect();
         let call = cuda::prepare(&case.op, &shards, &results)
             .unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
-        let (oracle, values) = expect(&case);
+        let (oracle, values) = expect(&case, threads);
         let times = if oracle == Oracle::Processor { 2.0 } else { 1.0 };
         let of_greatest = if large { 2e-6 } else { 0.0 };
         let room = || Room::Rounded { relative: tolerance, of_greatest, times };
         let right = values.into_iter().map(|values| Right { values, room: room() }).collect();
         let shared = pairs(&case).into_iter().map(|pair| vec![pair]).collect();
-        Self { name: name(&case), call, case, placed: vec![], shared, right, oracle, cx: AT }
+        let op = Some(case.op.name());
+        Self { name: name(&case), op, call, case, placed: vec![], shared, right, oracle, cx: AT }
+    }
+
+    /// A call that is no op, with exactly one right answer.
+    pub fn of_call(name: String, executed: Executed) -> Self {
+        let Executed { call, case, placed, right } = executed;
+        let exact = |values: Vec<f64>| Right { room: Room::Each(vec![0.0; values.len()]), values };
+        let right = right.into_iter().map(exact).collect();
+        let (oracle, cx) = (Oracle::Evaluation, EvalContext::default());
+        Self { name, op: None, call, case, placed, shared: vec![], right, oracle, cx }
+    }
+
+    /// A chain that begins with a convolution, beside the processor's, which is within `near`.
+    pub fn of_headed((fused, case): (FusedOp, Case), near: f64, threads: usize) -> Self {
+        let found = calls::on_processor(&fused, &case, Some(&pool(threads)));
+        let room = || Room::Rounded { relative: near, of_greatest: 0.0, times: 1.0 };
+        let right = found.into_iter().map(|values| Right { values, room: room() }).collect();
+        let name =
+            format!("convolution with a chain, {} results, {}", case.results.len(), name(&case));
+        let (call, oracle) = (calls::call_of(&fused, &case), Oracle::Processor);
+        let cx = EvalContext::default();
+        Self { name, op: None, call, case, placed: vec![], shared: vec![], right, oracle, cx }
     }
 
     /// A product and the chain behind it, whose results are within so much of the greatest of them.
@@ -89,7 +115,23 @@ impl Trial {
         let right = right.into_iter().map(|values| Right { values, room: room() }).collect();
         let shared = if shared.is_empty() { vec![] } else { vec![shared] };
         let name = format!("product with {}", name(&case));
-        Self { name, call, case, placed: vec![], shared, right, oracle, cx: EvalContext::default() }
+        let cx = EvalContext::default();
+        Self { name, op: None, call, case, placed: vec![], shared, right, oracle, cx }
+    }
+
+    /// The same at a real size, beside the ops in f32: how far elements may be is by what they are rounded to.
+    pub fn of_large_product(joined: Joined, all: &[usize], shared: Vec<InPlace>) -> Self {
+        let room = |result: &Region| Room::Rounded {
+            relative: 0.0,
+            of_greatest: unrounded_room(result.dtype, result.rect.extent != all),
+            times: ROUNDINGS,
+        };
+        let rooms: Vec<Room> = joined.case.results.iter().map(room).collect();
+        let mut trial = Self::of_product(joined, 0.0, shared, Oracle::Processor);
+        for (right, room) in trial.right.iter_mut().zip(rooms) {
+            right.room = room;
+        }
+        trial
     }
 
     pub fn of_chain(chain: Chain, seed: u64) -> Self {
@@ -109,7 +151,7 @@ impl Trial {
         let shared = if fits { vec![vec![InPlace::new(0, 0)]] } else { vec![] };
         let name = format!("chain {seed} from {}", name(&case));
         let (oracle, cx) = (Oracle::Evaluation, EvalContext::default());
-        Self { name, call, case, placed: vec![], shared, right, oracle, cx }
+        Self { name, op: None, call, case, placed: vec![], shared, right, oracle, cx }
     }
 
     /// Executes it: apart, again, and with results in the memory of operands, which must give the same bits; products in other ways too.
@@ -217,17 +259,16 @@ impl Right {
 }
 
 /// What is right for a case.
-fn expect(case: &Case) -> (Oracle, Vec<Vec<f64>>) {
+fn expect(case: &Case, threads: usize) -> (Oracle, Vec<Vec<f64>>) {
     if work(case) <= MOST_EVALUATED {
         let arrays = case.oracle(&AT).unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
         return (Oracle::Evaluation, arrays.into_iter().map(|array| array.data).collect());
     }
-    (Oracle::Processor, on_processor(case))
+    (Oracle::Processor, on_processor(case, threads))
 }
 
-/// The results of the processor's kernel.
-pub fn on_processor(case: &Case) -> Vec<Vec<f64>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+/// The results of the processor's kernel, by so many threads.
+pub fn on_processor(case: &Case, threads: usize) -> Vec<Vec<f64>> {
     let found = case.kernel(&AT, Some(&pool(threads)));
     let found = found.unwrap_or_else(|error| panic!("{:?} on the processor: {error}", case.op));
     found.iter().map(Memory::values).collect()

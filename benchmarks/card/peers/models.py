@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from torch_models import ResNet50
+
+
+def made(sizes: dict[str, Any]) -> nn.Module:
+    """The model of these sizes, as `card_models` has written them."""
+    of = lambda *names: [sizes[name] for name in names]
+    match sizes["kind"]:
+        case "resnet":
+            return ResNet50(*of("classes", "blocks", "width"))
+        case "llama":
+            return Llama(*of("layers", "width", "heads", "shared", "hidden", "vocabulary", "time", "base"))
+        case "gpt2":
+            return Gpt2(*of("layers", "width", "heads", "time", "vocabulary"))
+        case kind:
+            raise ValueError(f"no model of kind {kind}")
 
 
 class Attention(nn.Module):
@@ -62,16 +80,6 @@ class Gpt2(nn.Module):
             if weight.dim() > 1:
                 nn.init.normal_(weight, std=0.02)
 
-    @staticmethod
-    def published() -> Gpt2:
-        """The smallest of those that were published."""
-        return Gpt2(12, 768, 12, 1024, 50257)
-
-    @staticmethod
-    def small() -> Gpt2:
-        """For rehearsals."""
-        return Gpt2(2, 64, 2, 64, 257)
-
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
         for block in self.h:
@@ -100,27 +108,17 @@ class Llama(nn.Module):
 
     angles: Tensor
 
-    def __init__(self, layers: int, width: int, heads: int, shared: int, hidden: int, vocabulary: int, time: int) -> None:
+    def __init__(self, layers: int, width: int, heads: int, shared: int, hidden: int, vocabulary: int, time: int, base: float) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(LlamaBlock(width, heads, shared, hidden) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
         half = width // heads // 2
-        rates = 10_000.0 ** (-torch.arange(half) / half)
+        rates = base ** (-torch.arange(half) / half)
         self.register_buffer("angles", torch.arange(time)[:, None] * rates, persistent=False)
         for weight in self.parameters():
             if weight.dim() > 1:
                 nn.init.normal_(weight, std=0.02)
-
-    @staticmethod
-    def billion() -> Llama:
-        """TinyLlama's sizes: 1.1 billion weights."""
-        return Llama(22, 2048, 32, 4, 5632, 32_000, 2048)
-
-    @staticmethod
-    def small() -> Llama:
-        """For rehearsals."""
-        return Llama(1, 64, 4, 2, 96, 257, 64)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)

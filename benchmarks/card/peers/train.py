@@ -1,5 +1,6 @@
 """PyTorch's side of a training: `train.py MODEL DATA`. Each line on standard input, `eager 20` or `compile 20`, is answered by a line of
-JSON: seconds of each of so many steps, losses, bytes of memory at the peak; `updates 20` by the seconds of updates alone.
+JSON: seconds of each of so many steps, losses, bytes of memory at the peak; `updates 20` by the seconds of updates alone, `parameters 0` by
+how many numbers are trained. What PyTorch itself prints goes to standard error.
 
 The best that PyTorch has is taken: autocast to bf16, fused attention and fused AdamW, images channels last, TF32 where numbers stay f32,
 and no look at a loss before the last step. Batches come from pinned memory.
@@ -14,15 +15,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models import Gpt2, Llama
-from torch_models import ResNet50
+from models import made
 
 SMALL = os.environ.get("CARD_SMALL") == "1"
+COMPILER = os.environ.get("CARD_COMPILER", "inductor")
+"""What `torch.compile` compiles with: a rehearsal may be where there is no C++ compiler."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WARM = 2 if SMALL else 6
 """Steps of a mode that are not counted, before its first ones."""
@@ -41,32 +44,31 @@ def read(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def made(name: str) -> tuple[nn.Module, torch.optim.Optimizer, int]:
-    """A model, its optimizer, samples of a batch."""
-    torch.manual_seed(0)
+def optimizer(model: nn.Module, options: list[str]) -> torch.optim.Optimizer:
+    """The optimizer that graphc is told of by these options."""
+    told = dict(zip(options[::2], options[1::2], strict=True))
+    number = lambda name: float(told.get(name, "0"))
     fused = {"fused": True} if DEVICE == "cuda" else {}
-    if name == "resnet50":
-        model: nn.Module = ResNet50(1000).to(DEVICE, memory_format=torch.channels_last)
-        return model, torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9, **fused), 2 if SMALL else 64
-    if name == "llama":
-        model, batch = Llama.small() if SMALL else Llama.billion(), 2 if SMALL else 4
-    else:
-        model, batch = Gpt2.small() if SMALL else Gpt2.published(), 2 if SMALL else 8
-    model = model.to(DEVICE)
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01, **fused), batch
+    if told["--optimizer"] == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=number("--lr"), momentum=number("--momentum"), **fused)
+    return torch.optim.AdamW(model.parameters(), lr=number("--lr"), weight_decay=number("--weight-decay"), **fused)
 
 
 class Training:
     """A model in one mode."""
 
-    def __init__(self, name: str, mode: str, data: dict[str, Tensor]) -> None:
-        self.model, self.optimizer, batch = made(name)
+    def __init__(self, sizes: dict[str, Any], mode: str, data: dict[str, Tensor]) -> None:
+        torch.manual_seed(0)
+        layout = torch.channels_last if sizes["kind"] == "resnet" else torch.contiguous_format
+        self.model = made(sizes).to(device=DEVICE, memory_format=layout)
+        self.optimizer = optimizer(self.model, sizes["optimizer"])
+        batch = sizes["batch"]
         pin = (lambda tensor: tensor.pin_memory()) if DEVICE == "cuda" else (lambda tensor: tensor)
         first = "x" if "x" in data else "tokens"
         self.batches = [(pin(x), pin(y)) for x, y in zip(data[first].split(batch), data["labels"].split(batch), strict=True)]
         self.forward: Callable[[Tensor, Tensor], Tensor] = self.loss
         if mode == "compile":
-            self.forward = torch.compile(self.loss)
+            self.forward = torch.compile(self.loss, backend=COMPILER)
         self.step_count = 0
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
@@ -135,6 +137,10 @@ class Training:
         states = [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
         return sum(tensor.nbytes for tensor in [*self.model.parameters(), *states])
 
+    def count(self) -> dict[str, object]:
+        """How many numbers are trained."""
+        return {"parameters": sum(weight.numel() for weight in self.model.parameters())}
+
     def measure_here(self, steps: int) -> dict[str, object]:
         """The same without a card, for rehearsals."""
         seconds, last = [], 0.0
@@ -145,24 +151,39 @@ class Training:
         return {"seconds": seconds, "losses": [self.first, last], "memory": None}
 
 
+def answer(training: Training, mode: str, steps: int) -> dict[str, object]:
+    """What is asked for."""
+    match mode:
+        case "updates":
+            return training.measure_updates(steps)
+        case "parameters":
+            return training.count()
+        case "eager" | "compile":
+            return training.measure(steps)
+        case _:
+            raise ValueError(f"nothing is known of {mode}")
+
+
 def main() -> None:
-    """Answers."""
+    """Answers, on a standard output on which nobody else writes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     name, data = sys.argv[1], read(Path(sys.argv[2]))
+    sizes = json.loads((Path(__file__).resolve().parent.parent / "models/models.json").read_text())[f"{name}-small" if SMALL else name]
     trainings: dict[str, Training] = {}
     for line in sys.stdin:
         mode, steps = line.split()
         try:
-            of = "eager" if mode == "updates" else mode
+            of = "compile" if mode == "compile" else "eager"
             if of not in trainings:
-                trainings[of] = Training(name, of, data)
-            training = trainings[of]
-            answer = training.measure_updates(int(steps)) if mode == "updates" else training.measure(int(steps))
-        except Exception as error:  # noqa: BLE001: whatever it is, the other modes go on
-            answer = {"error": f"{type(error).__name__}: {error}"[:600]}
-        print(json.dumps(answer), flush=True)
+                trainings[of] = Training(sizes, of, data)
+            said = answer(trainings[of], mode, int(steps))
+        except Exception as error:  # Whatever it is, the other modes go on
+            said = {"error": f"{type(error).__name__}: {error}"[:600]}
+        print(json.dumps(said), file=answers, flush=True)
 
 
 if __name__ == "__main__":

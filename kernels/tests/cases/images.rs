@@ -143,11 +143,21 @@ fn resizes(to: &mut Examples, dtype: DType) {
     for (shape, axis, extent, sampling) in
         [([3, 5, 8], 1, 13, linear), ([2, 7, 9], 2, 4, cubic), ([0, 5, 2], 1, 13, linear)]
     {
-        let op = Op::Resize(Resize { axis, extent, sampling });
-        let x = ty(dtype, &shape);
-        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
-        to.filled(&[1], op, std::slice::from_ref(&x), 2e-5, &mut ordinary);
-        let op = Op::ResizeGrad(ResizeGrad { axis, extent: shape[axis], sampling });
-        to.filled(&[2], op, &[y], 2e-5, &mut ordinary);
+        resized(to, dtype, &shape, (axis, extent), sampling);
     }
+}
+
+pub fn resized(
+    to: &mut Examples,
+    dtype: DType,
+    shape: &[usize],
+    (axis, extent): (usize, usize),
+    sampling: Sampling,
+) {
+    let op = Op::Resize(Resize { axis, extent, sampling });
+    let x = ty(dtype, shape);
+    let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+    to.filled(&[1], op, std::slice::from_ref(&x), 2e-5, &mut ordinary);
+    let op = Op::ResizeGrad(ResizeGrad { axis, extent: shape[axis], sampling });
+    to.filled(&[2], op, &[y], 2e-5, &mut ordinary);
 }

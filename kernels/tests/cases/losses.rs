@@ -44,7 +44,7 @@ pub fn losses(to: &mut Examples, dtype: DType, rows: usize, classes: usize) {
     scores(to, [x, labels, row], None, &of);
 }
 
-fn padded(to: &mut Examples, dtype: DType, shape: [usize; 2], classes: usize) {
+pub fn padded(to: &mut Examples, dtype: DType, shape: [usize; 2], classes: usize) {
     let rows = shape[0];
     let (x, labels, row) = (ty(dtype, &shape), ty(DType::I64, &[rows]), f32s(&[rows]));
     let of = |place| indices(place, classes, Some(IGNORED_LABEL));
@@ -68,7 +68,7 @@ fn scores<F: FnMut(&mut Random, usize, DType) -> f64>(
     }
 }
 
-fn ranks(to: &mut Examples, dtype: DType, shape: [usize; 2], classes: Option<usize>) {
+pub fn ranks(to: &mut Examples, dtype: DType, shape: [usize; 2], classes: Option<usize>) {
     let row = [shape[0]];
     let types = [ty(dtype, &shape), ty(DType::I64, &row), ty(dtype, &row)];
     // Few values, so that many are equal.

@@ -1,7 +1,9 @@
 //! Ops that move elements.
 
+use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
+use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
@@ -17,6 +19,7 @@ pub fn examples() -> Vec<Example> {
     expansions(to);
     pads(to);
     parts(to);
+    copies(to);
     std::mem::take(&mut to.all)
 }
 
@@ -98,4 +101,20 @@ fn parts(to: &mut Examples) {
     // More walks than a launch has.
     let many = vec![ty(DType::F32, &[2, 3]); 140];
     to.whole(Op::Concat(Concat { axis: 1 }), &many, 0.0);
+}
+
+/// What is another tensor with the same elements.
+fn copies(to: &mut Examples) {
+    let placement = Placement::mesh(&[1]).expect("a mesh");
+    let ops = [
+        Op::Reshape(Reshape { shape: vec![7, 5] }),
+        Op::ToGlobal(ToGlobal { placement, sbp: NdSbp(vec![Sbp::Broadcast]) }),
+        Op::Regather(Regather {}),
+        Op::Accumulate(Accumulate {}),
+    ];
+    for op in ops {
+        for dtype in MOVED {
+            to.whole(op.clone(), &[ty(dtype, &[5, 7])], 0.0);
+        }
+    }
 }

@@ -40,7 +40,7 @@ fn tables(to: &mut Examples) {
     to.both_filled(op, &types, 2e-5, &mut indices(0, 1, None));
 }
 
-fn middle(to: &mut Examples, dtype: DType, outer: [usize; 2], m: usize, inner: &[usize]) {
+pub fn middle(to: &mut Examples, dtype: DType, outer: [usize; 2], m: usize, inner: &[usize]) {
     let [batch, n] = outer;
     let places = ty(DType::I64, &[batch, m]);
     let whole = ty(dtype, &[&[batch, n], inner].concat());

@@ -66,3 +66,15 @@ fn products(to: &mut Examples) {
         }
     }
 }
+
+/// Batches of so many products that own kernels have large tiles on a large card.
+pub fn tiled() -> Vec<Example> {
+    let to = &mut Examples::new(3);
+    for (dtype, transpose_a) in [(DType::F32, false), (DType::BF16, true), (DType::F16, false)] {
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b: !transpose_a });
+        let [a, b] = if transpose_a { [[33, 70], [33, 66]] } else { [[70, 33], [66, 33]] };
+        let batch = |[rows, columns]: [usize; 2]| ty(dtype, &[132, rows, columns]);
+        to.whole(op, &[batch(a), batch(b)], 5e-5);
+    }
+    std::mem::take(&mut to.all)
+}

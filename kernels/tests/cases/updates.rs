@@ -35,6 +35,14 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
+/// Each optimizer in one form.
+pub fn few() -> Vec<Example> {
+    let to = &mut Examples::new(8);
+    to.placed = false;
+    plain(to, PAIRS[0], &[3, 97]);
+    std::mem::take(&mut to.all)
+}
+
 /// A rate that is another one at the step of the checks.
 fn falling() -> LearningRate {
     LearningRate {

@@ -8,13 +8,30 @@ use graphc_ir::plan::FusedArg::{self, Operand as X, Step as S};
 use graphc_ir::plan::{FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{Behind, Call, join_chain};
+use graphc_kernels::cuda::{Behind, Call, Sums, join_chain, join_sums};
 
 use crate::chains::{evaluated, rounded};
 use crate::common::{Case, Memory, Random, ordinary, shard};
 
 /// Element types, and how far results may be from those of the ops, which round after each step.
 pub const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)];
+
+/// How far elements of products of any size may be from those of the ops in f32, as a share of the greatest, besides what they are rounded
+/// by: each is rounded at most [`ROUNDINGS`] times, by a library once, and where it refuses the product's end as a product and a
+/// chain, whose greatest step is of the size of its result. Sums are of rounded elements.
+pub fn unrounded_room(dtype: DType, is_sum: bool) -> f64 {
+    match (dtype, is_sum) {
+        (DType::F32, _) => 1e-5,
+        (_, false) => 1e-3,
+        (_, true) => 4e-3,
+    }
+}
+
+/// How often an element is rounded to its type.
+pub const ROUNDINGS: f64 = 3.0;
+
+/// What a register has, and where it lies in its tensor.
+pub type Held = (Region, Memory);
 
 /// The extents of a product [rows, inner] x [columns, inner]'; rows are two dims.
 #[derive(Clone, Copy, Debug)]
@@ -81,47 +98,103 @@ impl Chained {
         Self { shared: vec![InPlace::new(0, operand)], ..self }
     }
 
-    /// The call and what it should give, of factors of this type that `multiply` multiplies; `None` where there is no call.
+    /// The call and what the ops give one after the other, of factors of this type that `multiply` multiplies; `None` where there is no
+    /// call.
     pub fn join(&self, dtype: DType, multiply: impl FnOnce(&Case) -> Vec<f64>) -> Option<Joined> {
+        self.joined(dtype, dtype, multiply)
+    }
+
+    /// The same call, and what the ops give in f32, of which nothing is rounded to the type of the factors.
+    pub fn join_unrounded(
+        &self,
+        dtype: DType,
+        multiply: impl FnOnce(&Case) -> Vec<f64>,
+    ) -> Option<Joined> {
+        self.joined(dtype, DType::F32, multiply)
+    }
+
+    /// The call of factors of one type, and what the ops give in another one.
+    fn joined(
+        &self,
+        dtype: DType,
+        computed: DType,
+        multiply: impl FnOnce(&Case) -> Vec<f64>,
+    ) -> Option<Joined> {
+        let op = MatMul { transpose_a: false, transpose_b: true };
+        let (factors, others) = self.fill(dtype);
+        let [a, b] = factors.each_ref().map(|factor| held_as(computed, factor));
+        let product = multiplied(op, [&a, &b], computed, &self.extents.all(), multiply);
+        let right = self.evaluate(op, &product, &others);
+        let mut results = self.results(dtype);
+        let product = held_as(dtype, &product);
+        results.extend(self.keeps.map(|_| product.0.clone()));
+        let chained: Vec<_> = std::iter::once(product).chain(others).collect();
+        let call = self.call(op, [&factors[0].0, &factors[1].0], &chained, &results)?;
+        let operands = factors.into_iter().chain(chained).collect();
+        Some(Joined { call, case: Case { op: Op::MatMul(op), operands, results }, right })
+    }
+
+    /// The factors, and the chain's operands behind the product.
+    fn fill(&self, dtype: DType) -> ([Held; 2], Vec<Held>) {
         let mut random = Random::new(1);
         let mut filled = |shape: &[usize]| filled(&mut random, dtype, shape);
         let Extents { rows, inner, columns } = self.extents;
-        let shape = self.extents.all();
-        let (a, b) = (filled(&[rows[0], rows[1], inner]), filled(&[columns, inner]));
-        let others: Vec<_> = self.others.iter().map(|shape| filled(shape)).collect();
-        let op = MatMul { transpose_a: false, transpose_b: true };
-        let made = multiplied(op, [&a, &b], dtype, &shape, multiply);
-        let operands: Vec<_> = std::iter::once(made.clone()).chain(others).collect();
+        let factors = [filled(&[rows[0], rows[1], inner]), filled(&[columns, inner])];
+        (factors, self.others.iter().map(|shape| filled(shape)).collect())
+    }
+
+    /// What the steps give one after the other, in the type of the product.
+    fn evaluate(&self, op: MatMul, product: &Held, others: &[Held]) -> Vec<Vec<f64>> {
+        let others = others.iter().map(|other| held_as(product.0.dtype, other));
+        let operands = std::iter::once(product.clone()).chain(others).collect();
+        let case = Case { op: Op::MatMul(op), operands, results: vec![] };
         let chain = FusedOp { steps: self.steps.clone(), outputs: self.outputs.clone() };
-        let mut case = Case { op: Op::MatMul(op), operands, results: vec![] };
-        let values = evaluated(&chain, &case, &shape);
-        let region = |step: usize| {
-            let ty = TensorType::new(values[step].0, shape.clone());
-            Region::whole(&match &self.steps[step].op {
-                Op::Reduce(_) => self.steps[step].op.infer(&[&ty]).expect("it fits").remove(0),
-                _ => ty,
-            })
-        };
-        case.results = self.outputs.iter().map(|&step| region(step)).collect();
-        let mut right: Vec<_> = self.outputs.iter().map(|&step| values[step].1.clone()).collect();
-        if let Some(keeps) = self.keeps {
-            case.results.push(made.0.clone());
-            right.push(match keeps {
-                S(step) => values[step].1.clone(),
-                X(_) => made.1.values(),
-            });
-        }
-        let shards: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
-        let results: Vec<_> = case.results.iter().map(shard).collect();
+        let values = evaluated(&chain, &case, &self.extents.all());
+        let kept = self.keeps.map(|keeps| match keeps {
+            S(step) => values[step].1.clone(),
+            X(_) => product.1.values(),
+        });
+        self.outputs.iter().map(|&step| values[step].1.clone()).chain(kept).collect()
+    }
+
+    fn call(
+        &self,
+        op: MatMul,
+        factors: [&Region; 2],
+        chained: &[Held],
+        results: &[Region],
+    ) -> Option<Call> {
+        let chain = FusedOp { steps: self.steps.clone(), outputs: self.outputs.clone() };
+        let operands: Vec<_> = chained.iter().map(|operand| shard(&operand.0)).collect();
+        let results: Vec<_> = results.iter().map(shard).collect();
         let Self { keeps, shared, .. } = self;
-        let behind = Behind { chain: &chain, operands: &shards, product: 0, keeps: *keeps, shared };
-        let call = join_chain(&op, &[shard(&a.0), shard(&b.0)], behind, &results)?;
-        case.operands.splice(0..0, [a, b]);
-        Some(Joined { call, case, right })
+        let behind =
+            Behind { chain: &chain, operands: &operands, product: 0, keeps: *keeps, shared };
+        join_chain(&op, &factors.map(shard), behind, &results)
+    }
+
+    /// The results of the chain, of operands of this type.
+    fn results(&self, dtype: DType) -> Vec<Region> {
+        let all = self.extents.all();
+        let mut made: Vec<TensorType> = Vec::new();
+        for FusedStep { op, args } in &self.steps {
+            let of = |arg: &FusedArg| match *arg {
+                X(_) => TensorType::new(dtype, all.clone()),
+                S(step) => made[step].clone(),
+            };
+            let args: Vec<TensorType> = args.iter().map(of).collect();
+            made.push(op.infer(&args.iter().collect::<Vec<_>>()).expect("it fits").remove(0));
+        }
+        self.outputs.iter().map(|&step| Region::whole(&made[step])).collect()
     }
 }
 
-pub fn filled(random: &mut Random, dtype: DType, shape: &[usize]) -> (Region, Memory) {
+/// The same numbers in memory of another type.
+fn held_as(dtype: DType, (of, memory): &Held) -> Held {
+    (Region { dtype, ..of.clone() }, Memory::of(dtype, &memory.values()))
+}
+
+pub fn filled(random: &mut Random, dtype: DType, shape: &[usize]) -> Held {
     let ty = TensorType::new(dtype, shape);
     let values: Vec<f64> = (0..ty.elements()).map(|i| ordinary(random, i, dtype)).collect();
     (Region::whole(&ty), Memory::of(dtype, &values))
@@ -129,11 +202,11 @@ pub fn filled(random: &mut Random, dtype: DType, shape: &[usize]) -> (Region, Me
 
 pub fn multiplied(
     op: MatMul,
-    [a, b]: [&(Region, Memory); 2],
+    [a, b]: [&Held; 2],
     dtype: DType,
     shape: &[usize],
     multiply: impl FnOnce(&Case) -> Vec<f64>,
-) -> (Region, Memory) {
+) -> Held {
     let made = Region::whole(&TensorType::new(dtype, shape));
     let operands = vec![a.clone(), b.clone()];
     let case = Case { op: Op::MatMul(op), operands, results: vec![made.clone()] };
@@ -190,6 +263,76 @@ pub fn gradients(of: Extents) -> Vec<Chained> {
         Chained::new(of, summed(), &[all]).giving(&[17, 18]),
         Chained::new(of, summed(), &[all]).giving(&[18, 17]),
     ]
+}
+
+/// A product of halves that is given in f32.
+pub fn widened(of: Extents) -> Chained {
+    let cast = Op::Cast(Cast { dtype: DType::F32 });
+    Chained::new(of, vec![FusedStep { op: cast, args: vec![X(0)] }], &[])
+}
+
+/// A gradient of GELU with sums over other dims, which are launches behind the product.
+pub fn with_other_sums(of: Extents) -> Chained {
+    let steps = [gradient(X(1), X(0)), vec![sum(&[2], S(17))]].concat();
+    Chained::new(of, steps, &[&of.all()]).giving(&[17, 18])
+}
+
+/// A product, and sums of one of its factors over the extent that it sums over.
+pub struct SummedFactor {
+    pub op: MatMul,
+    pub factors: [Held; 2],
+    /// Which factor is summed.
+    pub factor: usize,
+    /// The dim that is summed.
+    pub axis: usize,
+    pub product: Held,
+    pub sums: (Region, Vec<f64>),
+}
+
+impl SummedFactor {
+    /// The product [rows, inner] x [inner, columns] whose factors are stored turned or not.
+    pub fn new(
+        random: &mut Random,
+        dtype: DType,
+        [rows, inner, columns]: [usize; 3],
+        [transpose_a, transpose_b, second]: [bool; 3],
+    ) -> Self {
+        let turned = |[a, b]: [usize; 2], turn: bool| if turn { [b, a] } else { [a, b] };
+        let op = MatMul { transpose_a, transpose_b };
+        let a = filled(random, dtype, &turned([rows, inner], transpose_a));
+        let b = filled(random, dtype, &turned([inner, columns], transpose_b));
+        let (x, turn) = if second { (&b, !transpose_b) } else { (&a, transpose_a) };
+        let axis = usize::from(!turn);
+        let reduce = Op::Reduce(Self::sum(axis));
+        let ty = TensorType::new(dtype, x.0.rect.extent.clone());
+        let sums = Region::whole(&reduce.infer(&[&ty]).expect("it fits")[0]);
+        let case = Case { op: reduce, operands: vec![x.clone()], results: vec![sums.clone()] };
+        let right = case.oracle(&EvalContext::default()).expect("sums").remove(0).data;
+        let product = multiplied(op, [&a, &b], dtype, &[rows, columns], evaluate);
+        let (factors, factor) = ([a, b], usize::from(second));
+        Self { op, factors, factor, axis, product, sums: (sums, right) }
+    }
+
+    fn sum(axis: usize) -> Reduce {
+        Reduce { function: ReduceFunction::Sum, axes: vec![axis], keep_dims: false }
+    }
+
+    /// The call with this reduction; `None` where it is none that a product brings.
+    pub fn join_with(&self, reduce: &Reduce, sums: &Region) -> Option<Call> {
+        let factors = self.factors.each_ref().map(|factor| shard(&factor.0));
+        let operand = &factors[self.factor];
+        let of = Sums { factor: self.factor, operand, reduce };
+        join_sums(&self.op, &factors, of, [&shard(&self.product.0), &shard(sums)])
+    }
+
+    /// The call, and what comes out of it.
+    pub fn join(&self) -> Option<Joined> {
+        let call = self.join_with(&Self::sum(self.axis), &self.sums.0)?;
+        let results = vec![self.product.0.clone(), self.sums.0.clone()];
+        let case = Case { op: Op::MatMul(self.op), operands: self.factors.to_vec(), results };
+        let right = vec![self.product.1.values(), self.sums.1.clone()];
+        Some(Joined { call, case, right })
+    }
 }
 
 pub fn add(a: FusedArg, b: FusedArg) -> FusedStep {

@@ -1,0 +1,93 @@
+//! Trials of calls that are no op: rectangles of boxing, accumulators, identities, and chains that begin with a convolution.
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::{DType, TensorType};
+
+use crate::calls::{self, Executed, IDENTITIES, accumulations, filling, headed};
+use crate::groups::Made;
+use crate::rectangles::{ODD, Part, WIDE};
+use crate::trial::Trial;
+
+/// All element types that boxing moves and joins.
+const MOVED: [DType; 7] =
+    [DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool];
+
+/// A trial of a call that is made when it is its turn.
+fn made(name: String, make: impl FnOnce() -> Executed + 'static) -> Made {
+    Box::new(move |_| Trial::of_call(name, make()))
+}
+
+/// Rectangles as boxing moves and joins them.
+pub fn rectangles() -> Vec<Made> {
+    [WIDE, ODD].into_iter().flat_map(|(parts, extent)| rectangles_of(parts, extent)).collect()
+}
+
+fn rectangles_of(parts: [Part; 2], extent: [usize; 3]) -> Vec<Made> {
+    let kinds = [None, Some(ReduceKind::Sum), Some(ReduceKind::Max), Some(ReduceKind::Min)];
+    let all = MOVED.into_iter().flat_map(|dtype| kinds.map(|kind| (dtype, kind)));
+    let of = |(dtype, kind): (DType, Option<ReduceKind>)| {
+        let how = kind.map_or("copied".to_owned(), |kind| format!("joined by {kind:?}"));
+        let name = format!("rectangle of {dtype} {extent:?} {how}");
+        made(name, move || calls::rectangle(dtype, parts, extent, kind))
+    };
+    all.map(of).collect()
+}
+
+/// Accumulators of microbatches.
+pub fn accumulators() -> Vec<Made> {
+    let types = [DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32];
+    types.into_iter().flat_map(|dtype| accumulators_of(TensorType::new(dtype, [3, 37]))).collect()
+}
+
+fn accumulators_of(of: TensorType) -> [Made; 2] {
+    [0, 1].map(|which: usize| {
+        let (of, how) = (of.clone(), ["overwritten", "added to"][which]);
+        let name = format!("accumulator of {} {:?} {how}", of.dtype, of.shape);
+        made(name, move || {
+            let [first, later] = accumulations(&of);
+            if which == 0 { first } else { later }
+        })
+    })
+}
+
+/// Memory that is filled before something is joined with it.
+pub fn identities() -> Vec<Made> {
+    let types = [DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8];
+    let all = types.into_iter().flat_map(|dtype| IDENTITIES.map(|value| (dtype, value)));
+    all.map(|(dtype, value)| {
+        made(format!("{dtype} filled with {value:e}"), move || filling(dtype, 1003, value))
+    })
+    .collect()
+}
+
+/// Chains that begin with a convolution.
+pub fn headed_chains() -> Vec<Made> {
+    let forms = [(DType::F32, false), (DType::F32, true), (DType::BF16, false), (DType::F16, true)];
+    forms.map(|form| headed_chain(form, [2, 7, 6, 5], (12, 2))).into()
+}
+
+fn headed_chain(
+    (dtype, is_kept): (DType, bool),
+    image: [usize; 4],
+    kernels: (usize, usize),
+) -> Made {
+    let near = match dtype {
+        DType::F32 => 2e-5,
+        DType::F16 => 4e-3,
+        _ => 2e-2,
+    };
+    Box::new(move |threads| Trial::of_headed(headed(dtype, image, kernels, is_kept), near, threads))
+}
+
+/// The same at the sizes of layers.
+pub fn real() -> Vec<Made> {
+    let parts = [([64, 512, 768], [3, 128, 256]), ([60, 200, 300], [1, 40, 44])];
+    let mut all = rectangles_of(parts, [50, 150, 256]);
+    all.extend(accumulators_of(TensorType::new(DType::F32, [3072, 769])));
+    all.extend(accumulators_of(TensorType::new(DType::BF16, [3072, 768])));
+    all.push(made("f32 filled with 0".into(), || filling(DType::F32, 9_000_001, 0.0)));
+    for form in [(DType::BF16, false), (DType::F32, true)] {
+        all.push(headed_chain(form, [8, 28, 28, 128], (128, 1)));
+    }
+    all
+}
