@@ -424,7 +424,7 @@ mod tests {
 
     fn actor() -> impl Strategy<Value = serde_json::Value> {
         let kinds = vec!["matmul", "fused", "all_reduce", "attention"];
-        let dtypes = vec!["f32", "bf16"];
+        let dtypes = vec!["f32", "bf16", "f16", "i64", "u8", "bool"];
         let choice = (proptest::sample::select(kinds), proptest::sample::select(dtypes));
         (choice, number(), number(), number(), 0..4usize).prop_map(
             |((kind, dtype), seconds, flops, bytes, ranks)| {

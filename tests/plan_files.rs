@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 
 use serde_json::Value;
-use support::{fails, reference, succeeds};
+use support::{fails, graphc, reference, succeeds};
 
 /// Compiles the reference `mlp` into a folder; `extra` are further options.
 fn compiled(folder: &Path, extra: &[&str]) -> String {
@@ -19,6 +19,15 @@ fn compiled(folder: &Path, extra: &[&str]) -> String {
 
 fn training<'a>(plan: &'a str, data: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     [&["train", plan, "--data", data, "--steps", "1"], extra].concat()
+}
+
+/// All that a run that must succeed says.
+fn said<const N: usize>(args: [&str; N]) -> String {
+    let output = graphc(args);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(output.status.success(), "{text}");
+    text
 }
 
 fn data() -> String {
@@ -109,4 +118,26 @@ fn an_edited_plan_is_refused_with_the_place_of_the_edit() {
             assert!(error.contains(named), "{place}: `{named}` is not in: {error}");
         }
     }
+}
+
+#[test]
+fn a_broken_seal_is_told_and_a_valid_plan_is_sealed_again() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = compiled(folder.path(), &[]);
+    let sealed = std::fs::read_to_string(&plan).expect("the plan");
+    let told = said(["verify", &plan]);
+    assert!(!told.contains("seal"), "{told}");
+    std::fs::write(&plan, sealed.replacen("\n ", "\n  ", 1)).expect("written");
+    let told = said(["verify", &plan, "--seal"]);
+    assert!(
+        told.contains("was changed after it was sealed") && told.contains("; sealed"),
+        "{told}"
+    );
+    assert_eq!(std::fs::read_to_string(&plan).expect("the plan"), sealed);
+    // What is not valid is not sealed.
+    let wrong = sealed.replacen("\"arena_bytes\": ", "\"arena_bytes\": 1", 1);
+    assert!(wrong != sealed);
+    std::fs::write(&plan, &wrong).expect("written");
+    fails(["verify", &plan, "--seal"]);
+    assert_eq!(std::fs::read_to_string(&plan).expect("the plan"), wrong);
 }

@@ -82,7 +82,7 @@ fn main() -> Result<()> {
     let plan = compile(graph, &options(&args, optimizer)?, &cluster(&args)?, None)?.plan;
     let compile_seconds = compile_start.elapsed().as_secs_f64();
     if let Some(path) = &args.plan {
-        return Ok(std::fs::write(path, graphc::ir::plan::write_plan(&plan))?);
+        return Ok(std::fs::write(path, plan.write_sealed())?);
     }
     let session_start = Instant::now();
     let mut session = session(&plan, args.threads, job.as_ref())?;

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use graphc_runtime::data::read_file;
-use tokenizers::Tokenizer;
 
 use crate::dataset::{Dataset, Field, Split};
 use crate::error::DatasetError;
 use crate::text::{self, fields, tenths, windows};
+use crate::tokenizer::{self, Apart, Saved};
 
 const LAYOUT: &str = "text by tokens is a folder with tokenizer.json, as the tokenizers library saves it, and .txt files: train.txt and \
                       test.txt (or valid.txt) are the parts of that name; of other files the last tenth is held out";
-/// As long as a tokenizer or a text may be: tokens are held in memory.
+/// As long as a text may be: it is held in memory.
 const MOST_BYTES: u64 = 16 << 30;
 
 /// Text by tokens. A sample is a window of `length` tokens, one behind the other, as `tokens`, `i64[length]`, and the tokens
@@ -23,33 +23,38 @@ pub struct BpeText {
     tokens: Vec<u32>,
     samples: usize,
     vocabulary: usize,
+    note: Option<String>,
 }
 
 impl BpeText {
-    /// The `.txt` files of a folder with a `tokenizer.json`, in windows of `length` tokens. They are taken apart here and now.
+    /// The `.txt` files of a folder with a `tokenizer.json`, in windows of `length` tokens. They are taken apart here and now, each as a
+    /// whole and the same in every run, whatever the tokenizer says of truncation and dropout.
     ///
     /// # Errors
     /// Where a file is missing, is no tokenizer or no UTF-8, or there is less than a window of text.
     pub fn open(folder: &Path, split: Split, length: usize) -> Result<Self, DatasetError> {
         let name = format!("bpe:{} ({split})", folder.display());
         let path = folder.join("tokenizer.json");
-        let tokenizer = Tokenizer::from_bytes(content(&path)?);
-        let tokenizer = tokenizer.map_err(|error| damaged(&path, error.to_string()))?;
+        let saved = Saved::read(&content(&path, tokenizer::LONGEST)?);
+        let saved = saved.map_err(|reason| damaged(&path, reason))?;
         let (files, both) = text::files(folder, split)?;
-        let mut tokens = Vec::new();
+        let mut texts = Vec::new();
         for file in files {
-            let text = String::from_utf8(content(&file)?);
-            let text = text.map_err(|error| damaged(&file, error.to_string()))?;
-            let encoded = tokenizer.encode_fast(text, false);
-            tokens.extend_from_slice(encoded.map_err(|e| damaged(&file, e.to_string()))?.get_ids());
+            let text = String::from_utf8(content(&file, MOST_BYTES)?);
+            texts.push(text.map_err(|error| damaged(&file, error.to_string()))?);
         }
+        let apart = saved.take_apart(&texts).map_err(|reason| damaged(&path, reason))?;
+        let Apart { mut tokens, vocabulary } = apart;
         if both {
             let range = tenths(tokens.len() as u64, split);
             tokens = tokens[range.start as usize..range.end as usize].to_vec();
         }
         let samples = windows(tokens.len() as u64, length, &name)?;
-        let vocabulary = tokenizer.get_vocab_size(true);
-        Ok(Self { name, fields: fields(length), tokens, samples, vocabulary })
+        let note = saved.left_out().map(|parts| {
+            let path = path.display();
+            format!("{path} asks for {parts}: left out, as a text is taken apart as a whole, and alike in every run")
+        });
+        Ok(Self { name, fields: fields(length), tokens, samples, vocabulary, note })
     }
 
     /// How many different tokens there are.
@@ -58,9 +63,9 @@ impl BpeText {
     }
 }
 
-fn content(path: &Path) -> Result<Vec<u8>, DatasetError> {
+fn content(path: &Path, most: u64) -> Result<Vec<u8>, DatasetError> {
     let name = path.display().to_string();
-    read_file(path, MOST_BYTES).map_err(|error| match error.kind() {
+    read_file(path, most).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => DatasetError::Missing { path: name, layout: LAYOUT },
         _ => DatasetError::Read { path: name, reason: error.to_string() },
     })
@@ -81,6 +86,10 @@ impl Dataset for BpeText {
 
     fn fields(&self) -> &[Field] {
         &self.fields
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError> {
@@ -130,6 +139,70 @@ mod tests {
         assert_eq!((set.samples(), set.vocabulary()), (2, 5));
         assert_eq!((tokens(&set, 0, 0), tokens(&set, 0, 1)), (vec![4, 2], vec![2, 3]));
         assert_eq!((tokens(&set, 1, 0), tokens(&set, 1, 1)), (vec![3, 0], vec![0, 2]));
+    }
+
+    #[test]
+    fn a_text_is_taken_apart_as_a_whole_and_alike_in_every_run() {
+        let text = "abab aba b".repeat(50);
+        let plain = folder(TOKENIZER, text.as_bytes());
+        let open = |folder: &tempfile::TempDir| {
+            BpeText::open(folder.path(), Split::Train, 2).expect("a text")
+        };
+        let expected = open(&plain);
+        assert_eq!(expected.note(), None);
+        let truncated = TOKENIZER.replace(
+            "\"truncation\": null, \"padding\": null",
+            "\"truncation\": {\"direction\": \"Right\", \"max_length\": 4, \"strategy\": \"LongestFirst\", \"stride\": 0}, \
+             \"padding\": {\"strategy\": {\"Fixed\": 4611686018427387904}, \"direction\": \"Right\", \"pad_to_multiple_of\": null, \
+             \"pad_id\": 0, \"pad_type_id\": 0, \"pad_token\": \"a\"}",
+        );
+        let dropped = truncated.replace("\"dropout\": null", "\"dropout\": 0.5");
+        for (tokenizer, said) in [(truncated, "truncation:"), (dropped, "truncation and dropout:")]
+        {
+            let folder = folder(&tokenizer, text.as_bytes());
+            let [set, again] = [open(&folder), open(&folder)];
+            assert!(set.note().expect("a word").contains(said), "{:?}", set.note());
+            assert_eq!((&set.tokens, &again.tokens), (&expected.tokens, &expected.tokens));
+        }
+    }
+
+    #[test]
+    fn what_the_library_would_give_up_at_is_an_error() {
+        let fails = |from: &str, to: &str| {
+            let tokenizer = TOKENIZER.replace(from, to);
+            assert_ne!(tokenizer, TOKENIZER, "{from}");
+            let folder = folder(&tokenizer, b"abab aba b");
+            let opened = BpeText::open(folder.path(), Split::Train, 2);
+            let error = opened.err().map_or_else(String::new, |error| error.to_string());
+            assert!(error.contains("tokenizer.json is damaged"), "{to}: {error}");
+            error
+        };
+        fails("\"unk_token\": null", "\"unk_token\": 7");
+        let long = format!("\"{}\": 5, \"a\": 0", "x".repeat(1 << 20));
+        assert!(fails("\"a\": 0", &long).contains("a token has 1048576 bytes, of at most 4096"));
+        let replaced =
+            "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aa\"}";
+        let often = [replaced; 40].join(", ");
+        let often =
+            format!("\"normalizer\": {{\"type\": \"Sequence\", \"normalizers\": [{often}]}}");
+        assert!(fails("\"normalizer\": null", &often).contains("1099511627776 times as long"));
+        let deep = format!("{}null{}", "[".repeat(500), "]".repeat(500));
+        fails("\"normalizer\": null", &format!("\"normalizer\": {deep}"));
+    }
+
+    #[test]
+    fn a_panic_of_the_library_is_an_error_of_the_file() {
+        // Pieces of no length: of those the library makes chunks.
+        let unigram = r#"{
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": {"type": "FixedLength", "length": 0}, "post_processor": null, "decoder": null,
+            "model": {"type": "Unigram", "unk_id": null, "vocab": [["a", 0.0]], "byte_fallback": false}
+        }"#;
+        let folder = folder(unigram, b"abab aba b");
+        let opened = BpeText::open(folder.path(), Split::Train, 2);
+        let error = opened.expect_err("no tokenizer").to_string();
+        assert!(error.contains("tokenizer.json is damaged"), "{error}");
+        assert!(error.contains("the tokenizers library gave up (chunk size"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
 pub(crate) const IMAGE: usize = 3072;
 /// What each file of the true set has.
 const TRUE_SAMPLES: usize = 10_000;
+/// As long as a file may be: its labels, between which lie images, are read when it is opened.
+const MOST_BYTES: u64 = 16 << 30;
 /// Records that are read at a time.
 const CHUNK: usize = 256;
 
@@ -114,6 +116,10 @@ fn part(path: &Path, format: &Format) -> Result<Part, DatasetError> {
     let content = Content::open(path, format.layout)?;
     let first = format.classes.len() as u64;
     let (stride, bytes) = (first + IMAGE as u64, content.bytes());
+    if bytes > MOST_BYTES {
+        let reason = format!("it has {bytes} bytes, and a file may have {MOST_BYTES}");
+        return Err(content.damaged(reason, format.layout));
+    }
     if bytes == 0 || bytes % stride != 0 {
         let reason = format!("it has {bytes} bytes, which is no multiple of {stride}");
         return Err(content.damaged(reason, format.layout));
@@ -248,6 +254,9 @@ mod tests {
         };
         assert!(spoiled(TEST_FILE, cut(0)).contains("0 bytes"));
         assert!(spoiled(TEST_FILE, cut(5000)).contains("no multiple of 3073"));
+        // It takes no room on the disk, but would take hours to be read.
+        let long = spoiled(TEST_FILE, cut(3073 << 28));
+        assert!(long.contains("824902156288 bytes, and a file may have 17179869184"), "{long}");
         assert!(spoiled("data_batch_2.bin", cut(3073)).contains("1 images where others have 2"));
         let label = spoiled("data_batch_1.bin", |path| {
             let mut bytes = std::fs::read(path).expect("it");

@@ -5,12 +5,12 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use graphc_runtime::data::open_file;
 
 use crate::error::DatasetError;
 
-/// As much as a compressed file may hold.
+/// As many bytes as a compressed file may hold.
 const MOST_UNPACKED: u64 = 1 << 30;
 
 /// Bytes that can be read from any place, from several threads at once.
@@ -48,20 +48,26 @@ impl Content {
         Ok(Self { path: name, bytes, held: Held::File(file) })
     }
 
-    /// Opens a file of gzip and unpacks it.
+    /// Opens a file of gzip and unpacks it, all of its members, one behind the other.
     ///
     /// # Errors
     /// Where it is not there, is no whole file of gzip, or holds more than 1 GiB.
     pub(crate) fn unpack(path: &Path, layout: &'static str) -> Result<Self, DatasetError> {
+        Self::unpack_within(path, layout, MOST_UNPACKED)
+    }
+
+    fn unpack_within(path: &Path, layout: &'static str, most: u64) -> Result<Self, DatasetError> {
         let packed = Self::open(path, layout)?;
         let damaged = |reason: String| packed.damaged(reason, layout);
         let Held::File(file) = &packed.held else { return Err(damaged("it is no file".into())) };
         let mut unpacked = Vec::new();
-        let read = GzDecoder::new(file).take(MOST_UNPACKED + 1).read_to_end(&mut unpacked);
+        let read = MultiGzDecoder::new(file).take(most + 1).read_to_end(&mut unpacked);
         read.map_err(|error| damaged(format!("it is no whole file of gzip ({error})")))?;
         let bytes = unpacked.len() as u64;
-        if bytes > MOST_UNPACKED {
-            return Err(damaged("it holds more than 1 GiB".into()));
+        if bytes > most {
+            return Err(damaged(format!(
+                "it unpacks to more than {most} bytes, which is the most"
+            )));
         }
         Ok(Self { path: packed.path, bytes, held: Held::Memory(unpacked) })
     }
@@ -98,5 +104,26 @@ impl Content {
     /// The file is not what it should be.
     pub(crate) fn damaged(&self, reason: String, layout: &'static str) -> DatasetError {
         DatasetError::Damaged { path: self.path.clone(), reason, layout }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn no_more_is_unpacked_than_a_file_may_hold() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("packed.gz");
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        packer.write_all(&[7; 1 << 10]).expect("memory");
+        let member = packer.finish().expect("memory");
+        std::fs::write(&path, member.repeat(65)).expect("writable");
+        let unpack = |most| Content::unpack_within(&path, "a set", most);
+        let error = unpack(1 << 16).expect_err("65 KiB").to_string();
+        assert!(error.contains("it unpacks to more than 65536 bytes"), "{error}");
+        assert_eq!(unpack(65 << 10).expect("all of it").bytes(), 65 << 10);
     }
 }

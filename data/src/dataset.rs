@@ -31,6 +31,11 @@ pub trait Dataset: Send + Sync {
     fn whole(&self, _name: &str) -> Result<Option<HostTensor>, DatasetError> {
         Ok(None)
     }
+
+    /// What whoever uses it should know, in a line: that it is read in another way than its files ask for.
+    fn note(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// A part of each sample.

@@ -1,18 +1,25 @@
 //! Folders of images: a folder for each class.
 
+use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::data::open_file;
-use image::ImageReader;
 use image::imageops::FilterType;
+use image::{ImageReader, Limits};
 
 use crate::dataset::{Dataset, Field, FieldKind, Split};
 use crate::error::DatasetError;
 
 const LAYOUT: &str = "a set of images is a folder with train/CLASS/NAME.png and test/CLASS/NAME.png (or val; .jpg, .jpeg too), or with \
                       CLASS/NAME.png, where every tenth image of a class is held out";
+/// Pixels of the largest image.
+const MOST_PIXELS: u64 = 1 << 28;
+/// Bytes of memory for a pixel while an image is decoded: four channels of two, before and after filters.
+const PIXEL_BYTES: u64 = 16;
+/// Bytes of memory for what stands beside pixels.
+const MOST_BESIDE: u64 = 16 << 20;
 /// Every so many-th image of a class is held out where there is no folder for that.
 const HELD_OUT: usize = 10;
 
@@ -55,15 +62,25 @@ impl ImageFolder {
 
     fn decode(&self, path: &Path, into: &mut [u8]) -> Result<(), DatasetError> {
         let name = path.display().to_string();
-        let file = open_file(path).map_err(|error| DatasetError::read(&name, error))?;
-        let reader = ImageReader::new(BufReader::new(file)).with_guessed_format();
-        let reader = reader.map_err(|error| DatasetError::read(&name, error))?;
-        let image = reader.decode().map_err(|error| DatasetError::Damaged {
-            path: name.clone(),
-            reason: error.to_string(),
-            layout: LAYOUT,
-        })?;
+        let damaged = |reason: String| {
+            let path = name.clone();
+            DatasetError::Damaged { path, reason, layout: LAYOUT }
+        };
+        let size = limited(path, MOST_BESIDE)?.into_dimensions();
+        let (wide, high) = size.map_err(|error| damaged(error.to_string()))?;
+        let pixels = u64::from(wide) * u64::from(high);
         let [channels, height, width] = self.shape;
+        // It is scaled to cover what is wanted before the middle is cut out: of what is narrow that makes something long.
+        let scale = (width as f64 / f64::from(wide)).max(height as f64 / f64::from(high));
+        let scaled = pixels as f64 * scale.max(1.0).powi(2);
+        if pixels > MOST_PIXELS || scaled > MOST_PIXELS as f64 {
+            let reason = format!(
+                "it is {wide} x {high} pixels, and {scaled:.0} where it covers {width} x {height}"
+            );
+            return Err(damaged(format!("{reason}, of at most {MOST_PIXELS}")));
+        }
+        let image = limited(path, MOST_BESIDE + pixels * PIXEL_BYTES)?.decode();
+        let image = image.map_err(|error| damaged(error.to_string()))?;
         let image = image.resize_to_fill(width as u32, height as u32, FilterType::Triangle);
         let pixels =
             if channels == 1 { image.to_luma8().into_raw() } else { image.to_rgb8().into_raw() };
@@ -73,6 +90,18 @@ impl ImageFolder {
         }
         Ok(())
     }
+}
+
+/// What reads an image in so many bytes of memory. So what stands beside its pixels, as a profile of colours, is bounded: a few bytes may
+/// unpack to anything.
+fn limited(path: &Path, most: u64) -> Result<ImageReader<BufReader<File>>, DatasetError> {
+    let fail = |error: std::io::Error| DatasetError::read(&path.display().to_string(), error);
+    let file = open_file(path).map_err(fail)?;
+    let mut reader = ImageReader::new(BufReader::new(file)).with_guessed_format().map_err(fail)?;
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(most);
+    reader.limits(limits);
+    Ok(reader)
 }
 
 impl Dataset for ImageFolder {
@@ -201,6 +230,36 @@ mod tests {
         assert_eq!(all(open(Split::Train)).len(), 18);
     }
 
+    /// A chunk of a PNG file.
+    fn chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
+        let mut sum = flate2::Crc::new();
+        sum.update(kind);
+        sum.update(content);
+        let length = (content.len() as u32).to_be_bytes();
+        [&length[..], kind, content, &sum.sum().to_be_bytes()].concat()
+    }
+
+    /// A PNG file of so many pixels, with a chunk behind its head and none of pixels.
+    fn png(width: u32, height: u32, second: &[u8]) -> Vec<u8> {
+        let head = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
+        let parts = [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), second.to_vec()];
+        [parts.concat(), chunk(b"IDAT", &[]), chunk(b"IEND", &[])].concat()
+    }
+
+    /// An image of more pixels than makes sense.
+    fn large() -> Vec<u8> {
+        png(1 << 20, 1 << 20, &[])
+    }
+
+    /// An image whose profile of colours unpacks to 64 MiB.
+    fn profiled() -> Vec<u8> {
+        let packed = Vec::from(*b"icc\0\0");
+        let mut packer = flate2::write::ZlibEncoder::new(packed, flate2::Compression::fast());
+        let block = vec![0; 1 << 20];
+        (0..64).for_each(|_| std::io::Write::write_all(&mut packer, &block).expect("memory"));
+        png(3, 3, &chunk(b"iCCP", &packer.finish().expect("memory")))
+    }
+
     #[test]
     fn missing_and_damaged_images_are_errors() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -214,7 +273,9 @@ mod tests {
         assert!(text(folder.path(), Split::Test).contains("train/b is not there"));
         let path = folder.path().join("train/a/x.png");
         let whole = std::fs::read(&path).expect("it is there");
-        for content in [&whole[..whole.len() / 2], b"no image", b""] {
+        let narrow = png(1, 1 << 27, &[]);
+        for content in [&whole[..whole.len() / 2], &large(), &narrow, &profiled(), b"", b"no image"]
+        {
             std::fs::write(&path, content).expect("writable");
             let set = open(folder.path(), Split::Train).expect("a set");
             let error = set.read(0, 0, &mut [0; 48]).expect_err("damaged").to_string();

@@ -25,6 +25,8 @@ mod source;
 pub mod synth;
 mod tensors;
 mod text;
+#[cfg(feature = "bpe")]
+mod tokenizer;
 
 pub use augment::{Augment, Normalize};
 #[cfg(feature = "bpe")]

@@ -167,6 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_several_members_of_gzip_is_read_as_a_whole() {
+        let folder = set();
+        let file = files(Split::Train)[0];
+        let content = idx(&[3, 2, 3], &(0..18).collect::<Vec<_>>());
+        let (head, rest) = content.split_at(20);
+        let path = folder.path().join(format!("{file}.gz"));
+        std::fs::write(&path, [gzip(head), gzip(rest)].concat()).expect("writable");
+        assert_eq!(mnist(folder.path(), Split::Train).expect("a set").samples(), 3);
+    }
+
+    #[test]
     fn damaged_gzip_is_an_error() {
         let file = "train-images-idx3-ubyte.gz";
         let whole = gzip(&idx(&[3, 2, 3], &[5; 18]));
@@ -177,6 +188,10 @@ mod tests {
             let text = spoiled(file, Split::Train, Some(content));
             assert!(text.contains("no whole file of gzip"), "{text}");
         }
+        let garbage = spoiled(file, Split::Train, Some(&[&whole[..], b"more"].concat()));
+        assert!(garbage.contains("no whole file of gzip"), "{garbage}");
+        let twice = spoiled(file, Split::Train, Some(&[&whole[..], &whole[..]].concat()));
+        assert!(twice.contains("68 bytes where its head says"), "{twice}");
         let gone = spoiled(file, Split::Train, None);
         assert!(gone.contains("is not there"), "{gone}");
     }

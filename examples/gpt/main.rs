@@ -108,13 +108,12 @@ fn main() -> Result<()> {
 }
 
 /// Shows the plan on one screen and writes all of it.
-fn write_plan(args: &Args, plan: &Plan) -> Result<PathBuf> {
+fn write_plan(args: &Args, plan: &VerifiedPlan) -> Result<PathBuf> {
     print!("{}", report::summary(plan));
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make {}", args.out.display()))?;
     let path = args.out.join("plan.json");
-    let text = graphc::ir::plan::write_plan(plan);
-    graphc::runtime::data::write_file(&path, text.as_bytes())?;
+    graphc::runtime::data::write_file(&path, plan.write_sealed().as_bytes())?;
     Ok(path)
 }
 

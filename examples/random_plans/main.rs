@@ -217,17 +217,16 @@ fn write(
         }
     }
     let path = Path::new(folder).join(number.to_string());
-    std::fs::write(path.with_extension("json"), graphc::ir::plan::write_plan(&plan))?;
+    std::fs::write(path.with_extension("json"), plan.write_sealed())?;
     save_safetensors(&path.with_extension("safetensors"), &tensors(sample)?)?;
     note(&plan, seen);
     Ok(true)
 }
 
-fn planned(sample: &Sample, mesh: &[usize], pins: &[Pin]) -> Option<Plan> {
+fn planned(sample: &Sample, mesh: &[usize], pins: &[Pin]) -> Option<VerifiedPlan> {
     let options =
         CompileOptions { mesh: mesh.to_vec(), pins: pins.to_vec(), ..CompileOptions::default() };
-    let compiled = compile(sample.graph.clone(), &options, &preset("cpu")?, None).ok()?;
-    Some((*compiled.plan).clone())
+    Some(compile(sample.graph.clone(), &options, &preset("cpu")?, None).ok()?.plan)
 }
 
 /// Layouts for some tensors.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use graphc::ir::plan::{
     AdamOptions, Loss, Metric, Optimizer, Plan, Recompute, RmspropOptions, Schedule, Strategy,
-    TensorKind, write_plan,
+    TensorKind,
 };
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
@@ -19,7 +19,7 @@ pub fn write(folder: &str, first: usize) -> anyhow::Result<Vec<Plan>> {
     for (options, cluster) in settings() {
         let plan = compile(network()?, &options, &preset(cluster).expect("a preset"), None)?.plan;
         let path = Path::new(folder).join((first + plans.len()).to_string());
-        std::fs::write(path.with_extension("json"), write_plan(&plan))?;
+        std::fs::write(path.with_extension("json"), plan.write_sealed())?;
         save_safetensors(&path.with_extension("safetensors"), &trained(&plan)?)?;
         plans.push((*plan).clone());
     }

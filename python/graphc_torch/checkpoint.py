@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
@@ -26,14 +26,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .boxing import Assembly, identity
-from .errors import CheckpointError
-from .layout import Contribution, Layout, Rect, ReduceKind
+from .errors import CheckpointError, PlanError, reason
+from .files import check_file, read_text
+from .json_text import Number, read_json
+from .layout import Contribution, Layout, Rect, ReduceKind, product
 from .ops import TORCH
-from .plan import Plan
-from .schema import Number
+from .output import say
+from .plan import Plan, TensorKind
+from .schema import decode, shown
 from .session import Session
 
 FORMAT, VERSION, MANIFEST = "graphc checkpoint", 1, "manifest.json"
+LONGEST_MANIFEST = 1 << 31
+"""Bytes that no manifest has: one of a million pieces has a tenth."""
 SKIPPED = "state.skipped_steps"
 """The state that plans of one setting alone have: 0 where it is missing."""
 
@@ -94,13 +99,14 @@ class Checkpoint:
 
     def read(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Whole variables, by name, as far as the checkpoint has them."""
-        found = {}
+        found: dict[str, Tensor] = {}
+        checked: set[str] = set()
         for name in names:
             if name in self.variables:
                 record = self.variables[name]
                 whole = Rect((0,) * len(record.shape), record.shape)
-                tensor = torch.empty(record.shape, dtype=TORCH[record.dtype])
-                self._copy(record, whole, tensor, set())
+                tensor = self._empty(name, record)
+                self._copy(record, whole, tensor, checked)
                 found[name] = tensor
         return found
 
@@ -137,6 +143,15 @@ class Checkpoint:
             other = f"has variable `{others[0]}`, which the plan lacks: it is of another model or optimizer"
             raise CheckpointError(f"checkpoint {at} {other}")
 
+    def _empty(self, name: str, record: Record) -> Tensor:
+        """Memory for a variable, whose files are as long as the manifest says."""
+        for file in {piece.file for piece in record.pieces}:
+            self._check_size(self.path / file, self.files[file][0])
+        try:
+            return torch.empty(record.shape, dtype=TORCH[record.dtype])
+        except (RuntimeError, MemoryError) as error:
+            raise CheckpointError(f"taking memory for variable `{name}` of {self.path}: {reason(error)}") from error
+
     def _copy(self, record: Record, target: Rect, memory: Tensor, checked: set[str]) -> None:
         """Copies a rectangle out of the pieces that overlap it, in their order."""
         parts, values = [], []
@@ -152,26 +167,34 @@ class Checkpoint:
         if piece.file not in checked:
             self._check_file(path, *self.files[piece.file])
             checked.add(piece.file)
+        damaged = f"tensor `{piece.tensor}` is not what the manifest says"
         try:
             with safe_open(str(path), framework="pt") as file:
                 found = file.get_slice(piece.tensor)
-                shape = tuple(found.get_shape())
-                tensor: Tensor = found[part.within(piece.rect)] if shape else file.get_tensor(piece.tensor)
-        except (OSError, SafetensorError) as error:
-            raise _damaged(path, str(error)) from error
-        if shape != piece.rect.extent or tensor.dtype != TORCH[dtype]:
-            raise _damaged(path, f"tensor `{piece.tensor}` is not what the manifest says")
+                if tuple(found.get_shape()) != piece.rect.extent:
+                    raise _damaged(path, damaged)
+                tensor: Tensor = found[part.within(piece.rect)] if piece.rect.extent else file.get_tensor(piece.tensor)
+        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+            raise _damaged(path, reason(error)) from error
+        if tensor.dtype != TORCH[dtype]:
+            raise _damaged(path, damaged)
         return tensor
 
     def _check_file(self, path: Path, size: int, sha256: str) -> None:
+        self._check_size(path, size)
         try:
-            found = path.stat().st_size
-            if found != size:
-                raise _damaged(path, f"it has {found} bytes, the manifest says {size}")
             if _digest(path) != sha256:
                 raise _damaged(path, "its content does not match its SHA-256")
         except OSError as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
+
+    def _check_size(self, path: Path, size: int) -> None:
+        try:
+            found = check_file(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot read {path}: {error}") from error
+        if found != size:
+            raise _damaged(path, f"it has {found} bytes, the manifest says {size}")
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
@@ -197,61 +220,133 @@ def incomplete(directory: str | Path) -> list[tuple[int, Path]]:
     return sorted((int(name[1]), path) for name, path in found if name and not os.path.lexists(path / MANIFEST))
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A piece as a manifest has it."""
+
+    file: str
+    tensor: str
+    origin: tuple[int, ...]
+    extent: tuple[int, ...]
+    reduce: ReduceKind | None = None
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A variable as a manifest has it."""
+
+    kind: TensorKind
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[_Piece, ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file as a manifest has it."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """The content of a manifest."""
+
+    format: str
+    version: int
+    step: int
+    seed: int
+    model: str
+    mesh: tuple[int, ...]
+    variables: dict[str, _Variable]
+    files: dict[str, _File]
+    sha256: str
+    settings: dict[str, Any] | None = None
+    not_finite: tuple[str, ...] = ()
+
+
 def _read(path: Path) -> Checkpoint:
     manifest = path / MANIFEST
     try:
-        text = manifest.read_text(encoding="utf-8")
-        value = json.loads(text)
-    except OSError as error:
+        text = read_text(manifest, LONGEST_MANIFEST)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {manifest}: {error}") from error
-    except ValueError as error:
+    try:
+        value = read_json(text)
+    except (ValueError, MemoryError) as error:
         raise CheckpointError(f"{manifest} is no manifest of a checkpoint: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise CheckpointError(f'{manifest} is no manifest of a checkpoint: its format is not "{FORMAT}"')
-    if value.get("version") != VERSION:
-        version = value.get("version")
-        raise CheckpointError(f"{manifest} has version {version}, this package reads {VERSION}: use the build that wrote it")
-    seal = f'"sha256":"{value.get("sha256")}"}}'
-    unsealed = text.rstrip().removesuffix(seal) + '"sha256":""}'
-    if not text.rstrip().endswith(seal) or hashlib.sha256(unsealed.encode()).hexdigest() != value["sha256"]:
-        raise _damaged(manifest, "its content does not match its SHA-256")
+    version = value.get("version")
+    if type(version) is not int or version != VERSION:
+        raise CheckpointError(f"{manifest} has version {shown(version)}, this package reads {VERSION}: use the build that wrote it")
     try:
-        return _checkpoint(path, value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(manifest, f"it lacks {error}") from error
+        found: _Manifest = decode(_Manifest, value, "manifest")
+    except PlanError as error:
+        raise CheckpointError(f"{manifest} is no manifest of a checkpoint: {error}") from error
+    seal = f'"sha256":"{found.sha256}"}}'
+    unsealed = text.rstrip().removesuffix(seal) + '"sha256":""}'
+    if not text.rstrip().endswith(seal) or hashlib.sha256(unsealed.encode()).hexdigest() != found.sha256:
+        raise _damaged(manifest, "its content does not match its SHA-256")
+    return _checkpoint(path, found)
 
 
-def _checkpoint(path: Path, value: dict[str, Any]) -> Checkpoint:
-    variables = {name: _record(record) for name, record in value["variables"].items()}
-    files = {name: (entry["bytes"], entry["sha256"]) for name, entry in value["files"].items()}
+def _checkpoint(path: Path, found: _Manifest) -> Checkpoint:
+    variables = {name: _record(variable) for name, variable in found.variables.items()}
+    files = {name: (entry.bytes, entry.sha256) for name, entry in found.files.items()}
+    left, tensors = {name: size for name, (size, _) in files.items()}, set()
     for name, record in variables.items():
-        if not _covered(record) or any(piece.file not in files or "/" in piece.file for piece in record.pieces):
+        if record.dtype not in TORCH or not _covered(record):
             raise _damaged(path / MANIFEST, f"the pieces of variable `{name}` are not the whole, each element once")
-    ruined = tuple(value.get("not_finite", ()))
-    return Checkpoint(path, value["step"], value["seed"], value["model"], value.get("settings"), variables, files, ruined)
+        for piece in record.pieces:
+            # So nothing is larger than the files are, whose sizes are compared before memory is asked for.
+            rest = left.get(piece.file, -1) - product(piece.rect.extent) * TORCH[record.dtype].itemsize
+            plain = piece.file == os.path.basename(piece.file) and piece.file not in ("", ".", "..")
+            if rest < 0 or not plain or (piece.file, piece.tensor) in tensors:
+                of = f"of variable `{name}` in {piece.file}"
+                raise _damaged(path / MANIFEST, f"the piece `{piece.tensor}` {of} is not what a file holds")
+            left[piece.file] = rest
+            tensors.add((piece.file, piece.tensor))
+    return Checkpoint(path, found.step, found.seed, found.model, found.settings, variables, files, found.not_finite)
 
 
-def _record(value: dict[str, Any]) -> Record:
-    pieces = tuple(
-        Piece(
-            entry["file"],
-            entry["tensor"],
-            Rect(tuple(entry["origin"]), tuple(entry["extent"])),
-            ReduceKind(entry["reduce"]) if entry.get("reduce") else None,
-        )
-        for entry in value["pieces"]
-    )
-    return Record(value["kind"], value["dtype"], tuple(value["shape"]), pieces)
+def _record(found: _Variable) -> Record:
+    pieces = tuple(Piece(entry.file, entry.tensor, Rect(entry.origin, entry.extent), entry.reduce) for entry in found.pieces)
+    return Record(found.kind.value, found.dtype, found.shape, pieces)
 
 
 def _covered(record: Record) -> bool:
-    """Whether the pieces are the whole, each element once, but for those that are combined with others."""
-    rects = [piece.rect for piece in record.pieces if piece.reduce is None]
-    whole = Rect((0,) * len(record.shape), record.shape)
-    inside = all(rect.intersect(whole) == rect for rect in rects)
-    apart = all(a.intersect(b) is None for index, a in enumerate(rects) for b in rects[:index])
-    single = len(rects) == 1 or not record.shape or apart
-    return inside and single and sum(rect.elements for rect in rects) == whole.elements
+    """Whether the pieces are the whole, each element once: they form a grid, as shards do.
+
+    Of partial values, which are combined with what is there, each part of the grid has equally many.
+    """
+    copied = [piece.rect for piece in record.pieces if piece.reduce is None]
+    added = Counter(piece.rect for piece in record.pieces if piece.reduce is not None)
+    rects = set(copied)
+    if len(rects) != len(copied) or not _is_grid(rects, record.shape):
+        return False
+    everywhere = not added or set(added) == rects
+    return everywhere and len(set(added.values())) <= 1
+
+
+def _is_grid(rects: set[Rect], shape: tuple[int, ...]) -> bool:
+    """Whether these rectangles are all combinations of ranges that divide each dim of the shape."""
+    if 0 in shape:
+        return not rects
+    if any(len(rect.origin) != len(shape) or len(rect.extent) != len(shape) for rect in rects):
+        return False
+    combinations = 1
+    for dim, whole in enumerate(shape):
+        ranges, end = sorted({(rect.origin[dim], rect.extent[dim]) for rect in rects}), 0
+        for start, extent in ranges:
+            if start != end or extent == 0:
+                return False
+            end += extent
+        combinations *= len(ranges)
+        if end != whole or combinations > len(rects):
+            return False
+    return combinations == len(rects)
 
 
 class Saver:
@@ -283,7 +378,7 @@ class Saver:
         for _, entry in incomplete(self.directory):
             aside = next(name for number in count(1) if not os.path.lexists(name := entry.with_suffix(f".incomplete-{number}")))
             entry.rename(aside)
-            print(f"warning: {entry} has no {MANIFEST}: it is now {aside}", file=sys.stderr)
+            say("warning", f"{entry} has no {MANIFEST}: it is now {aside}")
         self.check_next(step)
         partial.mkdir()
 

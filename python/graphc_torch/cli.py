@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -19,9 +19,13 @@ from torch import Tensor
 from .checkpoint import Checkpoint, Saver, changes, complete, incomplete
 from .data import Batches, Metrics, load_tensors, model_weights, save_tensors
 from .errors import FeedError, GraphcError, PlanError
+from .files import Named, check_distinct
+from .json_text import write_line
+from .output import say, show
 from .plan import Plan, TensorKind
 from .profile import profile
 from .reading import load
+from .schema import GREATEST
 from .session import Session
 
 METRICS = ("loss", "samples", "top1", "top5", "grad_norm", "loss_scale", "skipped")
@@ -46,56 +50,141 @@ def entry() -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; the exit status: 1 where it failed."""
-    given = parser().parse_args(arguments)
+    root = parser()
+    given = root.parse_args(arguments)
+    wrong = contradiction(given)
+    if wrong is not None:
+        root.error(wrong)
     try:
         if given.threads:
             torch.set_num_threads(given.threads)
         given.run(given)
-    except GraphcError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (GraphcError, OSError) as error:
+        say("error", str(error))
         return 1
+    except MemoryError:
+        say("error", "there is not enough memory: a plan for more ranks needs less on each")
+        return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
+
+
+class Once(argparse.Action):
+    """Takes the value of an option that may be given once."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Takes it."""
+        seen = namespace.__dict__.setdefault("seen", set())
+        if self.dest in seen:
+            raise argparse.ArgumentError(self, "it is given more than once")
+        seen.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+class Parser(argparse.ArgumentParser):
+    """A command line, which may have any names in it."""
+
+    def __init__(self, **options: Any) -> None:
+        """A command line on which options stand whole, and once."""
+        super().__init__(**{**options, "allow_abbrev": False})
+        self.register("action", None, Once)
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong with it, escaped, and ends with 2, as graphc does."""
+        say("error", f"{message}\n\n{self.format_usage().strip()}\n\nFor more information, try '--help'.")
+        raise SystemExit(2)
 
 
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    root = argparse.ArgumentParser(prog="graphc_torch", description="Plans of graphc, executed by PyTorch")
+    root = Parser(prog="graphc_torch", description="Plans of graphc, executed by PyTorch")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="step through a data set")
     _common(train)
     train.set_defaults(run=run_train)
     train.add_argument("--data", type=Path, required=True, help="samples: a safetensors file, a tensor for each input")
-    train.add_argument("--steps", type=int, required=True, help="steps of the whole training")
+    train.add_argument("--steps", type=positive, required=True, help="steps of the whole training")
     train.add_argument("--metrics", type=Path, help="a line of JSON for each step")
     train.add_argument("--measure", choices=["speed"], help="what metrics say besides: samples and seconds of each step")
     train.add_argument("--weights", type=Path, help="where the trained weights go: a safetensors file")
     train.add_argument("--save", type=Path, help="a directory of checkpoints")
-    train.add_argument("--save-every", type=int, help="save after every so many steps, and after the last")
-    train.add_argument("--keep", type=int, default=2, help="checkpoints that are kept; default 2")
+    train.add_argument("--save-every", type=positive, help="save after every so many steps, and after the last")
+    train.add_argument("--keep", type=positive, help="checkpoints that are kept; default 2")
     train.add_argument("--resume", type=Path, help="a checkpoint, or a directory of which the latest is taken")
     train.add_argument("--on-nan", choices=["stop", "ignore"], default="stop", help="where the loss is no finite number")
-    train.add_argument("--max-skips", type=int, help="steps in a row that may change nothing; default 50, or all with --on-nan ignore")
+    train.add_argument("--max-skips", type=count, help="steps in a row that may change nothing; default 50, or all with --on-nan ignore")
     measure = commands.add_parser("profile", help="measure the seconds of each actor and collective")
     _common(measure)
     measure.set_defaults(run=run_profile)
     measure.add_argument("-o", "--output", type=Path, required=True, help="where the measurements go")
-    measure.add_argument("--steps", type=int, default=5, help="steps that are measured; default 5")
+    measure.add_argument("--steps", type=positive, default=5, help="steps that are measured; default 5")
     return root
+
+
+def contradiction(given: argparse.Namespace) -> str | None:
+    """What options say that makes no sense together."""
+    if given.run is not run_train:
+        return None
+    if given.save is None and (given.save_every is not None or given.keep is not None):
+        return "--save-every and --keep need --save: say where checkpoints go"
+    if given.weights_from is not None and given.resume is not None:
+        return "--weights-from cannot be used with --resume: weights come from one of them"
+    return None
+
+
+MOST_THREADS = 1024
+"""More threads than any machine has cores; their number is that of each rank."""
+
+
+def positive(text: str) -> int:
+    """A number of at least 1."""
+    return _number(text, 1, GREATEST, "write a number of at least 1")
+
+
+def count(text: str) -> int:
+    """A number of at least 0."""
+    return _number(text, 0, GREATEST, "write a number of at least 0")
+
+
+def threads(text: str) -> int:
+    """A number of threads."""
+    return _number(text, 1, MOST_THREADS, f"write a number from 1 to {MOST_THREADS}")
+
+
+def _number(text: str, least: int, most: int, advice: str) -> int:
+    """A number in digits alone: 64 bits have at most twenty of them."""
+    found = int(text) if re.fullmatch(r"\+?[0-9]{1,400}", text) else -1
+    if not least <= found <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is none: {advice}")
+    return found
+
+
+def seconds(text: str) -> float:
+    """A time above 0, of less than a life."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found < 1e9 or "_" in text or text != text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is none: write a number of seconds above 0")
+    return found
 
 
 def _common(command: argparse.ArgumentParser) -> None:
     command.add_argument("plan", type=Path, help="a plan that graphc compile has written")
     command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where ranks compute; default cpu")
     command.add_argument("--weights-from", type=Path, help="weights in the place of the model's: a safetensors file or a checkpoint")
-    command.add_argument("--seed", type=int, help="of initial parameters and dropout; default 0, or a resumed checkpoint's")
-    command.add_argument("--threads", type=int, help="threads of this rank")
-    command.add_argument("--timeout", type=float, default=300.0, help="seconds after which a rank that waits gives up")
+    command.add_argument("--seed", type=count, help="of initial parameters and dropout; default 0, or a resumed checkpoint's")
+    command.add_argument("--threads", type=threads, help="threads of this rank")
+    command.add_argument("--timeout", type=seconds, default=300.0, help="seconds after which a rank that waits gives up")
 
 
 def run_train(given: argparse.Namespace) -> None:
     """Trains."""
-    if given.steps < 1:
-        raise FeedError("--steps is at least 1")
+    check_distinct(_inputs(given, ("--data", given.data)), [("--metrics", given.metrics), ("--weights", given.weights)])
     plan = load(given.plan)
     if not plan.training:
         raise PlanError(f"{given.plan} is an inference plan: compile with --optimizer")
@@ -103,9 +192,9 @@ def run_train(given: argparse.Namespace) -> None:
     session = begun(given, plan, checkpoint, METRICS)
     if checkpoint is not None:
         for change in changes(session, checkpoint.settings) if session.leads else ():
-            print(f"warning: since {checkpoint.path} was saved, {change}", file=sys.stderr)
+            say("warning", f"since {checkpoint.path} was saved, {change}")
     batches = Batches(load_tensors(given.data), session.inputs, session.samples)
-    saver = Saver(given.save, given.keep, given.on_nan == "ignore") if given.save else None
+    saver = Saver(given.save, given.keep or 2, given.on_nan == "ignore") if given.save else None
     if saver is not None:
         saver.check_next(session.steps + 1)
     metrics = Metrics(given.metrics, session.steps if checkpoint else None) if given.metrics and session.leads else None
@@ -120,7 +209,12 @@ def run_train(given: argparse.Namespace) -> None:
             save_tensors(given.weights, weights)
     session.barrier()
     if session.leads and metrics is None and line:
-        print(json.dumps(line))
+        show(write_line(line))
+
+
+def _inputs(given: argparse.Namespace, *others: Named) -> list[Named]:
+    """The files that a command reads."""
+    return [("the plan", given.plan), ("--weights-from", given.weights_from), *others]
 
 
 def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics: Metrics | None, saver: Saver | None) -> dict[str, Any]:
@@ -202,7 +296,7 @@ def resumed(given: argparse.Namespace) -> Checkpoint | None:
     checkpoint = Checkpoint.open(given.resume)
     for step, passed in incomplete(checkpoint.path.parent):
         if step > checkpoint.step and int(os.environ.get("RANK", "0")) == 0:
-            print(f"warning: {passed} has no manifest.json and is passed over for {checkpoint.path}", file=sys.stderr)
+            say("warning", f"{passed} has no manifest.json and is passed over for {checkpoint.path}")
     if checkpoint.not_finite and given.on_nan != "ignore":
         raise FeedError(
             f"{checkpoint.path} was saved with --on-nan ignore and weights that are not finite, `{checkpoint.not_finite[0]}` first:"
@@ -251,6 +345,7 @@ def weights_from(path: Path, plan: Plan) -> dict[str, Tensor]:
 
 def run_profile(given: argparse.Namespace) -> None:
     """Measures."""
+    check_distinct(_inputs(given), [("--output", given.output)])
     plan = load(given.plan)
     session = begun(given, plan, None, None)
     profile(session, given.steps, given.output)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import onnx
-from .errors import FeedError
+from .errors import FeedError, reason
+from .files import check_file, read_file, write_whole
+from .json_text import read_json, write_line
 from .layout import Layout
 from .ops import TORCH
 from .plan import Plan, Samples
@@ -29,9 +30,10 @@ def load_tensors(path: str | Path) -> dict[str, Tensor]:
         FeedError: where it cannot be read.
     """
     try:
+        check_file(path)
         tensors: dict[str, Tensor] = load_file(str(path))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise FeedError(f"cannot read {path}: {error}") from error
+    except (OSError, SafetensorError, ValueError, RuntimeError, KeyError, MemoryError) as error:
+        raise FeedError(f"cannot read {path}: {reason(error)}") from error
     if not tensors:
         raise FeedError(f"{path} holds no tensors")
     return tensors
@@ -43,13 +45,10 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         FeedError: where it cannot be written.
     """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.partial")
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(beside))
-        os.replace(beside, path)
-    except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
+        write_whole(path, lambda beside: save_file(whole, str(beside)))
+    except (OSError, SafetensorError, ValueError) as error:
         raise FeedError(f"cannot write {path}: {error}") from error
 
 
@@ -146,8 +145,10 @@ def model_weights(plan: Plan) -> dict[str, Tensor]:
         return {}
     path = Path(plan.weights.path)
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
+        check_file(path)
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError) as error:
         raise FeedError(f"the plan takes its weights from {path}, which cannot be read: {error}") from error
     if found != plan.weights.sha256:
         raise FeedError(f"{path} has changed since the plan was made: compile again, or give --weights-from")
@@ -155,6 +156,10 @@ def model_weights(plan: Plan) -> dict[str, Tensor]:
         return {}
     tensors = onnx.weights(path)
     return {name: tensors[name] for name in wanted if name in tensors}
+
+
+LONGEST_METRICS = 1 << 40
+"""More bytes than lines of metrics have."""
 
 
 class Metrics:
@@ -168,11 +173,11 @@ class Metrics:
         """
         self.path = path
         try:
-            kept = _earlier(path, resumed) if resumed is not None and path.is_file() else []
-            self.file: IO[str] = path.open("w", encoding="utf-8")
-            self.file.writelines(kept)
-            self.file.flush()
-        except OSError as error:
+            if resumed is not None and path.is_file():
+                kept = b"".join(_earlier(path, resumed))
+                write_whole(path, lambda beside: beside.write_bytes(kept))
+            self.file: IO[bytes] = path.open("wb" if resumed is None else "ab", buffering=0)
+        except (OSError, ValueError) as error:
             raise FeedError(f"cannot write {path}: {error}") from error
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -181,20 +186,28 @@ class Metrics:
         Raises:
             FeedError: where it cannot be written.
         """
+        text = (write_line(line) + "\n").encode()
+        before = self.path.stat().st_size if self.path.is_file() else None
         try:
-            self.file.write(json.dumps(line, separators=(",", ":")) + "\n")
-            self.file.flush()
+            while text:
+                text = text[self.file.write(text) :]
         except OSError as error:
+            if before is not None:
+                # Where even this fails a reader finds a line without an end, which a training that is resumed takes away.
+                with contextlib.suppress(OSError):
+                    self.file.truncate(before)
             raise FeedError(f"cannot write {self.path}: {error}") from error
 
 
-def _earlier(path: Path, step: int) -> list[str]:
+def _earlier(path: Path, step: int) -> list[bytes]:
+    """The lines of earlier steps. A line that was cut off goes with those of later ones."""
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in read_file(path, LONGEST_METRICS).splitlines(keepends=True):
         try:
-            number = json.loads(line).get("step")
-        except (ValueError, AttributeError):
+            value = read_json(line.decode("utf-8"))
+        except ValueError:
             continue
-        if isinstance(number, int) and number < step:
+        number = value.get("step") if isinstance(value, dict) else None
+        if type(number) is int and 0 <= number < step and line.endswith(b"\n"):
             kept.append(line)
     return kept

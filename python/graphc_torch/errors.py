@@ -36,11 +36,12 @@ def failing(rank: int, doing: str) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise RunError(f"rank {rank}, {doing}: {reason(error)}") from error
 
 
 def reason(error: Exception) -> str:
     """What an error says in one line, without the place in PyTorch's source."""
-    line = re.sub(r"^\[[^\]]*\.\w+:\d+\] ", "", str(error).strip().split("\n")[0]).split(" This is typically")[0]
+    text = f"there is no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    line = re.sub(r"^\[[^\]]*\.\w+:\d+\] ", "", text.strip().split("\n")[0]).split(" This is typically")[0]
     return f"{line.rstrip('.')}: that rank has ended, and says why" if "by peer" in line else line

@@ -33,7 +33,7 @@ UPDATES: dict[str, tuple[tuple[int, int], ...]] = {
 }
 """Results that take the place of an operand, as (result, operand)."""
 
-FAILURES = (GraphcError, RuntimeError, ValueError, IndexError, ZeroDivisionError)
+FAILURES = (GraphcError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 """What an action may end with."""
 
 
@@ -159,8 +159,8 @@ class Executor:
                 self.prepared[key] = self._prepare(actor, phase, action.microbatch)
             except PlanError as error:
                 raise PlanError(f"rank {self.rank}, actor `{actor.name}`: {error}") from error
-            except (KeyError, TypeError, IndexError, RuntimeError, ValueError, AttributeError) as error:
-                raise PlanError(f"rank {self.rank}, actor `{actor.name}` does not fit its registers: {error}") from error
+            except FAILURES as error:
+                raise PlanError(f"rank {self.rank}, actor `{actor.name}` does not fit its registers: {reason(error)}") from error
         return self.prepared[key]
 
     def _slot(self, register: Register, phase: int, microbatch: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,7 +42,7 @@ class Sbp:
     def from_json(cls, text: Any) -> Sbp:
         """Reads ``B``, ``S(0)``, ``P`` and ``P(sum)``."""
         if not isinstance(text, str):
-            raise ValueError(f"a layout is a text such as B, S(0) or P(sum), not {text!r}")
+            raise ValueError("a layout is a text such as B, S(0) or P(sum)")
         text = text.strip()
         if text == "B":
             return cls()
@@ -96,6 +97,20 @@ class Rect:
         return tuple(slice(a, a + n) for a, n in zip(self.origin, self.extent, strict=True))
 
 
+MOST_BYTES = 1 << 62
+"""More than any memory has."""
+
+
+def product(extents: Iterable[int]) -> int:
+    """The product of extents that may be anything: as soon as it is more than any memory has, it is no longer multiplied."""
+    size = 1
+    for extent in extents:
+        size *= extent
+        if size > MOST_BYTES:
+            break
+    return size
+
+
 def split_range(extent: int, parts: int, index: int) -> tuple[int, int]:
     """Begin and length of part ``index`` of an extent: the first parts take the extra elements."""
     base, extra = divmod(extent, parts)
@@ -119,8 +134,8 @@ def expand_runs(runs: Any) -> tuple[int, ...]:
     """
     ranks: list[int] = []
     for run in runs:
-        if not (isinstance(run, list) and len(run) == 3 and all(isinstance(n, int) and n >= 0 for n in run)):
-            raise ValueError(f"a run of ranks is [first, count, stride], not {run!r}")
+        if not (isinstance(run, list) and len(run) == 3 and all(type(n) is int and n >= 0 for n in run)):
+            raise ValueError("a run of ranks is [first, count, stride], of whole numbers")
         first, count, stride = run
         if len(ranks) + count > 1 << 24:
             raise ValueError("more ranks are listed than any job has")
@@ -137,10 +152,10 @@ class Ranks:
     @classmethod
     def from_json(cls, value: Any) -> Ranks:
         """Reads either form."""
-        if isinstance(value, list) and all(isinstance(rank, int) for rank in value):
-            return cls(tuple(value))
         if not isinstance(value, list):
-            raise ValueError(f"a list of ranks is expected, not {value!r}")
+            raise ValueError("a list of ranks, or of runs of them, is expected")
+        if all(type(rank) is int and rank >= 0 for rank in value):
+            return cls(tuple(value))
         return cls(expand_runs(value))
 
 

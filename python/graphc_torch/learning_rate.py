@@ -61,7 +61,10 @@ def parse(text: str) -> Schedule:
     except ValueError as error:
         raise PlanError(f"`{text}` is no schedule of the learning rate: {error}") from error
     least = {"constant": 0, "step": 2, "multistep": 2, "cosine": 1, "linear": 1, "onecycle": 1}
-    if curve not in least or len(values) < least[curve]:
+    whole = values[:-1] if curve in ("step", "multistep") else values[:1]
+    steps = (*whole, warmup)
+    sensible = all(math.isfinite(value) for value in (*values, start or 0.0)) and all(0 <= n < 2**53 and n == int(n) for n in steps)
+    if curve not in least or len(values) < least[curve] or not sensible:
         raise PlanError(f"`{text}` is no schedule of the learning rate: they are {', '.join(least)}")
     return Schedule(curve, values, warmup, start)
 

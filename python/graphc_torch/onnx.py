@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .errors import FeedError
+from .errors import FeedError, reason
+from .files import check_file, read_file
 
 GRAPH, INITIALIZER = 7, 5
 """Fields of a model and of a graph."""
@@ -32,6 +33,9 @@ TYPES = {
 }
 """Element types by their numbers."""
 
+LONGEST_MODEL = 1 << 31
+"""Bytes of the longest file: what its format may have."""
+
 Fields = list[tuple[int, int | memoryview]]
 
 
@@ -43,7 +47,7 @@ def weights(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     try:
-        model = memoryview(path.read_bytes())
+        model = memoryview(read_file(path, LONGEST_MODEL))
         found = {}
         for graph in _messages(model, GRAPH):
             for entry in _messages(graph, INITIALIZER):
@@ -51,8 +55,8 @@ def weights(path: str | Path) -> dict[str, Tensor]:
                 found[name] = tensor
     except OSError as error:
         raise FeedError(f"cannot read the model {path}: {error}") from error
-    except (IndexError, ValueError, KeyError, RuntimeError) as error:
-        raise FeedError(f"{path} is no ONNX file that can be read: {error}") from error
+    except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, StopIteration, MemoryError) as error:
+        raise FeedError(f"{path} is no ONNX file that can be read: {reason(error)}") from error
     return found
 
 
@@ -82,17 +86,20 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
     number = shift = 0
-    while True:
+    while shift < 64:
         byte = message[at]
         number |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
         if byte < 128:
             return number, at
+    raise ValueError("a number is longer than any is")
 
 
 def _tensor(fields: Fields, path: Path) -> tuple[str, Tensor]:
     """A tensor's name and content."""
     shape = _integers(fields, DIMS)
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"a weight has the shape {shape}")
     kind = next(value for field, value in fields if field == TYPE)
     name = next((bytes(value).decode() for field, value in fields if field == NAME and not isinstance(value, int)), "")
     dtype = TYPES[int(kind) if isinstance(kind, int) else 0]
@@ -140,6 +147,9 @@ def _external(fields: Fields, path: Path, size: int) -> memoryview:
     file = (path.parent / entries["location"]).resolve()
     if path.parent.resolve() not in file.parents:
         raise ValueError(f"weights in {file}, which is outside of the model's folder")
+    begin, held = int(entries.get("offset", "0")), check_file(file)
+    if not 0 <= begin <= held - size:
+        raise ValueError(f"{size} bytes of a weight lie at {begin} of {file}, which has {held}")
     with file.open("rb") as data:
-        data.seek(int(entries.get("offset", "0")))
+        data.seek(begin)
         return memoryview(data.read(size))

@@ -6,13 +6,14 @@ Start with :func:`graphc_torch.reading.load`, then :class:`Plan`, then :class:`P
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from .errors import PlanError
 from .layout import Layout, Ranks, ReduceKind, Sbp
-from .schema import decode
+from .schema import Signed, decode, shown
 
 
 class Rate(enum.Enum):
@@ -58,7 +59,7 @@ class Op:
     def from_json(cls, value: Any) -> Op:
         """Reads the object of an op, whose ``op`` is its name."""
         if not isinstance(value, dict) or not isinstance(value.get("op"), str):
-            raise ValueError(f"an op is an object with its name as `op`, not {value!r}")
+            raise ValueError(f"an op is an object with its name as `op`, not {shown(value)}")
         return cls(value["op"], {name: item for name, item in value.items() if name != "op"})
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -81,13 +82,17 @@ class Op:
         return scalar(value)
 
 
+FINITE = int(sys.float_info.max)
+"""The greatest number that is one."""
+
+
 def scalar(value: Any) -> float:
     """A number of a payload: a number, ``"inf"``, ``"-inf"`` or ``"nan"``."""
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= FINITE:
         return float(value)
-    raise PlanError(f"a number is expected in the payload of an op, not {value!r}")
+    raise PlanError(f"a number is expected in the payload of an op, not {shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,10 @@ class FusedArg:
     def from_json(cls, value: Any) -> FusedArg:
         """Reads ``{"operand": 0}`` or ``{"step": 0}``."""
         if not isinstance(value, dict) or len(value) != 1 or set(value) - {"operand", "step"}:
-            raise ValueError(f"an operand or a step is expected, not {value!r}")
+            raise ValueError(f"an operand or a step is expected, not {shown(value)}")
+        ((name, number),) = value.items()
+        if type(number) is not int or number < 0:
+            raise ValueError(f"the number of an {name} is expected, not {shown(number)}")
         return cls(value.get("operand"), value.get("step"))
 
 
@@ -128,7 +136,7 @@ class Compute:
     """A kernel. Operand i is input n where ``operands[i]`` is n, and update n where it is -1-n."""
 
     op: Op
-    operands: tuple[int, ...]
+    operands: tuple[Signed, ...]
 
 
 @dataclass(frozen=True)
@@ -186,7 +194,7 @@ class Samples:
             return cls(0 if value == "first" else None)
         if isinstance(value, dict) and list(value) == ["dim"] and type(value["dim"]) is int and value["dim"] >= 0:
             return cls(value["dim"])
-        raise ValueError(f'the dim of samples is "first", "whole" or {{"dim": 1}}, not {value!r}')
+        raise ValueError(f'the dim of samples is "first", "whole" or {{"dim": 1}}, not {shown(value)}')
 
     def dim(self, rank: int) -> int | None:
         """The dim of a tensor of so many dims; ``None`` where it has none that counts samples."""
@@ -233,7 +241,7 @@ def _named(value: Any, known: dict[str, Any], what: str) -> Any:
     if isinstance(value, dict) and len(value) == 1:
         name, fields = next(iter(value.items()))
     if name not in known:
-        raise ValueError(f"{value if name is None else name!r} is no {what} that this version knows: " + ", ".join(known))
+        raise ValueError(f"{shown(value if name is None else name)} is no {what} that this version knows: " + ", ".join(known))
     return decode(known[name], fields, str(name))
 
 
@@ -270,10 +278,17 @@ class Init:
             if kind == "fill":
                 return cls("fill", scalar(fields))
             if kind == "normal":
-                return cls("normal", scalar(fields["mean"]), scalar(fields["std"]))
+                return cls("normal", *_pair(fields, "mean", "std"))
             if kind == "uniform":
-                return cls("uniform", scalar(fields["low"]), scalar(fields["high"]))
-        raise ValueError(f"{value!r} is no first content of a variable")
+                return cls("uniform", *_pair(fields, "low", "high"))
+        raise ValueError(f"{shown(value)} is no first content of a variable")
+
+
+def _pair(fields: Any, first: str, second: str) -> tuple[float, float]:
+    """Two numbers of an object that has these alone."""
+    if not isinstance(fields, dict) or set(fields) != {first, second}:
+        raise ValueError(f"an object of `{first}` and `{second}` is expected, not {shown(fields)}")
+    return scalar(fields[first]), scalar(fields[second])
 
 
 @dataclass(frozen=True)
@@ -563,6 +578,8 @@ class Plan:
     """Whether logits, and the weights that make them, lie padded in memory."""
     pipeline: PipelineReport | None = None
     """What the choice of stages and microbatches was made by, where it was the compiler's."""
+    seal: str | None = None
+    """The digits that graphc has sealed the file with."""
 
     @cached_property
     def tensors(self) -> dict[str, TensorEntry]:

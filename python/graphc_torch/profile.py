@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import plan as plans
-from .errors import FeedError
+from .errors import FeedError, failing
+from .files import write_whole
 from .ops import TORCH
 from .plan import Actor
 from .session import Session
@@ -34,16 +35,17 @@ def profile(session: Session, steps: int, path: Path) -> None:
     Raises:
         FeedError: where the file cannot be written.
     """
-    feeds = {name: _content(layout.shape, TORCH[layout.dtype]) for name, layout in session.inputs.items()}
+    with failing(session.rank, "taking memory for feeds"):
+        feeds = {name: _content(layout.shape, TORCH[layout.dtype]) for name, layout in session.inputs.items()}
     session.step(feeds)
     whole = []
-    for _ in range(max(steps, 1)):
+    for _ in range(steps):
         session.barrier()
         begun = perf_counter()
         session.step(feeds)
         _wait(session)
         whole.append(perf_counter() - begun)
-    times = _actions(session, max(steps, 1), feeds)
+    times = _actions(session, steps, feeds)
     found: list[Any] = [None] * session.plan.world_size
     mine = {actor: statistics.median(all_of) for actor, all_of in times.items()}
     if session.plan.world_size > 1:
@@ -139,9 +141,8 @@ def kind_of(actor: Actor) -> str:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    beside = path.with_name(f".{path.name}.partial")
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
-        beside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
+        write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise FeedError(f"cannot write {path}: {error}") from error

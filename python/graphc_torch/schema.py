@@ -15,20 +15,16 @@ from functools import cache
 from typing import Any
 
 from .errors import PlanError
+from .json_text import Number
 
 Decoder = Callable[[Any, str], Any]
 
 
-class Number(float):
-    """A floating-point number that remembers how it was written."""
+Signed = typing.NewType("Signed", int)
+"""A whole number that may be negative: all others count something, or name something by its place."""
 
-    text: str
-
-    def __new__(cls, text: str) -> Number:
-        """The number of a text."""
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
+GREATEST = 2**64 - 1
+"""The greatest whole number of a file."""
 
 
 def decode(of: Any, value: Any, place: str) -> Any:
@@ -64,16 +60,22 @@ def decoder(of: Any) -> Decoder:
 
 def wrong(place: str, expected: str, found: Any) -> PlanError:
     """The error of a value of another form."""
-    text = repr(found)
-    shown = text if len(text) <= 60 else text[:57] + "..."
-    return PlanError(f"{place}: {expected} is expected, not {shown}")
+    return PlanError(f"{place}: {expected} is expected, not {shown(found)}")
+
+
+def shown(found: Any) -> str:
+    """A value as an error shows it."""
+    if isinstance(found, list | dict):
+        return f"a list of {len(found)}" if isinstance(found, list) else f"an object of {len(found)} fields"
+    text = found.text if isinstance(found, Number) else repr(found)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _custom(of: Any) -> Decoder:
     def read(value: Any, place: str) -> Any:
         try:
             return of.from_json(value)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, PlanError) as error:
             raise PlanError(f"{place}: {error}") from error
 
     return read
@@ -157,13 +159,34 @@ def _enum(of: type[enum.Enum]) -> Decoder:
 
 
 def _scalar(of: Any) -> Decoder:
-    takes: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+    if of is int or of is Signed:
+        return _whole(-GREATEST if of is Signed else 0)
+    takes: dict[Any, tuple[type, ...]] = {float: (int, float), str: (str,), bool: (bool,)}
     expected = takes[of]
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[of]
+    words = {float: "a number", str: "a text", bool: "true or false"}[of]
 
     def read(value: Any, place: str) -> Any:
         if not isinstance(value, expected) or (of is not bool and isinstance(value, bool)):
             raise wrong(place, words, value)
+        return value if not isinstance(value, int | float) or abs(value) <= GREATEST else _real(value, place)
+
+    return read
+
+
+def _whole(least: int) -> Decoder:
+    words = f"a whole number of at least {least}, and at most {GREATEST},"
+
+    def read(value: Any, place: str) -> Any:
+        if type(value) is not int or not least <= value <= GREATEST:
+            raise wrong(place, words if type(value) is int else "a whole number", value)
         return value
 
     return read
+
+
+def _real(value: float, place: str) -> float:
+    """A number that is whole and large as one that is not."""
+    try:
+        return value if isinstance(value, float) else float(value)
+    except OverflowError as error:
+        raise PlanError(f"{place}: a number is out of range") from error

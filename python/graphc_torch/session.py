@@ -100,7 +100,7 @@ class Session:
         """
         clock = self.executor.clock
         clock.feeds, clock.step = self._checked(feeds), self.steps
-        clock.outputs = {name: self._empty(layout) for name, layout in self.outputs.items()}
+        clock.outputs = {name: self._empty(name, layout) for name, layout in self.outputs.items()}
         with torch.no_grad():
             self.executor.run()
             for name, way in self._ways.items():
@@ -122,7 +122,7 @@ class Session:
         """
         _, layout = self._known(name)
         with torch.no_grad():
-            whole = self._empty(layout)
+            whole = self._empty(name, layout)
             register = self.registers().get(name)
             if register is not None:
                 place = layout.rect(self.rank, 0, 1).slices
@@ -163,8 +163,9 @@ class Session:
             raise PlanError(f"the plan has no variable `{name}`")
         return self.plan.variables[name]
 
-    def _empty(self, layout: Layout) -> Tensor:
-        return torch.empty(layout.shape, dtype=TORCH[layout.dtype], device=self.device)
+    def _empty(self, name: str, layout: Layout) -> Tensor:
+        with failing(self.rank, f"taking memory for `{name}` ({_type(layout)})"):
+            return torch.empty(layout.shape, dtype=TORCH[layout.dtype], device=self.device)
 
     def _checked(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, layout in self.inputs.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from world import root, run
+from world import root, run, sealed
 
 import graphc_torch
 from graphc_torch.cli import main
@@ -21,13 +21,13 @@ DATA = "tests/refs/mlp/data.safetensors"
 
 @pytest.fixture
 def edited(compiled: Callable[..., Path], tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
-    """A plan of one rank, changed by hand."""
+    """A plan of one rank, changed by hand and sealed again."""
 
     def edit(change: Callable[[Any], None]) -> Path:
         plan = json.loads(compiled("mlp", "--mesh", "1").read_text())
         change(plan)
         path = tmp_path / "edited.json"
-        path.write_text(json.dumps(plan))
+        path.write_text(sealed(plan))
         return path
 
     return edit
@@ -39,6 +39,14 @@ def refused(path: Path, capsys: pytest.CaptureFixture[str], *extra: str) -> str:
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1, error
     return error
+
+
+def feeding(plan: Any) -> Any:
+    return next(actor for actor in plan["programs"][0]["actors"] if "feed" in actor["action"])
+
+
+def nested(depth: int) -> Any:
+    return [] if depth == 0 else [nested(depth - 1)]
 
 
 def of_op(plan: Any) -> Any:
@@ -56,6 +64,17 @@ def of_op(plan: Any) -> Any:
         (lambda plan: plan["programs"][0]["registers"][0].update(layout=999), "programs[0].registers[0].layout is 999"),
         (lambda plan: plan["programs"][0]["registers"][0].update(offset=1 << 40), "does not fit into the arena"),
         (lambda plan: plan["programs"][0]["registers"][0].update(shape=[3, 3]), "its layout gives rank 0"),
+        (lambda plan: plan["programs"][0].update(streams=[]), "programs[0]: it has no stream"),
+        (lambda plan: plan["programs"][0]["streams"][0]["blocks"][0].append(0), "stands 2 times in blocks"),
+        (lambda plan: feeding(plan)["inputs"].append(0), "it cannot have 1 inputs, 1 outputs and 0 updates"),
+        (lambda plan: plan["layouts"][0].update(shape=[1 << 40, 1 << 40]), "larger than any memory"),
+        (lambda plan: plan["layouts"][0].update(ranks=[[0, 1 << 30, 1]]), "ranks, at most 16777216 are possible"),
+        (lambda plan: plan.update(mesh=[1] * 100 + [3]), "is none of 1 ranks"),
+        (lambda plan: plan.update(microbatches=1 << 32), "microbatches: is 4294967296"),
+        (lambda plan: plan["options"].update(optimizer="sgd"), "options.optimizer: it is no optimizer"),
+        (lambda plan: plan["options"].update(lr_schedule="step:inf,2"), "is no schedule of the learning rate"),
+        (lambda plan: plan["options"].update(deep=nested(300)), "lie in each other more than 127 deep"),
+        (lambda plan: plan.update(name="\ud800"), "a text holds half of a character"),
         (lambda plan: plan["layouts"][0].update(sbp=["X"]), "`X` is no layout"),
         (lambda plan: of_op(plan)["op"].update(op="teleport"), "the op `teleport` is none that this version has"),
         (lambda plan: of_op(plan)["op"].clear(), "an op is an object with its name"),
@@ -69,6 +88,47 @@ def test_a_plan_that_was_edited_is_refused(
     said: str,
 ) -> None:
     assert said in refused(edited(change), capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace('"seconds": ', '"seconds": 1', 1), "it was changed after graphc had sealed it: compile the model again"),
+        (lambda text: text.replace("\n ", "\n  ", 1), "it was changed after graphc had sealed it"),
+        (lambda text: json.dumps(json.loads(text)), "it has no seal of graphc"),
+        (lambda text: text[: text.rindex(",")] + "\n}\n", "it has no seal of graphc"),
+        (lambda text: text.replace('"seal": "', '"seal": "0', 1), "it was changed"),
+        (lambda text: text.replace('"version": 3', '"version": 3, "version": 3', 1), "the field 'version' stands twice"),
+        (lambda text: text.replace('"version": 3', '"version": NaN', 1), "NaN is no number"),
+        (lambda text: text.replace('"version": 3', '"version": 3' + "0" * 5000, 1), "it is no JSON"),
+        (lambda text: text.replace('"version": 3', '"version": 3e999', 1), "out of range"),
+        (lambda _text: "[" * 100_000, "127 deep"),
+        (lambda _text: "", "it is no JSON"),
+    ],
+)
+def test_a_text_that_graphc_has_not_sealed_is_refused(
+    compiled: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], said: str
+) -> None:
+    path, text = tmp_path / "changed.json", compiled("mlp", "--mesh", "1").read_text()
+    assert change(text) != text
+    path.write_text(change(text))
+    assert said in refused(path, capsys)
+
+
+def test_graphc_seals_what_it_has_verified(
+    compiled: Callable[..., Path], graphc: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, whole = tmp_path / "plan.json", compiled("mlp", "--mesh", "1").read_text()
+    path.write_text(json.dumps(json.loads(whole)))
+    assert "`graphc verify --seal`" in refused(path, capsys)
+    graphc("verify", "--seal", path)
+    assert path.read_text() == whole
+    # What is sound, but not what the model compiles to, is none of it.
+    changed = json.loads(whole)
+    changed["programs"][0]["actors"][0]["flops"] += 1
+    path.write_text(json.dumps(changed))
+    with pytest.raises(AssertionError, match="is not valid"):
+        graphc("verify", "--seal", path)
 
 
 def test_another_number_of_processes_is_refused(compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +193,26 @@ def test_numbers_that_are_wrong_are_said(
     assert said in capsys.readouterr().err
 
 
+def test_names_do_not_steer_the_terminal(compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = compiled("mlp", "--mesh", "1")
+    error = refused(path, capsys, "--resume", "there\x1b[2J\u202eis\x9bnone\r")
+    assert error == "error: there is no checkpoint there\\u001b[2J\\u202eis\\u009bnone\\u000d: no such directory\n"
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(compiled: Callable[..., Path], tmp_path: Path) -> None:
+    os.chdir(root())
+    path, target, link = compiled("mlp", "--mesh", "1"), tmp_path / "weights", tmp_path / "link"
+    own = ["train", str(path), "--data", DATA, "--steps", "1", "--weights"]
+    assert main([*own, "/dev/null"]) == 0 and not Path("/dev/null").is_file()
+    link.symlink_to(target)
+    assert main([*own, str(link)]) == 0
+    assert link.is_symlink() and set(graphc_torch.load_tensors(target)) and sorted(tmp_path.iterdir()) == [link, target]
+
+
 def test_memory_that_is_not_there_is_said(edited: Callable[[Callable[[Any], None]], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(edited(lambda plan: plan["programs"][0].update(arena_bytes=1 << 60)), capsys)
-    assert f"rank 0, taking {1 << 60} bytes of memory for the plan" in error
+    def enlarge(plan: Any) -> None:
+        program, size = plan["programs"][0], 1 << 60
+        program["registers"][-1].update(slot_bytes=size, offset=0, shares=None)
+        program["arena_bytes"] = size
+
+    assert f"rank 0, taking {1 << 60} bytes of memory for the plan" in refused(edited(enlarge), capsys)

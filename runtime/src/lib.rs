@@ -33,7 +33,7 @@ pub use error::{Cause, Failure, RuntimeError};
 pub use routine::{Call, Routine, Routines};
 pub use session::{
     ActorStatistics, OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions,
-    Statistics, StepHandle, known_weights,
+    Statistics, StepHandle, known_weights, memory_and_swap,
 };
 pub use sharded::{ShardedTensor, laid_out};
 pub use tensor::{HostTensor, TensorError, is_finite};

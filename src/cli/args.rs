@@ -139,6 +139,9 @@ pub struct VerifyArgs {
     pub plan: PathBuf,
     /// The model that it must compute the same as
     pub model: Option<PathBuf>,
+    /// Write the plan anew with the seal that graphc_torch asks for, if it is valid
+    #[arg(long)]
+    pub seal: bool,
 }
 
 /// `graphc simulate`

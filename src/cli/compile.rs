@@ -12,8 +12,8 @@ use graphc_compiler::error::CompileError;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
 use graphc_compiler::lower::collective_counts;
-use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{Plan, WeightsSource, read_plan, write_plan};
+use graphc_ir::check::{Seal, VerifiedPlan};
+use graphc_ir::plan::{Plan, WeightsSource, read_plan};
 use serde_json::json;
 
 use super::args::{CompileArgs, DeviceName, Format, OnNan, SharedArgs};
@@ -64,7 +64,7 @@ pub fn run(args: &CompileArgs) -> Result<()> {
     let planned = plan_model(&args.model, (&args.shared, None), None, training);
     let planned = planned.inspect_err(|error| show_why(args, error))?;
     if let Some(path) = &args.output {
-        graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;
+        graphc_runtime::data::write_file(path, planned.plan.write_sealed().as_bytes())?;
     }
     if let Some(path) = page {
         let name = pages::name(output.unwrap_or(&args.model));
@@ -213,10 +213,15 @@ pub fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
 /// Bytes of the longest plan: that of the largest model on the most ranks has a hundredth.
 const LONGEST_PLAN: u64 = 1 << 32;
 
-/// Reads a plan.
+/// Reads a plan. It needs no seal, as all of it is checked; that one is broken is told.
 pub fn load_plan(path: &Path) -> Result<Plan> {
     let text = read_text(path, LONGEST_PLAN, "plan ")?;
     let plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
+    if Seal::of(&text) == Seal::Broken {
+        let path = path.display();
+        let advice = format!("compile again, or look at it with `graphc verify --seal {path}`");
+        say("warning", &format!("{path} was changed after it was sealed: {advice}"));
+    }
     Ok(plan)
 }
 

@@ -21,6 +21,8 @@ use graphc_ir::plan::{
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use serde_json::{Value, json};
 
+use super::output::say;
+
 /// Steps under way at once.
 const DEPTH: usize = 4;
 
@@ -103,6 +105,9 @@ impl Evaluation {
     pub fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
         let loss = plan.options.loss.context("the plan has no loss")?;
         let set = source.open_for(Split::Test, &session)?;
+        if let Some(note) = set.note().filter(|_| session.leads()) {
+            say("note", note);
+        }
         let options = source.evaluation();
         let loader = Loader::for_session(Arc::clone(&set), &session, options)
             .with_context(|| format!("in {source}"))?;

@@ -10,6 +10,7 @@ use graphc_runtime::{HostTensor, Session};
 
 use super::args::TrainArgs;
 use super::data::{Types, header};
+use super::output::say;
 use super::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
@@ -54,6 +55,9 @@ impl<'a> Training<'a> {
             return Ok(Feeder::Whole(batches.with_context(|| format!("in {source}"))?));
         }
         let set = source.open_for(Split::Train, session)?;
+        if let Some(note) = set.note().filter(|_| ranks.leads()) {
+            say("note", note);
+        }
         let described = match source.kind {
             // Hosts may have it in other folders.
             Kind::Tensors => describe(set.as_ref()).replacen(set.name(), "the file", 1),
@@ -66,6 +70,14 @@ impl<'a> Training<'a> {
         };
         let loader = Loader::for_session(set, session, options);
         let loader = loader.with_context(|| format!("in {source}"))?;
+        let (samples, batch) = (loader.samples(), loader.batch());
+        if in_order && samples < batch && ranks.leads() {
+            let often = "so a step takes samples more than once: take a smaller batch (--batch)";
+            say(
+                "warning",
+                &format!("{source} has {samples} samples for a batch of {batch}, {often}"),
+            );
+        }
         Ok(Feeder::Loader { loader, feeds: None, has_epochs: !in_order })
     }
 }

@@ -1,4 +1,4 @@
-//! `graphc verify`: every invariant of a plan; with the model, that it computes the same.
+//! `graphc verify`: every invariant of a plan; with the model, that it computes the same. What holds may be sealed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,6 +40,10 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
     if let Some(model) = &args.model {
         let difference = compare(&plan, model)?;
         line += &format!("; computes what {} does (to {difference:.0e})", model.display());
+    }
+    if args.seal {
+        graphc_runtime::data::write_file(&args.plan, plan.write_sealed().as_bytes())?;
+        line += "; sealed";
     }
     print(&(line + "\n"))
 }

@@ -127,6 +127,16 @@ pub enum PageError {
         /// What is wrong.
         reason: String,
     },
+    /// A line of the metrics is of a run of another plan.
+    #[error(
+        "line {line} of the metrics is of another plan: {reason}; give those of a run of this one"
+    )]
+    OtherRun {
+        /// The line, from 1.
+        line: usize,
+        /// What differs.
+        reason: String,
+    },
     /// The measured seconds are of another plan.
     #[error(transparent)]
     Measured(#[from] ProfileError),
@@ -135,7 +145,7 @@ pub enum PageError {
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///
 /// # Errors
-/// Where a plan hangs or its graph cannot be read, where metrics are none, and where measured seconds are of another plan.
+/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of another plan.
 pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
     let shown = plans.iter().map(|(file, plan)| plan_page(file, plan, options.explain));
     let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
@@ -144,7 +154,10 @@ pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Pa
         _ => None,
     };
     let step = shown.first().map_or(0.0, |first| first.summary.step_seconds);
-    let mut went = options.metrics.as_deref().map(|text| went::metrics(text, step)).transpose()?;
+    let mut went = None;
+    if let (Some(text), [(_, plan), ..]) = (&options.metrics, plans) {
+        went = Some(went::metrics(plan, text, step)?);
+    }
     if let (Some(profile), [(_, plan), ..]) = (&options.measured, plans) {
         went.get_or_insert_default().measured = Some(went::measured(plan, step, profile)?);
     }

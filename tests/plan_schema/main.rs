@@ -7,7 +7,8 @@ mod source;
 
 use std::path::Path;
 
-use graphc::ir::plan::{PLAN_VERSION, Plan, write_plan};
+use graphc::ir::check::Seal;
+use graphc::ir::plan::{PLAN_VERSION, read_plan};
 use graphc::prelude::*;
 use serde_json::Value;
 
@@ -49,7 +50,7 @@ fn docs_say_what_the_source_says() {
     holds("plan.schema.json", &(serde_json::to_string_pretty(&schema).expect("JSON") + "\n"));
 }
 
-fn plan() -> Plan {
+fn plan() -> VerifiedPlan {
     let g = GraphBuilder::new("small");
     let x = g.input("x", DType::F32, [8, 4]);
     let w = g.variable("w", DType::F32, [4, 4], Init::Fill(0.5.into()));
@@ -68,25 +69,32 @@ fn plan() -> Plan {
         ..CompileOptions::default()
     };
     let graph = g.finish().expect("a graph");
-    let compiled =
-        compile(graph, &options, &preset("cpu").expect("a preset"), None).expect("a plan");
-    (*compiled.plan).clone()
+    compile(graph, &options, &preset("cpu").expect("a preset"), None).expect("a plan").plan
 }
 
 #[test]
 fn a_plan_has_no_field_that_the_schema_lacks() {
     let items = source::read(root(), &SOURCES);
     let schema = schema::write(&items, PLAN_VERSION);
-    let written: Value = serde_json::from_str(&write_plan(&plan())).expect("JSON");
+    let written: Value = serde_json::from_str(&plan().write_sealed()).expect("JSON");
     schema::check(&schema, &schema, &written, "plan").expect("it is as the schema says");
     for (from, to) in [
         ("\"stages\"", "\"phases\""),
         ("\"f32\"", "\"f31\""),
         ("\"mesh\": [2, 2]", "\"mesh\": [2, \"2\"]"),
     ] {
-        let wrong = write_plan(&plan()).replace(from, to);
+        let wrong = plan().write_sealed().replace(from, to);
         let wrong: Value = serde_json::from_str(&wrong).expect("JSON");
         let error = schema::check(&schema, &schema, &wrong, "plan");
         assert!(error.is_err(), "{to} in the place of {from} is not found");
     }
+}
+
+#[test]
+fn a_sealed_text_is_the_plan_and_its_seal_holds() {
+    let plan = plan();
+    let text = plan.write_sealed();
+    assert_eq!(Seal::of(&text), Seal::Holds);
+    assert!(read_plan(&text).expect("a plan") == *plan);
+    assert_eq!(Seal::of(&text.replacen("\"small\"", "\"other\"", 1)), Seal::Broken);
 }

@@ -19,6 +19,12 @@ variant with a payload is an object of its name and the payload, one without is 
 `\"P(sum|max|min)\"`, one for each mesh axis; cuts of one dim nest in the order of the axes, microbatches before all of them, and the first
 parts of an uneven cut are longer. Ranks are numbers or runs `[first, count, stride]`.
 
+A plan from `graphc compile` ends in a seal: the last field `seal`, alone on its line, is the SHA-256 of all bytes of the file before the
+comma in front of it. It says that graphc has proven all of this text sound: registers that are alive at one time do not overlap, ops fit their
+operands, no rank waits for ever. An engine that cannot prove this itself must compare the seal, as `graphc_torch` does. It is over bytes, so no
+engine needs to write numbers as another does; a plan that was changed, or laid out anew, is refused until `graphc verify --seal plan.json` has
+checked it and sealed it again. It keeps mistakes out, and no deceit: it is no signature.
+
 What an engine must hold to:
 
 - a content `n` of a register lies at `offset + (n mod slots) slot_bytes`; registers that are filled once a microbatch count on from

@@ -41,6 +41,11 @@ pub fn write(items: &BTreeMap<String, Item>, version: u32) -> Value {
     }
     defs.sort_keys();
     defs["Plan"]["properties"]["version"] = json!({"const": version});
+    defs["Plan"]["properties"]["seal"] = json!({
+        "type": "string",
+        "pattern": "^[0-9a-f]{64}$",
+        "description": "SHA-256 of all bytes of the file before it. A file has it, a plan in memory has not.",
+    });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A plan of graphc",

@@ -318,6 +318,12 @@ fn what_is_wrong_with_files_is_said() {
     );
     let error = with("--metrics", &file("m", "{\"loss\": 1}\n"));
     assert!(error.contains("line 1") && error.contains("no `step`"), "{error}");
+    let other = "{\"step\": 0, \"loss\": 1}\n{\"step\": 1, \"loss\": 1, \"samples\": 7}\n";
+    let error = with("--metrics", &file("m", other));
+    assert!(error.contains("line 2 of the metrics is of another plan"), "{error}");
+    assert!(error.contains("of 7 samples, the plan's of 8"), "{error}");
+    let error = with("--metrics", &file("m", "{\"step\": 0, \"loss\": 1, \"top5\": 0.5}\n"));
+    assert!(error.contains("it has `top5`, and the plan has no such output"), "{error}");
     let error = with("--measured", &file("s", "{\"step_seconds\": 1}"));
     assert!(error.contains("holds no measurements that can be read"), "{error}");
     let mut profile = json!({

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use graphc_ir::types::{Samples, TensorType};
 use graphc_runtime::dist::{DistributedSampler, Remainder};
-use graphc_runtime::{HostTensor, Session};
+use graphc_runtime::{HostTensor, Session, memory_and_swap};
 
 use crate::augment::{Augment, Normalize};
 use crate::dataset::{Dataset, describe};
@@ -262,13 +262,30 @@ fn check(
     let (name, samples) = (set.name(), sampler.len());
     let text = match options.last {
         _ if samples == 0 => format!("{name} has no samples (for this rank)"),
-        LastBatch::Drop if samples < batch => format!(
-            "{name} has {samples} samples (for this rank), fewer than a batch of {batch}: take a smaller batch, or let the \
-             last one wrap"
+        LastBatch::Drop if samples < batch => {
+            let of = if options.sampler.is_some() { " for this rank" } else { "" };
+            format!(
+                "{name} has {samples} samples{of}, fewer than a batch of {batch}: take a smaller batch (--batch), or let the \
+                 last one wrap"
+            )
+        }
+        _ if beyond_memory(sampler.samples(), memory_and_swap()) => format!(
+            "{name} has {} samples, and the order of so many, of {ORDER_BYTES} bytes each, is more than this machine's memory: \
+             take a part of it, or longer samples",
+            sampler.samples()
         ),
         _ => return Ok(()),
     };
     Err(DatasetError::Loader(text))
+}
+
+/// Bytes of memory that the order of an epoch takes for each sample: it is made of another list, and that of the epoch before is kept.
+const ORDER_BYTES: u64 = 32;
+
+/// Whether the order of so many samples is more than there is memory; where the system does not say how much there is, it is not.
+fn beyond_memory(samples: usize, memory: Option<u64>) -> bool {
+    let bytes = (samples as u64).saturating_mul(ORDER_BYTES);
+    memory.is_some_and(|memory| bytes > memory)
 }
 
 /// Where a batch is padded labels must be able to say that they do not count.

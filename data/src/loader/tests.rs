@@ -322,7 +322,13 @@ fn what_cannot_be_loaded_is_said() {
         loader.expect_err("it does not fit").to_string()
     };
     let few = fails(5, &inputs(8), options(LastBatch::Drop));
-    assert!(few.contains("5 samples (for this rank), fewer than a batch of 8"), "{few}");
+    assert!(few.contains("5 samples, fewer than a batch of 8: take a smaller batch (--batch)"));
+    let sampler = Some(DistributedSampler::new(9, 2, 0, Remainder::Drop));
+    let of_rank = LoaderOptions { sampler, ..options(LastBatch::Drop) };
+    let few = fails(9, &inputs(8), of_rank);
+    assert!(few.contains("4 samples for this rank, fewer than a batch of 8"), "{few}");
+    let many = fails(1 << 58, &inputs(8), options(LastBatch::Join));
+    assert!(many.contains("288230376151711744 samples, and the order of so many"), "{many}");
     assert!(fails(0, &inputs(8), options(LastBatch::Wrap)).contains("has no samples"));
     assert!(fails(8, &inputs(0), options(LastBatch::Wrap)).contains("batch of no samples"));
     assert!(fails(8, &BTreeMap::new(), options(LastBatch::Wrap)).contains("no inputs to feed"));

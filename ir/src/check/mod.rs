@@ -2,7 +2,8 @@
 //! at, and waits for nobody for ever. It trusts no index and no size, and collects all that is wrong.
 //!
 //! `structure` checks what each part says by itself; where that holds, `communication` matches ranks with each other,
-//! `memory` proves that no content is overwritten before it is read, and `progress` that every step ends. That a plan computes
+//! `memory` proves that no content is overwritten before it is read, and `progress` that every step ends. `seal` says in a file that
+//! all of it was proven. That a plan computes
 //! its graph is none of it: the compiler checks that by compiling the graph again. Start reading with
 //! [`VerifiedPlan::check`].
 
@@ -19,8 +20,10 @@ mod edges;
 mod fence;
 mod memory;
 mod progress;
+mod seal;
 mod structure;
 
+pub use seal::Seal;
 pub use structure::ALIGNMENT;
 
 /// A plan that was proven sound. It cannot be changed, and to clone it is cheap.

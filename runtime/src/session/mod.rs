@@ -33,6 +33,7 @@ pub(crate) use collect::{output_tag, readers};
 pub(crate) use edges::{Fed, Sockets};
 pub use kernels::{Prepared, prepare_kernels};
 pub use options::{OutputsAt, SessionOptions};
+pub use room::memory_and_swap;
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 
 /// A loaded plan: one arena per rank, filled with variables, and workers that wait for steps.

@@ -13,7 +13,7 @@ use crate::error::RuntimeError;
 pub(super) fn check(plan: &Plan, own: &[u32], neighbours: usize) -> Result<(), RuntimeError> {
     let arena = |&rank: &u32| (rank, plan.program_of(rank).arena_bytes);
     let arenas: Vec<(u32, u64)> = own.iter().map(arena).collect();
-    available().map_or(Ok(()), |available| suffices(&arenas, neighbours, available))
+    memory_and_swap().map_or(Ok(()), |available| suffices(&arenas, neighbours, available))
 }
 
 fn suffices(arenas: &[(u32, u64)], neighbours: usize, available: u64) -> Result<(), RuntimeError> {
@@ -29,16 +29,17 @@ fn suffices(arenas: &[(u32, u64)], neighbours: usize, available: u64) -> Result<
     Ok(())
 }
 
-/// Bytes of memory and swap space; `None` where the system does not say.
+/// Bytes of memory and swap space of this machine; `None` where the system does not say.
 #[cfg(target_os = "linux")]
-fn available() -> Option<u64> {
+pub fn memory_and_swap() -> Option<u64> {
     let system = rustix::system::sysinfo();
     let pages = system.totalram.checked_add(system.totalswap)?;
     pages.checked_mul(system.mem_unit.max(1).into())
 }
 
+/// Bytes of memory and swap space of this machine; `None` where the system does not say.
 #[cfg(not(target_os = "linux"))]
-fn available() -> Option<u64> {
+pub fn memory_and_swap() -> Option<u64> {
     None
 }
 

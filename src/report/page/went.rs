@@ -1,8 +1,8 @@
 //! How a run went: losses and pace of a metrics file, and what a profile has measured beside what was predicted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::Plan;
+use graphc_ir::plan::{Action, Plan};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,6 +14,9 @@ const MOST_STEPS: usize = 4000;
 
 /// Fields of metrics that say nothing as a curve.
 const NO_CURVES: [&str; 4] = ["step", "epoch", "samples", "seconds"];
+
+/// Fields of metrics that an output of the plan gives.
+const OF_OUTPUTS: [&str; 6] = ["loss", "top1", "top5", "grad_norm", "loss_scale", "skipped"];
 
 /// The curve that `samples` and `seconds` of a step make.
 const PACE: &str = "samples/s";
@@ -57,13 +60,17 @@ pub struct Measured {
 /// `step_seconds`.
 ///
 /// # Errors
-/// [`PageError::Metrics`] with the line that is none.
-pub fn metrics(text: &str, step_seconds: f64) -> Result<Went, PageError> {
+/// [`PageError::Metrics`] with the line that is none, [`PageError::OtherRun`] with one that no run of the plan writes.
+pub fn metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageError> {
     let (mut lines, mut timed) = (Vec::new(), Vec::new());
+    let made = Made::of(plan);
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |reason: String| PageError::Metrics { line: index + 1, reason };
         let value: Value = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
         let step = value["step"].as_u64().ok_or_else(|| wrong("it has no `step`".into()))?;
+        if let Some(reason) = made.contradiction(&value) {
+            return Err(PageError::OtherRun { line: index + 1, reason });
+        }
         timed.extend(samples_and_seconds(&value));
         lines.push((step, numbers(&value)));
     }
@@ -80,6 +87,45 @@ pub fn metrics(text: &str, step_seconds: f64) -> Result<Went, PageError> {
     }
     let steps = kept.into_iter().map(|(_, (step, _))| step).collect();
     Ok(Went { steps, curves, count, pace: pace(&timed, step_seconds), measured: None })
+}
+
+/// What lines of a run of a plan are made of. A line does not name its plan, so this is what is known of it.
+struct Made<'a> {
+    outputs: BTreeSet<&'a str>,
+    /// Samples of a step.
+    batch: Option<usize>,
+}
+
+impl<'a> Made<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        let (mut outputs, mut batch) = (BTreeSet::new(), None);
+        for program in &plan.programs {
+            for actor in &program.actors {
+                if let Action::Fetch { output, .. } = &actor.action {
+                    outputs.insert(output.as_str());
+                }
+                if let Action::Feed { samples, .. } = &actor.action {
+                    let register = &program.registers[actor.outputs[0].index()];
+                    let shape = &plan.layouts[register.layout as usize].shape;
+                    batch = batch.or(samples.dim(shape.len()).map(|dim| shape[dim]));
+                }
+            }
+        }
+        Self { outputs, batch }
+    }
+
+    /// What a line has that no run of the plan writes.
+    fn contradiction(&self, line: &Value) -> Option<String> {
+        let other = OF_OUTPUTS
+            .iter()
+            .find(|name| !line[**name].is_null() && !self.outputs.contains(**name));
+        if let Some(name) = other {
+            return Some(format!("it has `{name}`, and the plan has no such output"));
+        }
+        let (samples, batch) = (line["samples"].as_u64()?, self.batch? as u64);
+        (samples != batch)
+            .then(|| format!("its step is of {samples} samples, the plan's of {batch}"))
+    }
 }
 
 /// Samples and seconds of a step, where its line has both and neither is 0.

@@ -1,0 +1,178 @@
+//! Tokenizers as Hugging Face's `tokenizers` saves them, and texts taken apart by them.
+//!
+//! A file may say anything, and the library takes it at its word: it panics at some of it, and takes all memory for other. So its
+//! JSON is looked through first, what is of no use here (or would make windows of text something else) is left out, and the library
+//! runs in a thread of its own, whose panic is an error of the file. Start reading with [`Saved`].
+
+use std::any::Any;
+use std::sync::Once;
+
+use graphc_runtime::memory_and_swap;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+/// Bytes of the longest file of a tokenizer: the largest that are known have an eighth.
+pub(crate) const LONGEST: u64 = 256 << 20;
+
+/// Bytes of the longest token: the library keeps a token as a chain as deep.
+const LONGEST_TOKEN: usize = 4096;
+
+/// How many times as long as a text what comes of it may be, before it is taken apart.
+const MOST_GROWTH: f64 = 64.0;
+
+/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, and a token for every few.
+const TEXT_BYTES: f64 = 64.0;
+
+/// Bytes of the stack of the thread: what lies in each other in a file is no deeper.
+const STACK: usize = 64 << 20;
+
+/// The name of the thread.
+const THREAD: &str = "tokenizer";
+
+/// A saved tokenizer whose JSON was looked through.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    json: Value,
+    /// What it was told to do to texts, and does not do here.
+    left_out: Vec<&'static str>,
+    growth: f64,
+}
+
+/// What was made of texts.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    pub(crate) tokens: Vec<u32>,
+    /// How many different tokens there are.
+    pub(crate) vocabulary: usize,
+}
+
+impl Saved {
+    /// Reads the content of a file.
+    ///
+    /// # Errors
+    /// Where it is no JSON, or says what takes more memory than makes sense: what is wrong.
+    pub(crate) fn read(content: &[u8]) -> Result<Self, String> {
+        let mut json: Value = serde_json::from_slice(content).map_err(|error| error.to_string())?;
+        if !json["model"].is_object() {
+            return Err("it has no `model`".into());
+        }
+        let longest = tokens(&json).map(str::len).max().unwrap_or(0);
+        if longest > LONGEST_TOKEN {
+            return Err(format!("a token has {longest} bytes, of at most {LONGEST_TOKEN}"));
+        }
+        let growth = growth(&json["normalizer"]) * growth(&json["pre_tokenizer"]);
+        if growth > MOST_GROWTH {
+            return Err(format!("its replacements make a text {growth:.0} times as long"));
+        }
+        let left_out = leave_out(&mut json);
+        Ok(Self { json, left_out, growth })
+    }
+
+    /// What it was told to do to texts, and does not do here; `None` where that is nothing.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        (!self.left_out.is_empty()).then(|| self.left_out.join(" and "))
+    }
+
+    /// Takes texts apart, one after the other.
+    ///
+    /// # Errors
+    /// Where it is no tokenizer, cannot take a text apart, or there is no memory for that: what is wrong.
+    pub(crate) fn take_apart(&self, texts: &[String]) -> Result<Apart, String> {
+        let bytes = texts.iter().map(String::len).max().unwrap_or(0);
+        if let Some(memory) = memory_and_swap() {
+            let needed = bytes as f64 * self.growth * TEXT_BYTES;
+            if needed > memory as f64 {
+                return Err(format!(
+                    "to take a text of {bytes} bytes apart takes about {needed:.0} bytes of memory, of {memory}: cut it in files"
+                ));
+            }
+        }
+        alone(|| {
+            let json = serde_json::to_vec(&self.json).map_err(|error| error.to_string())?;
+            let tokenizer = Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
+            let mut tokens = Vec::new();
+            for text in texts {
+                let encoded = tokenizer.encode_fast(text.as_str(), false);
+                tokens.extend_from_slice(encoded.map_err(|error| error.to_string())?.get_ids());
+            }
+            Ok(Apart { tokens, vocabulary: tokenizer.get_vocab_size(true) })
+        })
+    }
+}
+
+/// The tokens of a vocabulary, in either form, and those that were added to it.
+fn tokens(json: &Value) -> impl Iterator<Item = &str> {
+    let vocabulary = &json["model"]["vocab"];
+    let named = vocabulary.as_object().into_iter().flatten().map(|(token, _)| token.as_str());
+    let listed = vocabulary.as_array().into_iter().flatten().filter_map(|pair| pair[0].as_str());
+    let added = json["added_tokens"].as_array().into_iter().flatten();
+    named.chain(listed).chain(added.filter_map(|token| token["content"].as_str()))
+}
+
+/// How many times as long as a text what all replacements make of it is at most.
+fn growth(json: &Value) -> f64 {
+    let inner: f64 = match json {
+        Value::Object(fields) => fields.values().map(growth).product(),
+        Value::Array(items) => items.iter().map(growth).product(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1.0,
+    };
+    let Some(content) = json["content"].as_str() else { return inner };
+    // An expression may fit where nothing is.
+    let own = match json["pattern"]["String"].as_str() {
+        Some(pattern) if !pattern.is_empty() => content.len() as f64 / pattern.len() as f64,
+        _ => 1.0 + content.len() as f64,
+    };
+    inner * own.max(1.0)
+}
+
+/// Leaves out what belongs to single short texts, and what makes other tokens of the same text: what of it was asked for.
+fn leave_out(json: &mut Value) -> Vec<&'static str> {
+    let mut left_out = Vec::new();
+    if !json["truncation"].is_null() {
+        left_out.push("truncation");
+    }
+    if json["model"]["dropout"].as_f64().is_some_and(|dropout| dropout != 0.0) {
+        left_out.push("dropout");
+    }
+    // What stands before or behind a text, and how texts are made of tokens, is not asked for.
+    for part in ["truncation", "padding", "post_processor", "decoder"] {
+        json[part] = Value::Null;
+    }
+    if json["model"]["type"] == "BPE" || !json["model"]["dropout"].is_null() {
+        json["model"]["dropout"] = Value::Null;
+    }
+    left_out
+}
+
+/// Does work in a thread of its own, which says nothing where it panics.
+///
+/// # Errors
+/// Where the work fails, or panics: why.
+fn alone<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    silence();
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name(THREAD.into()).stack_size(STACK);
+        let thread = builder.spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| format!("there is no thread for it: {error}"))?;
+        thread.join().unwrap_or_else(|panic| Err(said(panic.as_ref())))
+    })
+}
+
+/// Has no panic of that thread printed, as it becomes an error.
+fn silence() {
+    static SILENCED: Once = Once::new();
+    SILENCED.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if std::thread::current().name() != Some(THREAD) {
+                hook(panic);
+            }
+        }));
+    });
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the tokenizers library gave up ({})", text.unwrap_or("no reason").trim())
+}
