@@ -46,7 +46,7 @@ pub use launch::hand_over;
 pub fn run(command: Command) -> Result<ExitCode> {
     output::expect_full_disks()?;
     let result = execute(command);
-    output::say_cache_note();
+    output::say_notes();
     result
 }
 

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{self, Folder};
 use super::library::{Library, NotFound, driver_version};
+use super::notes::note_of_cache;
 
 /// A kernel's binary.
 #[derive(Clone, Debug)]
@@ -193,7 +194,7 @@ fn read_kept(source: &str, arch: Arch) -> Option<Binary> {
     let usable = |((major, _), bytes): (Version, Vec<u8>)| match major <= driver {
         true => Some(bytes),
         false => {
-            cache::note(format!(
+            note_of_cache(format!(
                 "kernels that NVRTC {major} has prepared are not used, as the driver is for CUDA {driver}"
             ));
             None
