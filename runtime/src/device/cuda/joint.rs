@@ -38,7 +38,7 @@ impl Launch {
         Self::of_one(device, actor, call, table, [operands, results])
     }
 
-    /// A product and what goes with it; `None` where the library is there and does not compute both: then they are better two launches.
+    /// A product and what goes with it; `None` where the library makes the product and not both: then they are better two launches.
     pub(crate) fn prepare_pair(device: &Cuda, actor: &str, pair: Pair<'_>) -> Option<Self> {
         let Pair { op, factors, with, results } = pair;
         let of_factors: [Shard; 2] = shards(&factors).try_into().ok()?;

@@ -222,10 +222,12 @@ impl Ways {
     }
 }
 
-/// Whether all of a product is made in one way, as far as that is known when a plan is loaded: by the library with its end, or where that is
-/// missing by kernels of our own.
+/// Whether all of a product is made in one way, as far as that is known when a plan is loaded: by the library with its end, or where it
+/// makes none of it by kernels of our own.
 pub(super) fn is_made_whole(shared: &Shared, product: &Product) -> bool {
-    shared.multiplier().map_or(true, |multiplier| multiplier.describe(product).is_ok())
+    let Ok(multiplier) = shared.multiplier() else { return true };
+    let takes = |product: &Product| multiplier.describe(product).is_ok();
+    takes(product) || !takes(&product.without_epilogue())
 }
 
 /// The descriptions of a product, none where the library is missing.
