@@ -208,6 +208,11 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
+    /// That the system gave no thread for a rank.
+    pub(crate) fn thread(rank: u32, error: std::io::Error) -> Self {
+        Self::Thread { rank, reason: crate::threads::explain(error).to_string() }
+    }
+
     pub(crate) fn plan(reason: impl Into<String>) -> Self {
         Self::Plan { reason: reason.into() }
     }

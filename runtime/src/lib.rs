@@ -25,6 +25,7 @@ mod session;
 mod sharded;
 mod show;
 mod tensor;
+pub mod threads;
 pub mod transport;
 mod worker;
 

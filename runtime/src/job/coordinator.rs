@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::JobOptions;
 use super::door::Door;
 use super::wire::{Member, Message, read, write};
+use crate::threads;
 
 /// How long members may take to say what they were doing when the job ended.
 const ACCOUNT: Duration = Duration::from_millis(800);
@@ -94,7 +95,7 @@ impl Coordinator {
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.into()).spawn(work)
+    threads::start(name, work)
 }
 
 impl Drop for Coordinator {

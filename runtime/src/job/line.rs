@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::activity::Activities;
 use super::wire::{Member, Message, read, write};
 use crate::error::RuntimeError;
+use crate::threads;
 
 /// How long messages of a rank that has left may still be under way: a few retransmissions of TCP.
 const UNDER_WAY: Duration = Duration::from_secs(3);
@@ -74,9 +75,8 @@ impl Line {
         });
         let (ear, pulse) = (Arc::clone(&line), Arc::clone(&line));
         let mut reader = stream.try_clone()?;
-        let name = |what: &str| std::thread::Builder::new().name(format!("job {what}"));
-        name("line").spawn(move || ear.listen(&mut reader))?;
-        name("pulse").spawn(move || pulse.beat())?;
+        threads::start("job line", move || ear.listen(&mut reader))?;
+        threads::start("job pulse", move || pulse.beat())?;
         Ok(line)
     }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use graphc_runtime::threads;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -61,7 +62,8 @@ pub fn signals() -> Result<Receiver<i32>> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGCHLD]).context("cannot listen to signals")?;
     let (sender, receiver) = channel();
-    std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
+    let listen = move || signals.forever().try_for_each(|signal| sender.send(signal));
+    threads::start("signals", listen).context("cannot listen to signals")?;
     Ok(receiver)
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::queue::{HEAD, Head, Inboxes, Received, lock};
 use super::wait::{NEWS, Waiter};
 use crate::job::{Door, Member, handshake};
+use crate::threads;
 use crate::transport::TransportError;
 
 /// How long a peer is tried that cannot be reached: its door may be besieged.
@@ -47,7 +48,7 @@ impl Tcp {
         });
         let host = Arc::clone(&tcp);
         let serve = move || host.door.serve(|stream, peer| host.admit(stream, peer));
-        std::thread::Builder::new().name("tcp door".into()).spawn(serve)?;
+        threads::start("tcp door", serve)?;
         Ok(tcp)
     }
 
@@ -62,8 +63,7 @@ impl Tcp {
     /// A peer has come. Where there is no thread for it the connection closes, and it comes again.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: u32) {
         let tcp = Arc::clone(self);
-        let name = std::thread::Builder::new().name("tcp reader".into());
-        let _ = name.spawn(move || tcp.serve(stream, peer));
+        let _ = threads::start("tcp reader", move || tcp.serve(stream, peer));
     }
 
     fn serve(&self, mut stream: TcpStream, peer: u32) {
