@@ -67,6 +67,23 @@ pub fn signals() -> Result<Receiver<i32>> {
     Ok(receiver)
 }
 
+/// Waits so long, while there are no processes, unless the user says that this one is to end: by which signal.
+pub fn rest(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
+    let end = Instant::now() + pause;
+    loop {
+        match signals.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(SIGCHLD) => {}
+            Ok(signal) => return Some(signal),
+            Err(RecvTimeoutError::Timeout) => return None,
+            // Signals come no more.
+            Err(RecvTimeoutError::Disconnected) => {
+                std::thread::sleep(end.saturating_duration_since(Instant::now()));
+                return None;
+            }
+        }
+    }
+}
+
 /// What is done about the processes.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
