@@ -24,6 +24,7 @@ mod routine;
 mod session;
 mod sharded;
 mod show;
+mod standstill;
 mod tensor;
 pub mod threads;
 pub mod transport;

@@ -16,6 +16,7 @@ use crc32fast::Hasher;
 use super::queue::{HEAD, Head, Inboxes, Received, lock};
 use super::wait::{NEWS, Waiter};
 use crate::job::{Door, Member, handshake};
+use crate::standstill::WaitingTime;
 use crate::threads;
 use crate::transport::TransportError;
 
@@ -70,10 +71,14 @@ impl Tcp {
         }
     }
 
-    /// A peer has come. Where there is no thread for it the connection closes, and it comes again.
+    /// A peer has come. Where there is no thread for it the job ends.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: u32) {
         let tcp = Arc::clone(self);
-        let _ = threads::start("tcp reader", move || tcp.serve(stream, peer));
+        let reading = threads::start("tcp reader", move || tcp.serve(stream, peer));
+        if let Err(error) = reading {
+            let (rank, reason) = (self.inboxes.rank, error.to_string());
+            self.inboxes.line.fail(TransportError::Broken { rank, peer, reason }.into());
+        }
     }
 
     fn serve(&self, mut stream: TcpStream, peer: u32) {
@@ -231,19 +236,20 @@ fn write_all(
     mut parts: &mut [IoSlice<'_>],
     waiter: &Waiter,
 ) -> io::Result<()> {
-    let mut progress = Instant::now();
+    let patience = waiter.patience.timeout;
+    let mut progress = WaitingTime::begin(patience);
     IoSlice::advance_slices(&mut parts, 0);
     while !parts.is_empty() {
         match stream.write_vectored(parts) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
                 IoSlice::advance_slices(&mut parts, written);
-                progress = Instant::now();
+                progress = WaitingTime::begin(patience);
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                    if !waiter.line.is_over() && progress.elapsed() < waiter.patience.timeout => {}
+                    if !waiter.line.is_over() && progress.elapsed() < patience => {}
                 _ => return Err(error),
             },
         }
