@@ -38,6 +38,21 @@ impl Machine {
         plan
     }
 
+    /// Writes all plans.
+    fn plans(&self) -> Vec<String> {
+        let plan = |(at, (name, extra)): (usize, &(&str, &[&str]))| {
+            self.plan(name, extra, &format!("{at}.json"))
+        };
+        PLANS.iter().enumerate().map(plan).collect()
+    }
+
+    /// Compiles the kernels of plans to a folder: what is said.
+    fn prepare(&self, plans: &[String], folder: &Path) -> String {
+        let mut command = self.command(["kernels", "--capability", "9.0", "-o"]);
+        command.arg(folder).args(plans);
+        String::from_utf8(checked(command).stdout).expect("UTF-8")
+    }
+
     /// The training of a plan, with kernels of a folder.
     fn training(&self, name: &str, plan: &str, kept: &Path) -> Command {
         let data = reference(name).join("data.safetensors").display().to_string();
@@ -110,21 +125,12 @@ fn content(path: &Path) -> Vec<u8> {
 fn kernels_are_taken_to_a_machine_without_a_compiler() {
     let Some(machine) = Machine::new() else { return };
     let folder = PathBuf::from(machine.file("kernels"));
-    let plans: Vec<String> = PLANS
-        .iter()
-        .enumerate()
-        .map(|(at, (name, extra))| machine.plan(name, extra, &format!("{at}.json")))
-        .collect();
-    let prepare = || {
-        let mut command = machine.command(["kernels", "--capability", "9.0", "-o"]);
-        command.arg(&folder).args(&plans);
-        String::from_utf8(checked(command).stdout).expect("UTF-8")
-    };
+    let plans = machine.plans();
     let kernels = |count: usize| format!(", of which {count} were compiled now");
-    let said = prepare();
+    let said = machine.prepare(&plans, &folder);
     let count = entries(&folder).len();
     assert!(said.contains(&format!("{count} kernels")) && said.contains(&kernels(count)), "{said}");
-    assert!(prepare().contains(&kernels(0)), "they are there");
+    assert!(machine.prepare(&plans, &folder).contains(&kernels(0)), "they are there");
     machine.lose_compiler();
     for ((name, extra), plan) in PLANS.iter().zip(&plans) {
         checked(machine.training(name, plan, &folder));
@@ -132,6 +138,30 @@ fn kernels_are_taken_to_a_machine_without_a_compiler() {
         let output = machine.training(name, plan, &none).output().expect("graphc starts");
         assert!(text(&output).contains("NVRTC"), "{name} {extra:?}: {}", text(&output));
     }
+    assert_eq!(entries(&folder).len(), count, "nothing was compiled");
+}
+
+/// They are all that trainings need also where cuBLASLt refuses products, their ends or calls that it has promised, and where it is missing.
+#[test]
+fn kernels_are_taken_to_a_machine_without_a_library_of_products() {
+    let Some(machine) = Machine::new() else { return };
+    let folder = PathBuf::from(machine.file("kernels"));
+    let plans = machine.plans();
+    machine.prepare(&plans, &folder);
+    let count = entries(&folder).len();
+    machine.lose_compiler();
+    let train = |refused: &[(&str, &str)]| {
+        for ((name, _), plan) in PLANS.iter().zip(&plans) {
+            let mut command = machine.training(name, plan, &folder);
+            command.envs(refused.iter().copied());
+            checked(command);
+        }
+    };
+    for how in ["GPU_DOUBLE_UNSUPPORTED", "GPU_DOUBLE_FAILING"] {
+        ["epilogues", "all"].iter().for_each(|what| train(&[(how, what)]));
+    }
+    machine.remove("libcublasLt");
+    train(&[]);
     assert_eq!(entries(&folder).len(), count, "nothing was compiled");
 }
 

@@ -270,9 +270,18 @@ struct Refusing {
 
 const REFUSING: [Refusing; 5] = [
     Refusing {
+        // Then products and chains are launched one by one: the chains' kernels are the better ones for ends.
         variables: &[("GPU_DOUBLE_UNSUPPORTED", "epilogues")],
-        executed: &["product", "product_end", "product_sums"],
-        never: &["product_gelu", "product_bias", "product_bgrad", "product_dgelu", "product_tiles"],
+        executed: &["product", "chain_add_gelu_tanh"],
+        never: &[
+            "product_gelu",
+            "product_bias",
+            "product_bgrad",
+            "product_dgelu",
+            "product_tiles",
+            "product_end",
+            "product_sums",
+        ],
         said: "",
     },
     Refusing {

@@ -245,11 +245,36 @@ fn processes_are_started_again_so_many_times() {
     let script = "echo $RANK $GRAPHC_RESTART; [ $GRAPHC_RESTART = 2 ] || exit 7";
     let options = ["--nproc-per-node", "2", "--max-restarts"];
     let with = |most| launch(folder.path(), &[&options[..], &[most]].concat(), script);
+    let begun = Instant::now();
     let enough = output(with("3"));
     assert!(enough.status.success(), "{}", stderr(&enough));
+    assert!(begun.elapsed() >= Duration::from_secs(3), "a second's pause, and one of two");
     assert!(lines(&stdout(&enough)).contains("1 2"));
-    names(&stderr(&enough), &["exit status 7", "restart 1 of 3", "restart 2 of 3"]);
+    names(
+        &stderr(&enough),
+        &["exit status 7", "after 1 s, restart 1 of 3", "after 2 s, restart 2 of 3"],
+    );
     names(&fails(with("1"), 1), &["restart 1 of 1", "error: rank ", "exit status 7"]);
+}
+
+#[test]
+fn a_pause_between_restarts_ends_with_a_signal() {
+    let folder = folder();
+    let script = "echo > failed-$GRAPHC_RESTART; exit 1";
+    let mut child =
+        launch(folder.path(), &["--nproc-per-node", "1", "--max-restarts", "9"], script)
+            .spawn()
+            .expect("it starts");
+    let end = Instant::now() + Duration::from_secs(60);
+    // Behind the fifth start there is a pause of 16 s.
+    while !folder.path().join("failed-4").exists() {
+        assert!(Instant::now() < end, "it is started again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    send(&child, Signal::INT);
+    let ended = child.wait().expect("it ends");
+    assert_eq!(ended.code(), Some(130));
+    assert!(!folder.path().join("failed-5").exists(), "it was not started again");
 }
 
 #[test]

@@ -135,11 +135,12 @@ fn endless(folder: &Path) -> Vec<String> {
 
 /// Waits until so many losses are written.
 fn wait_for_losses(folder: &Path, count: usize) {
-    let written = || {
-        let text = std::fs::read(folder.join("losses.jsonl")).unwrap_or_default();
-        text.iter().filter(|&&byte| byte == b'\n').count() >= count
-    };
-    until("training goes on", written);
+    until("training goes on", || count_losses(folder) >= count);
+}
+
+fn count_losses(folder: &Path) -> usize {
+    let text = std::fs::read(folder.join("losses.jsonl")).unwrap_or_default();
+    text.iter().filter(|&&byte| byte == b'\n').count()
 }
 
 #[test]
@@ -175,6 +176,35 @@ fn a_rank_that_is_killed_or_stopped_ends_the_others_with_an_account() {
                 assert!(account.contains(&format!("\n  rank {other}: ")), "{which}: {account}");
             }
             assert!(!account.contains("panicked"), "{which}: {account}");
+        }
+    }
+}
+
+/// Nobody is dead where all have stood still for longer than a heartbeat's patience, as a job that its machine suspends.
+#[test]
+fn a_job_that_is_suspended_goes_on() {
+    const HEARTBEAT: Duration = Duration::from_secs(2);
+    for transport in ["auto", "tcp"] {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let mut args = endless(folder.path());
+        args.extend(["--mesh".to_owned(), "2".to_owned()]);
+        let mut ranks = Processes::start(2, &args, |_, command| {
+            command.env("GRAPHC_TRANSPORT", transport);
+            command.env("GRAPHC_HEARTBEAT_TIMEOUT", HEARTBEAT.as_secs().to_string());
+        });
+        wait_for_losses(folder.path(), 3);
+        (0..2).for_each(|rank| ranks.signal(rank, Signal::STOP));
+        std::thread::sleep(HEARTBEAT);
+        let before = count_losses(folder.path());
+        std::thread::sleep(HEARTBEAT + HEARTBEAT / 2);
+        assert_eq!(count_losses(folder.path()), before, "they stand still");
+        (0..2).for_each(|rank| ranks.signal(rank, Signal::CONT));
+        // A beat's time later silence would have been noticed.
+        std::thread::sleep(HEARTBEAT);
+        let after = count_losses(folder.path());
+        wait_for_losses(folder.path(), after + 3);
+        for child in &mut ranks.0 {
+            assert_eq!(child.try_wait().expect("a child"), None, "{transport}");
         }
     }
 }

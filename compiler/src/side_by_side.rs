@@ -1,7 +1,14 @@
-//! Two things at once, where each is the same whether they are or not.
+//! Several things at once, where each is the same whether they are or not. Where the system gives fewer threads than there are
+//! processors, or none, the same is done with those that there are.
 
-use rayon::ThreadPoolBuilder;
+use std::sync::OnceLock;
 
+use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// How many threads are shared: as many as rayon would take, one for each processor or what `RAYON_NUM_THREADS` says, and where the system
+/// does not give them fewer.
+const NUMBERS: [usize; 5] = [0, 16, 8, 4, 2];
 /// The stack of the second thread, as main threads have: passes follow graphs in depth.
 const STACK: usize = 8 << 20;
 
@@ -24,6 +31,30 @@ pub fn side_by_side<A, B: Send>(
     (first, given.expect("what is begun in a scope ends in it"))
 }
 
+/// Does something with each of several items, in the threads that all such work shares; what it gives is in their order.
+pub fn map_side_by_side<T: Send, R: Send>(
+    items: Vec<T>,
+    work: impl Fn(T) -> R + Sync + Send,
+) -> Vec<R> {
+    match pool() {
+        Some(pool) => pool.install(|| items.into_par_iter().map(work).collect()),
+        None => items.into_iter().map(work).collect(),
+    }
+}
+
+/// The threads that work shares; `None` where the one that calls is all there is.
+fn pool() -> Option<&'static ThreadPool> {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    POOL.get_or_init(|| make_pool(&NUMBERS)).as_ref()
+}
+
+/// A pool of the first number of threads that the system gives.
+fn make_pool(numbers: &[usize]) -> Option<ThreadPool> {
+    let build = |&threads: &usize| ThreadPoolBuilder::new().num_threads(threads).build().ok();
+    // One thread more than the one that calls would only take its place.
+    numbers.iter().find_map(build).filter(|pool| pool.current_num_threads() > 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,6 +64,18 @@ mod tests {
         let numbers = [1, 2, 3];
         let (first, second) = side_by_side(|| numbers.len(), || numbers.iter().sum::<i32>());
         assert_eq!((first, second), (3, 6));
+    }
+
+    #[test]
+    fn what_is_made_of_items_is_in_their_order() {
+        let squares = map_side_by_side((0..1000).collect(), |number: usize| number * number);
+        assert_eq!(squares, Vec::from_iter((0..1000).map(|number| number * number)));
+    }
+
+    #[test]
+    fn a_pool_of_one_thread_is_none() {
+        assert!(make_pool(&[1]).is_none());
+        assert!(make_pool(&[2]).is_some_and(|pool| pool.current_num_threads() == 2));
     }
 
     #[test]

@@ -61,10 +61,12 @@ fn prepare(
     let text = text(operation, operands);
     let (digest, ranks) = (key_of(&text), ranks(operation, operands));
     routines.called(Call { text: &text, digest: digest ^ number }, &ranks)?;
-    let operands: Vec<&Spot> = operands.iter().map(|operand| operand.spot()).collect();
-    let Planned { plan, result } = planned(operation, &operands, routines.world_size(), &text)?;
+    let operands: Vec<_> = operands.iter().map(|operand| Arc::clone(operand.spot())).collect();
+    let of_operands: Vec<&Spot> = operands.iter().map(Arc::as_ref).collect();
+    let Planned { plan, result } = planned(operation, &of_operands, routines.world_size(), &text)?;
     let routine = routines.load(&plan, &result)?;
-    Ok(Prepared { routine, result: spots.of(&result), ranks, text, digest, called: 0 })
+    let result = spots.of(&result);
+    Ok(Prepared { routine, _operands: operands, result, ranks, text, digest, called: 0 })
 }
 
 /// The ranks that take part.

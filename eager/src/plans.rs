@@ -23,12 +23,14 @@ pub(crate) struct Key {
     /// What is done.
     pub(crate) operation: Operation,
     /// The numbers of the operands' spots.
-    pub(crate) operands: [Option<u32>; 2],
+    pub(crate) operands: [Option<u64>; 2],
 }
 
 /// An operation that can be executed.
 pub(crate) struct Prepared {
     pub(crate) routine: Routine,
+    /// Where the operands lie: their numbers mean this as long as the plan is kept.
+    pub(crate) _operands: Vec<Arc<Spot>>,
     pub(crate) result: Arc<Spot>,
     pub(crate) ranks: Vec<u32>,
     pub(crate) text: String,

@@ -1,8 +1,8 @@
-//! Where tensors lie: types and layouts, each kept once and known by a number.
+//! Where tensors lie: types and layouts, each there once and known by a number as long as a tensor or a plan has it.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use graphc_ir::mesh::{DeviceKind, Placement};
 use graphc_ir::plan::Layout;
@@ -11,7 +11,7 @@ use graphc_ir::plan::Layout;
 #[derive(Debug)]
 pub(crate) struct Spot {
     /// Of this context: equal numbers are equal layouts.
-    pub(crate) number: u32,
+    pub(crate) number: u64,
     pub(crate) layout: Layout,
     pub(crate) placement: Placement,
 }
@@ -23,23 +23,39 @@ impl fmt::Display for Spot {
     }
 }
 
-/// All that were met so far: as many as a program has types in layouts.
+/// All that tensors or plans have, and some that are gone, at most as many again and a few.
 #[derive(Debug, Default)]
-pub(crate) struct Spots(HashMap<Layout, Arc<Spot>>);
+pub(crate) struct Spots {
+    known: HashMap<Layout, Weak<Spot>>,
+    /// How many there have been; no number comes twice.
+    met: u64,
+    /// How many may be known before those go that are gone.
+    room: usize,
+}
 
 impl Spots {
     pub(crate) fn of(&mut self, layout: &Layout) -> Arc<Spot> {
-        if let Some(known) = self.0.get(layout) {
-            return Arc::clone(known);
+        if let Some(known) = self.known.get(layout).and_then(Weak::upgrade) {
+            return known;
         }
+        self.sweep();
         let placement = Placement {
             device: DeviceKind::Cpu,
             ranks: layout.ranks.clone(),
             hierarchy: layout.hierarchy.clone(),
         };
-        let number = self.0.len() as u32;
-        let spot = Arc::new(Spot { number, layout: layout.clone(), placement });
-        self.0.insert(layout.clone(), Arc::clone(&spot));
+        let spot = Arc::new(Spot { number: self.met, layout: layout.clone(), placement });
+        self.met += 1;
+        self.known.insert(layout.clone(), Arc::downgrade(&spot));
         spot
+    }
+
+    /// Forgets those that are gone, where there may be as many of them as others.
+    fn sweep(&mut self) {
+        const FEW: usize = 64;
+        if self.known.len() > self.room {
+            self.known.retain(|_, spot| spot.strong_count() > 0);
+            self.room = 2 * self.known.len() + FEW;
+        }
     }
 }

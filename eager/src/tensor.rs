@@ -32,7 +32,7 @@ impl GlobalTensor {
         &self.eager
     }
 
-    pub(crate) fn spot(&self) -> &Spot {
+    pub(crate) fn spot(&self) -> &Arc<Spot> {
         &self.spot
     }
 

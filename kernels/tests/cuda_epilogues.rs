@@ -209,6 +209,11 @@ fn other_sums_of_a_gradient_stand_behind_it() {
     for (dtype, near) in TYPES {
         let (call, error) = error(&case, &mut bench, dtype).expect("it is joined");
         assert!(matches!(call.launches[0], Launch::Product(_)) && call.launches.len() > 1);
+        let is_named = |launch: &Launch| match launch {
+            Launch::Kernel(kernel) => kernel.entry.ends_with("_reduce_sum"),
+            Launch::Product(_) | Launch::Clear { .. } | Launch::Copy { .. } => true,
+        };
+        assert!(call.launches.iter().all(is_named), "{:?}", call.launches);
         assert!(error <= near, "{dtype}: {error}");
     }
 }

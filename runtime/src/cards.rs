@@ -3,6 +3,6 @@
 
 pub use crate::device::cuda::{
     Card, Content, Found, Library, NotFound, PrepareError, Workbench, WorkbenchError, cards,
-    take_note as take_cache_note,
+    take_notes,
 };
 pub use crate::session::{Prepared, prepare_kernels};

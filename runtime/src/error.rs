@@ -81,7 +81,8 @@ pub enum RuntimeError {
     },
     /// An output is to be fetched that the plan does not give.
     #[error(
-        "the plan has no output `{name}`; it has {outputs:?}, and gives another one of its graph where it is compiled to          (--fetch; in Rust: CompileOptions::fetch)"
+        "the plan has no output `{name}`; it has {outputs:?}, and gives another one of its graph where it is compiled to \
+         (--fetch; in Rust: CompileOptions::fetch)"
     )]
     OutputUnknown {
         /// The name.
@@ -207,6 +208,11 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
+    /// That the system gave no thread for a rank.
+    pub(crate) fn thread(rank: u32, error: std::io::Error) -> Self {
+        Self::Thread { rank, reason: crate::threads::explain(error).to_string() }
+    }
+
     pub(crate) fn plan(reason: impl Into<String>) -> Self {
         Self::Plan { reason: reason.into() }
     }
@@ -252,4 +258,19 @@ pub enum Cause {
     /// A worker panicked: a fault of graphc, not of the user.
     #[error("internal error: {0}")]
     Panic(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_output_is_said_in_one_sentence() {
+        let (name, outputs) = ("score".to_owned(), vec!["loss".to_owned()]);
+        assert_eq!(
+            RuntimeError::OutputUnknown { name, outputs }.to_string(),
+            "the plan has no output `score`; it has [\"loss\"], and gives another one of its graph where it is compiled to \
+             (--fetch; in Rust: CompileOptions::fetch)"
+        );
+    }
 }

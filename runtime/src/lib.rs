@@ -24,7 +24,9 @@ mod routine;
 mod session;
 mod sharded;
 mod show;
+mod standstill;
 mod tensor;
+pub mod threads;
 pub mod transport;
 mod worker;
 

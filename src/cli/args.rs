@@ -469,7 +469,7 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 /// More threads than any machine has cores; their number is that of each rank.
-const MOST_THREADS: usize = 1024;
+pub const MOST_THREADS: usize = 1024;
 
 fn threads(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=MOST_THREADS).contains(number));

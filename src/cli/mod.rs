@@ -45,9 +45,22 @@ pub use launch::hand_over;
 /// Runs a command. The status is 0 but where a launch was interrupted.
 pub fn run(command: Command) -> Result<ExitCode> {
     output::expect_full_disks()?;
+    check_threads()?;
     let result = execute(command);
-    output::say_cache_note();
+    output::say_notes();
     result
+}
+
+/// Whether the number of threads that plan side by side, which the environment may say, is one that a process can have.
+fn check_threads() -> Result<()> {
+    const VARIABLE: &str = "RAYON_NUM_THREADS";
+    let said = std::env::var(VARIABLE).ok().and_then(|text| text.parse::<usize>().ok());
+    match said.filter(|&number| number > args::MOST_THREADS) {
+        Some(number) => {
+            anyhow::bail!("{VARIABLE} is {number}: write a number from 1 to {}", args::MOST_THREADS)
+        }
+        None => Ok(()),
+    }
 }
 
 fn execute(command: Command) -> Result<ExitCode> {

@@ -32,9 +32,9 @@ pub fn say(kind: &str, text: &str) {
     let _ = writeln!(std::io::stderr(), "{kind}: {}", escaped(text));
 }
 
-/// Says what was wrong with kernels that were kept, once in a process.
-pub fn say_cache_note() {
-    if let Some(text) = graphc_runtime::cards::take_cache_note() {
+/// Says what there is to say about cards.
+pub fn say_notes() {
+    for text in graphc_runtime::cards::take_notes() {
         say("note", &text);
     }
 }

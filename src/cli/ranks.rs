@@ -135,7 +135,7 @@ impl Ranks {
             None => Session::new(plan, weights, options)?,
             Some(job) => Session::on(job, plan, weights, options)?,
         };
-        super::output::say_cache_note();
+        super::output::say_notes();
         Ok(session)
     }
 

@@ -12,10 +12,10 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
-use rayon::prelude::*;
 
 use crate::cycle::text;
 use crate::decisions::{Decisions, Sharding};
+use crate::side_by_side::map_side_by_side;
 
 mod background;
 mod before_updates;
@@ -185,7 +185,7 @@ fn programs(
         }));
     }
     // Side by side: those of different stages have nothing in common.
-    let programs = distinct.into_par_iter().map(|part| program::program(cx, part)).collect();
+    let programs = map_side_by_side(distinct, |part| program::program(cx, part));
     let ranks = part_of.into_iter().map(|part| RankEntry { program: program_of[part] }).collect();
     (programs, ranks)
 }

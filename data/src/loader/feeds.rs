@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use graphc_runtime::threads;
 
 use super::Work;
 use super::batch::Batch;
@@ -42,9 +43,8 @@ impl Feeds {
             let (sender, receiver) = bounded(0);
             let (work, stop) = (Arc::clone(work), Arc::clone(&feeds.stop));
             let own = (steps.start.saturating_add(first as u64)..steps.end).step_by(count);
-            let thread = std::thread::Builder::new()
-                .name(format!("loader {first}"))
-                .spawn(move || serve(&work, own, &sender, &stop));
+            let serve = move || serve(&work, own, &sender, &stop);
+            let thread = threads::start(format!("loader {first}"), serve);
             let fail =
                 |error: std::io::Error| DatasetError::Thread(format!("was not started: {error}"));
             feeds.threads.push(thread.map_err(fail)?);

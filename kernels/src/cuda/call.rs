@@ -152,6 +152,11 @@ pub struct Epilogue {
 impl Epilogue {
     /// A divisor of the elements of a row of [`Epilogue::kept`].
     pub const KEPT: usize = 8;
+
+    /// The one vector that goes with a product: its bias or its sums.
+    pub fn vector(&self) -> Option<Place> {
+        self.bias.or(self.sums.map(|(_, place)| place))
+    }
 }
 
 /// A function at the end of a product.

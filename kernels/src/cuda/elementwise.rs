@@ -13,6 +13,7 @@ use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
+use super::names::named_chain;
 use super::source::{Source, broadcast_strides, element, index_type, position, runs};
 use crate::error::KernelError;
 
@@ -34,14 +35,15 @@ pub(super) fn single(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<C
     Chain::new(vec![StepRef { op, args: &args }], &[0], operands, results)?.call()
 }
 
-/// A chain of ops.
+/// A chain of ops, by which its kernels are named.
 pub(super) fn chain(
     fused: &FusedOp,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let steps = fused.steps.iter().map(|step| StepRef { op: &step.op, args: &step.args });
-    Chain::new(steps.collect(), &fused.outputs, operands, results)?.call()
+    let call = Chain::new(steps.collect(), &fused.outputs, operands, results)?.call()?;
+    Ok(named_chain(call, fused))
 }
 
 /// A chain whose values all have one shape, to which the operands broadcast.

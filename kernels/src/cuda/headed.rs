@@ -6,7 +6,7 @@ use graphc_ir::types::TensorType;
 
 use super::call::{Argument, Call, Kernel, Launch, Place, Slot};
 use super::convolution::{aligned, convolution};
-use super::names::{named, named_chain};
+use super::names::named;
 use super::{Shard, elementwise};
 use crate::epilogue::without;
 use crate::error::KernelError;
@@ -41,8 +41,7 @@ pub(super) fn headed(
     let mut types = vec![made];
     types.extend(chosen(operands, &others).ok_or_else(|| misfit("has no operand"))?);
     let of_results = chosen(results, &written).ok_or_else(|| misfit("has no result"))?;
-    let second = elementwise::chain(&rest, &types, &of_results)?;
-    let mut second = named_chain(second, &rest);
+    let mut second = elementwise::chain(&rest, &types, &of_results)?;
     let given: Vec<Place> = std::iter::once(place).chain(others.iter().map(of)).collect();
     let written: Vec<Place> =
         written.iter().map(|&index| Place::Slot(Slot::Result(index))).collect();

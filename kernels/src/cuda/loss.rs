@@ -7,7 +7,7 @@ use super::Shard;
 use super::call::{Argument, Call, Launch, Slot};
 use super::indices::Indices;
 use super::rows::Rows;
-use super::source::{number, width, word};
+use super::source::{Source, number, width, word};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -51,7 +51,6 @@ pub(super) fn cross_entropy_grad(
         return Ok(labels.check());
     }
     let width = width(x.dtype().size(), [rows.extent]);
-    let classes = op.classes.unwrap_or(extent(x));
     let source = labels
         .source(include_str!("cu/cross_entropy_grad.cu"))
         .element("T", x.dtype())
@@ -60,8 +59,11 @@ pub(super) fn cross_entropy_grad(
         .define("WIDTH", width)
         .index(elements)
         .define("SHARE", number((1.0 - op.smoothing.0) as f32))
-        .define("EACH_CLASS", number((op.smoothing.0 / classes as f64) as f32));
-    let source = if classes < extent(x) { source.define("CLASSES", classes) } else { source };
+        .define(
+            "EACH_CLASS",
+            number((op.smoothing.0 / count_classes(x, op.classes) as f64) as f32),
+        );
+    let source = define_classes(source, x, op.classes);
     let mut arguments: Vec<Argument> = (0..4).map(Argument::operand).collect();
     arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
     arguments.extend(Indices::arguments());
@@ -142,10 +144,7 @@ fn read_once(
     rows.launch(
         |source| {
             let source = labels.define(source).element("T", x.dtype());
-            let source = match classes.filter(|&classes| classes < extent(x)) {
-                Some(classes) => source.define("CLASSES", classes),
-                None => source,
-            };
+            let source = define_classes(source, x, classes);
             match smoothing {
                 Some(smoothing) => source.number("SMOOTHING", smoothing),
                 None => source,
@@ -170,9 +169,22 @@ fn rows(
     if outer != Some(count) {
         return Err(KernelError::call(op, format!("{shape:?} with {count} labels")));
     }
-    let range = classes.unwrap_or(extent(scores));
+    let range = count_classes(scores, classes);
     let labels = Indices::new("label", operands, labels, range, Some(IGNORED_LABEL));
     Ok((Rows::last(scores), labels))
+}
+
+/// How many scores of a label stand before their padding, where an op says so; otherwise all.
+fn count_classes(scores: &Shard, classes: Option<usize>) -> usize {
+    classes.unwrap_or(extent(scores))
+}
+
+/// The macros CLASSES, how many scores of a label stand before their padding, and IS_CLASS, whether the one at a place is none of the
+/// padding.
+fn define_classes(source: Source, scores: &Shard, classes: Option<usize>) -> Source {
+    let count = count_classes(scores, classes);
+    let is_class = if count < extent(scores) { "((place) < CLASSES)" } else { "true" };
+    source.define("CLASSES", count).define("IS_CLASS(place)", is_class)
 }
 
 /// How many scores of a label the whole has.

@@ -174,10 +174,7 @@ pub fn prepare_fused(
 ) -> Result<Call, KernelError> {
     match headed::headed(fused, operands, results)? {
         Some(call) => Ok(call),
-        None => {
-            let call = elementwise::chain(fused, operands, results)?;
-            Ok(names::named_chain(call, fused))
-        }
+        None => elementwise::chain(fused, operands, results),
     }
 }
 

@@ -7,7 +7,6 @@ use graphc_ir::plan::SKIPPED_STEPS;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
 use memmap2::Mmap;
-use rayon::prelude::*;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
@@ -16,6 +15,7 @@ use super::{CheckpointError, Held, Settings, folder};
 use crate::data::{file_dtype, open_file};
 use crate::rectangles::{Move, fill_identity, masked};
 use crate::tensor::HostTensor;
+use crate::threads::side_by_side;
 
 /// A complete checkpoint. Its manifest is in memory, its tensors in their files.
 #[derive(Clone, Debug)]
@@ -214,11 +214,12 @@ impl Checkpoint {
     ) -> Result<Vec<(&'a str, Mmap)>, CheckpointError> {
         let names: BTreeSet<&str> = pieces.map(|piece| piece.file.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let map = |&name: &&'a str| {
+        let map = |at: usize| {
+            let name = names[at];
             let map = checked(&self.path.join(name), &self.manifest.files[name])?;
             Ok((name, map))
         };
-        names.par_iter().map(map).collect()
+        side_by_side(names.len(), map).into_iter().collect()
     }
 
     fn parse<'a>(

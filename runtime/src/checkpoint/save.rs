@@ -6,12 +6,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use graphc_ir::sbp::{ReduceKind, Sbp};
-use rayon::prelude::*;
 
 use super::manifest::{LONGEST_MANIFEST, Manifest, Part};
 use super::stored::{Bytes, Stored, write};
 use super::{CheckpointError, Held, folder};
 use crate::data::read_file;
+use crate::threads::side_by_side;
 
 pub(crate) use super::manifest::Header;
 
@@ -127,7 +127,9 @@ impl Checkpoints {
         told: bool,
     ) -> Result<Parts, CheckpointError> {
         let partial = self.partial(step);
-        let parts = ranks.par_iter().map(|(&rank, shards)| {
+        let ranks: Vec<_> = ranks.iter().collect();
+        let write = |at: usize| {
+            let (&rank, shards) = ranks[at];
             let part = write(&partial, rank, shards.iter().map(stored).collect())?;
             if told {
                 let path = partial.join(folder::part_name(rank));
@@ -136,8 +138,9 @@ impl Checkpoints {
                 write_synced(&path, &json)?;
             }
             Ok((rank, part))
-        });
-        parts.collect::<Result<_, _>>().map(Parts)
+        };
+        let parts = side_by_side(ranks.len(), write);
+        parts.into_iter().collect::<Result<_, _>>().map(Parts)
     }
 
     /// Completes the checkpoint of a world of so many ranks, and removes what is older than those to be kept. For the

@@ -8,12 +8,11 @@ use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
-use safetensors::tensor::{Metadata, TensorInfo};
 use sha2::{Digest, Sha256};
 
 use super::manifest::{FileRecord, Part, Piece, VariableRecord, hexadecimal};
 use super::{CheckpointError, folder};
-use crate::data::file_dtype;
+use crate::data::{head_of_file, place_in_file};
 use crate::device::Memory;
 use crate::memory::Place;
 use crate::tensor::is_finite;
@@ -34,9 +33,13 @@ pub(super) struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    /// Whether a training has made of it what no training goes on from.
-    fn is_ruined(&self) -> bool {
-        self.updated && !self.bytes.read(|bytes| is_finite(self.dtype, bytes))
+    /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it what no training
+    /// goes on from.
+    fn write(&self, file: &mut HashedFile) -> std::io::Result<bool> {
+        self.bytes.read(|bytes| {
+            file.write(bytes)?;
+            Ok(self.updated && !is_finite(self.dtype, bytes))
+        })
     }
 }
 
@@ -81,9 +84,6 @@ pub(super) fn write(
         if let Some(reduce) = stored.added
             && stored.bytes.len() > 0
         {
-            if stored.is_ruined() {
-                part.not_finite.insert(variable.clone());
-            }
             let (file, tensor, rect) = (name.clone(), variable.clone(), stored.rect.clone());
             record.pieces.push(Piece { file, tensor, rect, reduce });
             kept.push(stored);
@@ -91,32 +91,32 @@ pub(super) fn write(
         part.variables.insert(variable, record);
     }
     if !kept.is_empty() {
-        // The widest elements first: then all are aligned.
-        kept.sort_by_key(|stored| (std::cmp::Reverse(stored.dtype.size()), stored.name));
+        kept.sort_by_key(|stored| place_in_file(stored.dtype, stored.name));
         let path = partial.join(&name);
         let written = write_safetensors(&path, &kept);
-        part.files.insert(name, written.map_err(|error| CheckpointError::write(&path, error))?);
+        let (file, ruined) = written.map_err(|error| CheckpointError::write(&path, error))?;
+        part.files.insert(name, file);
+        part.not_finite.extend(ruined);
     }
     Ok(part)
 }
 
-/// Writes a safetensors file straight from memory, its hash taken on the way.
-fn write_safetensors(path: &Path, all: &[Stored<'_>]) -> std::io::Result<FileRecord> {
-    let mut end = 0;
-    let infos = all.iter().map(|stored| {
-        let start = end;
-        end += stored.bytes.len();
-        let (dtype, shape) = (file_dtype(stored.dtype), stored.rect.extent.clone());
-        (stored.name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
-    });
-    let metadata = Metadata::new(None, infos.collect()).map_err(std::io::Error::other)?;
-    let mut header = serde_json::to_vec(&metadata)?;
-    header.resize(header.len().next_multiple_of(8), b' ');
+/// Writes a safetensors file straight from memory, its hash taken on the way; the names of variables that a training has ruined.
+fn write_safetensors(
+    path: &Path,
+    all: &[Stored<'_>],
+) -> std::io::Result<(FileRecord, Vec<String>)> {
+    let tensors = all.iter().map(|stored| (stored.name, stored.dtype, &stored.rect.extent[..]));
+    let head = head_of_file(tensors)?;
     let mut file = HashedFile::create(path)?;
-    file.write(&(header.len() as u64).to_le_bytes())?;
-    file.write(&header)?;
-    all.iter().try_for_each(|stored| stored.bytes.read(|bytes| file.write(bytes)))?;
-    file.finish()
+    file.write(&head)?;
+    let mut ruined = Vec::new();
+    for stored in all {
+        if stored.write(&mut file)? {
+            ruined.push(stored.name.to_owned());
+        }
+    }
+    Ok((file.finish()?, ruined))
 }
 
 struct HashedFile {
@@ -143,5 +143,52 @@ impl HashedFile {
         file.sync_all()?;
         let sha256 = hexadecimal(&self.hash.finalize());
         Ok(FileRecord { bytes: self.bytes, sha256 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::data::save_safetensors;
+    use crate::tensor::HostTensor;
+
+    /// Variables of several types: of those of 4 bytes the names and the types are in different orders.
+    fn variables() -> BTreeMap<String, HostTensor> {
+        let [i64, i32, f32, f16] = [DType::I64, DType::I32, DType::F32, DType::F16]
+            .map(|dtype| HostTensor::from_f64(dtype, [3], &[1.0, 2.0, 3.0]).expect("3 elements"));
+        let ruined = HostTensor::from_f32([2], &[1.0, f32::INFINITY]).expect("2 elements");
+        let named = [("a", i32), ("b", f32), ("c", i64), ("d", f16), ("e", ruined.clone())];
+        let all = named.into_iter().chain([("f", ruined)]);
+        all.map(|(name, tensor)| (name.to_owned(), tensor)).collect()
+    }
+
+    fn stored<'a>((name, tensor): (&'a String, &'a HostTensor)) -> Stored<'a> {
+        let shape = tensor.shape();
+        Stored {
+            name,
+            kind: TensorKind::Parameter,
+            dtype: tensor.dtype(),
+            shape,
+            rect: Rect { origin: vec![0; shape.len()], extent: shape.to_vec() },
+            added: Some(None),
+            bytes: Bytes::Host(tensor.bytes()),
+            updated: name != "f",
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_checkpoint_is_a_file_of_tensors_and_what_is_ruined_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let variables = variables();
+        let part = write(folder.path(), 0, variables.iter().map(stored).collect());
+        let part = part.expect("writable");
+        assert_eq!(part.not_finite, ["e".to_owned()].into());
+        let of_tensors = folder.path().join("tensors");
+        save_safetensors(&of_tensors, &variables).expect("writable");
+        let written = folder.path().join(folder::shards_name(0));
+        let [written, of_tensors] = [written, of_tensors].map(|path| std::fs::read(path).ok());
+        assert!(written.is_some() && written == of_tensors, "{written:?}, {of_tensors:?}");
     }
 }

@@ -12,7 +12,7 @@ pub use files::{open_file, read_file, write_file, write_with};
 pub use metrics::MetricsWriter;
 pub use pieces::Pieces;
 pub use rows::TensorFile;
-pub(crate) use tensors::file_dtype;
+pub(crate) use tensors::{file_dtype, head_of_file, place_in_file};
 pub use tensors::{load_safetensors, order_in_file, save_each, save_safetensors};
 
 use graphc_ir::types::TensorType;

@@ -108,20 +108,9 @@ pub fn save_each<E: Display>(
     mut bytes: impl FnMut(&str, &mut dyn FnMut(&[u8])) -> Result<(), E>,
 ) -> Result<(), DataError> {
     let names = order_in_file(types);
-    let mut end = 0;
-    let info = |&name: &&str| {
-        let (ty, start) = (&types[name], end);
-        end += ty.bytes();
-        let (dtype, shape) = (file_dtype(ty.dtype), ty.shape.clone());
-        (name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
-    };
-    let infos = names.iter().map(info).collect();
     write_with(path, |file| {
-        let metadata = Metadata::new(None, infos).map_err(std::io::Error::other)?;
-        let mut header = serde_json::to_vec(&metadata)?;
-        header.resize(header.len().next_multiple_of(8), b' ');
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
+        let tensors = names.iter().map(|&name| (name, types[name].dtype, &types[name].shape[..]));
+        file.write_all(&head_of_file(tensors)?)?;
         for name in names {
             let mut written =
                 Err(std::io::Error::other(format!("`{name}` has not the bytes of its type")));
@@ -141,8 +130,34 @@ pub fn save_each<E: Display>(
 /// The names of tensors in the order in which they lie in a file: the widest elements first, so that all are aligned.
 pub fn order_in_file(types: &BTreeMap<String, TensorType>) -> Vec<&str> {
     let mut names: Vec<&str> = types.keys().map(String::as_str).collect();
-    names.sort_by_key(|&name| (Reverse(file_dtype(types[name].dtype)), name));
+    names.sort_by_key(|&name| place_in_file(types[name].dtype, name));
     names
+}
+
+/// By what tensors of a file are sorted, as safetensors' own writer does: the wider of two element types comes first.
+pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) {
+    (Reverse(file_dtype(dtype)), name)
+}
+
+/// What a file begins with: names, element types and shapes of its tensors, which are in the order of [`place_in_file`]. Their elements
+/// follow without gaps.
+///
+/// # Errors
+/// Where that is no head of a safetensors file.
+pub(crate) fn head_of_file<'a>(
+    tensors: impl Iterator<Item = (&'a str, DType, &'a [usize])>,
+) -> std::io::Result<Vec<u8>> {
+    let mut end = 0;
+    let infos = tensors.map(|(name, dtype, shape)| {
+        let (start, shape) = (end, shape.to_vec());
+        end += shape.iter().product::<usize>() * dtype.size();
+        let info = TensorInfo { dtype: file_dtype(dtype), shape, data_offsets: (start, end) };
+        (name.to_owned(), info)
+    });
+    let metadata = Metadata::new(None, infos.collect()).map_err(std::io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    Ok([&(header.len() as u64).to_le_bytes()[..], &header].concat())
 }
 
 #[cfg(test)]

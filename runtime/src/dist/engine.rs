@@ -14,6 +14,7 @@ use super::reduce::ReduceOp;
 use super::work::Work;
 use crate::error::RuntimeError;
 use crate::job::{Activity, enter};
+use crate::threads;
 
 /// A group's collectives.
 pub(super) struct Engine {
@@ -138,7 +139,7 @@ impl Background {
         if thread.is_none() {
             let (sender, receiver) = crossbeam_channel::unbounded::<Task>();
             let run = move || receiver.iter().for_each(|task| task());
-            let started = std::thread::Builder::new().name("collectives".into()).spawn(run);
+            let started = threads::start("collectives", run);
             *thread = Some((sender, started.map_err(DistError::thread)?));
         }
         let sent = thread.as_ref().map(|(sender, _)| sender.send(task));

@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::job::{Job, JobOptions};
+use crate::threads;
 use crate::transport::in_process::{Hub, Patience};
 
 pub use element::{Bf16, Buffer, Element, F16};
@@ -99,7 +100,8 @@ fn hub(ranks: u32) -> Arc<Hub> {
 /// Runs `work` on `ranks` threads of this process, joined by a group, and gives their results in the order of the ranks.
 ///
 /// # Errors
-/// [`DistError::Rank`] with the first rank that fails or panics. The communication of the others ends then.
+/// [`DistError::Rank`] with the first rank that fails or panics, [`DistError::Thread`] where the system has no thread for one. The
+/// communication of the others ends then.
 pub fn spawn<T: Send, E: Display>(
     ranks: u32,
     work: impl Fn(Group) -> Result<T, E> + Sync,
@@ -107,9 +109,14 @@ pub fn spawn<T: Send, E: Display>(
     let (hub, first) = (hub(ranks), Mutex::new(None));
     let results: Vec<Option<T>> = std::thread::scope(|scope| {
         let (hub, first, work) = (&hub, &first, &work);
-        let one = |rank| scope.spawn(move || on_rank(hub, (rank, ranks), first, work));
+        let one = |rank| {
+            let rank = (rank, ranks);
+            let run = move || on_rank(hub, rank, first, work);
+            let started = std::thread::Builder::new().spawn_scoped(scope, run);
+            started.map_err(|error| end_unstarted(hub, rank, first, error)).ok()
+        };
         let threads: Vec<_> = (0..ranks).map(one).collect();
-        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+        threads.into_iter().map(|thread| thread?.join().ok().flatten()).collect()
     });
     match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(failed) => Err(failed),
@@ -157,6 +164,19 @@ fn on_rank<T, E: Display>(
     first.get_or_insert_with(|| DistError::Rank { rank, reason: reason.clone() });
     group.fail(reason);
     None
+}
+
+/// Ends the job of a rank that has no thread.
+fn end_unstarted(
+    hub: &Arc<Hub>,
+    (rank, ranks): (u32, u32),
+    first: &Mutex<Option<DistError>>,
+    error: std::io::Error,
+) {
+    let error = DistError::thread(threads::explain(error));
+    let reason = error.to_string();
+    first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    Group::of_threads(hub, rank, ranks).fail(reason);
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {

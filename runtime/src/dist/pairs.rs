@@ -14,6 +14,7 @@ use super::error::DistError;
 use super::header::{Call, HEADER, Op};
 use super::work::{Promise, Work};
 use crate::error::RuntimeError;
+use crate::threads;
 use crate::transport::{Receiver, Sender, TransportError};
 
 /// A queue's end.
@@ -465,9 +466,8 @@ impl PointToPoint {
         let mut pump = lock(&self.pump);
         if pumped && pump.is_none() {
             let pairs = Arc::clone(&self.pairs);
-            let thread = std::thread::Builder::new().name("point to point".into());
-            let thread = thread.spawn(move || pairs.pump()).map_err(DistError::thread)?;
-            *pump = Some(thread);
+            let thread = threads::start("point to point", move || pairs.pump());
+            *pump = Some(thread.map_err(DistError::thread)?);
         }
         Ok(work)
     }

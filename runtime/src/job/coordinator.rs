@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use super::JobOptions;
 use super::door::Door;
 use super::wire::{Member, Message, read, write};
+use crate::standstill::Looks;
+use crate::threads;
 
 /// How long members may take to say what they were doing when the job ended.
 const ACCOUNT: Duration = Duration::from_millis(800);
@@ -94,7 +96,7 @@ impl Coordinator {
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.into()).spawn(work)
+    threads::start(name, work)
 }
 
 impl Drop for Coordinator {
@@ -118,10 +120,15 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Somebody of this job has come. Where there is no thread for it the connection closes, and it comes again.
+    /// Somebody of this job has come. Where there is no thread for it that is said to it.
     fn admit(self: &Arc<Self>, stream: TcpStream, rank: u32) {
-        let shared = Arc::clone(self);
-        let _ = thread("coordinator connection", move || shared.serve(stream, rank));
+        let (shared, answer) = (Arc::clone(self), stream.try_clone());
+        let serving = thread("coordinator connection", move || shared.serve(stream, rank));
+        if let (Err(error), Ok(mut answer)) = (serving, answer) {
+            let report = format!("rank 0 has no thread for rank {rank}: {error}");
+            // Where it is gone it needs to hear nothing.
+            let _ = write(&mut answer, &Message::Ended { report }, &[]);
+        }
     }
 
     /// Serves one connection until it closes.
@@ -259,16 +266,24 @@ impl Shared {
     /// Looks for silence, and lets the members hear that rank 0 lives.
     fn watch(&self) {
         let beat = (self.heartbeat / 4).min(Duration::from_secs(1));
-        let mut beaten = Instant::now();
+        let (mut beaten, mut looks) = (Instant::now(), Looks::new(self.heartbeat));
+        let mut still = Duration::ZERO;
         while !self.stopped() {
             std::thread::sleep(LOOK.min(beat));
             let mut state = self.state();
+            let now = Instant::now();
+            if let Some(stood) = looks.look(now) {
+                // Nobody could be heard meanwhile, and the others may have stood still as well.
+                state.peers.values_mut().for_each(|peer| peer.heard = now);
+                still += stood;
+            }
             if beaten.elapsed() >= beat {
                 state.tell_all(&Message::Beat, &[]);
                 beaten = Instant::now();
+                looks.skip();
             }
-            let silent =
-                |peer: &Peer| !peer.left && !peer.lost && peer.heard.elapsed() > self.heartbeat;
+            let silence = |peer: &Peer| now.saturating_duration_since(peer.heard);
+            let silent = |peer: &Peer| !peer.left && !peer.lost && silence(peer) > self.heartbeat;
             let found = state.peers.iter_mut().find(|(_, peer)| silent(peer));
             if let Some((rank, peer)) = found {
                 peer.lost = true;
@@ -276,11 +291,11 @@ impl Shared {
                     "rank {rank} (process {} on {}) has given no sign of life for {:.1} s",
                     peer.member.pid,
                     peer.member.address,
-                    peer.heard.elapsed().as_secs_f64()
+                    silence(peer).as_secs_f64()
                 );
                 state.end(reason);
             }
-            if self.join.0.elapsed() > self.join.1 {
+            if now.saturating_duration_since(self.join.0) > self.join.1 + still {
                 self.miss(&mut state);
             }
             self.settle(&mut state);

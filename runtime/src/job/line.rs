@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use super::activity::Activities;
 use super::wire::{Member, Message, read, write};
 use crate::error::RuntimeError;
+use crate::standstill::Looks;
+use crate::threads;
 
 /// How long messages of a rank that has left may still be under way: a few retransmissions of TCP.
 const UNDER_WAY: Duration = Duration::from_secs(3);
@@ -74,9 +76,8 @@ impl Line {
         });
         let (ear, pulse) = (Arc::clone(&line), Arc::clone(&line));
         let mut reader = stream.try_clone()?;
-        let name = |what: &str| std::thread::Builder::new().name(format!("job {what}"));
-        name("line").spawn(move || ear.listen(&mut reader))?;
-        name("pulse").spawn(move || pulse.beat())?;
+        threads::start("job line", move || ear.listen(&mut reader))?;
+        threads::start("job pulse", move || pulse.beat())?;
         Ok(line)
     }
 
@@ -261,15 +262,22 @@ impl Line {
 
     fn beat(&self) {
         let beat = (self.heartbeat / 4).min(Duration::from_secs(1));
+        let mut looks = Looks::new(self.heartbeat);
         let mut inbox = self.inbox();
         while !inbox.closed && inbox.report.is_none() {
-            let silence = inbox.heard.elapsed();
+            let now = Instant::now();
+            if looks.look(now).is_some() {
+                // Rank 0 may have stood still as well.
+                inbox.heard = now;
+            }
+            let silence = now.saturating_duration_since(inbox.heard);
             drop(inbox);
             if silence > self.heartbeat {
                 let seconds = silence.as_secs_f64();
                 return self.lost(&format!("has given no sign of life for {seconds:.1} s"));
             }
             self.say(&Message::Beat, &[]);
+            looks.skip();
             inbox = self.inbox();
             let begun = Instant::now();
             while !inbox.closed && inbox.report.is_none() && begun.elapsed() < beat {

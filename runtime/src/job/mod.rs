@@ -212,8 +212,7 @@ impl Drop for Job {
         if let Meeting::File(path) = &self.options.meeting
             && self.options.rank == 0
         {
-            // Gone already is as good.
-            let _ = std::fs::remove_file(path);
+            rendezvous::remove(path, &self.options.token);
         }
     }
 }

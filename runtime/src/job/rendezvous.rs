@@ -42,8 +42,12 @@ fn random() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Writes the file, complete or not at all. Whatever has its name, a link too, is replaced, not followed.
+/// Writes the file, complete or not at all. The file of a job before is replaced, and so is a link, which is not followed.
+///
+/// # Errors
+/// Where it cannot be written, or something else would be lost.
 pub(super) fn write(path: &Path, invitation: &Invitation) -> io::Result<()> {
+    check_place(path)?;
     let name = path.file_name().ok_or_else(|| io::Error::other("it is no name of a file"))?;
     let side = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), random()?));
     // New, so that no link is followed.
@@ -58,22 +62,62 @@ pub(super) fn write(path: &Path, invitation: &Invitation) -> io::Result<()> {
     written
 }
 
+/// Whether nothing is lost where the file is replaced.
+fn check_place(path: &Path) -> io::Result<()> {
+    let found = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let is_told = || {
+        let text = read_text(open(path)?)?;
+        io::Result::Ok(found.len() == 0 || parse(&text).is_some())
+    };
+    if found.is_symlink() || found.is_file() && is_told().unwrap_or(false) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "there is something else, which no job has left and which would be lost: have the ranks meet at a file that is not there",
+    ))
+}
+
+/// Removes the file at the end of the job, unless another job has replaced it.
+pub(super) fn remove(path: &Path, token: &str) {
+    if read(path).is_ok_and(|found| token.ends_with(&found.secret)) {
+        // Gone already is as good.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 /// Reads it.
 ///
 /// # Errors
 /// Where there is none yet, or somebody else may have written or read it.
 pub(super) fn read(path: &Path) -> io::Result<Invitation> {
-    // A pipe of that name is not waited for.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let file = open(path)?;
     check(path, &file)?;
+    let nonsense = || io::Error::other(format!("{} is not how a job meets", path.display()));
+    parse(&read_text(file)?).ok_or_else(nonsense)
+}
+
+/// Opens it. A link is not followed, and a pipe not waited for.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+fn read_text(file: File) -> io::Result<String> {
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// What a complete file says.
+fn parse(text: &str) -> Option<Invitation> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let secret = lines.pop().and_then(|line| line.strip_prefix(SECRET).map(str::to_owned));
-    let secret = secret.filter(|secret| !secret.is_empty() && text.ends_with('\n'));
-    let nonsense = || io::Error::other(format!("{} is not how a job meets", path.display()));
-    Ok(Invitation { addresses: lines, secret: secret.ok_or_else(nonsense)? })
+    let secret = lines.pop()?.strip_prefix(SECRET)?.to_owned();
+    let is_whole = !secret.is_empty() && text.ends_with('\n');
+    is_whole.then_some(Invitation { addresses: lines, secret })
 }
 
 /// Whether only this user can have written and read the file.
@@ -125,6 +169,27 @@ mod tests {
         let link = folder.path().join("link");
         symlink(&path, &link).expect("a link");
         read(&link).expect_err("a link is not followed");
+    }
+
+    #[test]
+    fn what_no_job_has_left_is_neither_replaced_nor_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("meeting");
+        for own in ["notes", "secret of mine", "\nsecret x", &"x\n".repeat(9000)] {
+            std::fs::write(&path, own).expect("writable");
+            let error = write(&path, &invitation()).expect_err("a file of the user's");
+            assert!(error.to_string().contains("a file that is not there"), "{error}");
+            remove(&path, "x");
+            assert_eq!(std::fs::read_to_string(&path).expect("it is there"), own);
+        }
+        std::fs::write(&path, "").expect("writable");
+        let [first, second] = [invitation(), invitation()];
+        write(&path, &first).expect("nothing was in it");
+        write(&path, &second).expect("a job has left it");
+        remove(&path, &first.secret);
+        assert_eq!(read(&path).expect("another job's"), second);
+        remove(&path, &format!("token{}", second.secret));
+        assert!(!path.exists());
     }
 
     #[test]

@@ -80,8 +80,8 @@ impl World {
 fn start() -> Result<Arc<World>, String> {
     let (found, finding) = mpsc::channel();
     let (sender, work) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("mpi".into());
-    let thread = thread.spawn(move || own(&found, &work)).map_err(|error| error.to_string())?;
+    let thread = crate::threads::start("mpi", move || own(&found, &work));
+    let thread = thread.map_err(|error| error.to_string())?;
     let mut world = finding.recv().map_err(|_| "the library did not start".to_owned())??;
     world.owner = Mutex::new(Some(Owner { thread, work: sender }));
     Ok(Arc::new(world))

@@ -34,7 +34,7 @@ pub fn prepare_kernels<'a>(
 ) -> Result<Prepared, PrepareError> {
     let mut sources = BTreeSet::new();
     for plan in plans {
-        // A card's library of products may refuse what a product and its neighbours could be together: then they are kernels.
+        // A card's library of products may compute no product together with its neighbours: then these are kernels of their own.
         for refuses in [false, true] {
             sources.extend(list_sources(plan, capability, refuses)?);
         }

@@ -21,6 +21,7 @@ use crate::device::{
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
+use crate::threads;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{
@@ -138,11 +139,9 @@ fn check_job(plan: &Plan, job: &Job) -> Result<(), RuntimeError> {
 fn seat_collector(collector: Collector, queue: usize) -> Result<Seat, RuntimeError> {
     let (sender, jobs) = bounded(queue);
     let rank = collector.rank();
-    let thread = std::thread::Builder::new()
-        .name(format!("rank {rank} outputs"))
-        .spawn(move || collector.run(&jobs));
-    let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
-    Ok(Seat { rank: rank as usize, jobs: Some(sender), thread: Some(thread.map_err(fail)?) })
+    let thread = threads::start(format!("rank {rank} outputs"), move || collector.run(&jobs));
+    let thread = thread.map_err(|error| RuntimeError::thread(rank, error))?;
+    Ok(Seat { rank: rank as usize, jobs: Some(sender), thread: Some(thread) })
 }
 
 /// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
@@ -208,9 +207,8 @@ impl Rank {
         {
             worker.count_parts(&mut session.parts);
             let name = format!("rank {rank} stream {stream}");
-            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
-            let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
-            let thread = Some(thread.map_err(fail)?);
+            let thread = threads::start(name, move || worker.run());
+            let thread = Some(thread.map_err(|error| RuntimeError::thread(rank, error))?);
             session.workers.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
         }
         Ok(())

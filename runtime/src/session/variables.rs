@@ -17,6 +17,7 @@ use crate::memory::Place;
 use crate::rectangles::{Move, fill_identity, masked};
 use crate::sharded::ShardedTensor;
 use crate::tensor::{HostTensor, TensorError, write_element};
+use crate::threads::side_by_side;
 use crate::transport::{Group, Offer, Transport};
 
 /// Elements that are not worth a thread of their own.
@@ -370,7 +371,8 @@ impl Entry {
         let (elements, size) = (rect.elements(), dtype.size());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let part = elements.div_ceil(threads).max(MIN_DRAWN);
-        let draw = |begin: usize| {
+        let draw = |number: usize| {
+            let begin = number * part;
             let end = elements.min(begin + part);
             let bytes = |shard: &Shard| shard.place.part(&(begin * size..end * size));
             let mut places = Places::new(&self.layout.shape, rect, begin);
@@ -384,12 +386,7 @@ impl Entry {
                 }
             });
         };
-        std::thread::scope(|scope| {
-            let mut begins = (0..elements).step_by(part);
-            let own = begins.next();
-            begins.for_each(|begin| drop(scope.spawn(move || draw(begin))));
-            own.into_iter().for_each(draw);
-        });
+        side_by_side(elements.div_ceil(part), draw);
     }
 }
 

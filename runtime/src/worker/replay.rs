@@ -5,7 +5,7 @@
 //! place of a step in the period after which all slots come again. The first step is never recorded, as things are made in it
 //! that stay, communicators among them. A recording is of all streams of a worker: the first has begun it, the others wait for an event
 //! of the first where it begins, and the first waits for all where it ends. A recording copies to the host what the step that was recorded
-//! fetched: when steps are asked for other outputs, the next one is a first step again.
+//! fetched: each set of outputs that steps are asked for has recordings of its own, and a first step.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,8 +16,10 @@ use crate::device::{Recording, lcm};
 
 /// Actions that are worth a recording at least.
 const WORTHWHILE: usize = 4;
-/// Recordings of one run of actions at most: where the period is longer nothing is recorded.
+/// Recordings of one run of actions for a set of outputs at most: where the period is longer nothing is recorded.
 const MOST: u64 = 8;
+/// Sets of outputs that have recordings at most: the one goes that was not asked for longest.
+const MOST_SETS: usize = 4;
 
 /// What of a step is replayed.
 #[derive(Default)]
@@ -26,9 +28,14 @@ pub(crate) struct Replay {
     runs: Vec<Range<usize>>,
     /// Steps after which all registers' slots come again.
     period: u64,
-    /// Which outputs the recordings fetch.
-    fetched: Arc<[bool]>,
-    /// The first step that fetched these.
+    /// What is known of each set of outputs; the last is that of the step.
+    sets: Vec<Fetched>,
+}
+
+/// What was recorded of steps that fetched the same outputs.
+struct Fetched {
+    outputs: Arc<[bool]>,
+    /// The first such step.
     first: u64,
     /// By the run and the step's place in the period.
     recordings: HashMap<(usize, u64), Recording>,
@@ -45,35 +52,42 @@ impl Replay {
         }
         let launches = works().map(|work| work.is_some_and(Work::is_launched));
         let runs = runs(launches).filter(|run| run.len() >= WORTHWHILE).collect();
-        Self { runs, period, ..Self::default() }
+        Self { runs, period, sets: Vec::new() }
     }
 
-    /// Forgets what was recorded where a step fetches other outputs; all steps before it have ended.
-    pub(crate) fn begin_step(&mut self, step: u64, fetched: &Arc<[bool]>) {
-        if step == 0 || self.fetched != *fetched {
-            (self.first, self.fetched) = (step, Arc::clone(fetched));
-            self.recordings.clear();
+    /// Begins a step that fetches these outputs; all steps before it have ended.
+    pub(crate) fn begin_step(&mut self, step: u64, outputs: &Arc<[bool]>) {
+        let set = match self.sets.iter().position(|set| set.outputs == *outputs) {
+            Some(known) => self.sets.remove(known),
+            None => {
+                let outputs = Arc::clone(outputs);
+                Fetched { outputs, first: step, recordings: HashMap::new() }
+            }
+        };
+        if self.sets.len() == MOST_SETS {
+            self.sets.remove(0);
         }
+        self.sets.push(set);
     }
 
     /// The run that begins with this action of a step's order, where the step may be replayed.
     #[inline]
     pub(crate) fn run_from(&self, index: usize, step: u64) -> Option<(usize, Range<usize>)> {
-        if step == self.first {
-            return None;
-        }
+        self.sets.last().filter(|set| set.first != step)?;
         let run = self.runs.binary_search_by_key(&index, |run| run.start).ok()?;
         Some((run, self.runs[run].clone()))
     }
 
     /// What was recorded of a run for this step.
     pub(crate) fn recording(&self, run: usize, step: u64) -> Option<&Recording> {
-        self.recordings.get(&(run, step % self.period))
+        self.sets.last()?.recordings.get(&(run, step % self.period))
     }
 
     /// Keeps a recording.
     pub(crate) fn keep(&mut self, run: usize, step: u64, recording: Recording) {
-        self.recordings.insert((run, step % self.period), recording);
+        if let Some(set) = self.sets.last_mut() {
+            set.recordings.insert((run, step % self.period), recording);
+        }
     }
 }
 
@@ -92,6 +106,32 @@ fn runs(values: impl Iterator<Item = bool>) -> impl Iterator<Item = Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether steps that fetch these sets of outputs one after the other are launched one by one or not.
+    fn replayed<const STEPS: usize>(steps: [usize; STEPS]) -> [bool; STEPS] {
+        let whole = 0..WORTHWHILE;
+        let mut replay = Replay { runs: vec![whole.clone()], period: 1, sets: Vec::new() };
+        let mut next = 0;
+        steps.map(|set| {
+            let step = next;
+            next += 1;
+            replay.begin_step(step, &(0..=MOST_SETS).map(|output| output == set).collect());
+            let run = replay.run_from(0, step);
+            assert!(run.iter().all(|run| *run == (0, whole.clone())));
+            run.is_some()
+        })
+    }
+
+    #[test]
+    fn only_the_first_step_of_a_set_of_outputs_is_not_replayed() {
+        assert_eq!(replayed([0, 0, 1, 0, 1, 1]), [false, true, false, true, true, true]);
+        assert_eq!(replayed([0, 1, 2, 3, 0, 4]), [false, false, false, false, true, false]);
+        // The set goes that was not asked for longest, which is not the first.
+        assert_eq!(
+            replayed([0, 1, 2, 3, 0, 4, 0, 1]),
+            [false, false, false, false, true, false, true, false]
+        );
+    }
 
     #[test]
     fn runs_are_what_stands_side_by_side() {

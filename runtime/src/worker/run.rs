@@ -19,6 +19,7 @@ use crate::device::{Event, Memory, Ranges, Recording, Stream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::explore::{exploring, point};
 use crate::job::{Activity, enter};
+use crate::standstill::WaitingTime;
 use crate::transport::{Transport, TransportError};
 
 /// What a session asks of a worker.
@@ -397,7 +398,7 @@ impl Worker {
     /// Waits until an action may begin: another worker of the rank has to finish something first.
     #[cold]
     fn unblock(&mut self, action: ActionId, mut blocked: Blocked) -> Result<(), Cause> {
-        let begun = Instant::now();
+        let mut wait = WaitingTime::begin(self.settings.timeout);
         loop {
             if self.tell.is_empty() {
                 return Err(Cause::Blocked(self.describe(blocked)));
@@ -408,8 +409,8 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) if self.transport.ended().is_some() => {
                     return Err(TransportError::Ended.into());
                 }
-                Err(RecvTimeoutError::Timeout) if begun.elapsed() > self.settings.timeout => {
-                    let seconds = begun.elapsed().as_secs_f64();
+                Err(RecvTimeoutError::Timeout) if wait.elapsed() > self.settings.timeout => {
+                    let seconds = wait.elapsed().as_secs_f64();
                     let what = self.describe(blocked);
                     return Err(Cause::Blocked(format!("{what}, since {seconds:.1} s")));
                 }

@@ -27,7 +27,7 @@ pub struct LaunchArgs {
     /// A free port of that machine
     #[arg(long, value_name = "PORT", default_value_t = 29500, value_parser = clap::value_parser!(u16).range(1..))]
     pub master_port: u16,
-    /// How often all processes are started again where one fails
+    /// How often all processes are started again where one fails: after a second, and twice as long each time
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub max_restarts: u32,
     /// Seconds that processes have to end: after a peer has failed, after an interrupt, after SIGTERM

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use graphc_runtime::threads;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, getpid, kill_process_group};
 
@@ -24,7 +25,8 @@ impl Guard {
         let mut command = Command::new(program);
         command.arg("launch-guard").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { process: command.spawn().context("cannot start the guard of the ranks")? })
+        let started = command.spawn().map_err(threads::explain);
+        Ok(Self { process: started.context("cannot start the guard of the ranks")? })
     }
 
     /// Watches the group of what a command starts, from before it begins: the process says its number itself. If `launch` said it

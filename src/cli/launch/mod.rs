@@ -26,7 +26,7 @@ use accounts::Accounts;
 use attempt::Attempt;
 use guard::Guard;
 use output::Logs;
-use supervise::{Outcome, signals};
+use supervise::{Outcome, rest, signals};
 use world::World;
 
 pub use accounts::hand_over;
@@ -58,17 +58,31 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
         }
         match outcome {
             Outcome::Done => break,
-            Outcome::Interrupted(signal) => return Ok(ExitCode::from(128 + signal as u8)),
+            Outcome::Interrupted(signal) => return Ok(interrupted(signal)),
             Outcome::Failed(failure) if restart < args.max_restarts => {
-                let (next, most) = (restart + 1, args.max_restarts);
+                let (next, most, pause) = (restart + 1, args.max_restarts, pause_before(restart));
                 note(&format!(
-                    "{failure}\nall processes are started again, restart {next} of {most}"
+                    "{failure}\nall processes are started again after {} s, restart {next} of {most}",
+                    pause.as_secs()
                 ));
+                if let Some(signal) = rest(&signals, pause) {
+                    return Ok(interrupted(signal));
+                }
             }
             Outcome::Failed(failure) => bail!("{failure}"),
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long to wait before processes are started again: what fails at once, e.g. because another machine is not there yet, should not
+/// use up all restarts in a moment. A second, twice as long each time, a minute at most.
+fn pause_before(restart: u32) -> Duration {
+    Duration::from_secs(1 << restart.min(6)).min(Duration::from_secs(60))
+}
+
+fn interrupted(signal: i32) -> ExitCode {
+    ExitCode::from(128 + signal as u8)
 }
 
 /// Says something on standard error.
@@ -79,4 +93,15 @@ fn note(text: &str) {
 /// Ends with exit status 2: the command line is wrong.
 fn wrong(text: &str) -> ! {
     Cli::command().error(ErrorKind::ValueValidation, text).exit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_minute() {
+        let pauses = [0, 1, 2, 5, 6, u32::MAX].map(|restart| pause_before(restart).as_secs());
+        assert_eq!(pauses, [1, 2, 4, 32, 60, 60]);
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use graphc_runtime::threads;
 
 use crate::cli::args::LaunchArgs;
 use crate::cli::output::for_terminal;
@@ -76,7 +77,10 @@ fn files(logs: &Path, rank: usize, restart: u32) -> Result<[File; 2]> {
 
 impl Output {
     /// Copies what a child prints until it, and all that hold its ends of the pipes, have ended.
-    pub fn copy(child: &mut Child, sinks: Sinks) -> Self {
+    ///
+    /// # Errors
+    /// Where the system has no threads for that.
+    pub fn copy(child: &mut Child, sinks: Sinks) -> Result<Self> {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, done) = channel();
         let [out, err] = sinks.files.map_or([None, None], |files| files.map(Some));
@@ -88,12 +92,12 @@ impl Output {
             tail,
         };
         if let Some(pipe) = child.stdout.take() {
-            spawn(pipe, copier(Stream::Out, out, None), sender.clone());
+            spawn(pipe, copier(Stream::Out, out, None), sender.clone())?;
         }
         if let Some(pipe) = child.stderr.take() {
-            spawn(pipe, copier(Stream::Err, err, Some(Arc::clone(&tail))), sender);
+            spawn(pipe, copier(Stream::Err, err, Some(Arc::clone(&tail))), sender)?;
         }
-        Self { tail, done }
+        Ok(Self { tail, done })
     }
 
     /// Waits until all is copied: a moment at most, since what has left its rank's group may hold the pipes.
@@ -109,12 +113,17 @@ impl Output {
     }
 }
 
-fn spawn(pipe: impl Read + Send + 'static, mut copier: Copier, done: Sender<()>) {
-    std::thread::spawn(move || {
+fn spawn(
+    pipe: impl Read + Send + 'static,
+    mut copier: Copier,
+    done: Sender<()>,
+) -> std::io::Result<()> {
+    let copy = move || {
         copier.run(pipe);
         // Nobody waits any more where this fails.
         let _ = done.send(());
-    });
+    };
+    threads::start("output", copy).map(drop)
 }
 
 struct Copier {

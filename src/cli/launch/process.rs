@@ -4,6 +4,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
+use graphc_runtime::threads;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
 };
@@ -46,12 +47,19 @@ impl Process {
         }
         die_with_parent(&mut command);
         guard.watch(&mut command)?;
-        let mut child = command.spawn().with_context(|| {
-            format!("cannot start rank {}: `{}`", seat.rank, program.to_string_lossy())
-        })?;
-        let group = Pid::from_child(&child);
-        let output = sinks.map(|sinks| Output::copy(&mut child, sinks));
-        Ok(Self { seat, group, output, watched: true, child, exit: None, gone: false })
+        let failed = || format!("cannot start rank {}: `{}`", seat.rank, program.to_string_lossy());
+        let child = command.spawn().map_err(threads::explain).with_context(failed)?;
+        let (group, output) = (Pid::from_child(&child), None);
+        let mut started =
+            Self { seat, group, output, watched: true, child, exit: None, gone: false };
+        let output = sinks.map(|sinks| Output::copy(&mut started.child, sinks)).transpose();
+        match output.with_context(failed) {
+            Ok(output) => Ok(Self { output, ..started }),
+            Err(error) => {
+                started.signal(Signal::KILL);
+                Err(error)
+            }
+        }
     }
 
     /// How its first process has ended, where it has.

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use graphc_runtime::threads;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -61,8 +62,26 @@ pub fn signals() -> Result<Receiver<i32>> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGCHLD]).context("cannot listen to signals")?;
     let (sender, receiver) = channel();
-    std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
+    let listen = move || signals.forever().try_for_each(|signal| sender.send(signal));
+    threads::start("signals", listen).context("cannot listen to signals")?;
     Ok(receiver)
+}
+
+/// Waits so long, while there are no processes, unless the user says that this one is to end: by which signal.
+pub fn rest(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
+    let end = Instant::now() + pause;
+    loop {
+        match signals.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(SIGCHLD) => {}
+            Ok(signal) => return Some(signal),
+            Err(RecvTimeoutError::Timeout) => return None,
+            // Signals come no more.
+            Err(RecvTimeoutError::Disconnected) => {
+                std::thread::sleep(end.saturating_duration_since(Instant::now()));
+                return None;
+            }
+        }
+    }
 }
 
 /// What is done about the processes.

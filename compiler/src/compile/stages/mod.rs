@@ -12,7 +12,6 @@ mod short;
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::StageId;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
-use rayon::prelude::*;
 
 use crate::error::CompileError;
 use crate::passes::error::PassError;
@@ -21,6 +20,7 @@ use crate::passes::loss::attach_loss;
 use crate::passes::samples::common_batch;
 use crate::planner::UNLIMITED;
 use crate::schedule::{MOST_MICROBATCHES, under_way};
+use crate::side_by_side::map_side_by_side;
 
 use cuts::{Chain, cut};
 use price::{Prices, price};
@@ -239,9 +239,8 @@ impl<'a> Chooser<'a> {
             short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
         let (layers, all, cause) = (found.count, Vec::new(), None);
         let mut chooser = Self { graph, options, cluster, model, layers, is_small, all, cause };
-        let counts = stage_counts(options, given, layers).into_par_iter();
-        let priced: Vec<Result<Vec<Priced>, CompileError>> =
-            counts.map(|stages| chooser.of_stages(stages)).collect();
+        let counts = stage_counts(options, given, layers);
+        let priced = map_side_by_side(counts, |stages| chooser.of_stages(stages));
         for priced in priced {
             match priced {
                 Ok(priced) => chooser.all.extend(priced),
@@ -380,8 +379,8 @@ impl<'a> Chooser<'a> {
                 .copied()
                 .take_while(|&index| may_pay(self.all[index].free.seconds, best))
                 .collect();
-            let found: Vec<Option<PipelineReport>> =
-                wave.par_iter().map(|&index| self.in_less_memory(&self.all[index], best)).collect();
+            let in_less = |index: usize| self.in_less_memory(&self.all[index], best);
+            let found = map_side_by_side(wave.clone(), in_less);
             for (index, choice) in wave.into_iter().zip(found) {
                 let priced = &mut self.all[index];
                 if !may_pay(priced.free.seconds, best) {

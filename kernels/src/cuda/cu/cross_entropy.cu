@@ -1,14 +1,6 @@
 // The loss of each row of scores for its label, and the logarithm of the sum of powers. Of a label that is ignored the loss is 0.
 //
-// Macros: those of rows and indices; T; SMOOTHING, the share of the target that all classes have; CLASSES, how many scores of a row there
-// are before its padding, if it has some.
-
-#ifdef CLASSES
-#define IS_CLASS(place) ((place) < CLASSES)
-#else
-#define CLASSES EXTENT
-#define IS_CLASS(place) true
-#endif
+// Macros: those of rows, indices and classes; T; SMOOTHING, the share of the target that all classes have.
 
 // The sum of exp(x - greatest) as far as the greatest is known.
 struct Powers {

@@ -1,14 +1,7 @@
 // The gradient of scores: exp(x - l) g less the label's share, and 0 for a label that is ignored.
 //
-// Macros: those of indices; T; ELEMENTS of the shard; EXTENT, classes of a row in it; WIDTH, how many elements a thread takes at once,
-// which divides these; SHARE, what the target gives the label; EACH_CLASS, what it gives every class besides; CLASSES, how many scores
-// there are of a label before the padding, if there is some.
-
-#ifdef CLASSES
-#define IS_CLASS(place) ((place) < CLASSES)
-#else
-#define IS_CLASS(place) true
-#endif
+// Macros: those of indices and classes; T; ELEMENTS of the shard; EXTENT, classes of a row in it; WIDTH, how many elements a thread takes at once,
+// which divides these; SHARE, what the target gives the label; EACH_CLASS, what it gives every class besides.
 
 extern "C" __global__ void __launch_bounds__(256) cross_entropy_grad(
     const T* x, const float* l, const i64* labels, const float* g, T* dx, i64 first, Fault* account, u32 call) {

@@ -1,13 +1,7 @@
 // How many elements of each row come before its label's, whose score is given: greater ones, those that are no numbers, and of equal ones
 // those of lower classes. 0 for a label that is ignored.
 //
-// Macros: those of rows and indices; T; CLASSES, how many scores of a label there are before its padding, if it has some.
-
-#ifdef CLASSES
-#define IS_CLASS(place) ((place) < CLASSES)
-#else
-#define IS_CLASS(place) true
-#endif
+// Macros: those of rows, indices and classes; T.
 
 extern "C" __global__ void __launch_bounds__(THREADS) label_rank(
     const T* operand, const i64* labels, const T* scores, float* ranks, i64 first, Fault* account, u32 call) {

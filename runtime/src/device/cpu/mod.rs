@@ -67,8 +67,7 @@ fn pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeE
     let spin = if threads.have_cores { SPIN } else { Duration::ZERO };
     let name = |index| format!("rank {rank} thread {index}");
     let pool = ThreadPool::new(threads.count, spin, name);
-    pool.map(|pool| Some(Arc::new(pool)))
-        .map_err(|e| RuntimeError::Thread { rank, reason: e.to_string() })
+    pool.map(|pool| Some(Arc::new(pool))).map_err(|error| RuntimeError::thread(rank, error))
 }
 
 /// What launches work with, kept from one to the next so that none allocates.

@@ -6,19 +6,20 @@
 //! can write a file there in this user's name can read the secret as well; and a folder that travelled from another machine needs
 //! none. A digest of key and content shows damage, and that a file stands under its own name.
 //!
-//! Nothing here is an error of the run: what is not kept, or not believed, is made again and replaced. [`take_note`] has what
-//! was wrong first.
+//! Nothing here is an error of the run: what is not kept, or not believed, is made again and replaced. What was wrong
+//! first is said (`notes`).
 
 use std::env;
 use std::fs::{DirBuilder, File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+
+use super::notes::note_of_cache;
 
 /// What the name of a file begins with, and its content: another form of the content gets another.
 const FORM: &str = "graphc-2-";
@@ -35,7 +36,7 @@ pub(super) fn read(key: &str) -> Option<Vec<u8>> {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
-            note(format!("nothing is kept in {}: {error}", path.display()));
+            note_of_cache(format!("nothing is kept in {}: {error}", path.display()));
             return None;
         }
     };
@@ -47,7 +48,7 @@ pub(super) fn write(key: &str, content: &[u8]) {
     let Some(path) = find_folder() else { return };
     let written = Folder::make(&path).and_then(|folder| folder.write(key, content));
     if let Err(error) = written {
-        note(format!("nothing is kept in {}: {error}", path.display()));
+        note_of_cache(format!("nothing is kept in {}: {error}", path.display()));
     }
 }
 
@@ -57,7 +58,7 @@ pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
     let Some(path) = find_folder() else { return content.to_vec() };
     let written = Folder::make(&path).and_then(|folder| folder.write_first(key, content));
     written.unwrap_or_else(|error| {
-        note(format!("nothing is kept in {}: {error}", path.display()));
+        note_of_cache(format!("nothing is kept in {}: {error}", path.display()));
         content.to_vec()
     })
 }
@@ -102,7 +103,7 @@ impl Folder {
             Ok(content) => content,
             Err(error) => {
                 let folder = self.path.display();
-                note(format!("`{name}` in {folder} is not used, and made again: {error}"));
+                note_of_cache(format!("`{name}` in {folder} is not used, and made again: {error}"));
                 None
             }
         }
@@ -214,39 +215,11 @@ fn check_digest(key: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     (digest(key, &content) == told).then_some(content)
 }
 
-/// What was wrong first with what is kept, until it is taken.
-static NOTE: Mutex<Note> = Mutex::new(Note::None);
-
-enum Note {
-    None,
-    Said(String),
-    Taken,
-}
-
-/// Remembers that something is wrong. Of several things the first is enough: they tend to be many of one kind.
-pub(super) fn note(text: String) {
-    let mut note = NOTE.lock().unwrap_or_else(PoisonError::into_inner);
-    if matches!(*note, Note::None) {
-        *note = Note::Said(text);
-    }
-}
-
-/// What was wrong first with what is kept from one process to the next, in a sentence for the user; once in a process.
-pub fn take_note() -> Option<String> {
-    let mut note = NOTE.lock().unwrap_or_else(PoisonError::into_inner);
-    if matches!(*note, Note::None) {
-        return None;
-    }
-    match std::mem::replace(&mut *note, Note::Taken) {
-        Note::Said(text) => Some(text),
-        Note::None | Note::Taken => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use super::super::notes::take_notes;
     use super::*;
 
     fn folder() -> (tempfile::TempDir, Folder) {
@@ -330,8 +303,8 @@ mod tests {
             std::fs::remove_file(&path).expect("writable");
         }
         assert!(other.exists(), "the link was not followed");
-        assert!(take_note().is_some_and(|note| note.contains("made again")));
-        assert_eq!(take_note(), None, "it is said once");
+        let said = take_notes();
+        assert!(said.iter().any(|note| note.contains("made again")), "{said:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
-use graphc_kernels::cuda::Product;
+use graphc_kernels::cuda::{Epilogue, Operands, Product};
 use sha2::{Digest, Sha256};
 
 use super::cache;
@@ -18,7 +18,7 @@ use super::library::Library;
 /// Where it is 0 nothing is timed, and the algorithm is taken that the library takes for the fastest.
 const VARIABLE: &str = "GRAPHC_TUNE";
 /// Part of each key: another meaning of what is kept gets another.
-const FORM: &str = "product-1";
+const FORM: &str = "product-2";
 
 /// Whether algorithms are timed.
 pub(super) fn is_measured() -> bool {
@@ -30,36 +30,56 @@ pub(super) fn is_measured() -> bool {
 pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
     let Card { name, memory, capability, multiprocessors, .. } = card;
     let versions = [Library::CublasLt, Library::Driver].map(Library::version);
+    let problem = problem(product);
     let text = format!(
-        "{FORM} {name:?} {memory} {capability:?} {multiprocessors} {versions:?} {product:?} {count}"
+        "{FORM} {name:?} {memory} {capability:?} {multiprocessors} {versions:?} {problem} {count}"
     );
     let sum = Sha256::digest(text);
     let digest: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{FORM}-{digest}")
 }
 
+/// What of a product an algorithm's time depends on: all but the registers that it is of.
+fn problem(product: &Product) -> String {
+    let Product { rows, inner, columns, batch, a, b, out, starts, operands, epilogue } = product;
+    let Operands { dtype, made, .. } = operands;
+    let Epilogue { added, bias, activation, kept, sums } = epilogue;
+    let matrices = [a, b, out].map(|of| (of.by_columns, of.leading, of.stride));
+    let extents = [rows, inner, columns, batch];
+    let parts = [added, bias, kept].map(Option::is_some);
+    let summed = sums.map(|(summed, _)| summed);
+    format!(
+        "{extents:?} {matrices:?} {starts:?} {dtype} {made} {activation:?} {parts:?} {summed:?}"
+    )
+}
+
 /// The number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose` finds.
 /// Where that finds nothing it is the first, and is not kept.
-pub(super) fn chosen(key: &str, count: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
+///
+/// # Errors
+/// Those of `choose`.
+pub(super) fn chosen<E>(
+    key: &str,
+    count: usize,
+    choose: impl FnOnce() -> Result<Option<usize>, E>,
+) -> Result<usize, E> {
     static CHOSEN: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
     let known = || CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(&number) = known().get(key) {
-        return number;
+        return Ok(number);
     }
     // No rank waits here for another: a card may wait for one that does. Of ranks that look at a time the first is right.
-    let number = kept_or_found(key, count, choose).unwrap_or(0);
-    *known().entry(key.to_owned()).or_insert(number)
+    let number = match cache::read(key).and_then(|bytes| decoded(&bytes, count)) {
+        Some(number) => number,
+        None => choose()?.map_or(0, |number| keep(key, count, number)),
+    };
+    Ok(*known().entry(key.to_owned()).or_insert(number))
 }
 
-fn kept_or_found(key: &str, count: usize, choose: impl FnOnce() -> Option<usize>) -> Option<usize> {
-    let kept = || cache::read(key).and_then(|bytes| decoded(&bytes, count));
-    let found = || {
-        let number = choose()?;
-        // Of processes that write at a time the first is right.
-        let kept = cache::write_first(key, number.to_string().as_bytes());
-        Some(decoded(&kept, count).unwrap_or(number))
-    };
-    kept().or_else(found)
+/// Keeps what was found. Of processes that write at a time the first is right: its number.
+fn keep(key: &str, count: usize, number: usize) -> usize {
+    let kept = cache::write_first(key, number.to_string().as_bytes());
+    decoded(&kept, count).unwrap_or(number)
 }
 
 /// The number that was kept, if it is one of a way.
@@ -70,6 +90,9 @@ fn decoded(bytes: &[u8], count: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use graphc_ir::types::DType;
+    use graphc_kernels::cuda::{Activation, Matrix, Place, Slot};
+
     use super::*;
 
     #[test]
@@ -83,7 +106,54 @@ mod tests {
     #[test]
     fn what_was_chosen_in_a_process_stays() {
         // Nothing is kept of a choice that could not be made.
-        assert_eq!(chosen("test-none", 3, || None), 0);
-        assert_eq!(chosen("test-none", 3, || Some(2)), 0);
+        assert_eq!(chosen("test-none", 3, || Ok::<_, ()>(None)), Ok(0));
+        assert_eq!(chosen("test-none", 3, || Ok::<_, ()>(Some(2))), Ok(0));
+    }
+
+    #[test]
+    fn a_card_that_fails_chooses_nothing() {
+        assert_eq!(chosen("test-failed", 3, || Err("failed")), Err("failed"));
+        assert_eq!(chosen("test-failed", 3, || Ok::<_, ()>(None)), Ok(0), "it is asked again");
+    }
+
+    /// A product of one matrix of 2 rows by one of 4 columns.
+    fn product(slots: [Slot; 3]) -> Product {
+        let matrix = |leading| Matrix { by_columns: false, leading, stride: 0 };
+        let [a, b, out] = slots.map(Place::Slot);
+        let (dtype, made) = (DType::F32, DType::F32);
+        Product {
+            rows: 2,
+            inner: 3,
+            columns: 4,
+            a: matrix(3),
+            b: matrix(4),
+            out: matrix(4),
+            batch: 1,
+            starts: vec![[0; 3]],
+            operands: Operands { dtype, made, a, b, out },
+            epilogue: Epilogue { bias: Some(b), ..Epilogue::default() },
+        }
+    }
+
+    #[test]
+    fn products_of_other_registers_are_one_problem() {
+        let [first, second] = [0, 7].map(|from| {
+            product([Slot::Operand(from), Slot::Operand(from + 1), Slot::Result(from)])
+        });
+        assert_eq!(problem(&first), problem(&second));
+        let turned = Matrix { by_columns: true, ..first.b };
+        let epilogue = Epilogue { bias: None, sums: None, ..first.epilogue };
+        let relu = Epilogue { activation: Activation::Relu, ..first.epilogue };
+        let others = [
+            Product { rows: 8, ..first.clone() },
+            Product { b: turned, ..first.clone() },
+            Product { starts: vec![[0; 3], [6, 0, 8]], ..first.clone() },
+            Product { operands: Operands { made: DType::BF16, ..first.operands }, ..first.clone() },
+            Product { epilogue, ..first.clone() },
+            Product { epilogue: relu, ..first.clone() },
+        ];
+        for other in others {
+            assert_ne!(problem(&other), problem(&first));
+        }
     }
 }

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::nvrtc::{result, sys};
@@ -17,6 +16,8 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{self, Folder};
 use super::library::{Library, NotFound, driver_version};
+use super::notes::note_of_cache;
+use crate::threads::side_by_side;
 
 /// A kernel's binary.
 #[derive(Clone, Debug)]
@@ -121,31 +122,6 @@ pub(super) fn compile_all<'a>(
     binaries.into_iter().filter_map(|(kernel, made)| Some((kernel, made?))).collect()
 }
 
-/// The results of a number of tasks, in order, done by as many threads as the process may use.
-fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    /// What the first thread of a process has: the compiler is made for that, and other threads of ours have less.
-    const STACK: usize = 8 << 20;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < tasks);
-        std::iter::from_fn(take).map(|at| (at, task(at))).collect::<Vec<_>>()
-    };
-    let mut done = std::thread::scope(|scope| {
-        let start = |_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
-        // Where the system gives no more threads those that are there do it.
-        let helpers: Vec<_> = (1..threads).filter_map(|number| start(number).ok()).collect();
-        let mut done = work();
-        for helper in helpers {
-            let theirs = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            done.extend(theirs);
-        }
-        done
-    });
-    done.sort_by_key(|&(at, _)| at);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
 /// Binaries of this process, by the kernels' names: each is made by the first that asks, for whom the others wait.
 type Kept = Mutex<HashMap<String, Arc<OnceLock<Result<Binary, CompileError>>>>>;
 
@@ -193,7 +169,7 @@ fn read_kept(source: &str, arch: Arch) -> Option<Binary> {
     let usable = |((major, _), bytes): (Version, Vec<u8>)| match major <= driver {
         true => Some(bytes),
         false => {
-            cache::note(format!(
+            note_of_cache(format!(
                 "kernels that NVRTC {major} has prepared are not used, as the driver is for CUDA {driver}"
             ));
             None

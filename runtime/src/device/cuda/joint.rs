@@ -6,9 +6,9 @@ use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot, Sums};
 
 use super::super::call::{Pair, Unprepared, With};
 use super::super::port::{Port, Turn};
-use super::Cuda;
 use super::driver::{Buffer, Trouble};
 use super::launch::{Launch, shards};
+use super::{Cuda, Shared, ways};
 
 /// The registers of an update: its operands and its results, each of one slot.
 pub(crate) type Registers = [Vec<Port>; 2];
@@ -38,11 +38,8 @@ impl Launch {
         Self::of_one(device, actor, call, table, [operands, results])
     }
 
-    /// A product and what goes with it; `None` where the library does not compute both.
+    /// A product and what goes with it; `None` where the library makes the product and not both: then they are better two launches.
     pub(crate) fn prepare_pair(device: &Cuda, actor: &str, pair: Pair<'_>) -> Option<Self> {
-        if device.refuses {
-            return None;
-        }
         let Pair { op, factors, with, results } = pair;
         let of_factors: [Shard; 2] = shards(&factors).try_into().ok()?;
         let of_results = shards(&results);
@@ -62,9 +59,22 @@ impl Launch {
             With::Update { .. } => return None,
         };
         let all = factors.into_iter().chain(others).collect();
-        // What is refused here is prepared as two launches.
-        Self::of_one(device, actor, call, None, [all, results]).ok()
+        if !is_made_whole(&device.shared, &call) {
+            return None;
+        }
+        // What cannot be prepared is refused as two launches as well, and then it is said why.
+        let launch = Self::of_one(device, actor, call, None, [all, results]).ok()?;
+        // Where no card is its kernels are known now, and those of shorter chains are asked for next.
+        (!device.refuses).then_some(launch)
     }
+}
+
+/// Whether the products among a call's launches are.
+fn is_made_whole(shared: &Shared, call: &cuda::Call) -> bool {
+    call.launches.iter().all(|launch| match launch {
+        cuda::Launch::Product(product) => ways::is_made_whole(shared, product),
+        cuda::Launch::Kernel(_) | cuda::Launch::Clear { .. } | cuda::Launch::Copy { .. } => true,
+    })
 }
 
 /// The table in the card's memory; places are counted from where all registers begin.

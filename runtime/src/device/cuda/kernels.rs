@@ -6,13 +6,14 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use graphc_kernels::cuda::{Kernel, Launch};
+use graphc_kernels::cuda::Kernel;
 
 use super::cache::Folder;
 use super::compile::{self, Arch, Binary, compile_again, compile_all, prepare_all};
 use super::driver::{self, Context, Function, FunctionPlace, Loaded};
 use super::library::Library;
-use super::{Cuda, LEAST, Shared, cache};
+use super::notes::note_of_cache;
+use super::{Cuda, LEAST, Shared};
 use crate::error::RuntimeError;
 
 /// A kernel that launches of a device are of.
@@ -27,8 +28,8 @@ pub(super) struct Wanted {
 
 impl Cuda {
     /// What stands for the card of a rank where there is none: calls are prepared to know their kernels. What the library of
-    /// products would say cannot be asked: `refuses` says whether it is taken to refuse what a product and its neighbours
-    /// could be together.
+    /// products would say cannot be asked, so the kernels of all ways to make a product are known. `refuses` says whether products and
+    /// their neighbours are launched apart, as where the library does not compute them together.
     pub(crate) fn without_card(rank: u32, (major, minor): (i32, i32), refuses: bool) -> Self {
         let shared = Arc::new(Shared::new(None, Arch { major, minor }));
         // Communication from card to card has kernels, and through the host none.
@@ -49,15 +50,6 @@ impl Cuda {
             wanted.push(Wanted { source: source.clone(), entry: entry.clone(), shared, place });
         }
         Loaded { function: place, grid, block, shared }
-    }
-
-    /// Remembers the kernels among launches.
-    pub(super) fn want(&self, launches: &[Launch]) {
-        for launch in launches {
-            if let Launch::Kernel(kernel) = launch {
-                self.load(kernel);
-            }
-        }
     }
 
     /// The kernels that were asked for since this was called last, in order.
@@ -89,7 +81,7 @@ impl Shared {
         let context = self.context()?;
         context.load_to(wanted.place, || match wanted.load(context, binary) {
             Err(refused) if binary.was_kept => {
-                cache::note(format!(
+                note_of_cache(format!(
                     "the driver does not take kernel `{}` as it was kept, and it is compiled again: {refused}",
                     wanted.entry
                 ));

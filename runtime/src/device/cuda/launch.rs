@@ -129,10 +129,6 @@ impl Launch {
 impl Routine {
     fn new(device: &Cuda, actor: &str, call: KernelCall) -> Result<Self, Unprepared> {
         let (number, numbers) = device.shared.register(actor, &call);
-        if !device.has_card() {
-            device.want(&call.launches);
-            return Ok(Self { steps: Vec::new(), call: number, numbers, table: None });
-        }
         let steps = call.launches.into_iter().map(|launch| Step::new(device, launch));
         let steps = steps.collect::<Result<_, _>>()?;
         Ok(Self { steps, call: number, numbers, table: None })

@@ -23,6 +23,7 @@ mod mark;
 mod memory;
 mod moves;
 mod nccl;
+mod notes;
 mod nvtx;
 mod product;
 mod site;
@@ -45,7 +46,6 @@ use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
-pub use cache::take_note;
 pub use driver::Card;
 pub(crate) use driver::{Pinned, Recording};
 pub(crate) use ended::Ended;
@@ -58,6 +58,7 @@ pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
+pub use notes::take_notes;
 pub(crate) use nvtx::Ranges;
 pub(crate) use stream::{Event, Stopwatch, Stream};
 pub use workbench::{Content, Workbench, WorkbenchError};
@@ -79,7 +80,7 @@ pub(crate) struct Cuda {
     rank: u32,
     /// None where there is no card, and kernels are only to be known.
     card: Option<Card>,
-    /// Whether calls that the library of products may refuse are taken to be refused, where there is no card to ask.
+    /// Whether products are launched apart from their neighbours, where there is no card to ask.
     refuses: bool,
     /// Whether it communicates with other cards directly.
     pub(crate) direct: bool,

@@ -188,7 +188,7 @@ impl Described {
         let bytes = |start: &[usize; 3]| std::array::from_fn(|part| start[part] * sizes[part]);
         let starts = product.starts.iter().map(bytes).collect();
         let epilogue = &product.epilogue;
-        let has_vector = epilogue.bias.is_some() || epilogue.sums.is_some();
+        let has_vector = epilogue.vector().is_some();
         let has_kept = epilogue.kept.is_some();
         Ok(Self { product: description, a, b, out, algorithms, starts, has_vector, has_kept })
     }
@@ -261,7 +261,7 @@ impl Description {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let end = end(epilogue)?;
         self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &end)?;
-        if epilogue.bias.is_some() || epilogue.sums.is_some() {
+        if epilogue.vector().is_some() {
             self.set_vector(ALIGNMENT as u64)?;
         }
         if epilogue.kept.is_some() {

@@ -35,29 +35,30 @@ pub(super) struct Trial {
 }
 
 impl Trial {
+    /// `None` where the card has not so much memory.
+    ///
     /// # Errors
-    /// Where the card has not so much memory.
-    pub(super) fn new(context: &Arc<Context>, product: &Product) -> Result<Self, Trouble> {
-        let (queue, workspace) = (Queue::new(context)?, Multiplier::workspace(context)?);
+    /// Where the card has failed.
+    pub(super) fn new(context: &Arc<Context>, product: &Product) -> Result<Option<Self>, Trouble> {
+        let queue = Queue::new(context)?;
         let bytes = bytes(product).map(|bytes| bytes.next_multiple_of(ALIGNED));
-        let memory = Buffer::new(context, bytes.iter().sum())?;
+        let memory = Buffer::new(context, bytes.iter().sum());
+        let (Ok(workspace), Ok(memory)) = (Multiplier::workspace(context), memory) else {
+            return Ok(None);
+        };
         queue.fill(memory.address(0, 0), FILLING, memory.bytes())?;
         let at = |part: usize| memory.address(bytes[..part].iter().sum(), 0);
         let epilogue = &product.epilogue;
-        let has_vector = epilogue.bias.is_some() || epilogue.sums.is_some();
         let places = Factors {
             a: at(0),
             b: at(1),
             out: at(2),
             added: epilogue.added.map(|_| at(2)),
-            vector: has_vector.then(|| at(3)),
+            vector: epilogue.vector().map(|_| at(3)),
             kept: epilogue.kept.map(|_| at(4)),
         };
-        let Product { rows, inner, columns, batch, .. } = *product;
-        let flops =
-            2.0 * [rows, inner, columns, batch].map(|extent| extent as f64).iter().product::<f64>();
-        let calls = ((FLOPS / flops) as u32).clamp(1, CALLS);
-        Ok(Self { queue, workspace, _memory: memory, places, calls })
+        let calls = ((FLOPS / flops(product)) as u32).clamp(1, CALLS);
+        Ok(Some(Self { queue, workspace, _memory: memory, places, calls }))
     }
 
     /// The time of a call of an algorithm; `None` where it is refused.
@@ -97,6 +98,13 @@ impl Trial {
         }
         Ok(Some(begin.until(&end)? / self.calls))
     }
+}
+
+/// The FLOPs of all products of all rows.
+fn flops(product: &Product) -> f64 {
+    let Product { rows, inner, columns, batch, ref starts, .. } = *product;
+    let extents = [rows, inner, columns, batch, starts.len()];
+    2.0 * extents.map(|extent| extent as f64).iter().product::<f64>()
 }
 
 /// The number of the fastest.
@@ -143,7 +151,31 @@ fn bytes(product: &Product) -> [usize; 5] {
 
 #[cfg(test)]
 mod tests {
+    use graphc_ir::types::DType;
+    use graphc_kernels::cuda::{Epilogue, Operands, Place, Slot};
+
     use super::*;
+
+    #[test]
+    fn all_rows_of_products_count() {
+        let matrix = Matrix { by_columns: false, leading: 100, stride: 0 };
+        let place = Place::Slot(Slot::Operand(0));
+        let operands =
+            Operands { dtype: DType::F32, made: DType::F32, a: place, b: place, out: place };
+        let product = Product {
+            rows: 100,
+            inner: 100,
+            columns: 100,
+            a: matrix,
+            b: matrix,
+            out: matrix,
+            batch: 2,
+            starts: vec![[0; 3]; 3],
+            operands,
+            epilogue: Epilogue::default(),
+        };
+        assert_eq!(flops(&product), 12e6);
+    }
 
     #[test]
     fn the_first_is_taken_unless_another_is_clearly_faster() {

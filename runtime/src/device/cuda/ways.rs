@@ -6,16 +6,16 @@
 //! missing, ends a plan.
 
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use graphc_kernels::cuda::{
-    Activation, Argument, Launch, Product, Summed, own_product, product_end,
+    Activation, Argument, Kernel, Launch, Product, Summed, own_product, product_end,
 };
 
-use super::driver::Loaded;
+use super::driver::{Loaded, Trouble};
+use super::notes::note;
 use super::product::{Described, Factors, Multiplier};
 use super::site::Site;
 use super::stream::Stream;
@@ -24,7 +24,7 @@ use super::{Cuda, Shared, choice};
 use crate::device::call::Unprepared;
 use crate::error::Cause;
 
-/// Where it is 1 it is said on standard error how products are made, and how long their algorithms took.
+/// Where it is 1 it is said how products are made, and how long their algorithms took.
 const VARIABLE: &str = "GRAPHC_PRODUCTS";
 /// What is done where the library is missing.
 const INSTEAD: &str =
@@ -51,36 +51,56 @@ struct OfLibrary {
     whole: bool,
 }
 
-/// Kernels that are compiled and loaded when it is known that they are needed, as most never are.
+/// Kernels that are loaded with the plan where its first way needs them, and otherwise at the call that does, as most never are.
 type Kernels = OnceCell<Vec<(Loaded, Vec<Argument>)>>;
 /// What gives their launches.
 type Make = fn(&Product) -> Vec<Launch>;
 
 impl Ways {
-    /// The ways for a product. Where there are several algorithms the fastest is found.
+    /// The ways for a product. Where there are several algorithms the fastest is found. The kernels of the way that is taken are loaded
+    /// with the plan's; without a card nothing says which way that is, and those of all are known.
     ///
     /// # Errors
-    /// Where kernels of our own are needed and cannot be loaded.
+    /// Where the card fails while algorithms are timed.
     pub(super) fn new(device: &Cuda, product: Product) -> Result<Self, Unprepared> {
-        let shared = Arc::clone(&device.shared);
-        let described = match shared.multiplier() {
-            Ok(multiplier) => describe(multiplier, &product),
-            Err(error) => {
-                say(format!("{error}; {INSTEAD}"));
-                Vec::new()
-            }
+        let described = match device.has_card() {
+            true => describe_all(&device.shared, &product),
+            false => Vec::new(),
         };
-        let taken = Cell::new(0);
+        let (taken, shared) = (Cell::new(0), Arc::clone(&device.shared));
         let (own, end) = (OnceCell::new(), OnceCell::new());
         let ways = Self { product, shared, described, taken, own, end };
-        ways.taken.set(ways.choose(device));
-        if is_told() {
-            say(format!("{ways} is made {}", ways.way_taken()));
-        }
-        if let Some((kernels, make)) = ways.kernels(ways.way(ways.taken.get())) {
-            ways.loaded(kernels, make).map_err(Unprepared::Device)?;
+        match device.has_card() {
+            true => ways.begin(device)?,
+            false => ways.load_all(device),
         }
         Ok(ways)
+    }
+
+    /// Finds the way to begin with, and has its kernels loaded.
+    fn begin(&self, device: &Cuda) -> Result<(), Unprepared> {
+        self.taken.set(self.choose(device)?);
+        if is_told() {
+            note(format!("{self} is made {}", self.way_taken()));
+        }
+        if let Some((kernels, make)) = self.kernels(self.way(self.taken.get())) {
+            self.load(device, kernels, make);
+        }
+        Ok(())
+    }
+
+    /// Has the kernels of all ways loaded.
+    fn load_all(&self, device: &Cuda) {
+        self.load(device, &self.own, own_product);
+        if self.product.without_epilogue() != self.product {
+            self.load(device, &self.end, product_end);
+        }
+    }
+
+    /// Has kernels loaded with the plan's.
+    fn load(&self, device: &Cuda, kernels: &Kernels, make: Make) {
+        let load = |kernel: Kernel| (device.load(&kernel), kernel.arguments);
+        let _ = kernels.set(make(&self.product).into_iter().filter_map(kernel).map(load).collect());
     }
 
     /// How many algorithms there are.
@@ -100,35 +120,39 @@ impl Ways {
     }
 
     /// The number of the way to begin with.
-    fn choose(&self, device: &Cuda) -> usize {
-        let count = self.count();
+    fn choose(&self, device: &Cuda) -> Result<usize, Unprepared> {
+        let (count, Some(card)) = (self.count(), &device.card) else { return Ok(0) };
         if count < 2 || !choice::is_measured() {
-            return 0;
+            return Ok(0);
         }
-        let Some(card) = &device.card else { return 0 };
         let key = choice::key(card, &self.product, count);
-        choice::chosen(&key, count, || self.fastest())
+        let chosen = choice::chosen(&key, count, || self.fastest());
+        chosen.map_err(|trouble| Unprepared::Device(trouble.to_string()))
     }
 
     /// The fastest algorithm of the first description of which one is not refused; `None` where none could be tried.
-    fn fastest(&self) -> Option<usize> {
-        let multiplier = self.shared.multiplier().ok()?;
-        let trial = Trial::new(self.shared.context().ok()?, &self.product).ok()?;
+    ///
+    /// # Errors
+    /// Where the card has failed.
+    fn fastest(&self) -> Result<Option<usize>, Trouble> {
+        let Ok(multiplier) = self.shared.multiplier() else { return Ok(None) };
+        let Some(trial) = Trial::new(self.shared.context()?, &self.product)? else {
+            return Ok(None);
+        };
         let mut first = 0;
         for one in &self.described {
             let count = one.described.algorithms();
             let time = |number| trial.time(multiplier, (&one.described, number));
-            let times: Vec<Option<Duration>> =
-                (0..count).map(time).collect::<Result<_, _>>().ok()?;
+            let times: Vec<Option<Duration>> = (0..count).map(time).collect::<Result<_, _>>()?;
             if is_told() {
-                say(format!("{self}: algorithms of cuBLASLt take {} us", trial::told(&times)));
+                note(format!("{self}: algorithms of cuBLASLt take {} us", trial::told(&times)));
             }
             if let Some(number) = trial::fastest(&times) {
-                return Some(first + number);
+                return Ok(Some(first + number));
             }
             first += count;
         }
-        None
+        Ok(None)
     }
 
     /// Makes the product.
@@ -143,7 +167,7 @@ impl Ways {
             };
             self.taken.set(self.taken.get() + 1);
             way = self.way(self.taken.get());
-            say(format!(
+            note(format!(
                 "cuBLASLt refuses {self} by an algorithm that it gave: {refusal}; it is made {}",
                 self.way_taken()
             ));
@@ -162,14 +186,16 @@ impl Ways {
         }
     }
 
+    /// Kernels that are loaded, at once where it was not known that they are needed.
     fn loaded<'k>(
         &self,
         kernels: &'k Kernels,
         make: Make,
     ) -> Result<&'k [(Loaded, Vec<Argument>)], String> {
         if kernels.get().is_none() {
-            let loaded = load(&self.shared, make(&self.product))?;
-            let _ = kernels.set(loaded);
+            let load = |kernel: Kernel| Ok((self.shared.load_at_once(&kernel)?, kernel.arguments));
+            let loaded = make(&self.product).into_iter().filter_map(kernel).map(load);
+            let _ = kernels.set(loaded.collect::<Result<_, String>>()?);
         }
         Ok(kernels.get().map(Vec::as_slice).unwrap_or_default())
     }
@@ -190,10 +216,28 @@ impl Ways {
         let Product { operands, epilogue, .. } = &self.product;
         let address = |place| site.address(place, stream);
         let [a, b, out] = [operands.a, operands.b, operands.out].map(address);
-        let sums = epilogue.sums.map(|(_, place)| place);
         let [added, vector, kept] =
-            [epilogue.added, epilogue.bias.or(sums), epilogue.kept].map(|p| p.map(address));
+            [epilogue.added, epilogue.vector(), epilogue.kept].map(|p| p.map(address));
         Factors { a, b, out, added, vector, kept }
+    }
+}
+
+/// Whether all of a product is made in one way, as far as that is known when a plan is loaded: by the library with its end, or where it
+/// makes none of it by kernels of our own.
+pub(super) fn is_made_whole(shared: &Shared, product: &Product) -> bool {
+    let Ok(multiplier) = shared.multiplier() else { return true };
+    let takes = |product: &Product| multiplier.describe(product).is_ok();
+    takes(product) || !takes(&product.without_epilogue())
+}
+
+/// The descriptions of a product, none where the library is missing.
+fn describe_all(shared: &Shared, product: &Product) -> Vec<OfLibrary> {
+    match shared.multiplier() {
+        Ok(multiplier) => describe(multiplier, product),
+        Err(error) => {
+            note(format!("{error}; {INSTEAD}"));
+            Vec::new()
+        }
     }
 }
 
@@ -208,13 +252,11 @@ fn describe(multiplier: &Multiplier, product: &Product) -> Vec<OfLibrary> {
     describe(product, true).into_iter().chain(ended).collect()
 }
 
-fn load(shared: &Shared, launches: Vec<Launch>) -> Result<Vec<(Loaded, Vec<Argument>)>, String> {
-    let kernel = |launch| match launch {
+fn kernel(launch: Launch) -> Option<Kernel> {
+    match launch {
         Launch::Kernel(kernel) => Some(kernel),
         Launch::Product(_) | Launch::Clear { .. } | Launch::Copy { .. } => None,
-    };
-    let kernels = launches.into_iter().filter_map(kernel);
-    kernels.map(|kernel| Ok((shared.load_at_once(&kernel)?, kernel.arguments))).collect()
+    }
 }
 
 /// For messages.
@@ -245,15 +287,6 @@ impl fmt::Display for Ways {
             Some((Summed::Result, _)) => ", with sums of its columns",
             Some((Summed::First | Summed::Second, _)) => ", with sums of a factor",
         })
-    }
-}
-
-/// Says something on standard error, once in a process.
-fn say(text: String) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.insert(text.clone()) {
-        eprintln!("graphc: {text}");
     }
 }
 

@@ -8,11 +8,12 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::process::Bell;
 use super::{Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
+use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
@@ -110,10 +111,10 @@ impl Transport for InProcess {
         what: &str,
         ready: &dyn Fn() -> bool,
     ) -> Result<(), TransportError> {
-        let begun = Instant::now();
+        let mut wait = WaitingTime::begin(self.hub.patience.timeout);
         let mut turns = 0;
         while !ready() {
-            let (rank, waited) = (self.rank, begun.elapsed());
+            let (rank, waited) = (self.rank, wait.elapsed());
             if self.hub.is_over() {
                 return Err(TransportError::Ended);
             }

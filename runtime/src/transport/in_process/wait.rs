@@ -4,10 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Hub, TransportError};
 use crate::explore::{exploring, point};
+use crate::standstill::WaitingTime;
 
 /// How often a wait yields before it sleeps.
 pub(super) const YIELDS: u32 = 64;
@@ -108,20 +109,20 @@ impl Wait<'_> {
             }
             self.sleeper.nap(ready);
         }
-        let begun = Instant::now();
+        let mut wait = WaitingTime::begin(self.hub.patience.timeout);
         let mut turns = 0;
         loop {
             // Reading the clock costs as much as some looks.
             for _ in 0..8 {
                 if ready() {
-                    return Ok(begun.elapsed());
+                    return Ok(wait.elapsed());
                 }
                 std::hint::spin_loop();
             }
             if self.hub.is_over() {
                 return Err(TransportError::Ended);
             }
-            let waited = begun.elapsed();
+            let waited = wait.elapsed();
             if waited < self.hub.patience.spin {
                 continue;
             }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 #[cfg(feature = "mpi")]
@@ -61,6 +61,8 @@ pub(super) struct Inbox {
     filled: AtomicU64,
     /// Buffers to be used again.
     free: Mutex<Vec<Vec<u8>>>,
+    /// The tag of who receives here.
+    tag: OnceLock<u32>,
 }
 
 /// A message: where in the bytes it begins, and where each of its pieces ends.
@@ -154,6 +156,14 @@ impl Inboxes {
     /// A buffer for the next message of a queue.
     pub(super) fn buffer(&self, peer: u32, head: &Head) -> Vec<u8> {
         lock(&self.inbox((head.key, peer)).free).pop().unwrap_or_default()
+    }
+
+    /// The channel of a message, for an error.
+    pub(super) fn channel(&self, peer: u32, head: &Head) -> String {
+        match self.inbox((head.key, peer)).tag.get() {
+            Some(tag) => format!("in {tag}"),
+            None => format!("in a channel that is not open yet ({:x})", head.key),
+        }
     }
 
     fn inbox(&self, name: Name) -> Arc<Inbox> {
@@ -324,6 +334,7 @@ impl QueueReceiver {
         (key, from, tag): (u64, u32, u32),
     ) -> Self {
         let (inbox, name) = (network.inboxes.inbox((key, from)), (key, from));
+        inbox.tag.get_or_init(|| tag);
         Self { network: Arc::clone(network), inbox, waiter, name, tag, read: 0 }
     }
 
@@ -375,7 +386,7 @@ impl Drop for QueueSender {
 }
 
 /// A frame with these pieces.
-#[cfg(all(test, feature = "mpi"))]
+#[cfg(test)]
 pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
     let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
     let head = Head { kind: DATA, key: 1, sequence: 0, length, pieces: pieces.len() as u32 };

@@ -1,5 +1,9 @@
 //! TCP as the carrier of queues between processes: one connection per peer and direction, over which the frames of all
 //! queues go, and a thread per connection that takes in whatever comes.
+//!
+//! Behind the bytes of a message stands their checksum, because TCP's own, of 16 bits, misses some damage, and what stands between two
+//! hosts makes it anew. It is taken of a part of the bytes right before they are written and right after they were read, while a
+//! cache has them.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -7,15 +11,23 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crc32fast::Hasher;
+
 use super::queue::{HEAD, Head, Inboxes, Received, lock};
 use super::wait::{NEWS, Waiter};
 use crate::job::{Door, Member, handshake};
+use crate::standstill::WaitingTime;
+use crate::threads;
 use crate::transport::TransportError;
 
 /// How long a peer is tried that cannot be reached: its door may be besieged.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(5);
+/// Bytes that are written or read at once, and summed.
+const AT_ONCE: usize = 256 << 10;
+/// Bytes of a checksum.
+const SUM: usize = 4;
 /// How often a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -47,7 +59,7 @@ impl Tcp {
         });
         let host = Arc::clone(&tcp);
         let serve = move || host.door.serve(|stream, peer| host.admit(stream, peer));
-        std::thread::Builder::new().name("tcp door".into()).spawn(serve)?;
+        threads::start("tcp door", serve)?;
         Ok(tcp)
     }
 
@@ -59,11 +71,14 @@ impl Tcp {
         }
     }
 
-    /// A peer has come. Where there is no thread for it the connection closes, and it comes again.
+    /// A peer has come. Where there is no thread for it the job ends.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: u32) {
         let tcp = Arc::clone(self);
-        let name = std::thread::Builder::new().name("tcp reader".into());
-        let _ = name.spawn(move || tcp.serve(stream, peer));
+        let reading = threads::start("tcp reader", move || tcp.serve(stream, peer));
+        if let Err(error) = reading {
+            let (rank, reason) = (self.inboxes.rank, error.to_string());
+            self.inboxes.line.fail(TransportError::Broken { rank, peer, reason }.into());
+        }
     }
 
     fn serve(&self, mut stream: TcpStream, peer: u32) {
@@ -100,6 +115,13 @@ impl Tcp {
             return Ok(());
         }
         let message = receive(stream, &head, self.inboxes.buffer(peer, &head))?;
+        let message = message.ok_or_else(|| {
+            let channel = self.inboxes.channel(peer, &head);
+            io::Error::other(format!(
+                "a message {channel} was damaged on its way: its checksum does not fit, which a fault of the network or of a \
+                 machine's memory does"
+            ))
+        })?;
         self.inboxes.deliver(peer, &head, message)
     }
 
@@ -111,9 +133,11 @@ impl Tcp {
     /// Sends a frame.
     pub(super) fn send(&self, peer: u32, parts: &[&[u8]], waiter: &Waiter) -> io::Result<()> {
         let stream = self.connection(peer)?;
-        let mut parts: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut stream = lock(&stream);
-        write_all(&mut stream, &mut parts, waiter)
+        write_summed(parts, |parts| {
+            let mut parts: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            write_all(&mut stream, &mut parts, waiter)
+        })
     }
 
     /// The connection to a peer, made when it is first needed.
@@ -154,18 +178,56 @@ impl Tcp {
     }
 }
 
-/// The message that follows a head.
-fn receive(stream: &mut TcpStream, head: &Head, buffer: Vec<u8>) -> io::Result<Received> {
+/// Writes a head and the parts of a message, which is summed; behind a head alone stands nothing.
+fn write_summed(
+    parts: &[&[u8]],
+    mut write: impl FnMut(&[&[u8]]) -> io::Result<()>,
+) -> io::Result<()> {
+    let Some((head, message)) = parts.split_first().filter(|(_, message)| !message.is_empty())
+    else {
+        return write(parts);
+    };
+    let (mut sum, mut hasher) = ([0; SUM], Hasher::new());
+    let (mut together, mut bytes) = (vec![*head], 0);
+    for part in message.iter().flat_map(|part| part.chunks(AT_ONCE)) {
+        if bytes + part.len() > AT_ONCE {
+            write(&together)?;
+            (bytes, together) = (0, Vec::new());
+        }
+        hasher.update(part);
+        bytes += part.len();
+        together.push(part);
+    }
+    sum.copy_from_slice(&hasher.finalize().to_le_bytes());
+    together.push(&sum);
+    write(&together)
+}
+
+/// The message that follows a head; `None` where it is not what was sent.
+fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<Option<Received>> {
     let mut message = Received::new(buffer, 0);
+    let mut hasher = Hasher::new();
     for _ in 0..head.pieces {
         let mut length = [0; 8];
         stream.read_exact(&mut length)?;
+        hasher.update(&length);
         message.note(length)?;
     }
+    let end = message.check(head)?;
+    if head.pieces == 0 {
+        message.bytes.clear();
+        return Ok(Some(message));
+    }
     // The buffer keeps what it held: only what is new is zeroed.
-    message.bytes.resize(message.check(head)?, 0);
-    stream.read_exact(&mut message.bytes)?;
-    Ok(message)
+    message.bytes.resize(end + SUM, 0);
+    for begin in (0..end + SUM).step_by(AT_ONCE) {
+        let part = begin..(begin + AT_ONCE).min(end + SUM);
+        stream.read_exact(&mut message.bytes[part.clone()])?;
+        hasher.update(&message.bytes[begin.min(end)..part.end.min(end)]);
+    }
+    let is_whole = message.bytes[end..] == hasher.finalize().to_le_bytes();
+    message.bytes.truncate(end);
+    Ok(is_whole.then_some(message))
 }
 
 /// Writes all of it, while the job goes on and the peer takes anything.
@@ -174,22 +236,78 @@ fn write_all(
     mut parts: &mut [IoSlice<'_>],
     waiter: &Waiter,
 ) -> io::Result<()> {
-    let mut progress = Instant::now();
+    let patience = waiter.patience.timeout;
+    let mut progress = WaitingTime::begin(patience);
     IoSlice::advance_slices(&mut parts, 0);
     while !parts.is_empty() {
         match stream.write_vectored(parts) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
                 IoSlice::advance_slices(&mut parts, written);
-                progress = Instant::now();
+                progress = WaitingTime::begin(patience);
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                    if !waiter.line.is_over() && progress.elapsed() < waiter.patience.timeout => {}
+                    if !waiter.line.is_over() && progress.elapsed() < patience => {}
                 _ => return Err(error),
             },
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::frame;
+    use super::*;
+
+    /// What is written of a message of pieces.
+    fn written(pieces: &[&[u8]]) -> Vec<u8> {
+        let lengths: Vec<[u8; 8]> = pieces.iter().map(|p| (p.len() as u64).to_le_bytes()).collect();
+        let whole = frame(pieces);
+        let parts = std::iter::once(&whole[..HEAD]).chain(lengths.iter().map(|l| &l[..]));
+        let parts: Vec<&[u8]> = parts.chain(pieces.iter().copied()).collect();
+        let mut bytes = Vec::new();
+        let write = |parts: &[&[u8]]| {
+            bytes.extend(parts.concat());
+            Ok(())
+        };
+        write_summed(&parts, write).expect("memory takes all");
+        assert!(bytes.starts_with(&whole) && bytes.len() <= whole.len() + SUM);
+        bytes
+    }
+
+    /// What is read of it.
+    fn read(mut bytes: &[u8]) -> io::Result<Option<Vec<Vec<u8>>>> {
+        let (head, rest) = bytes.split_first_chunk().expect("a head");
+        bytes = rest;
+        // A buffer that held another message.
+        let message = receive(&mut bytes, &Head::read(head)?, vec![7; 50])?;
+        assert!(bytes.is_empty(), "all of it is read");
+        Ok(message.map(|message| message.pieces().into_iter().map(<[u8]>::to_vec).collect()))
+    }
+
+    #[test]
+    fn messages_of_all_lengths_come_as_they_were_sent() {
+        let long: Vec<u8> = (0..3 * AT_ONCE + 9).map(|at| (at % 251) as u8).collect();
+        for length in [0, 1, 9, AT_ONCE - SUM, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, long.len()] {
+            for pieces in [&[&long[..length]][..], &[&long[..length], &[], &long[..100]]] {
+                let found = read(&written(pieces)).expect("all is there").expect("undamaged");
+                assert!(found == pieces, "{length} bytes of {} pieces", pieces.len());
+            }
+        }
+        assert_eq!(read(&written(&[])).expect("a head"), Some(vec![]));
+    }
+
+    #[test]
+    fn every_bit_that_is_another_one_is_noticed() {
+        let right = written(&[b"some numbers", b"", b"and more of them"]);
+        for bit in 0..8 * right.len() {
+            let mut changed = right.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let found = read(&changed);
+            assert!(!matches!(found, Ok(Some(_))), "bit {bit}: {found:?}");
+        }
+    }
 }

@@ -2,11 +2,12 @@
 //! sleep. Every wait ends: with the answer, with the job, with the peer's leave, or with the patience.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::bell::Bell;
 use crate::explore::{exploring, point};
 use crate::job::{Line, waiting};
+use crate::standstill::WaitingTime;
 use crate::transport::TransportError;
 use crate::transport::in_process::Patience;
 
@@ -61,21 +62,21 @@ impl Waiter {
             }
             self.bell.bell().nap(NAP, ready);
         }
-        let begun = Instant::now();
+        let mut wait = WaitingTime::begin(self.patience.timeout);
         let mut turns = 0;
         let mut noted = None;
         loop {
             // Reading the clock costs as much as some looks.
             for _ in 0..8 {
                 if ready() {
-                    return Ok(begun.elapsed());
+                    return Ok(wait.elapsed());
                 }
                 std::hint::spin_loop();
             }
             if self.line.is_over() {
                 return Err(TransportError::Ended);
             }
-            let waited = begun.elapsed();
+            let waited = wait.elapsed();
             if waited < self.patience.spin {
                 continue;
             }

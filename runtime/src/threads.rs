@@ -1,0 +1,75 @@
+//! Threads: begun with a name, and errors that say what can be done where the system gives none; tasks that as many threads do as there are.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread.
+///
+/// # Errors
+/// Where the system gives none: what it says, and what can be done.
+pub fn start<T: Send + 'static>(
+    name: impl Into<String>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    Builder::new().name(name.into()).spawn(work).map_err(explain)
+}
+
+/// Adds what can be done to what the system says where it gives no thread or no process; other errors stay as they are.
+pub fn explain(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            error.kind(),
+            format!(
+                "the system gives no more threads or processes ({error}): end others, or allow the user and the container more of \
+                 them (`ulimit -u`; the limit of pids)"
+            ),
+        ),
+        _ => error,
+    }
+}
+
+/// The results of a number of tasks, in order, done by as many threads as the process may use, or as the system gives.
+pub(crate) fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    /// What the first thread of a process has: NVIDIA's compiler is made for that, and other threads of ours have less.
+    const STACK: usize = 8 << 20;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < tasks);
+        std::iter::from_fn(take).map(|at| (at, task(at))).collect::<Vec<_>>()
+    };
+    let mut done = std::thread::scope(|scope| {
+        let start = |_| Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        // Where the system gives no more threads those that are there do it.
+        let helpers: Vec<_> = (1..threads).filter_map(|number| start(number).ok()).collect();
+        let mut done = work();
+        for helper in helpers {
+            let theirs = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            done.extend(theirs);
+        }
+        done
+    });
+    done.sort_by_key(|&(at, _)| at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_in_the_order_of_their_tasks() {
+        assert_eq!(side_by_side(100, |task| task * task), Vec::from_iter((0..100).map(|n| n * n)));
+        assert!(side_by_side(0, |task| task).is_empty());
+    }
+
+    #[test]
+    fn only_a_lack_of_threads_is_explained() {
+        let lack = explain(io::ErrorKind::WouldBlock.into());
+        assert_eq!(lack.kind(), io::ErrorKind::WouldBlock);
+        assert!(lack.to_string().contains("ulimit -u"), "{lack}");
+        let other = explain(io::ErrorKind::NotFound.into());
+        assert!(!other.to_string().contains("ulimit"), "{other}");
+    }
+}
