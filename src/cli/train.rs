@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
@@ -18,7 +19,7 @@ use super::args::{OnNan, TrainArgs};
 use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{Types, known_weights, session_weights};
+use super::data::{ModelWeights, Types, known_weights};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
@@ -60,21 +61,23 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, on_nan, first_step)?;
     let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
-    let weights = session_weights(&plan, weights)?;
+    let ModelWeights { own: weights, aside, fixed } = ModelWeights::read(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
+    session.set_aside(aside);
     let feeder = data.feeder(&session, ranks, seed)?;
     let steps = feeder.steps(args)?;
     let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
     // Sessions have them: a second copy would stay as long as the training.
     drop(weights);
     if let Some(path) = &args.weights_from {
-        start::load(path, &mut session)?;
+        start::load(path, &mut session, &plan, &fixed)?;
     }
     if let Some(checkpoint) = &checkpoint {
         check_length(checkpoint, steps, args.epochs)?;
         if ranks.leads() {
             compare(checkpoint, &session, steps);
         }
+        start::check_checkpoint(checkpoint, &fixed)?;
         session.load_checkpoint(checkpoint)?;
     }
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
@@ -304,15 +307,29 @@ fn write_results(
         if args.shared.training.on_nan != Some(OnNan::Ignore) {
             check_weights(plan, session)?;
         }
-        let types = parameters(session);
-        if ranks.leads() {
-            save_each(path, &types, |name, write| session.with_variable(name, write))?;
-        } else {
-            // Where ranks are processes, all of them bring each variable together.
-            for name in order_in_file(&types) {
-                session.variable(name)?;
+        write_weights(path, session, ranks)?;
+    }
+    Ok(())
+}
+
+/// Writes the model's own tensors: parameters, trained or frozen, and buffers, whether steps read them or not.
+fn write_weights(path: &Path, session: &mut Session, ranks: &Ranks) -> Result<()> {
+    let aside = session.aside().clone();
+    let types = aside.iter().map(|(name, tensor)| (name.clone(), tensor.ty()));
+    let types = types.chain(parameters(session)).collect();
+    if ranks.leads() {
+        save_each(path, &types, |name, write| match aside.get(name) {
+            Some(tensor) => {
+                write(tensor.bytes());
+                Ok(())
             }
-        }
+            None => session.with_variable(name, write),
+        })?;
+        return Ok(());
+    }
+    // Where ranks are processes, all of them bring each variable together.
+    for name in order_in_file(&types).into_iter().filter(|name| !aside.contains_key(*name)) {
+        session.variable(name)?;
     }
     Ok(())
 }

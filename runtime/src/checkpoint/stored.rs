@@ -16,7 +16,7 @@ use super::{CheckpointError, folder};
 use crate::data::file_dtype;
 use crate::device::Memory;
 use crate::memory::Place;
-use crate::tensor::is_finite;
+use crate::tensor::{HostTensor, is_finite};
 
 /// A rectangle of a variable.
 pub(super) struct Stored<'a> {
@@ -33,7 +33,26 @@ pub(super) struct Stored<'a> {
     pub(super) updated: bool,
 }
 
-impl Stored<'_> {
+impl<'a> Stored<'a> {
+    /// A variable that lies whole in the memory of the host.
+    pub(super) fn whole(
+        name: &'a str,
+        kind: TensorKind,
+        tensor: &'a HostTensor,
+        updated: bool,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            dtype: tensor.dtype(),
+            shape: tensor.shape(),
+            rect: Rect::whole(tensor.shape()),
+            added: Some(None),
+            bytes: Bytes::Host(tensor.bytes()),
+            updated,
+        }
+    }
+
     /// Whether a training has made of it what no training goes on from.
     fn is_ruined(&self) -> bool {
         self.updated && !self.bytes.read(|bytes| is_finite(self.dtype, bytes))
