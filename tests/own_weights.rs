@@ -266,3 +266,37 @@ fn weights_that_a_file_has_once_are_exported_apart() {
     assert!(are_close(&found, &files.run(&model, &inputs, &["--weights-from", &save])));
     assert!(!are_close(&found, &files.run(&model, &inputs, &[])));
 }
+
+/// Indices are computed with when the model is read: the file holds them, and others go into the model first.
+#[test]
+fn other_indices_than_the_model_s_are_refused_by_name() {
+    let files = Files::new();
+    let model = export("indexed_plain.onnx");
+    let labels = HostTensor::from_f64(DType::I64, [4], &[0.0, 1.0, 2.0, 0.0]).expect("four");
+    let data = [("x".to_owned(), numbers(&[4, 4])), ("labels".to_owned(), labels)];
+    let data = files.write("data", &data.into());
+    let (save, weights) = (files.path("save"), files.path("weights"));
+    let options = ["--lr", "0.1", "--batch", "4", "--steps", "2", "--save", &save];
+    let on_two = ["--mesh", "2", "--weights", &weights];
+    files.train(&model, &data, &[&options[..], &on_two].concat());
+    let mut own = files.read("weights");
+    assert_eq!(own.keys().collect::<Vec<_>>(), ["index", "w.weight"]);
+    let held = Checkpoint::open(save.as_ref()).expect("complete");
+    assert_eq!(held.read(&["index"]).expect("whole")["index"], own["index"]);
+    own.insert("index".into(), HostTensor::from_f64(DType::I64, [2], &[1.0, 3.0]).expect("two"));
+    let other = files.write("other", &own);
+    let inputs = files.write("inputs", &[("x".to_owned(), numbers(&[4, 4]))].into());
+    let run = ["run", &model, "--inputs", &inputs, "--outputs", &files.path("outputs")];
+    let refused = fails(run.iter().chain(&["--weights-from", &other]));
+    assert!(
+        refused.contains("`index` of") && refused.contains("is another than the model's"),
+        "{refused}"
+    );
+    let changed = files.path("changed.onnx");
+    succeeds(["export", &other, "--model", &model, "-o", &changed]);
+    files.run(&changed, &inputs, &["--weights-from", &other]);
+    let again = ["--lr", "0.1", "--batch", "4", "--steps", "4", "--resume", &save];
+    succeeds([&training(&model, &data)[..], &again].concat());
+    let refused = fails([&training(&changed, &data)[..], &again].concat());
+    assert!(refused.contains("is another than the model's"), "{refused}");
+}

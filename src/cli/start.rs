@@ -70,14 +70,24 @@ fn check_missing<'a>(
     let path = path.display();
     ensure!(
         needed.is_empty(),
-        "{path} has no {}: it holds the weights of another model",
-        list(&needed)
+        "{path} has no {}: it holds the weights of another model{}",
+        list(&needed),
+        if needed.iter().any(|name| is_made_up(name)) { RENAMED } else { "" }
     );
     if !kept.is_empty() {
         let kept = list(&kept);
         say("note", &format!("{path} has no {kept}, not trained: what the model has is taken"));
     }
     Ok(())
+}
+
+/// What to do where a file has the author's names, and the model others.
+const RENAMED: &str = ", or the exporter has renamed weights, as it does without optimize=False: export the model anew";
+
+/// Whether a name is one that PyTorch's exporters give to what they have folded.
+fn is_made_up(name: &str) -> bool {
+    let number = name.strip_prefix("val_");
+    name.starts_with("onnx::") || number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// The names of the weights that the model's author, or the command line, has trained.

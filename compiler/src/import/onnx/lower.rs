@@ -43,7 +43,6 @@ pub(super) type Lower = fn(&mut Lowering, Call<'_>) -> Res<Vec<Val>>;
 type Table = fn(&str) -> &'static [(&'static str, Lower)];
 
 /// The initializers of a model, and what becomes of them.
-#[derive(Default)]
 pub(super) struct Initializers {
     pub tensors: BTreeMap<String, WeightTensor>,
     /// Those that are trained.

@@ -139,7 +139,8 @@ fn by_use(
     if !left.is_empty() {
         text += &format!(" and {} are not: {}", left.len(), listed(&left));
     }
-    let unusual: Vec<String> = trained.iter().filter(|name| !is_usual(name)).map(quoted).collect();
+    let unusual: Vec<String> =
+        trained.iter().filter(|name| !is_usual(name)).map(|name| format!("`{name}`")).collect();
     if !unusual.is_empty() {
         let (count, names) = (unusual.len(), listed(&unusual));
         text += &format!(
@@ -149,7 +150,7 @@ fn by_use(
     let shared = shared::copies(&trained, tensors);
     if !shared.is_empty() {
         text += &format!(
-            "; begin as copies, which the exporter makes of weights that are shared, and are trained apart: {}",
+            "; copies of others, which the exporter makes of weights that are shared, are trained apart: {}",
             listed(&shared)
         );
     }
@@ -161,10 +162,6 @@ fn by_use(
     }
     text += "; --train and --freeze decide otherwise";
     (trained, vec![text])
-}
-
-fn quoted(name: &String) -> String {
-    format!("`{name}`")
 }
 
 /// Whether a weight is called as PyTorch's modules call theirs, or as the exporter does what it has turned.
