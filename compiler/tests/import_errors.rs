@@ -540,7 +540,7 @@ fn what_is_trained_follows_the_metadata_and_the_use() {
     assert_eq!(marked.symbols, ["n"], "and `batch` gives its value");
     let unmarked = load("unmarked.onnx");
     assert_eq!(trained(&unmarked), ["folded", "renamed", "running", "scale"]);
-    let guessed = "the model does not mark its parameters: by their use, 4 weights are trained; --train and --freeze decide otherwise";
+    let guessed = "the model does not mark its parameters: by their use, 4 weights are trained; of these 4 are called neither weight nor bias, as buffers are: `folded`, `renamed`, `running`, `scale`; --train and --freeze decide otherwise";
     assert_eq!(unmarked.warnings, [guessed]);
 }
 

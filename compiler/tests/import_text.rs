@@ -87,6 +87,18 @@ error: matmul cannot take f32[5, 3], f32[4, 2]: the inner extents 3 and 4 differ
 }
 
 #[test]
+fn a_text_model_without_outputs_is_refused() {
+    let path = scratch("outputs").join("m.gir");
+    std::fs::write(&path, TEXT.replace("  return \"z\" = %z\n", "")).expect("is writable");
+    let dims = BTreeMap::from([("batch".to_string(), 4)]);
+    let error = load_model(&path, &dims, ImportOptions::default()).expect_err("gives nothing");
+    assert!(
+        error.to_string().ends_with("m.gir has no outputs, so there is nothing to compute"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_is_no_model_is_said_to_be_none() {
     let load = |path: &str| {
         let error = load_model(Path::new(path), &BTreeMap::new(), ImportOptions::default());

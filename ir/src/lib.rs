@@ -28,6 +28,7 @@ pub mod sbp;
 pub mod scalar;
 pub mod shard;
 pub mod streams;
+pub mod table;
 pub mod text;
 pub mod types;
 pub mod verify;

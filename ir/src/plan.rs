@@ -149,7 +149,7 @@ pub struct WeightsSource {
 pub struct TensorEntry {
     /// The user's name, or the value's id.
     pub name: String,
-    /// `parameter`, `input`, `output`, `state`, `activation`, `gradient`.
+    /// `parameter`, `table`, `input`, `output`, `state`, `activation`, `gradient`.
     pub kind: TensorKind,
     /// Global shape.
     pub shape: Vec<usize>,
@@ -173,6 +173,8 @@ pub struct TensorEntry {
 pub enum TensorKind {
     /// A trainable weight or another variable of the model.
     Parameter,
+    /// A variable that begins as a table, which no step changes and no file holds.
+    Table,
     /// What the user feeds.
     Input,
     /// What the graph gives back.
@@ -370,7 +372,7 @@ pub enum RegisterKind {
         name: String,
         /// Its first content.
         init: Init,
-        /// What it is for: parameter or state.
+        /// What it is for: parameter, table or state.
         role: TensorKind,
     },
     /// What an actor makes and others read.

@@ -53,6 +53,7 @@ pub(crate) fn source(
         }
         Op::Variable(op) => match op.init {
             Init::Weights => Err(KernelError::call(name, "its content is in a file")),
+            Init::Table(_) => Err(KernelError::call(name, "its content is in a table")),
             Init::Fill(value) => movement::fill(out, value.0),
             Init::Normal { mean, std } => {
                 let distribution = graphc_ir::ops::Distribution::Normal { mean, std };

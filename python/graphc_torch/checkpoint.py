@@ -39,6 +39,7 @@ from .session import Session
 FORMAT, VERSION, MANIFEST = "graphc checkpoint", 1, "manifest.json"
 LONGEST_MANIFEST = 1 << 31
 """Bytes that no manifest has: one of a million pieces has a tenth."""
+DTYPES = {dtype: name for name, dtype in TORCH.items()}
 SKIPPED = "state.skipped_steps"
 """The state that plans of one setting alone have: 0 where it is missing."""
 
@@ -116,29 +117,44 @@ class Checkpoint:
         Raises:
             CheckpointError: where the variables are not those of the plan, or a file is damaged.
         """
-        self._check(session.plan)
+        self._check(session)
+        session.aside.update(self.read(session.aside))
         checked: set[str] = set()
         with torch.no_grad():
             for name, register in session.registers().items():
                 layout = session.plan.variables[name][1]
                 memory, masked = session.executor.view(register, 0), layout.masked(session.rank)
-                if name not in self.variables:
+                if name not in self.variables or session.plan.variables[name][0].role is TensorKind.TABLE:
                     continue
                 if masked is not None:
                     memory.fill_(identity(memory.dtype, masked))
                 else:
                     self._copy(self.variables[name], layout.rect(session.rank, 0, 1), memory, checked)
 
-    def _check(self, plan: Plan) -> None:
-        at = f"{self.path} (of model `{self.model}`)"
-        for name, (_, layout) in plan.variables.items():
+    def _check(self, session: Session) -> None:
+        """Checks that the variables are those of a plan.
+
+        Which weights are trained may be others, and so may be tables: states of what was frozen in one of both do not matter, and
+        what no step changes keeps its value.
+        """
+        at, plan = f"{self.path} (of model `{self.model}`)", session.plan
+        updated, before = plan.updated_variables(), (self.settings or {}).get("trained weights")
+        for name, (variable, layout) in plan.variables.items():
+            if variable.role is TensorKind.TABLE:
+                continue
             record, expected = self.variables.get(name), f"{layout.dtype}{list(layout.shape)}"
-            if record is None and name != SKIPPED:
+            weight = _weight(name)
+            was_frozen = before is not None and weight in self.variables and weight not in before
+            may_lack = name == SKIPPED or name not in updated or (variable.role is TensorKind.STATE and was_frozen)
+            if record is None and not may_lack:
                 raise CheckpointError(f"checkpoint {at} lacks variable `{name}` ({expected}): it is of another model or optimizer")
             if record is not None and (record.dtype, record.shape) != (layout.dtype, layout.shape):
                 found = f"{record.dtype}{list(record.shape)}"
                 raise CheckpointError(f"variable `{name}` is {expected}, but checkpoint {at} has {found}")
-        others = [name for name in self.variables if name not in plan.variables and name != SKIPPED]
+        frozen = {name for name in plan.variables if name not in updated}
+        passed = {name for name in self.variables if re.fullmatch(r"literal\.\d+", name) or _weight(name) in frozen}
+        known = {*plan.variables, *session.aside, *passed, SKIPPED}
+        others = [name for name in self.variables if name not in known]
         if others:
             other = f"has variable `{others[0]}`, which the plan lacks: it is of another model or optimizer"
             raise CheckpointError(f"checkpoint {at} {other}")
@@ -195,6 +211,11 @@ class Checkpoint:
             raise CheckpointError(f"cannot read {path}: {error}") from error
         if found != size:
             raise _damaged(path, f"it has {found} bytes, the manifest says {size}")
+
+
+def _weight(state: str) -> str:
+    """The weight that a state is of: it is called ``state.KIND.WEIGHT``."""
+    return re.sub(r"^state\.[^.]*\.", "", state) if state.startswith("state.") else ""
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
@@ -445,6 +466,8 @@ def write_part(session: Session, partial: Path) -> tuple[dict[str, Any], dict[st
     records, tensors = {}, {}
     for variable, register in session.registers().items():
         described, layout = session.plan.variables[variable]
+        if described.role is TensorKind.TABLE:
+            continue
         memory, rect = session.executor.view(register, 0), layout.rect(session.rank, 0, 1)
         pieces = []
         if _first(layout, session.rank) and memory.numel():
@@ -454,6 +477,12 @@ def write_part(session: Session, partial: Path) -> tuple[dict[str, Any], dict[st
             tensors[variable] = memory.cpu().contiguous()
         record = {"kind": described.role.value, "dtype": layout.dtype, "shape": layout.shape, "pieces": pieces}
         records[variable] = record
+    for variable, tensor in session.aside.items() if session.leads else ():
+        piece = {"file": name, "tensor": variable, "origin": [0] * tensor.dim(), "extent": list(tensor.shape)}
+        kind, dtype = TensorKind.PARAMETER.value, DTYPES[tensor.dtype]
+        records[variable] = {"kind": kind, "dtype": dtype, "shape": list(tensor.shape), "pieces": [piece] if tensor.numel() else []}
+        if tensor.numel():
+            tensors[variable] = tensor
     if not tensors:
         return records, {}, []
     updated = session.plan.updated_variables()
@@ -520,11 +549,11 @@ def settings(session: Session) -> dict[str, Any]:
         found[f"input `{name}`"] = f"{layout.dtype}{list(layout.shape)}"
     found["microbatches"] = session.plan.microbatches
     found["precision"] = options.get("precision") or "the model's"
-    found["trained weights"] = _trained(session.plan)
+    found["trained weights"] = trained(session.plan)
     return dict(sorted(found.items()))
 
 
-def _trained(plan: Plan) -> list[str]:
+def trained(plan: Plan) -> list[str]:
     """The variables that the graph's text says are trained."""
     pattern = re.compile(r'= variable ("(?:[^"\\]|\\.)*") \{(.*)\} :')
     found = (pattern.search(line) for line in plan.graph)

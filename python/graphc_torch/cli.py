@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .checkpoint import Checkpoint, Saver, changes, complete, incomplete
-from .data import Batches, Metrics, load_tensors, model_weights, save_tensors
+from .checkpoint import Checkpoint, Saver, changes, complete, incomplete, trained
+from .data import Batches, Metrics, load_tensors, model_weights, other_tensors, save_tensors
 from .errors import FeedError, GraphcError, PlanError
 from .files import Named, check_distinct
 from .json_text import write_line
@@ -201,7 +201,7 @@ def run_train(given: argparse.Namespace) -> None:
     line = steps(given, session, batches, metrics, saver)
     if given.weights is not None:
         names = [name for name, (kind, _, _) in session.variables().items() if kind is TensorKind.PARAMETER]
-        weights = {name: session.variable(name) for name in names}
+        weights = {name: session.variable(name) for name in names} | session.aside
         ruined = [name for name in plan.updated_variables() & set(weights) if not bool(weights[name].isfinite().all())]
         if ruined and given.on_nan == "stop":
             raise FeedError(f"`{min(ruined)}` is not finite in each element after the last step, so no weights are written: {ADVICE}")
@@ -311,20 +311,22 @@ def resumed(given: argparse.Namespace) -> Checkpoint | None:
 
 def begun(given: argparse.Namespace, plan: Plan, checkpoint: Checkpoint | None, outputs: Sequence[str] | None) -> Session:
     """A session with the weights and the checkpoint that were given."""
-    given_weights = weights_from(given.weights_from, plan) if given.weights_from else {}
+    aside, fixed = other_tensors(plan)
+    given_weights = weights_from(given.weights_from, plan, aside, fixed) if given.weights_from else {}
     needed = [name for name, (variable, _) in plan.variables.items() if variable.init.kind == "weights"]
     weights = {} if set(needed) <= set(given_weights) else model_weights(plan)
     if checkpoint is not None:
         weights.update(checkpoint.read(name for name in needed if name not in weights))
     session = Session(
         plan,
-        {**weights, **given_weights},
+        {name: value for name, value in {**weights, **given_weights}.items() if name not in aside},
         given.device,
         seed=checkpoint.seed if checkpoint else given.seed or 0,
         first_step=checkpoint.step if checkpoint else 0,
         outputs=outputs,
         timeout=given.timeout,
     )
+    session.aside = {name: given_weights.pop(name, tensor) for name, tensor in aside.items()}
     if checkpoint is not None:
         checkpoint.fill(session)
         return session
@@ -333,14 +335,22 @@ def begun(given: argparse.Namespace, plan: Plan, checkpoint: Checkpoint | None, 
     return session
 
 
-def weights_from(path: Path, plan: Plan) -> dict[str, Tensor]:
-    """The model's variables that a file, or a checkpoint, has."""
-    wanted = [name for name, (variable, _) in plan.variables.items() if variable.role is TensorKind.PARAMETER]
-    found = Checkpoint.open(path).read(wanted) if path.is_dir() else load_tensors(path)
-    missing = [name for name in wanted if name not in found]
+def weights_from(path: Path, plan: Plan, aside: dict[str, Tensor], fixed: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The model's own tensors that a file, or a checkpoint, has; it may lack what is not trained."""
+    own = [name for name, (variable, _) in plan.variables.items() if variable.role is TensorKind.PARAMETER]
+    wanted = [*own, *aside]
+    found = Checkpoint.open(path).read([*wanted, *fixed]) if path.is_dir() else load_tensors(path)
+    needed = trained(plan)
+    missing = [name for name in own if name not in found and name in needed]
     if missing:
         raise FeedError(f"{path} has no `{missing[0]}`: it holds the weights of another model")
-    return {name: found[name] for name in wanted}
+    for name, tensor in fixed.items():
+        if name in found and not torch.equal(found[name], tensor):
+            raise FeedError(
+                f"`{name}` of {path} is another than the model's, and what depends on it is computed when the model is read:"
+                f" put it into the model first, with graphc export {path} --model MODEL -o NEW.onnx, and compile that"
+            )
+    return {name: found[name] for name in wanted if name in found}
 
 
 def run_profile(given: argparse.Namespace) -> None:

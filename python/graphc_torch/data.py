@@ -20,7 +20,7 @@ from .files import check_file, read_file, write_whole
 from .json_text import read_json, write_line
 from .layout import Layout
 from .ops import TORCH
-from .plan import Plan, Samples
+from .plan import Plan, Samples, WeightsSource
 
 
 def load_tensors(path: str | Path) -> dict[str, Tensor]:
@@ -143,19 +143,39 @@ def model_weights(plan: Plan) -> dict[str, Tensor]:
     wanted = [name for name, (variable, _) in plan.variables.items() if variable.init.kind == "weights"]
     if not wanted or plan.weights is None:
         return {}
-    path = Path(plan.weights.path)
+    tensors = _initializers(plan.weights)
+    return {name: tensors[name] for name in wanted if name in tensors}
+
+
+def other_tensors(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What a model has besides the plan's variables, as far as its file is there.
+
+    First the author's tensors, which files of weights hold; then those with which the plan was made: what is no floating-point number,
+    and buffers that PyTorch does not save.
+    """
+    try:
+        tensors = _initializers(plan.weights) if plan.weights is not None else {}
+        own, computed = onnx.authored(plan.weights.path) if plan.weights is not None and tensors else (set(), set())
+    except FeedError:
+        return {}, {}
+    others = {name: tensor for name, tensor in tensors.items() if name not in plan.variables}
+    fixed = {name: tensor for name, tensor in others.items() if name in computed or not tensor.is_floating_point()}
+    return {name: tensor for name, tensor in others.items() if name in own}, fixed
+
+
+def _initializers(weights: WeightsSource) -> dict[str, Tensor]:
+    path = Path(weights.path)
     try:
         check_file(path)
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:
         raise FeedError(f"the plan takes its weights from {path}, which cannot be read: {error}") from error
-    if found != plan.weights.sha256:
+    if found != weights.sha256:
         raise FeedError(f"{path} has changed since the plan was made: compile again, or give --weights-from")
     if path.suffix != ".onnx":
         return {}
-    tensors = onnx.weights(path)
-    return {name: tensors[name] for name in wanted if name in tensors}
+    return onnx.weights(path)
 
 
 LONGEST_METRICS = 1 << 40

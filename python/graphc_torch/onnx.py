@@ -16,8 +16,10 @@ from torch import Tensor
 from .errors import FeedError, reason
 from .files import check_file, read_file
 
-GRAPH, INITIALIZER = 7, 5
+GRAPH, NODE, INITIALIZER, INPUT, VALUE_INFO = 7, 1, 5, 11, 13
 """Fields of a model and of a graph."""
+DESCRIBED = {INITIALIZER: (8, 16), INPUT: (1, 4), VALUE_INFO: (1, 4)}
+"""The fields of what describes tensors for its name and its metadata."""
 DIMS, TYPE, FLOATS, INTS_32, INTS_64, NAME, RAW, EXTERNAL, LOCATION = 1, 2, 4, 5, 7, 8, 9, 13, 14
 """Fields of a tensor."""
 
@@ -40,7 +42,7 @@ Fields = list[tuple[int, int | memoryview]]
 
 
 def weights(path: str | Path) -> dict[str, Tensor]:
-    """The initializers of a model, by name.
+    """The initializers of a model, by name, and what are copies of them.
 
     Raises:
         FeedError: where the file cannot be read or is no ONNX file.
@@ -52,12 +54,39 @@ def weights(path: str | Path) -> dict[str, Tensor]:
         for graph in _messages(model, GRAPH):
             for entry in _messages(graph, INITIALIZER):
                 name, tensor = _tensor(list(_fields(entry)), path)
-                found[name] = tensor
+                found[name] = tensor.float() if tensor.dtype is torch.float64 else tensor
+            for node in _messages(graph, NODE):
+                # Weights that begin alike are written once.
+                source, copy = _text(node, 1), _text(node, 2)
+                if _text(node, 4) == "Identity" and source in found:
+                    found.setdefault(copy, found[source])
     except OSError as error:
         raise FeedError(f"cannot read the model {path}: {error}") from error
     except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, StopIteration, MemoryError) as error:
         raise FeedError(f"{path} is no ONNX file that can be read: {reason(error)}") from error
     return found
+
+
+def authored(path: str | Path) -> tuple[set[str], set[str]]:
+    """The initializers that are the author's, parameters and buffers, and not the exporter's; and buffers that PyTorch does not save."""
+    kinds, names, computed = {}, set(), set()
+    for graph in _messages(memoryview(Path(path).read_bytes()), GRAPH):
+        for field, (name, metadata) in DESCRIBED.items():
+            for entry in _messages(graph, field):
+                called = _text(entry, name)
+                names |= {called} if field == INITIALIZER else set()
+                for pair in _messages(entry, metadata):
+                    if _text(pair, 1).endswith("InputSpec.kind"):
+                        kinds[called] = _text(pair, 2)
+                    if _text(pair, 1).endswith("InputSpec.persistent") and _text(pair, 2) == "False":
+                        computed.add(called)
+    if names & set(kinds):
+        return {name for name in names if kinds.get(name) in ("PARAMETER", "BUFFER")}, computed
+    return {name for name in names if not name.startswith("onnx::")}, computed
+
+
+def _text(message: memoryview, number: int) -> str:
+    return next((bytes(value).decode() for value in _messages(message, number)), "")
 
 
 def _messages(message: memoryview, number: int) -> Iterator[memoryview]:

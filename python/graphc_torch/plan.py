@@ -5,6 +5,7 @@ Start with :func:`graphc_torch.reading.load`, then :class:`Plan`, then :class:`P
 
 from __future__ import annotations
 
+import base64
 import enum
 import sys
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class TensorKind(enum.Enum):
     """What a tensor is for."""
 
     PARAMETER = "parameter"
+    TABLE = "table"
     INPUT = "input"
     OUTPUT = "output"
     STATE = "state"
@@ -262,19 +264,23 @@ class Init:
     """The first content of a variable."""
 
     kind: str
-    """``weights`` (read by name from the model), ``fill``, ``normal`` or ``uniform``."""
+    """``weights`` (read by name from the model), ``table``, ``fill``, ``normal`` or ``uniform``."""
     a: float = 0.0
     """The value of fill, the mean of normal, the least of uniform."""
     b: float = 0.0
     """The deviation of normal, one past the greatest of uniform."""
+    table: bytes = b""
+    """The elements of a table."""
 
     @classmethod
     def from_json(cls, value: Any) -> Init:
-        """Reads any of the four."""
+        """Reads any of the five."""
         if value == "weights":
             return cls("weights")
         if isinstance(value, dict) and len(value) == 1:
             kind, fields = next(iter(value.items()))
+            if kind == "table":
+                return cls("table", table=base64.b64decode(fields, validate=True))
             if kind == "fill":
                 return cls("fill", scalar(fields))
             if kind == "normal":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ class Session:
             self.executor.clock.seed = seed
             self._ways = {name: self._way(layout) for name, layout in self.outputs.items()}
             self._fill(weights or {})
+        self.aside: dict[str, Tensor] = {}
+        """Tensors of the model that the plan has no variables for; checkpoints hold them as they are."""
 
     @property
     def leads(self) -> bool:
@@ -186,6 +189,8 @@ class Session:
                 if name not in weights:
                     raise FeedError(f"there is no weight for `{name}` ({_type(layout)}): give it with --weights-from")
                 self.set_variable(name, weights[name])
+            elif variable.init.kind == "table":
+                self.set_variable(name, _table(variable.init.table, layout))
             elif name in self.registers():
                 self._begin(self.registers()[name], variable, layout)
 
@@ -238,6 +243,14 @@ class Session:
                     whole[part.slices] = value
                 else:
                     join(kind, whole[part.slices], value)
+
+
+def _table(elements: bytes, layout: Layout) -> Tensor:
+    """A table of a plan."""
+    dtype = TORCH[layout.dtype]
+    if len(elements) != math.prod(layout.shape) * dtype.itemsize:
+        raise PlanError(f"a table of {_type(layout)} has {len(elements)} bytes")
+    return torch.frombuffer(bytearray(elements), dtype=dtype).view(layout.shape)
 
 
 def joined(plan: Plan, device: str | torch.device, timeout: float) -> int:

@@ -26,7 +26,8 @@ def train(path: Path, *arguments: object) -> None:
 
     def work(_rank: int) -> int:
         os.chdir(root())
-        return main(["train", str(path), *DATA, *(str(argument) for argument in arguments)])
+        data = () if "--data" in arguments else DATA
+        return main(["train", str(path), *data, *(str(argument) for argument in arguments)])
 
     world = graphc_torch.load(path).world_size
     assert run(world, work) == [0] * world
@@ -173,3 +174,67 @@ def test_the_api_reads_and_writes_variables(compiled: Callable[..., Path]) -> No
         session.set_variable("layers.2.bias", torch.ones(3))
     with pytest.raises(graphc_torch.FeedError, match=r"the input `input` .* is not fed"):
         session.step({})
+
+
+def export(name: str) -> str:
+    return f"tests/exports/{name}"
+
+
+def test_tables_are_a_part_of_plans_and_of_no_file(graphc: Callable[..., None], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plan, data = tmp_path / "plan.json", tmp_path / "data.safetensors"
+    graphc_torch.save_tensors(data, {"x": torch.randn(4, 24, 8), "labels": torch.randint(4, (4, 24))})
+    options = ("--batch", 4, "--dim", "t=24", "--loss", "cross_entropy", "--optimizer", "adam", "--lr", 1e-2, "--mesh", 2)
+    graphc("compile", export("tables.onnx"), *options, "-o", plan)
+    both = {name: tmp_path / f"{name}.safetensors" for name in ("rust", "torch")}
+    saved = {name: tmp_path / f"{name}.saved" for name in both}
+    graphc("train", plan, "--data", data, "--steps", 3, "--weights", both["rust"], "--save", saved["rust"])
+    train(plan, "--data", data, "--steps", 3, "--weights", both["torch"], "--save", saved["torch"])
+    assert difference(both["rust"], both["torch"]) < 1e-5
+    assert set(graphc_torch.load_tensors(both["torch"])) == {"q.weight", "q.bias", "o.weight", "o.bias"}
+    manifests = [json.loads((folder / "step-00000003/manifest.json").read_text()) for folder in saved.values()]
+    assert manifests[0]["variables"].keys() == manifests[1]["variables"].keys()
+    assert not any("literal" in name for name in manifests[0]["variables"])
+    last = tmp_path / "last.safetensors"
+    train(plan, "--data", data, "--steps", 4, "--resume", saved["rust"], "--weights", last)
+    graphc("train", plan, "--data", data, "--steps", 4, "--resume", saved["torch"], "--weights", both["rust"])
+    assert difference(both["rust"], last) < 1e-5
+
+
+def test_frozen_weights_are_saved_and_may_be_trained_later(graphc: Callable[..., None], tmp_path: Path) -> None:
+    model, data = export("frozen.onnx"), export("frozen.safetensors")
+    options = ("--batch", 8, "--loss", "cross_entropy", "--optimizer", "adam", "--lr", 1e-3)
+    frozen, free = tmp_path / "frozen.json", tmp_path / "free.json"
+    graphc("compile", model, *options, "--freeze", "g", "-o", frozen)
+    graphc("compile", model, *options, "-o", free)
+    other, after = root() / export("frozen_weights.safetensors"), tmp_path / "after.safetensors"
+    train(frozen, "--data", data, "--steps", 2, "--weights-from", other, "--weights", after, "--save", tmp_path / "frozen")
+    given, left = graphc_torch.load_tensors(other), graphc_torch.load_tensors(after)
+    assert set(given) <= set(left)
+    assert torch.equal(given["g"], left["g"])
+    train(free, "--data", data, "--steps", 4, "--resume", tmp_path / "frozen", "--weights", after, "--save", tmp_path / "free")
+    thawed = graphc_torch.load_tensors(after)["g"]
+    assert not torch.equal(given["g"], thawed)
+    train(frozen, "--data", data, "--steps", 6, "--resume", tmp_path / "free", "--weights", after)
+    assert torch.equal(graphc_torch.load_tensors(after)["g"], thawed)
+
+
+def test_a_file_may_lack_what_is_not_trained(
+    graphc: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root())
+    plan, data, part = (tmp_path / name for name in ("plan.json", "data.safetensors", "part.safetensors"))
+    graphc_torch.save_tensors(data, {"x": torch.randn(4, 6), "labels": torch.randint(5, (4,))})
+    options = ("--batch", 4, "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", 0)
+    graphc("compile", export("buffers.onnx"), *options, "-o", plan)
+    train(plan, "--data", data, "--steps", 1, "--weights", part)
+    tensors = graphc_torch.load_tensors(part)
+    assert set(tensors) == {"freq", "l.bias", "l.weight", "mean", "std", "zeros"}
+    freq = tensors.pop("freq")
+    graphc_torch.save_tensors(part, {**tensors, "literal.0": torch.zeros(3)})
+    train(plan, "--data", data, "--steps", 1, "--weights-from", part, "--weights", tmp_path / "after.safetensors")
+    assert torch.equal(graphc_torch.load_tensors(tmp_path / "after.safetensors")["freq"], freq)
+    del tensors["l.weight"]
+    graphc_torch.save_tensors(part, tensors)
+    assert main(["train", str(plan), "--data", str(data), "--steps", "1", "--weights-from", str(part)]) != 0
+    assert "has no `l.weight`" in capsys.readouterr().err

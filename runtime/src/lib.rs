@@ -30,7 +30,9 @@ pub mod threads;
 pub mod transport;
 mod worker;
 
-pub use checkpoint::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord, is_table,
+};
 pub use error::{Cause, Failure, RuntimeError};
 pub use routine::{Call, Routine, Routines};
 pub use session::{

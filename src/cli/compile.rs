@@ -1,5 +1,6 @@
 //! `graphc compile`: a model becomes a plan. Also what `run` and `train` do first.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use super::args::{CompileArgs, DeviceName, Format, OnNan, SharedArgs};
 use super::data::{Types, read_text};
 use super::options;
 use super::output::{Named, check_distinct, print, say};
-use super::pages;
+use super::{pages, start};
 
 /// Seconds of the parts of a compilation.
 #[derive(Default)]
@@ -153,6 +154,7 @@ pub fn plan_model(
         say("warning", &warning);
     }
     check_static_batch(&graph, args.batch)?;
+    let trained = start::trained(&graph);
     let options = options::compile_options(args, dims)?;
     let cluster = options::shared_cluster(args, device)?;
     let source = Some(weights_source(path)?);
@@ -164,11 +166,25 @@ pub fn plan_model(
         .with_context(|| format!("cannot plan {}", path.display()))?
         .plan;
     let plan_seconds = start.elapsed().as_secs_f64();
+    if training {
+        note_untrained(&trained, &plan);
+    }
     if let Some(said) = report::half_weights(&plan) {
         say("note", &format!("of the weights {said}"));
     }
     let solve = marks.windows(2).map(|pair| pair[1] - pair[0]).sum();
     Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
+}
+
+/// Says which weights stay as they are because the loss does not depend on them, as those of a second head.
+fn note_untrained(trained: &BTreeSet<String>, plan: &Plan) {
+    let updated = plan.updated_variables();
+    let left = trained.iter().map(String::as_str).filter(|name| !updated.contains(name));
+    let left: Vec<&str> = left.collect();
+    if !left.is_empty() {
+        let named = start::list(&left);
+        say("note", &format!("the loss does not depend on {named}: not trained"));
+    }
 }
 
 /// Samples that the model counts itself must be as many as `--batch` says.

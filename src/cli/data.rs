@@ -1,13 +1,12 @@
 //! What the CLI reads besides models: samples of a data file, weights for a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use graphc_compiler::import::Symbols;
 use graphc_compiler::import::weights::Weights;
-use graphc_ir::ops::Init;
-use graphc_ir::plan::{Plan, RegisterKind};
+use graphc_ir::plan::Plan;
 use graphc_ir::types::TensorType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::data::{TensorFile, load_safetensors, read_file};
@@ -58,17 +57,42 @@ pub fn rows(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     named.or(common)
 }
 
+/// The weights of a model in memory, each once.
+#[derive(Default)]
+pub struct ModelWeights {
+    /// Those that variables of the plan begin with.
+    pub own: BTreeMap<String, HostTensor>,
+    /// Those that the plan has no variables for: what it was made with, and what no output that is asked for depends on.
+    pub aside: BTreeMap<String, HostTensor>,
+    /// Those that the plan was made with.
+    pub fixed: BTreeMap<String, HostTensor>,
+}
+
+impl ModelWeights {
+    /// Reads the weights of a plan's model.
+    pub fn read(plan: &Plan, weights: Weights) -> Result<Self> {
+        let mut read = Self::default();
+        let variables: BTreeSet<&str> = plan.variables();
+        for (name, tensor) in weights.tensors.into_iter().chain(weights.others) {
+            let bytes = tensor.to_vec(&name)?;
+            let tensor = HostTensor::new(tensor.dtype, tensor.shape, bytes)?;
+            if weights.fixed.contains(&name) {
+                read.fixed.insert(name.clone(), tensor.clone());
+            }
+            let into = match variables.contains(name.as_str()) {
+                true => &mut read.own,
+                false => &mut read.aside,
+            };
+            into.insert(name, tensor);
+        }
+        Ok(read)
+    }
+}
+
 /// The weights that variables of the plan take from the model's file, each in memory once.
 pub fn session_weights(plan: &Plan, mut weights: Weights) -> Result<BTreeMap<String, HostTensor>> {
-    let mut tensors = BTreeMap::new();
-    for register in plan.programs.iter().flat_map(|program| &program.registers) {
-        let RegisterKind::Variable { name, init: Init::Weights, .. } = &register.kind else {
-            continue;
-        };
-        if let Some(tensor) = weights.tensors.remove(name) {
-            let bytes = tensor.to_vec(name)?;
-            tensors.insert(name.clone(), HostTensor::new(tensor.dtype, tensor.shape, bytes)?);
-        }
-    }
-    Ok(tensors)
+    let variables = plan.variables();
+    weights.tensors.retain(|name, _| variables.contains(name.as_str()));
+    weights.others.clear();
+    Ok(ModelWeights::read(plan, weights)?.own)
 }

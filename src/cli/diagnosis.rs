@@ -15,7 +15,7 @@ use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, known_weig
 use super::args::TrainArgs;
 use super::checkpoints::resumed_options;
 use super::compile::plan_weights;
-use super::data::session_weights;
+use super::data::ModelWeights;
 use super::feeding::Training;
 use super::output::say;
 use super::progress::{Diverged, numbers};
@@ -64,9 +64,9 @@ impl Diagnosis<'_> {
                 ),
             );
         }
-        let weights = session_weights(self.plan, plan_weights(self.plan)?)?;
+        let weights = ModelWeights::read(self.plan, plan_weights(self.plan)?)?;
         let mut trained = self.train_again(&weights, from.as_ref(), diverged.step)?;
-        let found = self.check(&weights, &mut trained, diverged.step)?;
+        let found = self.check(&weights.own, &mut trained, diverged.step)?;
         Ok(match found {
             Some(tensor) => format!("the first tensor that is not finite is {tensor}"),
             None => "with every tensor kept all of them are finite: it overflows only where they are not".into(),
@@ -88,17 +88,18 @@ impl Diagnosis<'_> {
     /// A session that stands before the step.
     fn train_again(
         &self,
-        weights: &BTreeMap<String, HostTensor>,
+        weights: &ModelWeights,
         from: Option<&Checkpoint>,
         step: u64,
     ) -> Result<Session> {
         let options = SessionOptions { first_step: 0, ..self.options.clone() };
         let options = resumed_options(options, from);
         let (first, seed) = (options.first_step, options.seed);
-        let mut session = self.ranks.session(self.plan, weights, options)?;
+        let mut session = self.ranks.session(self.plan, &weights.own, options)?;
+        session.set_aside(weights.aside.clone());
         match (from, &self.args.weights_from) {
             (Some(from), _) => session.load_checkpoint(from)?,
-            (None, Some(path)) => start::load(path, &mut session)?,
+            (None, Some(path)) => start::load(path, &mut session, self.plan, &weights.fixed)?,
             (None, None) => {}
         }
         let mut feeder = Training::open(self.args)?.feeder(&session, self.ranks, seed)?;

@@ -9,7 +9,7 @@ use graphc_compiler::import::weights::{WeightData, WeightTensor, Weights};
 use graphc_compiler::passes::averages::AVERAGE;
 use graphc_ir::plan::TensorKind;
 use graphc_runtime::data::{load_safetensors, save_safetensors, write_file};
-use graphc_runtime::{Checkpoint, HostTensor};
+use graphc_runtime::{Checkpoint, HostTensor, is_table};
 
 use super::args::ExportArgs;
 
@@ -56,7 +56,9 @@ fn write_model(model: &Path, tensors: BTreeMap<String, HostTensor>, output: &Pat
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
         (name, WeightTensor { dtype, shape, data: WeightData::Bytes(tensor.bytes().into()) })
     };
-    let weights = Weights { tensors: tensors.into_iter().map(weight).collect() };
+    // Tables were saved once; they are computed.
+    let tensors = tensors.into_iter().filter(|(name, _)| !is_table(name));
+    let weights = Weights { tensors: tensors.map(weight).collect(), ..Weights::default() };
     let changed = model_with_weights(model, &weights)
         .with_context(|| format!("the weights do not go into {}", model.display()))?;
     if let Some(tensor) = changed.external.first() {

@@ -1,46 +1,122 @@
 //! `--weights-from`: variables begin as a file of weights or a checkpoint has them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use graphc_ir::plan::TensorKind;
+use anyhow::{Context, Result, bail, ensure};
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Plan, TensorKind};
+use graphc_ir::types::TensorType;
 use graphc_runtime::data::TensorFile;
-use graphc_runtime::{Checkpoint, HostTensor, Session};
+use graphc_runtime::{Checkpoint, HostTensor, Session, is_table};
 
 use super::options::sha256;
 use super::output::say;
 
-/// How many names an error lists.
+/// How many names a sentence lists.
 const LISTED: usize = 5;
 
+/// Tensors of the model that a plan was made with.
+pub type Fixed = BTreeMap<String, HostTensor>;
+
 /// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is in
-/// there, such as an optimizer's states, is left aside; all ranks find the same.
-pub fn load(path: &Path, session: &mut Session) -> Result<()> {
-    let wanted: Vec<(String, graphc_ir::types::TensorType)> = session
-        .variables()
-        .into_iter()
-        .filter(|(_, (kind, _))| *kind == TensorKind::Parameter)
-        .map(|(name, (_, ty))| (name, ty))
-        .collect();
-    let names: Vec<&str> = wanted.iter().map(|(name, _)| name.as_str()).collect();
-    let mut found = Found::open(path, &names)?;
-    let missing: Vec<&str> = names.into_iter().filter(|name| !found.has(name)).collect();
-    if !missing.is_empty() {
-        bail!(
-            "{} has no {}: it holds the weights of another model",
-            path.display(),
-            list(&missing)
-        );
-    }
-    for (name, ty) in &wanted {
+/// there, such as an optimizer's states, is left aside, and what is not trained keeps the model's value where the file lacks it, as
+/// files of PyTorch lack some buffers. All ranks find the same.
+pub fn load(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> Result<()> {
+    let wanted = wanted(session);
+    let mut found = Found::open(path, &wanted.keys().map(String::as_str).collect::<Vec<_>>())?;
+    check_missing(path, plan, wanted.keys().filter(|name| !found.has(name)))?;
+    for (name, ty) in wanted.iter().filter(|(name, _)| found.has(name)).collect::<Vec<_>>() {
         let value = found.take(name)?;
         if value.ty() != *ty {
             bail!("{}: `{name}` is {}, and the model has {ty}", path.display(), value.ty());
         }
-        session.set_variable(name, &value)?;
+        check_fixed(path, fixed, name, &value)?;
+        if session.aside().contains_key(name) {
+            session.set_aside(BTreeMap::from([(name.clone(), value)]));
+        } else {
+            session.set_variable(name, &value)?;
+        }
     }
     Ok(())
+}
+
+/// The model's own tensors, whether the plan has variables for them or not.
+fn wanted(session: &Session) -> BTreeMap<String, TensorType> {
+    let variables = session.variables().into_iter();
+    let own = variables.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
+    let aside = session.aside().iter().map(|(name, tensor)| (name.clone(), tensor.ty()));
+    own.map(|(name, (_, ty))| (name, ty)).chain(aside).collect()
+}
+
+/// A file without a weight that the model trains is another model's.
+fn check_missing<'a>(
+    path: &Path,
+    plan: &Plan,
+    missing: impl Iterator<Item = &'a String>,
+) -> Result<()> {
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let graph = graphc_ir::text::parse(&plan.graph.join("\n"))
+        .context("the plan's graph cannot be read")?;
+    let trained = trained(&graph);
+    let (needed, kept): (Vec<&str>, Vec<&str>) =
+        missing.into_iter().partition(|&name| trained.contains(name));
+    let variables = plan.variables();
+    let kept: Vec<&str> = kept.into_iter().filter(|name| variables.contains(name)).collect();
+    let path = path.display();
+    ensure!(
+        needed.is_empty(),
+        "{path} has no {}: it holds the weights of another model{}",
+        list(&needed),
+        if needed.iter().any(|name| is_made_up(name)) { RENAMED } else { "" }
+    );
+    if !kept.is_empty() {
+        let kept = list(&kept);
+        say("note", &format!("{path} has no {kept}, not trained: what the model has is taken"));
+    }
+    Ok(())
+}
+
+/// What to do where a file has the author's names, and the model others.
+const RENAMED: &str = ", or the exporter has renamed weights, as it does without optimize=False: export the model anew";
+
+/// Whether a name is one that PyTorch's exporters give to what they have folded.
+fn is_made_up(name: &str) -> bool {
+    let number = name.strip_prefix("val_");
+    name.starts_with("onnx::") || number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// The names of the weights that the model's author, or the command line, has trained.
+pub fn trained(graph: &Graph) -> BTreeSet<String> {
+    let name = |node: &Node| match &node.op {
+        Op::Variable(variable) if variable.trainable => Some(variable.name.clone()),
+        _ => None,
+    };
+    graph.nodes.iter().filter_map(name).collect()
+}
+
+/// Refuses another value of what the plan was made with.
+fn check_fixed(path: &Path, fixed: &Fixed, name: &str, value: &HostTensor) -> Result<()> {
+    ensure!(
+        fixed.get(name).is_none_or(|own| own == value),
+        "`{name}` of {0} is another than the model's, and what depends on it is computed when the model is read: put it into the \
+         model first, with graphc export {0} --model MODEL -o NEW.onnx",
+        path.display()
+    );
+    Ok(())
+}
+
+/// Refuses to go on from a checkpoint that has another value of what the plan was made with.
+pub fn check_checkpoint(checkpoint: &Checkpoint, fixed: &Fixed) -> Result<()> {
+    let held = checkpoint.variables();
+    let names: Vec<&str> =
+        fixed.keys().map(String::as_str).filter(|name| held.contains_key(*name)).collect();
+    let found = checkpoint.read(&names)?;
+    found.iter().try_for_each(|(name, value)| check_fixed(checkpoint.path(), fixed, name, value))
 }
 
 /// Where the weights are found.
@@ -56,8 +132,9 @@ impl Found {
     fn open(path: &Path, names: &[&str]) -> Result<Self> {
         if !path.is_dir() {
             let file = TensorFile::open(path)?;
-            let others = file.tensors().keys().filter(|name| !names.contains(&name.as_str()));
-            note_others(path, others.count());
+            // Tables were saved once; they are computed.
+            let known = |name: &String| names.contains(&name.as_str()) || is_table(name);
+            note_others(path, file.tensors().keys().filter(|name| !known(name)).count());
             return Ok(Self::File(file));
         }
         let checkpoint = Checkpoint::open(path)?;
@@ -93,7 +170,8 @@ fn note_others(path: &Path, others: usize) {
     }
 }
 
-fn list(names: &[&str]) -> String {
+/// Names in a sentence, the first of them.
+pub fn list(names: &[&str]) -> String {
     let first: Vec<String> = names.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(LISTED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };

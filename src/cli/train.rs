@@ -18,7 +18,7 @@ use super::args::TrainArgs;
 use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{Types, session_weights};
+use super::data::{ModelWeights, Types};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
@@ -65,8 +65,9 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let mut saver = Saver::new(&args.checkpoints, ignores, first_step)?;
     let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
     check_skips(args, &plan)?;
-    let weights = session_weights(&plan, weights)?;
+    let ModelWeights { own: weights, aside, fixed } = ModelWeights::read(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
+    session.set_aside(aside);
     let feeder = data.feeder(&session, ranks, seed)?;
     let steps = feeder.steps(args)?;
     let profiling = Profiling::of(args, &plan, &(first_step..steps))?;
@@ -74,13 +75,14 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     // Sessions have them: a second copy would stay as long as the training.
     drop(weights);
     if let Some(path) = &args.weights_from {
-        start::load(path, &mut session)?;
+        start::load(path, &mut session, &plan, &fixed)?;
     }
     if let Some(checkpoint) = &checkpoint {
         check_length(checkpoint, steps, args.epochs)?;
         if ranks.leads() {
             compare(checkpoint, &session, steps);
         }
+        start::check_checkpoint(checkpoint, &fixed)?;
         session.load_checkpoint(checkpoint)?;
     }
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
@@ -320,20 +322,26 @@ fn write_results(
     Ok(())
 }
 
-/// Writes the model's variables, if a training has ruined none of them. Where ranks are processes, all of them bring each variable
-/// together, in one order, and find the same.
+/// Writes the model's own tensors (parameters, trained or frozen, and buffers, whether steps read them or not), if a training has
+/// ruined none of them. Where ranks are processes, all of them bring each variable together, in one order, and find the same.
 fn write_weights(
     path: &Path,
     plan: &Plan,
     session: &mut Session,
     (leads, accepts_non_finite): (bool, bool),
 ) -> Result<()> {
-    let (types, updated) = (parameters(session), plan.updated_variables());
+    let (aside, updated) = (session.aside().clone(), plan.updated_variables());
+    let kept = aside.iter().map(|(name, tensor)| (name.clone(), tensor.ty()));
+    let types: BTreeMap<String, TensorType> = kept.chain(parameters(session)).collect();
     let is_ruined = |name: &str, bytes: &[u8]| {
         !accepts_non_finite && updated.contains(name) && !is_finite(types[name].dtype, bytes)
     };
     let mut ruined = None;
     let mut bring = |name: &str, write: &mut dyn FnMut(&[u8])| -> Result<()> {
+        if let Some(tensor) = aside.get(name) {
+            write(tensor.bytes());
+            return Ok(());
+        }
         session.with_variable(name, &mut |bytes| match is_ruined(name, bytes) {
             true => ruined = Some(name.to_owned()),
             false => write(bytes),

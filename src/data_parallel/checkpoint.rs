@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use graphc_ir::ops::Variable;
+use graphc_ir::ops::{Init, Variable};
 use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
 use graphc_runtime::dist::Group;
@@ -116,7 +116,8 @@ impl DataParallel {
 
     /// The variables of a checkpoint: what one plan for all ranks would hold.
     fn saved(&self) -> BTreeMap<&str, (TensorKind, TensorType)> {
-        let kept = self.record.kept.iter();
+        let is_table = |v: &&Variable| matches!(v.init, Init::Table(_));
+        let kept = self.record.kept.iter().filter(|variable| !is_table(variable));
         let kept = kept.map(|v| (v.name.as_str(), (TensorKind::Parameter, v.ty.clone())));
         let states = self.updater.iter().flat_map(|updater| updater.states());
         kept.chain(states.map(|(name, ty)| (name, (TensorKind::State, ty.clone())))).collect()

@@ -68,8 +68,9 @@ pub enum Use {
 
 impl Use {
     /// All of them, those that stay from step to step first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Tensor(TensorKind::Parameter),
+        Self::Tensor(TensorKind::Table),
         Self::Tensor(TensorKind::State),
         Self::Copy,
         Self::Tensor(TensorKind::Gradient),
@@ -98,6 +99,7 @@ impl Use {
 pub fn kind_word(kind: TensorKind) -> &'static str {
     match kind {
         TensorKind::Parameter => "parameter",
+        TensorKind::Table => "table",
         TensorKind::Input => "input",
         TensorKind::Output => "output",
         TensorKind::State => "state",
@@ -113,7 +115,7 @@ pub fn kinds(plan: &Plan, program: &Program) -> Vec<Use> {
     let of = |register: &graphc_ir::plan::Register| match &register.kind {
         RegisterKind::Variable { role, .. } => Use::Tensor(*role),
         RegisterKind::Activation => match listed.get(register.name.as_str()) {
-            Some(TensorKind::Parameter) => Use::Copy,
+            Some(TensorKind::Parameter | TensorKind::Table) => Use::Copy,
             Some(&kind) => Use::Tensor(kind),
             None => Use::Intermediate,
         },

@@ -162,6 +162,7 @@ fn words(ty: &str) -> String {
         (None, "LearningRate") => "number, or text".into(),
         (None, "bool") => "true or false".into(),
         (None, "String" | "LrSchedule" | "Schedule") => "text".into(),
+        (None, "Table") => "elements in Base64".into(),
         (None, "Sbp" | "NdSbp") => "layout".into(),
         (None, "RegisterId" | "ActorId" | "ChannelId" | "ProgramId") => {
             format!("index of a {}", ty.trim_end_matches("Id").to_lowercase())

@@ -15,7 +15,7 @@ pub fn leaf(ty: &str) -> Option<Value> {
         "i32" | "i64" | "OperandSource" => json!({"type": "integer"}),
         "f64" => json!({"type": "number"}),
         "bool" => json!({"type": "boolean"}),
-        "String" | "LrSchedule" | "Schedule" => json!({"type": "string"}),
+        "String" | "LrSchedule" | "Schedule" | "Table" => json!({"type": "string"}),
         "Scalar" => json!({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
         "LearningRate" => json!({"anyOf": [{"type": "number"}, {"type": "string"}]}),
         "Sbp" => json!({"type": "string", "pattern": "^(B|S\\([0-9]+\\)|P\\((sum|max|min)\\))$"}),

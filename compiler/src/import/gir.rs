@@ -33,6 +33,9 @@ pub(super) fn import_gir(
     }
     let mut graph =
         model.resolve(&dims).map_err(|errors| ImportError::Text { path: path.into(), errors })?;
+    if graph.outputs.is_empty() {
+        return Err(ImportError::NoOutputs { path: path.into() });
+    }
     check_batch(&graph, &symbols, &dims)?;
     count_samples(&mut graph, &symbols);
     let mut patterns = Patterns::new(options);
@@ -40,9 +43,11 @@ pub(super) fn import_gir(
         let (name, ty) = (variable.name.clone(), variable.ty.clone());
         variable.trainable = patterns.trained(&name, &ty, variable.trainable)?;
     }
+    let names: Vec<String> = variables(&mut graph).map(|variable| variable.name.clone()).collect();
+    patterns.check_matched(names.iter().map(String::as_str))?;
     let weights = weights(&mut graph, &path.with_extension("safetensors"))?;
     verify(&graph)?;
-    Ok(Imported { graph, weights, warnings: patterns.warnings(), symbols: symbols.all })
+    Ok(Imported { graph, weights, warnings: Vec::new(), symbols: symbols.all })
 }
 
 /// Inputs whose line does not say which dim counts samples do as the symbols say.

@@ -118,12 +118,38 @@ pub enum ImportError {
         /// All that is wrong with it.
         errors: ParseErrors,
     },
+    /// A graph that gives nothing.
+    #[error("{} has no outputs, so there is nothing to compute", path.display())]
+    NoOutputs {
+        /// The file.
+        path: PathBuf,
+    },
     /// The graph breaks an invariant.
     #[error(transparent)]
     Verify(#[from] VerifyErrors),
     /// The weights cannot be read or do not fit.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// A pattern of names that fits none.
+    #[error("{option} '{pattern}' matches no weight: they are {weights}")]
+    Pattern {
+        /// The option that gives it.
+        option: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// The names that there are, the first of them.
+        weights: String,
+    },
+    /// Weights that are to go into a model lack some of it.
+    #[error(
+        "they lack {} of its parameters, `{}` first: take a file or a checkpoint that holds all of them",
+        names.len(),
+        names.first().map_or("", String::as_str)
+    )]
+    Incomplete {
+        /// The parameters.
+        names: Vec<String>,
+    },
     /// A weight that cannot be trained was to be.
     #[error("`{name}` cannot be trained: {reason}")]
     Train {
@@ -192,24 +218,41 @@ impl ModelFile {
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
         match self.content {
-            Content::Onnx(model) => {
-                let base = self.path.parent().unwrap_or(Path::new(""));
-                model.import(base, dims, options)
-            }
+            Content::Onnx(model) => model.import(folder(&self.path), dims, options),
             Content::Gir(text) => gir::import_gir(&self.path, text, dims, &options),
         }
     }
 }
 
-/// The ONNX model in a file with these weights: [`onnx::onnx_with_weights`].
+/// The ONNX model in a file with these weights: [`onnx::onnx_with_weights`]. None of its parameters may be missing.
 ///
 /// # Errors
 /// Where the file cannot be read or is no ONNX model, and where the weights are not those of the model.
 pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewritten, ImportError> {
     match kind(path)? {
-        Kind::Onnx => onnx::onnx_with_weights(&read(path)?, weights),
+        Kind::Onnx => {
+            let model = read(path)?;
+            let decoded = onnx::Decoded::new(&model)?;
+            // What has not changed stays as it is written, in whatever element type.
+            let own = decoded.tensors(folder(path))?;
+            let mut changed = weights.clone();
+            changed.tensors.retain(|name, tensor| own.get(name) != Some(tensor));
+            let rewritten = onnx::onnx_with_weights(&model, &changed)?;
+            let parameters = decoded.parameters(folder(path))?;
+            let missing: Vec<String> =
+                parameters.into_iter().filter(|name| !weights.tensors.contains_key(name)).collect();
+            if missing.is_empty() {
+                return Ok(rewritten);
+            }
+            Err(ImportError::Incomplete { names: missing })
+        }
         Kind::Gir => Err(ImportError::Extension { path: path.into() }),
     }
+}
+
+/// The folder in which files lie that a model names.
+fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 enum Kind {

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use graphc_ir::graph::{Graph, Output, Source};
+use graphc_ir::graph::{Graph, Node, Output, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Input};
 use graphc_ir::types::TensorType;
 use graphc_ir::verify::verify;
-use rten_onnx::onnx::{GraphProto, ModelProto, ValueInfoProto};
+use rten_onnx::onnx::{DataType, GraphProto, ModelProto, ValueInfoProto};
 
 use super::trained::Patterns;
 use super::unsupported::{UnsupportedOp, UnsupportedOps};
@@ -21,6 +21,7 @@ mod attention;
 mod attributes;
 mod border;
 mod control;
+mod double;
 mod einsum;
 mod elementwise;
 mod gather;
@@ -43,12 +44,13 @@ mod rewrite;
 mod roles;
 mod scatter;
 mod sequence;
+mod shared;
 mod tensor;
 mod turned;
 mod uses;
 mod wire;
 
-use lower::Lowering;
+use lower::{Initializers, Lowering, Val};
 pub use rewrite::{Rewritten, onnx_with_weights};
 
 /// The name that stands for the number of samples, whatever the model calls it.
@@ -72,7 +74,7 @@ pub fn import_onnx(
 /// An ONNX model, decoded.
 pub(super) struct Decoded {
     model: ModelProto,
-    kinds: wire::Kinds,
+    metadata: wire::Metadata,
 }
 
 impl Decoded {
@@ -81,7 +83,7 @@ impl Decoded {
     /// # Errors
     /// Where they are no ONNX model.
     pub fn new(bytes: &[u8]) -> Result<Self, ImportError> {
-        let kinds = wire::check(bytes)?;
+        let metadata = wire::check(bytes)?;
         let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
             place: error
                 .context()
@@ -89,7 +91,7 @@ impl Decoded {
                 .into(),
             reason: format!("field {}: {}", error.field().unwrap_or(0), error.kind()),
         })?;
-        Ok(Self { model, kinds })
+        Ok(Self { model, metadata })
     }
 
     /// The symbolic extents of the model's inputs.
@@ -103,6 +105,49 @@ impl Decoded {
         Ok(symbols(graph, &initializers))
     }
 
+    /// The initializers; those that others are copies of stand for these, too, and which they are.
+    fn initializers(
+        &self,
+        graph: &GraphProto,
+        base_dir: &Path,
+    ) -> Result<(BTreeMap<String, WeightTensor>, BTreeMap<String, String>), ImportError> {
+        let mut tensors = BTreeMap::new();
+        for proto in &graph.initializer {
+            let name = proto.name.clone().unwrap_or_default();
+            tensors.insert(name, tensor::read(proto, base_dir)?);
+        }
+        let copies = roles::copies(graph, &self.metadata.kinds, &tensors);
+        for (name, source) in &copies {
+            let tensor = tensors[source].clone();
+            tensors.insert(name.clone(), tensor);
+        }
+        Ok((tensors, copies))
+    }
+
+    /// All initializers, and those that are copies of others.
+    ///
+    /// # Errors
+    /// Where the model's tensors are damaged.
+    pub fn tensors(&self, base_dir: &Path) -> Result<BTreeMap<String, WeightTensor>, ImportError> {
+        Ok(self.initializers(graph(&self.model)?, base_dir)?.0)
+    }
+
+    /// The names of the weights that are trained where nobody says otherwise, as far as nodes or outputs read them.
+    ///
+    /// # Errors
+    /// Where the model's structure or its tensors are damaged.
+    pub fn parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
+        let graph = graph(&self.model)?;
+        let order = model::order(graph)?;
+        let (tensors, copies) = self.initializers(graph, base_dir)?;
+        let (mut trained, _) = roles::roles(graph, &order, &self.metadata.kinds, &tensors, &copies);
+        let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
+        let read: BTreeSet<&str> =
+            graph.node.iter().flat_map(model::reads).chain(outputs).collect();
+        trained.retain(|name| read.contains(name.as_str()));
+        Ok(trained)
+    }
+
     /// See [`import_onnx`].
     pub fn import(
         &self,
@@ -110,22 +155,15 @@ impl Decoded {
         dims: &BTreeMap<String, usize>,
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
-        let Self { model, kinds } = self;
+        let Self { model, metadata: wire::Metadata { kinds, computed, detached } } = self;
         let graph = graph(model)?;
         let order = model::order(graph)?;
         all_supported(graph)?;
-        let mut tensors = BTreeMap::new();
-        for proto in &graph.initializer {
-            let name = proto.name.clone().unwrap_or_default();
-            tensors.insert(name, tensor::read(proto, base_dir)?);
-        }
+        let (tensors, copies) = self.initializers(graph, base_dir)?;
         let symbols = symbols(graph, &tensors);
-        let copies = roles::copies(graph, kinds, &tensors);
-        for (name, source) in &copies {
-            let tensor = tensors[source].clone();
-            tensors.insert(name.clone(), tensor);
-        }
         let (roles, mut warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
+        let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
+        let authored = roles::authored(kinds, &tensors, is_pytorch);
         let mut patterns = Patterns::new(&options);
         let mut trained = BTreeSet::new();
         for (name, tensor) in &tensors {
@@ -133,7 +171,16 @@ impl Decoded {
                 trained.insert(name.clone());
             }
         }
-        let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, tensors, trained);
+        let floats = tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float());
+        patterns.check_matched(floats.map(|(name, _)| name.as_str()))?;
+        // What PyTorch does not save is computed with, as the model does.
+        let saved = authored.difference(computed);
+        let floats = saved.filter(|name| tensors[*name].dtype.is_float());
+        let kept = floats.chain(&roles).cloned().collect();
+        let initializers = Initializers { tensors, trained, kept };
+        let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, initializers);
+        lowering.detached.clone_from(detached);
+        doubles(&mut lowering, graph, base_dir)?;
         inputs(&mut lowering, graph, dims, &symbols)?;
         for index in order {
             let copied =
@@ -148,10 +195,9 @@ impl Decoded {
             lowering.graph.outputs.push(Output { name, value });
         }
         warnings.append(&mut lowering.warnings);
-        warnings.extend(patterns.warnings());
-        let (graph, tensors) = (without_dead_nodes(&lowering.graph)?, lowering.into_tensors());
+        let graph = without_dead_nodes(&lowering.graph)?;
         verify(&graph)?;
-        let weights = weights(&graph, tensors);
+        let weights = weights(&graph, lowering, &authored);
         Ok(Imported { graph, weights, warnings, symbols: symbols.all })
     }
 }
@@ -254,11 +300,33 @@ fn inputs(
                 .map_err(|reason| ImportError::Dim { input: name.into(), dim, reason })?;
             shape.push(extent);
         }
+        if tensor.and_then(|tensor| tensor.elem_type) == Some(DataType::DOUBLE) {
+            lowering.doubles.insert(name.to_owned());
+        }
         types.push((name.to_owned(), stored.dtype, shape));
     }
     let shapes: Vec<Vec<usize>> = types.iter().map(|(_, _, shape)| shape.clone()).collect();
     for ((name, dtype, shape), samples) in types.into_iter().zip(symbols.samples(&shapes)) {
         lowering.input(Input { name, ty: TensorType::new(dtype, shape), samples })?;
+    }
+    Ok(())
+}
+
+/// Initializers of DOUBLE: those that ops may be computed with on import are known as they are.
+fn doubles(
+    lowering: &mut Lowering,
+    graph: &GraphProto,
+    base_dir: &Path,
+) -> Result<(), ImportError> {
+    for proto in &graph.initializer {
+        let name = proto.name.clone().unwrap_or_default();
+        let Some(elements) = tensor::doubles(proto, base_dir)? else { continue };
+        if !lowering.is_kept(&name) && elements.len() <= known::MOST_FOLDED {
+            let shape = lowering.tensors()[&name].shape.clone();
+            lowering.values.insert(name, Val::Known(known::Known::doubles(&shape, elements)));
+        } else {
+            lowering.doubles.insert(name);
+        }
     }
     Ok(())
 }
@@ -319,18 +387,18 @@ fn without_dead_nodes(graph: &Graph) -> Result<Graph, ImportError> {
     Ok(kept)
 }
 
-/// The weights of the variables that there are.
-fn weights(graph: &Graph, mut tensors: BTreeMap<String, WeightTensor>) -> Weights {
-    let mut weights = Weights::default();
-    for node in &graph.nodes {
-        if let Op::Variable(variable) = &node.op
-            && variable.init == Init::Weights
-            && let Some(tensor) = tensors.remove(&variable.name)
-        {
-            weights.tensors.insert(variable.name.clone(), tensor);
-        }
-    }
-    weights
+/// The weights of the variables that there are, and what else is the author's.
+fn weights(graph: &Graph, lowering: Lowering, authored: &BTreeSet<String>) -> Weights {
+    let of_file = |node: &Node| match &node.op {
+        Op::Variable(variable) if variable.init == Init::Weights => Some(variable.name.clone()),
+        _ => None,
+    };
+    let read: BTreeSet<String> = graph.nodes.iter().filter_map(of_file).collect();
+    let (all, fixed) = lowering.into_initializers();
+    let (tensors, mut others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        all.into_iter().partition(|(name, _)| read.contains(name));
+    others.retain(|name, _| authored.contains(name));
+    Weights { tensors, others, fixed }
 }
 
 /// The place of a node that has none of its own.

@@ -4,6 +4,9 @@ use graphc_ir::types::TensorType;
 
 use super::{ImportError, ImportOptions};
 
+/// As many names an error lists.
+const MOST_NAMES: usize = 6;
+
 /// The user's patterns, and which of them have matched anything.
 pub(super) struct Patterns {
     freeze: Vec<(String, bool)>,
@@ -38,14 +41,30 @@ impl Patterns {
         Ok(default && !frozen)
     }
 
-    /// A sentence for each pattern that no weight matched.
-    pub fn warnings(&self) -> Vec<String> {
-        let unmatched = |patterns: &[(String, bool)], option: &str| -> Vec<String> {
-            let unmatched = patterns.iter().filter(|(_, matched)| !matched);
-            unmatched.map(|(p, _)| format!("{option} '{p}' matches no weight")).collect()
-        };
-        [unmatched(&self.freeze, "--freeze"), unmatched(&self.train, "--train")].concat()
+    /// Refuses a pattern that has matched none of these weights: who gives one means some.
+    ///
+    /// # Errors
+    /// Where there is one.
+    pub fn check_matched<'a>(
+        &self,
+        weights: impl Iterator<Item = &'a str>,
+    ) -> Result<(), ImportError> {
+        let named = |(patterns, option)| unmatched(patterns).map(move |pattern| (pattern, option));
+        let options = [(&self.freeze[..], "--freeze"), (&self.train[..], "--train")];
+        let Some((pattern, option)) = options.into_iter().find_map(named) else { return Ok(()) };
+        let mut names: Vec<String> = weights.map(|name| format!("`{name}`")).collect();
+        if names.len() > MOST_NAMES {
+            let more = names.len() - MOST_NAMES;
+            names.truncate(MOST_NAMES);
+            names.push(format!("{more} more"));
+        }
+        Err(ImportError::Pattern { option, pattern: pattern.into(), weights: names.join(", ") })
     }
+}
+
+/// The first pattern that has matched nothing.
+fn unmatched(patterns: &[(String, bool)]) -> Option<&str> {
+    patterns.iter().find(|(_, matched)| !matched).map(|(pattern, _)| pattern.as_str())
 }
 
 /// Marks every pattern that matches.

@@ -1,11 +1,12 @@
 //! The weights of a model: element types, shapes, and where the bytes are. Bytes in files are read when they are asked
 //! for, so that what needs shapes alone works without them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use graphc_ir::table::decode;
 use graphc_ir::types::{DType, TensorType};
 
 use super::file;
@@ -15,6 +16,10 @@ use super::file;
 pub struct Weights {
     /// Each weight.
     pub tensors: BTreeMap<String, WeightTensor>,
+    /// The model's other parameters and buffers, which the graph has no variables for.
+    pub others: BTreeMap<String, WeightTensor>,
+    /// Those whose numbers the graph was made with: it is another one with others in their place.
+    pub fixed: BTreeSet<String>,
 }
 
 /// One weight.
@@ -162,22 +167,6 @@ fn read_part(
     Ok(bytes)
 }
 
-fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    fn each<const N: usize>(bytes: &[u8], element: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-        bytes.as_chunks::<N>().0.iter().map(|&chunk| element(chunk)).collect()
-    }
-    match dtype {
-        DType::F32 => each(bytes, |b| f32::from_le_bytes(b).into()),
-        DType::F16 => each(bytes, |b| half(u16::from_le_bytes(b))),
-        DType::BF16 => {
-            each(bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16).into())
-        }
-        DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
-        DType::I32 => each(bytes, |b| i32::from_le_bytes(b).into()),
-        DType::U8 | DType::Bool => each(bytes, |[b]| b.into()),
-    }
-}
-
 /// The bytes of elements of a type that has 32 bits, or is an integer or a truth value.
 pub(crate) fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
     let each = |bytes: &dyn Fn(f64) -> Vec<u8>| elements.iter().flat_map(|&x| bytes(x)).collect();
@@ -190,28 +179,9 @@ pub(crate) fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
     }
 }
 
-/// The value of an IEEE 754 binary16.
-fn half(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
-    match exponent {
-        0 => sign * fraction * 2f64.powi(-24),
-        31 if fraction == 0.0 => sign * f64::INFINITY,
-        31 => f64::NAN,
-        _ => sign * (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn half_precision_is_read() {
-        let values = [0x3c00, 0xc000, 0x7bff, 0x0001, 0x7c00].map(half);
-        assert_eq!(values, [1.0, -2.0, 65504.0, 2f64.powi(-24), f64::INFINITY]);
-        assert!(half(0x7e00).is_nan());
-    }
 
     #[test]
     fn an_absent_file_is_an_error_only_when_its_bytes_are_needed() {

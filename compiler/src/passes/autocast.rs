@@ -127,6 +127,7 @@ fn of_unary(function: UnaryFunction) -> Class {
         | Sqrt
         | Abs
         | Neg
+        | Detach
         | Sign
         | Erf
         | Floor

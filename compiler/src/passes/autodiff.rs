@@ -10,6 +10,7 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{GradientNode, Op};
+use graphc_ir::ops::Init;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
 use super::loss::name_is_free;
@@ -89,7 +90,8 @@ fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
     let kind = |index: usize| {
         let value = ValueId::new(index);
         let phase = phases[graph.value(value).producer.index()];
-        match graph.producer(value).op {
+        match &graph.producer(value).op {
+            Op::Variable(variable) if matches!(variable.init, Init::Table(_)) => TensorKind::Table,
             Op::Variable(_) if phase == Phase::Forward => TensorKind::Parameter,
             // The scale of the loss.
             Op::Variable(_) => TensorKind::State,

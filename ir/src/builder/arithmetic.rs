@@ -125,6 +125,12 @@ impl Tensor {
         self.unary(UnaryFunction::Neg)
     }
 
+    /// The same numbers, of which nothing is learned: gradients end here.
+    #[track_caller]
+    pub fn detach(&self) -> Tensor {
+        self.unary(UnaryFunction::Detach)
+    }
+
     /// -1, 0 or 1
     #[track_caller]
     pub fn sign(&self) -> Tensor {

@@ -12,6 +12,7 @@ use crate::ops::broadcast::fit;
 use crate::random::{Stream, key_of};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
+use crate::table::{Table, decode};
 use crate::types::{DType, Samples, TensorType, strides};
 
 /// What the user feeds each step. Under microbatches it is cut along the dim that counts samples.
@@ -62,6 +63,8 @@ pub struct Variable {
 pub enum Init {
     /// Read by name from the model's weights.
     Weights,
+    /// What the import of the model has computed: no weight of the model, so no file of weights holds it.
+    Table(Table),
     /// One value everywhere.
     Fill(Scalar),
     /// Normally distributed, keyed by the variable's name.
@@ -80,7 +83,7 @@ pub enum Init {
     },
 }
 
-/// A small literal; large ones are variables that are not trained.
+/// A small literal; large ones are variables that begin as tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Constant {
     /// Element type and shape.
@@ -153,10 +156,10 @@ impl Distribution {
 
 impl Init {
     /// The first content of the element of the variable `name` at this row-major position of the whole;
-    /// `None` where it is read from a file.
+    /// `None` where it is read from a file or a table.
     pub fn element(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
-        match *self {
-            Self::Weights => None,
+        match self {
+            Self::Weights | Self::Table(_) => None,
             Self::Fill(value) => Some(value.0),
             Self::Normal { .. } | Self::Uniform { .. } => {
                 let (distribution, stream) = self.stream(name, seed)?;
@@ -169,7 +172,7 @@ impl Init {
     /// the content is not random.
     pub fn stream(&self, name: &str, seed: u64) -> Option<(Distribution, Stream)> {
         let distribution = match *self {
-            Self::Weights | Self::Fill(_) => return None,
+            Self::Weights | Self::Table(_) | Self::Fill(_) => return None,
             Self::Normal { mean, std } => Distribution::Normal { mean, std },
             Self::Uniform { low, high } => Distribution::Uniform { low, high },
         };
@@ -277,8 +280,14 @@ impl Operation for Variable {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        if matches!(self.init, Init::Normal { .. } | Init::Uniform { .. }) {
-            floating(self.name(), &self.ty)?;
+        match &self.init {
+            Init::Normal { .. } | Init::Uniform { .. } => floating(self.name(), &self.ty)?,
+            Init::Table(table) if table.bytes().len() != self.ty.bytes() => {
+                let (found, needed) = (table.bytes().len(), self.ty.bytes());
+                let reason = format!("its table has {found} bytes, and {} needs {needed}", self.ty);
+                return Err(shapes(self.name(), operands, reason));
+            }
+            Init::Weights | Init::Table(_) | Init::Fill(_) => {}
         }
         source_dtype(self.name(), operands, &self.ty)
     }
@@ -315,6 +324,10 @@ impl Operation for Variable {
     ) -> Result<Vec<Array>, OpError> {
         if self.init == Init::Weights {
             return Err(OpError::NoValue { op: self.name(), name: self.name.clone() });
+        }
+        if let Init::Table(table) = &self.init {
+            let elements = decode(self.ty.dtype, table.bytes());
+            return Ok(fill(&results[0], |i| elements.get(i).copied().unwrap_or(0.0)));
         }
         let element = |i: usize| self.init.element(&self.name, cx.seed, i as u64).unwrap_or(0.0);
         Ok(fill(&results[0], element))

@@ -66,6 +66,8 @@ pub enum UnaryFunction {
     Round,
     /// 1 / x
     Reciprocal,
+    /// x, of which nothing is learned: its gradient is 0
+    Detach,
     /// Logical negation, of bool
     Not,
     /// x * value
@@ -118,6 +120,7 @@ impl UnaryFunction {
             Self::Ceil => x.ceil(),
             Self::Round => x.round_ties_even(),
             Self::Reciprocal => 1.0 / x,
+            Self::Detach => x,
             Self::Not => f64::from(u8::from(x == 0.0)),
             Self::Scale(value) => x * value.0,
             Self::Offset(value) => x + value.0,
@@ -145,7 +148,7 @@ impl UnaryFunction {
     }
 
     fn is_linear(self) -> bool {
-        matches!(self, Self::Neg | Self::Scale(_))
+        matches!(self, Self::Neg | Self::Detach | Self::Scale(_))
     }
 
     /// The gradient of the operand x from that of the result y; `None` where it is zero everywhere.
@@ -193,6 +196,7 @@ impl UnaryFunction {
             }
             Self::PowScalar(_)
             | Self::Sign
+            | Self::Detach
             | Self::Not
             | Self::Floor
             | Self::Ceil
@@ -243,6 +247,7 @@ impl Operation for Unary {
             | Abs
             | Neg
             | Sign
+            | Detach
             | Not
             | Floor
             | Ceil
@@ -258,7 +263,7 @@ impl Operation for Unary {
 
     fn is_light(&self) -> bool {
         use UnaryFunction::*;
-        matches!(self.function, Scale(_) | Offset(_) | Neg | Relu | Clip { .. })
+        matches!(self.function, Scale(_) | Offset(_) | Neg | Detach | Relu | Clip { .. })
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

@@ -37,6 +37,7 @@ pub(super) fn source(op: &Op, results: &[Shard]) -> Result<Call, KernelError> {
 fn variable(op: &Variable, out: &Shard) -> Result<Call, KernelError> {
     let (distribution, key) = match op.init {
         Init::Weights => return Err(KernelError::call("variable", "its content is in a file")),
+        Init::Table(_) => return Err(KernelError::call("variable", "its content is in a table")),
         Init::Fill(value) => return Ok(full(out, value.0)),
         Init::Normal { mean, std } => (Distribution::Normal { mean, std }, key_of(&op.name)),
         Init::Uniform { low, high } => (Distribution::Uniform { low, high }, key_of(&op.name)),

@@ -38,6 +38,7 @@ vectorized! {
             UnaryFunction::Ceil => map(x, out, f32::ceil),
             UnaryFunction::Round => map(x, out, f32::round_ties_even),
             UnaryFunction::Reciprocal => map(x, out, |x| 1.0 / x),
+            UnaryFunction::Detach => map(x, out, |x| x),
             UnaryFunction::Not => map(x, out, |x| if x == 0.0 { 1.0 } else { 0.0 }),
             UnaryFunction::Scale(value) => {
                 let value = value.0 as f32;

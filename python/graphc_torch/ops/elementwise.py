@@ -40,6 +40,7 @@ PLAIN: dict[str, Function] = {
     "ceil": torch.ceil,
     "round": torch.round,
     "reciprocal": torch.reciprocal,
+    "detach": torch.positive,
     "not": torch.logical_not,
 }
 """Functions of one operand that PyTorch has as they are."""

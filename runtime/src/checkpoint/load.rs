@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use graphc_ir::plan::SKIPPED_STEPS;
 use graphc_ir::shard::Rect;
-use graphc_ir::types::TensorType;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
@@ -97,6 +95,10 @@ impl Checkpoint {
         self.manifest.settings.as_ref()
     }
 
+    pub(super) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
     /// What it holds, by name.
     pub fn variables(&self) -> &BTreeMap<String, VariableRecord> {
         &self.manifest.variables
@@ -122,40 +124,6 @@ impl Checkpoint {
             tensors.insert(name.to_owned(), tensor);
         }
         Ok(tensors)
-    }
-
-    /// Checks that these are the variables of the checkpoint, no more and no fewer; but for the count of steps that were left out, which
-    /// is 0 where nobody asked to leave any out.
-    pub(crate) fn check(
-        &self,
-        variables: &BTreeMap<&str, TensorType>,
-    ) -> Result<(), CheckpointError> {
-        let at = || format!("{} (of model `{}`)", self.path.display(), self.manifest.model);
-        for (&name, ty) in variables {
-            let (checkpoint, name, ty) = (at(), name.to_owned(), ty.clone());
-            let optional = name == SKIPPED_STEPS;
-            match self.manifest.variables.get(&name).map(VariableRecord::ty) {
-                None if optional => {}
-                None => return Err(CheckpointError::VariableMissing { checkpoint, name, ty }),
-                Some(found) if found != ty => {
-                    let expected = ty;
-                    return Err(CheckpointError::VariableType {
-                        checkpoint,
-                        name,
-                        expected,
-                        found,
-                    });
-                }
-                Some(_) => {}
-            }
-        }
-        for (name, record) in &self.manifest.variables {
-            if name != SKIPPED_STEPS && !variables.contains_key(name.as_str()) {
-                let (checkpoint, name, ty) = (at(), name.clone(), record.ty());
-                return Err(CheckpointError::VariableUnknown { checkpoint, name, ty });
-            }
-        }
-        Ok(())
     }
 
     /// Fills shards whose variables were checked. No worker may be in a step.

@@ -14,9 +14,10 @@
 //! What no session holds alone is saved whole (`whole`).
 //!
 //! No communication here: the barrier between processes is the caller's. Start reading with `manifest`, then `save`,
-//! then `load`.
+//! then `load`; `fit` says which checkpoints a session goes on from.
 
 mod error;
+mod fit;
 mod folder;
 mod load;
 mod manifest;
@@ -28,11 +29,13 @@ mod tests;
 mod whole;
 
 pub use error::CheckpointError;
+pub use fit::is_table;
 pub use load::Checkpoint;
 pub use manifest::VariableRecord;
 pub use save::Checkpoints;
 pub use whole::CheckpointHeader;
 
+pub(crate) use fit::Wanted;
 pub(crate) use save::Header;
 pub(crate) use settings::Settings;
 

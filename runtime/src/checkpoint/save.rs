@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 
 use super::manifest::{LONGEST_MANIFEST, Manifest, Part};
 use super::stored::{Bytes, Stored, write};
 use super::{CheckpointError, Held, folder};
 use crate::data::read_file;
+use crate::tensor::HostTensor;
 use crate::threads::side_by_side;
 
 pub(crate) use super::manifest::Header;
@@ -119,18 +121,24 @@ impl Checkpoints {
         std::fs::create_dir(&partial).map_err(|error| CheckpointError::write(&partial, error))
     }
 
-    /// Writes the shards of ranks of this process, and for each rank what it has written.
+    /// Writes the shards of ranks of this process, and for each rank what it has written. Rank 0 adds tensors that no rank has a
+    /// variable for.
     pub(crate) fn write_parts(
         &self,
         step: u64,
         ranks: &BTreeMap<u32, Vec<Held<'_>>>,
+        aside: &BTreeMap<String, HostTensor>,
         told: bool,
     ) -> Result<Parts, CheckpointError> {
         let partial = self.partial(step);
         let ranks: Vec<_> = ranks.iter().collect();
         let write = |at: usize| {
             let (&rank, shards) = ranks[at];
-            let part = write(&partial, rank, shards.iter().map(stored).collect())?;
+            let mut all: Vec<Stored<'_>> = shards.iter().map(stored).collect();
+            for (name, tensor) in aside.iter().filter(|_| rank == 0) {
+                all.push(Stored::whole(name, TensorKind::Parameter, tensor, false));
+            }
+            let part = write(&partial, rank, all)?;
             if told {
                 let path = partial.join(folder::part_name(rank));
                 let json = serde_json::to_vec(&part);

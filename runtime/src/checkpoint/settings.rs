@@ -60,6 +60,12 @@ impl Settings {
         settings
     }
 
+    /// The weights that were trained, where the record names them.
+    pub(super) fn trained(&self) -> Option<impl Iterator<Item = &str>> {
+        let names = self.0.get(TRAINED)?.as_array()?;
+        Some(names.iter().filter_map(Value::as_str))
+    }
+
     /// What is not as it was in `before`, in words.
     pub(crate) fn changes(&self, before: &Self) -> Vec<String> {
         let text = |value: &Value| match value {

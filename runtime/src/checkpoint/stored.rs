@@ -15,7 +15,7 @@ use super::{CheckpointError, folder};
 use crate::data::{head_of_file, place_in_file};
 use crate::device::Memory;
 use crate::memory::Place;
-use crate::tensor::is_finite;
+use crate::tensor::{HostTensor, is_finite};
 
 /// A rectangle of a variable.
 pub(super) struct Stored<'a> {
@@ -32,7 +32,26 @@ pub(super) struct Stored<'a> {
     pub(super) updated: bool,
 }
 
-impl Stored<'_> {
+impl<'a> Stored<'a> {
+    /// A variable that lies whole in the memory of the host.
+    pub(super) fn whole(
+        name: &'a str,
+        kind: TensorKind,
+        tensor: &'a HostTensor,
+        updated: bool,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            dtype: tensor.dtype(),
+            shape: tensor.shape(),
+            rect: Rect::whole(tensor.shape()),
+            added: Some(None),
+            bytes: Bytes::Host(tensor.bytes()),
+            updated,
+        }
+    }
+
     /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it what no training
     /// goes on from.
     fn write(&self, file: &mut HashedFile) -> std::io::Result<bool> {

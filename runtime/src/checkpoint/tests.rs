@@ -8,7 +8,7 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 
 use super::save::Parts;
-use super::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings};
+use super::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings, Wanted};
 use crate::device::Memory;
 use crate::memory::{Arena, Place};
 
@@ -81,7 +81,9 @@ impl Spread {
     fn save(&self, folder: &Path, step: u64) {
         let mut checkpoints = Checkpoints::create(folder, 1).expect("writable");
         checkpoints.begin(step).expect("nothing there");
-        let parts = checkpoints.write_parts(step, &self.ranks(|_| true), false).expect("writable");
+        let none = BTreeMap::new();
+        let parts =
+            checkpoints.write_parts(step, &self.ranks(|_| true), &none, false).expect("writable");
         publish(&checkpoints, step, self.shards.len(), parts).expect("whole");
     }
 
@@ -145,13 +147,13 @@ fn processes_write_their_ranks_and_the_first_gathers() {
     let mut first = Checkpoints::create(folder.path(), 1).expect("writable");
     let second = Checkpoints::create(folder.path(), 1).expect("the same directory");
     first.begin(3).expect("nothing there");
-    let parts = first.write_parts(3, &own, false).expect("writable");
+    let parts = first.write_parts(3, &own, &BTreeMap::new(), false).expect("writable");
     let error = publish(&first, 3, 4, parts).expect_err("ranks 2 and 3 are missing");
     assert!(error.to_string().contains("nothing from rank 2"), "{error}");
     assert!(Checkpoint::latest(folder.path()).expect("readable").is_none());
     first.begin(3).expect("leftovers are removed");
-    second.write_parts(3, &others, true).expect("writable");
-    let parts = first.write_parts(3, &own, false).expect("writable");
+    second.write_parts(3, &others, &BTreeMap::new(), true).expect("writable");
+    let parts = first.write_parts(3, &own, &BTreeMap::new(), false).expect("writable");
     publish(&first, 3, 4, parts).expect("whole");
     let checkpoint = Checkpoint::open(folder.path()).expect("complete");
     let whole = checkpoint.read(&["w"]).expect("whole");
@@ -192,7 +194,9 @@ fn other_variables_are_named() {
     let checkpoint = Checkpoint::open(folder.path()).expect("complete");
     let ty = TensorType::new(DType::U8, SHAPE);
     let check = |variables: &[(&'static str, &TensorType)]| {
-        let variables = variables.iter().map(|&(name, ty)| (name, ty.clone())).collect();
+        let kind = TensorKind::Parameter;
+        let wanted = |ty: &TensorType| Wanted { ty: ty.clone(), kind, updated: true };
+        let variables = variables.iter().map(|&(name, ty)| (name, wanted(ty))).collect();
         checkpoint.check(&variables).map_err(|error| error.to_string())
     };
     check(&[("w", &ty)]).expect("the same");

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use graphc_ir::plan::{CompileOptions, TensorKind};
-use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
 
+use super::fit::Wanted;
 use super::save::{Header, Parts};
-use super::stored::{Bytes, Stored, write};
+use super::stored::{Stored, write};
 use super::{Checkpoint, CheckpointError, Checkpoints, Settings};
 use crate::tensor::HostTensor;
 
@@ -68,15 +68,8 @@ fn stored_whole<'a>(
     variables: &'a BTreeMap<String, (TensorKind, HostTensor)>,
     updated: &BTreeSet<String>,
 ) -> Vec<Stored<'a>> {
-    let stored = |(name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))| Stored {
-        name,
-        kind: *kind,
-        dtype: tensor.dtype(),
-        shape: tensor.shape(),
-        rect: Rect::whole(tensor.shape()),
-        added: Some(None),
-        bytes: Bytes::Host(tensor.bytes()),
-        updated: updated.contains(name),
+    let stored = |(name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))| {
+        Stored::whole(name, *kind, tensor, updated.contains(name))
     };
     variables.iter().map(stored).collect()
 }
@@ -86,11 +79,15 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Where the checkpoint has others, or a file is damaged.
-    pub fn read_whole(
+    pub fn read_whole<'a>(
         &self,
-        variables: &BTreeMap<&str, TensorType>,
+        variables: &BTreeMap<&'a str, TensorType>,
     ) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
-        self.check(variables)?;
+        let wanted = |(&name, ty): (&&'a str, &TensorType)| {
+            let kind = TensorKind::Parameter;
+            (name, Wanted { ty: ty.clone(), kind, updated: true })
+        };
+        self.check(&variables.iter().map(wanted).collect())?;
         self.read(&variables.keys().copied().collect::<Vec<_>>())
     }
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use graphc_ir::plan::RegisterKind;
-use graphc_ir::types::TensorType;
+use graphc_ir::plan::{RegisterKind, TensorKind};
 
 use super::Session;
-use crate::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings, Wanted};
 use crate::error::RuntimeError;
 
 impl Session {
@@ -50,8 +49,8 @@ impl Session {
         barrier()?;
         let own = self.ranks().map(|rank| (rank, Vec::new()));
         let mut ranks: BTreeMap<u32, Vec<Held<'_>>> = own.collect();
-        self.variables.held().for_each(|held| ranks.entry(held.rank).or_default().push(held));
-        let parts = to.write_parts(step, &ranks, !leads)?;
+        self.stored().for_each(|held| ranks.entry(held.rank).or_default().push(held));
+        let parts = to.write_parts(step, &ranks, &self.aside, !leads)?;
         barrier()?;
         if !leads {
             return Ok(to.path(step));
@@ -67,7 +66,8 @@ impl Session {
     /// its seed. Each rank reads what its own shards need.
     ///
     /// # Errors
-    /// Where the variables are not those of the plan, by name, element type and shape; where a file is damaged (some
+    /// Where the variables are not those of the plan, by name, element type and shape (but for states of weights that are trained in
+    /// one of both alone, and for what no step changes); where a file is damaged (some
     /// variables may then be set), or a rank has failed.
     pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), CheckpointError> {
         self.idle()?;
@@ -76,9 +76,19 @@ impl Session {
         if (found, seed) != (expected, own_seed) {
             return Err(CheckpointError::Position { found, seed, expected, own_seed });
         }
-        from.check(&self.planned_variables())?;
-        let held: Vec<_> = self.variables.held().collect();
-        from.fill(&held)
+        from.check(&self.wanted())?;
+        let held: Vec<_> = self.stored().collect();
+        from.fill(&held)?;
+        let beside: Vec<&str> = self.aside.keys().map(String::as_str).collect();
+        let beside = beside.into_iter().filter(|name| from.variables().contains_key(*name));
+        let beside = from.read(&beside.collect::<Vec<_>>())?;
+        self.aside.extend(beside);
+        Ok(())
+    }
+
+    /// What checkpoints hold: tables are computed again.
+    fn stored(&self) -> impl Iterator<Item = Held<'_>> {
+        self.variables.held().filter(|held| held.kind != TensorKind::Table)
     }
 
     /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs' types and so the
@@ -92,15 +102,23 @@ impl Session {
         Settings::of_plan(&self.plan, self.inputs())
     }
 
-    /// The variables of all ranks, whether this session holds them or not.
-    fn planned_variables(&self) -> BTreeMap<&str, TensorType> {
+    /// The variables of all ranks, whether this session holds them or not, and what lies beside them.
+    fn wanted(&self) -> BTreeMap<&str, Wanted> {
+        let updated = self.plan.updated_variables();
         let registers = self.plan.programs.iter().flat_map(|program| &program.registers);
         let variables = registers.filter_map(|register| match &register.kind {
-            RegisterKind::Variable { name, .. } => {
-                Some((name.as_str(), self.plan.layouts[register.layout as usize].ty()))
+            RegisterKind::Variable { name, role, .. } => {
+                let ty = self.plan.layouts[register.layout as usize].ty();
+                let updated = updated.contains(name.as_str());
+                Some((name.as_str(), Wanted { ty, kind: *role, updated }))
             }
             RegisterKind::Activation => None,
         });
-        variables.collect()
+        let mut wanted: BTreeMap<&str, Wanted> = variables.collect();
+        for (name, tensor) in &self.aside {
+            let (ty, kind) = (tensor.ty(), TensorKind::Parameter);
+            wanted.insert(name, Wanted { ty, kind, updated: false });
+        }
+        wanted
     }
 }

@@ -43,6 +43,8 @@ pub struct Session {
     plan: VerifiedPlan,
     sockets: Sockets,
     variables: Variables,
+    /// Tensors of the model that no step reads.
+    aside: BTreeMap<String, HostTensor>,
     /// One per rank.
     transports: Vec<Arc<dyn Transport>>,
     /// One per worker, with its rank.
@@ -197,9 +199,19 @@ impl Session {
         &self.sockets.output_samples
     }
 
-    /// All variables, by name: parameters and states of the optimizer.
+    /// All variables, by name: parameters, tables and states of the optimizer.
     pub fn variables(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
         self.variables.list()
+    }
+
+    /// Tensors of the model that no step reads, by name: checkpoints hold them as they are.
+    pub fn aside(&self) -> &BTreeMap<String, HostTensor> {
+        &self.aside
+    }
+
+    /// Puts tensors of the model aside that the plan has no variables for. All processes are given the same.
+    pub fn set_aside(&mut self, tensors: BTreeMap<String, HostTensor>) {
+        self.aside.extend(tensors);
     }
 
     /// Has the steps that are begun from now on give these outputs alone; a session begins with all. What is not fetched is not

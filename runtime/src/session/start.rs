@@ -102,6 +102,7 @@ pub(super) fn session(
     variables.fill(weights, options.seed)?;
     let outputs = sockets.outputs.len();
     let mut session = Session {
+        aside: BTreeMap::new(),
         sockets,
         variables,
         transports: ranks.iter().map(|rank| Arc::clone(&rank.transport)).collect(),

@@ -168,11 +168,7 @@ impl Variables {
         for (name, entry) in &self.by_name {
             match weights.get(name) {
                 Some(weight) => entry.write(name, weight)?,
-                None if entry.init == Init::Weights => {
-                    let ty = entry.layout.ty();
-                    return Err(RuntimeError::WeightMissing { name: name.clone(), ty });
-                }
-                None => entry.begin(name, seed),
+                None => entry.begin_without_weight(name, seed)?,
             }
         }
         Ok(())
@@ -339,13 +335,27 @@ impl Entry {
         Ok(())
     }
 
-    /// Writes the first content of all shards; nothing where it comes from a file.
+    /// Writes the first content that no file holds.
+    fn begin_without_weight(&self, name: &str, seed: u64) -> Result<(), RuntimeError> {
+        let ty = self.layout.ty();
+        match &self.init {
+            Init::Weights => Err(RuntimeError::WeightMissing { name: name.to_owned(), ty }),
+            Init::Table(table) => {
+                self.write(name, &HostTensor::new(ty.dtype, ty.shape, table.bytes().to_vec())?)
+            }
+            Init::Fill(_) | Init::Normal { .. } | Init::Uniform { .. } => {
+                self.begin(name, seed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the first content of all shards, which is one number or random.
     fn begin(&self, name: &str, seed: u64) {
         let mut drawn: Vec<(&Rect, Vec<&Shard>)> = Vec::new();
         for shard in self.shards.iter().filter(|shard| shard.place.bytes > 0) {
             let alike = drawn.iter_mut().find(|(rect, _)| **rect == shard.rect);
             match (masked(&self.layout, shard.rank), alike) {
-                (Some(_), _) if self.init == Init::Weights => {}
                 (Some(kind), _) => {
                     let fill = |target: &mut [u8]| fill_identity(self.layout.dtype, kind, target);
                     shard.memory.write(shard.place, fill);

@@ -1,5 +1,6 @@
 //! The page as one file: its style, its data, its script.
 
+use graphc_ir::table::base64;
 use sha2::{Digest, Sha256};
 
 use super::Page;
@@ -78,18 +79,7 @@ fn text(plain: &str) -> String {
 
 /// SHA-256 as a policy has it: base 64.
 fn sha256(source: &str) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digest = Sha256::digest(source.as_bytes());
-    let mut result = String::from("sha256-");
-    for three in digest.chunks(3) {
-        let bytes = [0, 1, 2].map(|at| three.get(at).copied().unwrap_or(0));
-        let number = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
-        for place in 0..4 {
-            let letter = LETTERS[(number >> (18 - 6 * place)) as usize & 63] as char;
-            result.push(if place > three.len() { '=' } else { letter });
-        }
-    }
-    result
+    format!("sha256-{}", base64(&Sha256::digest(source.as_bytes())))
 }
 
 #[cfg(test)]

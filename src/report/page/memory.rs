@@ -27,7 +27,7 @@ pub struct Memory {
     /// Bytes that a rank may use, where the plan was made for less than a device has.
     pub limit_bytes: Option<u64>,
     /// Names of what bytes are for, in the order of [`Moment`]s.
-    pub kinds: [&'static str; 8],
+    pub kinds: [&'static str; 9],
     /// By program, those that are shown.
     pub programs: Vec<Filled>,
     /// Programs that are left out.
@@ -52,7 +52,7 @@ pub struct Filled {
 }
 
 /// A moment: seconds, bytes by kind, actor (into the names of the timeline), largest contents as (name, bytes, how many).
-pub type Moment = (f64, [u64; 8], usize, Vec<(usize, u64, u32)>);
+pub type Moment = (f64, [u64; 9], usize, Vec<(usize, u64, u32)>);
 
 /// What fills the memory of each program while its first class runs.
 pub fn memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
@@ -124,7 +124,7 @@ struct Sweep<'a> {
     ends: Vec<Vec<usize>>,
     next: usize,
     /// Bytes by kind at the position before `next`.
-    kinds: [u64; 8],
+    kinds: [u64; 9],
     /// By register: contents that are alive.
     alive: Vec<u32>,
     /// Bytes and register of all that are alive.
@@ -158,7 +158,7 @@ impl<'a> Sweep<'a> {
             begins,
             ends,
             next: 0,
-            kinds: [0; 8],
+            kinds: [0; 9],
             alive: vec![0; program.registers.len()],
             by_size: BTreeSet::new(),
         }

@@ -1,5 +1,6 @@
 //! Elementwise ops, those that graphc lacks as compositions of those that it has.
 
+use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
@@ -43,6 +44,35 @@ impl Lowering {
             ty.shape.iter().zip(&a.shape[skip..]).all(|(&b, &a)| b == 1 || b == a)
         });
         Ok(self.splat(b).filter(|_| fits && a.dtype.is_float() && a.dtype == ty.dtype))
+    }
+
+    /// A softmax of which whole rows are put aside, such as those that are masked, with numbers in these rows that are finite: the
+    /// gradient of a softmax of no numbers is none either, and 0 times that is no 0. `None` where the operand that is taken is no
+    /// softmax, or not taken by whole rows.
+    fn softmax_where_taken(&mut self, operands: &[Val], taken: usize) -> Res<Option<Val>> {
+        let (condition, value) = (&operands[0], &operands[taken]);
+        let Val::Tensor(id) = value else { return Ok(None) };
+        let producer = self.graph.producer(*id);
+        let Op::Softmax(softmax) = producer.op else { return Ok(None) };
+        let x = Val::Tensor(producer.operands[0]);
+        let (shape, rows) = (self.shape(value)?, self.shape(condition)?);
+        let along = (rows.len() + softmax.axis).checked_sub(shape.len());
+        let of_rows = rows.len() <= shape.len() && along.is_none_or(|dim| rows[dim] == 1);
+        if !of_rows && !self.is_nan_of(condition, *id) {
+            return Ok(None);
+        }
+        let mut finite = [condition.clone(), self.number(&x, 0.0)?, self.number(&x, 0.0)?];
+        finite[taken] = x;
+        let x = self.apply(Op::Where(Where {}), &finite)?;
+        Ok(Some(self.apply(Op::Softmax(softmax), &[x])?))
+    }
+
+    /// Whether a condition says where a value is no number.
+    fn is_nan_of(&self, condition: &Val, value: ValueId) -> bool {
+        let Val::Tensor(id) = condition else { return false };
+        let producer = self.graph.producer(*id);
+        let is_not = Op::Binary(Binary { function: BinaryFunction::NotEqual });
+        producer.op == is_not && producer.operands.iter().all(|&operand| operand == value)
     }
 
     fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
@@ -256,8 +286,27 @@ fn integer_rest(cx: &mut Lowering, a: &Val, b: &Val, c_like: bool) -> Res<Val> {
 }
 
 pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let operands = cx.operands(call)?;
+    let mut operands = cx.operands(call)?;
+    for (taken, other) in [(1, 2), (2, 1)] {
+        if operands.len() == 3
+            && cx.foldable(&operands[other]).is_some()
+            && let Some(softmax) = cx.softmax_where_taken(&operands, taken)?
+        {
+            operands[taken] = softmax;
+        }
+    }
     Ok(vec![cx.apply(Op::Where(Where {}), &operands)?])
+}
+
+/// What is detached passes no gradient on.
+pub(super) fn identity(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let result = call.proto.output.first().map_or("", String::as_str);
+    let ends = cx.detached.contains(result) && cx.foldable(&x).is_none();
+    if ends && !matches!(x, Val::Sequence(_)) && cx.ty(&x)?.dtype.is_float() {
+        return Ok(vec![cx.unary(UnaryFunction::Detach, &x)?]);
+    }
+    Ok(vec![x])
 }
 
 pub(super) fn cast(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
@@ -266,13 +315,14 @@ pub(super) fn cast(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         return fail(format!("the element type {to} is not supported"));
     };
     let x = cx.operand(call, 0)?;
-    Ok(vec![cx.cast(&x, stored.dtype)?])
+    Ok(vec![cx.cast_in_width(&x, stored.dtype, to == DataType::DOUBLE)?])
 }
 
 pub(super) fn cast_like(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, like) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let dtype = cx.ty(&like)?.dtype;
-    Ok(vec![cx.cast(&x, dtype)?])
+    let wide = call.proto.input.get(1).is_some_and(|name| cx.is_double(name));
+    Ok(vec![cx.cast_in_width(&x, dtype, wide)?])
 }
 
 /// Bounds are operands since version 11, attributes before.

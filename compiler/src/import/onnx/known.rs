@@ -24,6 +24,8 @@ pub(super) struct Known {
     pub ty: TensorType,
     /// The elements; a dim along which they repeat has the extent 1.
     kept: Array,
+    /// Whether it is one of DOUBLE: elements of 64 bits, which are rounded where they leave that type, or stand in the graph.
+    wide: bool,
     /// The op that makes the kept elements of those of other known values, where it is an easy one.
     made: Option<Rc<Made>>,
 }
@@ -39,13 +41,41 @@ impl Known {
     /// A value of these elements, rounded to the element type. There must be as many as the shape says.
     pub fn new(ty: TensorType, elements: Vec<f64>) -> Self {
         let kept = Array::new(ty.shape.clone(), elements);
-        Self::of_kept(ty, kept)
+        Self::of_kept(ty, kept, false)
+    }
+
+    /// A value of DOUBLE.
+    pub fn doubles(shape: &[usize], elements: Vec<f64>) -> Self {
+        let ty = TensorType::new(DType::F32, shape);
+        Self::of_kept(ty, Array::new(shape.to_vec(), elements), true)
+    }
+
+    /// One number of DOUBLE everywhere.
+    pub fn double(shape: &[usize], value: f64) -> Self {
+        let kept = Array::full(vec![1; shape.len()], value);
+        Self::of_kept(TensorType::new(DType::F32, shape), kept, true)
+    }
+
+    /// The same numbers as one of DOUBLE, or no longer as one.
+    pub fn in_width(&self, wide: bool) -> Self {
+        let ty = TensorType::new(DType::F32, &self.ty.shape[..]);
+        Self::of_kept(ty, self.kept.clone(), wide)
+    }
+
+    /// Whether it is one of DOUBLE.
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
+    /// Whether 32 bits are enough for its elements.
+    pub fn is_exact(&self) -> bool {
+        self.kept.data.iter().all(|&x| x.is_nan() || round(self.ty.dtype, x) == x)
     }
 
     /// One number everywhere.
     pub fn splat(ty: TensorType, value: f64) -> Self {
         let kept = Array::full(vec![1; ty.shape.len()], round(ty.dtype, value));
-        Self { ty, kept, made: None }
+        Self { ty, kept, wide: false, made: None }
     }
 
     /// A list of integers.
@@ -64,15 +94,16 @@ impl Known {
         Self::splat(TensorType::new(DType::Bool, []), f64::from(u8::from(value)))
     }
 
-    fn of_kept(ty: TensorType, mut kept: Array) -> Self {
+    fn of_kept(ty: TensorType, mut kept: Array, wide: bool) -> Self {
         if ty.elements() == 0 {
             return Self::splat(ty, 0.0);
         }
-        kept.data.iter_mut().for_each(|x| *x = round(ty.dtype, *x));
+        let wide = wide && ty.dtype == DType::F32;
+        kept.data.iter_mut().filter(|_| !wide).for_each(|x| *x = round(ty.dtype, *x));
         for dim in 0..kept.shape.len() {
             kept = without_repetition(kept, dim);
         }
-        Self { ty, kept, made: None }
+        Self { ty, kept, wide, made: None }
     }
 
     /// All elements, row-major.
@@ -124,13 +155,13 @@ impl Known {
         let same = self.kept.shape[..count].iter().all(|&extent| extent == 1);
         let shape = self.kept.shape[count..].to_vec();
         let ty = TensorType::new(self.ty.dtype, &self.ty.shape[count..]);
-        same.then(|| Self::of_kept(ty, Array::new(shape, self.kept.data.clone())))
+        same.then(|| Self::of_kept(ty, Array::new(shape, self.kept.data.clone()), self.wide))
     }
 
     /// The value with another number for each.
     pub fn map(&self, function: impl Fn(f64) -> f64) -> Self {
         let data = self.kept.data.iter().map(|&x| function(x)).collect();
-        Self::of_kept(self.ty.clone(), Array::new(self.kept.shape.clone(), data))
+        Self::of_kept(self.ty.clone(), Array::new(self.kept.shape.clone(), data), self.wide)
     }
 }
 
@@ -198,9 +229,11 @@ pub(super) fn fold(op: &Op, operands: &[Known]) -> Result<Option<Vec<Known>>, Op
     let arrays: Vec<Array> =
         operands.iter().zip(&shapes).map(|(known, shape)| repeated(&known.kept, shape)).collect();
     let found = evaluate(&reduced, &types, &arrays, &of_kept)?;
-    let mut known: Vec<Known> =
-        results.into_iter().zip(found).map(|(ty, array)| Known::of_kept(ty, array)).collect();
-    if is_easy(&reduced) && known[0].kept.shape == of_kept[0].shape {
+    let wide = operands.iter().any(|known| known.wide);
+    let known = results.into_iter().zip(found);
+    let mut known: Vec<Known> = known.map(|(ty, array)| Known::of_kept(ty, array, wide)).collect();
+    // What is computed with 64 bits is not computed again with 32.
+    if !wide && is_easy(&reduced) && known[0].kept.shape == of_kept[0].shape {
         let operands = operands.iter().cloned().zip(shapes).collect();
         known[0].made = Some(Rc::new(Made { op: reduced, operands }));
     }

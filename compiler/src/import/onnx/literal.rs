@@ -8,6 +8,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Cast, Constant, Expand, Full, Init, Iota, Unary, UnaryFunction, Variable};
 use graphc_ir::scalar::Scalar;
+use graphc_ir::table::Table;
 use graphc_ir::types::{DType, TensorType};
 
 use super::known::{Known, MOST_KNOWN};
@@ -54,6 +55,9 @@ impl Lowering {
 
     /// The kept elements of a known value, repeated to a shape.
     fn repeated(&mut self, known: &Known, shape: &[usize]) -> Res<ValueId> {
+        if known.is_wide() {
+            return self.repeated(&known.in_width(false), shape);
+        }
         if let Some(value) = known.as_splat() {
             let ty = TensorType::new(known.ty.dtype, shape);
             return self.once(Op::Full(Full { ty, value: Scalar(value) }));
@@ -67,6 +71,9 @@ impl Lowering {
 
     /// The kept elements of a known value.
     fn compact(&mut self, known: &Known) -> Res<ValueId> {
+        if known.is_wide() {
+            return self.compact(&known.in_width(false));
+        }
         let ty = known.kept_ty();
         if let Some(value) = known.as_splat() {
             return self.once(Op::Full(Full { ty, value: Scalar(value) }));
@@ -115,8 +122,8 @@ impl Lowering {
         Ok(id)
     }
 
-    /// A value that is too large for a literal, as a weight that is not trained. Halves are stored as what they are
-    /// rounded from.
+    /// A value that is too large for a literal, as a table, or as the initializer that has its elements. Halves are stored as
+    /// what they are rounded from.
     fn stored(&mut self, known: &Known) -> Res<ValueId> {
         let TensorType { dtype, shape } = known.kept_ty();
         let wide = if dtype.is_float() { DType::F32 } else { dtype };
@@ -125,8 +132,9 @@ impl Lowering {
         let same = |(_, tensor): &(&String, &WeightTensor)| {
             tensor.dtype == wide && tensor.shape == shape && tensor.data == data
         };
-        let stored = self.tensors.iter().find(same).map(|(name, _)| name.clone());
-        let name = stored.filter(|name| !self.trained.contains(name)).unwrap_or_else(|| {
+        let free = |(name, _): &(&String, &WeightTensor)| !self.is_kept(name);
+        let stored = self.tensors.iter().filter(free).find(same).map(|(name, _)| name.clone());
+        let name = stored.unwrap_or_else(|| {
             let free = |n: &usize| !self.tensors.contains_key(&format!("literal.{n}"));
             format!("literal.{}", (0..).find(free).unwrap_or(0))
         });
@@ -155,7 +163,11 @@ impl Lowering {
             return self.literal(&known);
         }
         let trainable = self.trained.contains(name);
-        let variable = Variable { name: name.into(), ty, init: Init::Weights, trainable };
+        let init = match self.initializers.contains(name) {
+            true => Init::Weights,
+            false => Init::Table(Table::new(tensor.bytes(name)?)),
+        };
+        let variable = Variable { name: name.into(), ty, init, trainable };
         let id = self.push(Op::Variable(variable), Vec::new())?[0];
         self.name(&Val::Tensor(id), name);
         self.variables.insert(name.into(), id);

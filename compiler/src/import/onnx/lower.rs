@@ -1,7 +1,7 @@
 //! The state of an import, and the few operations that all lowerings are written with. An op on known values is computed
 //! at once; anything else becomes a node of the graph.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -42,6 +42,16 @@ pub(super) type Lower = fn(&mut Lowering, Call<'_>) -> Res<Vec<Val>>;
 /// The ops of a domain, each with what lowers it.
 type Table = fn(&str) -> &'static [(&'static str, Lower)];
 
+/// The initializers of a model, and what becomes of them.
+pub(super) struct Initializers {
+    pub tensors: BTreeMap<String, WeightTensor>,
+    /// Those that are trained.
+    pub trained: BTreeSet<String>,
+    /// Those whose numbers no op is computed with during import, the trained ones among them: a file of weights may have others
+    /// in their place.
+    pub kept: BTreeSet<String>,
+}
+
 /// An import under way.
 pub(super) struct Lowering {
     pub graph: Graph,
@@ -51,8 +61,14 @@ pub(super) struct Lowering {
     pub values: BTreeMap<String, Val>,
     table: Table,
     opset: i64,
+    /// Initializers, and what else has a name and is too large for a literal.
     pub(super) tensors: BTreeMap<String, WeightTensor>,
+    /// The names of the initializers.
+    pub(super) initializers: BTreeSet<String>,
     pub(super) trained: BTreeSet<String>,
+    kept: BTreeSet<String>,
+    /// Tensors whose numbers have been computed with.
+    read: RefCell<BTreeSet<String>>,
     pub(super) variables: BTreeMap<String, ValueId>,
     pub(super) literals: BTreeMap<String, ValueId>,
     /// What results of Concat along the last dim are made of.
@@ -60,6 +76,10 @@ pub(super) struct Lowering {
     names: BTreeSet<String>,
     /// The greatest number of operands that the node under way has been asked for.
     asked: Cell<usize>,
+    /// The names of values of DOUBLE, of those that are computed.
+    pub doubles: BTreeSet<String>,
+    /// The results of nodes at which gradients end.
+    pub detached: BTreeSet<String>,
     keys: u64,
 }
 
@@ -69,8 +89,7 @@ impl Lowering {
         table: Table,
         opset: i64,
         base_dir: &Path,
-        tensors: BTreeMap<String, WeightTensor>,
-        trained: BTreeSet<String>,
+        Initializers { tensors, trained, kept }: Initializers,
     ) -> Self {
         let weights = tensors.keys().map(|name| (name.clone(), Val::Weight(name.clone())));
         Self {
@@ -82,13 +101,18 @@ impl Lowering {
             opset,
             source: Source::Derived,
             values: weights.collect(),
+            initializers: tensors.keys().cloned().collect(),
             tensors,
+            kept: kept.union(&trained).cloned().collect(),
             trained,
+            read: RefCell::default(),
             variables: BTreeMap::new(),
             literals: BTreeMap::new(),
             pieces: BTreeMap::new(),
             names: BTreeSet::new(),
             asked: Cell::new(0),
+            detached: BTreeSet::new(),
+            doubles: BTreeSet::new(),
             keys: 0,
         }
     }
@@ -97,8 +121,13 @@ impl Lowering {
         &self.tensors
     }
 
-    pub fn into_tensors(self) -> BTreeMap<String, WeightTensor> {
-        self.tensors
+    /// The initializers, and the names of those whose numbers have been computed with.
+    pub fn into_initializers(self) -> (BTreeMap<String, WeightTensor>, BTreeSet<String>) {
+        let Self { mut tensors, initializers, read, .. } = self;
+        tensors.retain(|name, _| initializers.contains(name));
+        let mut read = read.into_inner();
+        read.retain(|name| initializers.contains(name));
+        (tensors, read)
     }
 
     /// Adds an input of the graph.
@@ -135,6 +164,7 @@ impl Lowering {
         self.asked.set(0);
         let results = lower(self, call).map_err(problem)?;
         self.all_asked(call).map_err(problem)?;
+        self.check_width(proto, &results).map_err(problem)?;
         let wanted = proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         for (index, name) in wanted {
             let Some(value) = results.get(index) else {
@@ -237,7 +267,10 @@ impl Lowering {
         match value {
             Val::Known(known) => Ok(known.clone()),
             Val::Weight(name) => match self.tensors.get(name) {
-                Some(tensor) => Ok(Known::new(tensor.ty(), tensor.elements(name)?)),
+                Some(tensor) => {
+                    self.read.borrow_mut().insert(name.clone());
+                    Ok(Known::new(tensor.ty(), tensor.elements(name)?))
+                }
                 None => fail(format!("there is no tensor `{name}`")),
             },
             _ => {
@@ -259,20 +292,26 @@ impl Lowering {
         }
     }
 
-    /// What is known of an operand of an op: a trained weight is not.
+    /// What is known of an operand of an op: what a file of weights may change is not.
     pub fn foldable(&self, value: &Val) -> Option<Known> {
         match value {
             Val::Known(known) => Some(known.clone()),
-            Val::Weight(name) if !self.trained.contains(name) => {
+            Val::Weight(name) if !self.kept.contains(name) => {
                 let tensor = self.tensors.get(name)?;
                 // Large ones that are computed with keep their names; indices and masks have none that anybody knows.
                 let most = if tensor.dtype.is_float() { MOST_KNOWN } else { MOST_FOLDED };
                 let small = tensor.ty().elements() <= most;
                 let elements = if small { tensor.elements(name).ok() } else { None };
+                self.read.borrow_mut().extend(elements.as_ref().map(|_| name.clone()));
                 Some(Known::new(tensor.ty(), elements?))
             }
             _ => None,
         }
+    }
+
+    /// Whether a file of weights may have other numbers in the place of a tensor.
+    pub fn is_kept(&self, name: &str) -> bool {
+        self.kept.contains(name)
     }
 
     /// The number that a value is everywhere, where that is known.
@@ -311,7 +350,7 @@ impl Lowering {
         Ok(results)
     }
 
-    /// A literal of the model: known where it has few different elements, else a weight that is not trained.
+    /// A literal of the model: known where it has few different elements, else a table.
     pub fn constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
         let known = Known::new(tensor.ty(), tensor.elements(name)?);
         if known.kept().data.len() > MOST_KNOWN {

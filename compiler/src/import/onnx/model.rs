@@ -35,7 +35,7 @@ pub(super) fn inner_order(graph: &GraphProto) -> Result<Vec<usize>, ImportError>
 }
 
 /// What a node reads: its operands, and what the graphs within it read of what stands around them.
-fn reads(node: &NodeProto) -> Vec<&str> {
+pub(super) fn reads(node: &NodeProto) -> Vec<&str> {
     let mut found: Vec<&str> =
         node.input.iter().map(String::as_str).filter(|input| !input.is_empty()).collect();
     for graph in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {

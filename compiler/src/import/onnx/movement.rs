@@ -95,7 +95,10 @@ pub(super) fn constant(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let value = if let Some(tensor) = call.tensor("value")? {
         let read = tensor::read(tensor, &cx.base_dir).map_err(|e| Problem(e.to_string()))?;
         let name = call.proto.output.first().cloned().unwrap_or_default();
-        cx.constant(&name, read)?
+        match tensor::doubles(tensor, &cx.base_dir).map_err(|e| Problem(e.to_string()))? {
+            Some(elements) => Val::Known(Known::doubles(&read.shape, elements)),
+            None => cx.constant(&name, read)?,
+        }
     } else if let Some(values) = call.ints("value_ints")? {
         Val::Known(Known::integers(values))
     } else if let Some(values) = call.floats("value_floats")? {
@@ -116,7 +119,14 @@ pub(super) fn constant_of_shape(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Va
         None => (DType::F32, 0.0),
         Some(tensor) => {
             let read = tensor::read(tensor, &cx.base_dir).map_err(|e| Problem(e.to_string()))?;
-            let known = Known::new(read.ty(), read.elements("value")?);
+            let doubles = tensor::doubles(tensor, &cx.base_dir);
+            let known = match doubles.map_err(|e| Problem(e.to_string()))? {
+                Some(elements) => Known::doubles(&read.shape, elements),
+                None => Known::new(read.ty(), read.elements("value")?),
+            };
+            if let Some(value) = known.as_splat().filter(|_| known.is_wide()) {
+                return Ok(vec![Val::Known(Known::double(&shape, value))]);
+            }
             match known.as_splat().filter(|_| known.ty.elements() == 1) {
                 Some(value) => (read.dtype, value),
                 None => return fail("its value must be one number"),

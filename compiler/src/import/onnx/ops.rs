@@ -73,7 +73,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("GroupNormalization", n::group_normalization),
     ("HardSigmoid", e::hard_sigmoid),
     ("HardSwish", e::hard_swish),
-    ("Identity", |cx, call| Ok(vec![cx.operand(call, 0)?])),
+    ("Identity", e::identity),
     ("If", control::branch),
     ("InstanceNormalization", n::instance_normalization),
     ("IsInf", e::is_infinite),

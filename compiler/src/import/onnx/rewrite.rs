@@ -3,7 +3,7 @@
 //! The decoder of rten-onnx leaves out what it does not need, such as names of graphs and metadata, so what it has read is not
 //! written again: the fields of the model and of its graph are copied, but for the initializers that are exchanged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataLocation, DataType};
@@ -14,8 +14,13 @@ use crate::import::ImportError;
 use crate::import::file::LONGEST_MODEL;
 use crate::import::weights::Weights;
 
+/// Fields of a node.
+const INPUT: u64 = 1;
+const OUTPUT: u64 = 2;
+const OP_TYPE: u64 = 4;
 /// Fields of a model, its graph and its tensors, by their numbers in onnx.proto.
 const GRAPH: u64 = 7;
+const NODE: u64 = 1;
 const INITIALIZER: u64 = 5;
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
@@ -35,7 +40,8 @@ pub struct Rewritten {
 }
 
 /// The same model with these weights in the place of its initializers of their names. They are stored in the model's own element
-/// types, inside the file, whether they were in it or not. Initializers that have no weight here stay as they are.
+/// types, inside the file, whether they were in it or not. Initializers that have no weight here stay as they are. Of
+/// weights that the file has once, because they were alike, and names again by Identity nodes, each becomes an initializer.
 ///
 /// # Errors
 /// Where the bytes are no ONNX model, a weight has no initializer or another type than that, its bytes are not to be had, or the
@@ -77,14 +83,50 @@ struct Rewriter<'a> {
 
 impl Rewriter<'_> {
     fn graph(&mut self, graph: &[u8]) -> Result<Vec<u8>, ImportError> {
+        let initializers = fields(graph).filter(|field| field.number == INITIALIZER);
+        let heads = initializers.map(|field| Head::of(field.content));
+        let heads: BTreeMap<String, Head> = heads.map(|head| (head.name.clone(), head)).collect();
         let mut bytes = Vec::with_capacity(graph.len());
         for field in fields(graph) {
-            match self.initializer(&field)? {
+            let tensor = match field.number {
+                NODE => self.copy(&field, &heads)?,
+                _ => self.initializer(&field)?,
+            };
+            match tensor {
                 Some(tensor) => put(&mut bytes, INITIALIZER, &tensor),
                 None => bytes.extend_from_slice(field.whole),
             }
         }
         Ok(bytes)
+    }
+
+    /// The initializer that comes in the place of a node which gives another the name of a weight.
+    fn copy(
+        &mut self,
+        node: &Field<'_>,
+        heads: &BTreeMap<String, Head>,
+    ) -> Result<Option<Vec<u8>>, ImportError> {
+        let text = |number: u64| {
+            let field = fields(node.content).find(|field| field.number == number);
+            field.map(|field| String::from_utf8_lossy(field.content).into_owned())
+        };
+        let (source, name) = (text(INPUT), text(OUTPUT).unwrap_or_default());
+        let source = source.and_then(|source| heads.get(&source));
+        let is_weight = self.weights.tensors.contains_key(&name) && !heads.contains_key(&name);
+        let is_copy = is_weight && text(OP_TYPE).as_deref() == Some("Identity");
+        let Some(source) = source.filter(|_| is_copy) else { return Ok(None) };
+        let head = Head { name, dims: source.dims.clone(), ..*source };
+        let mut bytes = Vec::new();
+        for &dim in &head.dims {
+            put_varint(&mut bytes, DIMS << 3);
+            put_varint(&mut bytes, dim as u64);
+        }
+        put_varint(&mut bytes, DATA_TYPE << 3);
+        put_varint(&mut bytes, head.data_type.0 as u64);
+        put(&mut bytes, NAME, head.name.as_bytes());
+        put(&mut bytes, RAW_DATA, &self.content(&head)?);
+        self.seen.insert(head.name);
+        Ok(Some(bytes))
     }
 
     /// What comes in the place of a graph's field, if anything does.
@@ -189,8 +231,6 @@ fn put_varint(to: &mut Vec<u8>, mut value: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use rten_onnx::onnx::{GraphProto, ModelProto, TensorProto};
 
     use super::*;
@@ -224,7 +264,8 @@ mod tests {
             let data = WeightData::Bytes(ones.clone().into());
             (name.to_string(), WeightTensor { dtype: DType::F32, shape: shape.to_vec(), data })
         };
-        Weights { tensors: names.iter().map(tensor).collect::<BTreeMap<_, _>>() }
+        let tensors = names.iter().map(tensor).collect::<BTreeMap<_, _>>();
+        Weights { tensors, ..Weights::default() }
     }
 
     #[test]

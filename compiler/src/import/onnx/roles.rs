@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
 use super::model::op_type;
+use super::shared;
 use super::uses::{Uses, statistics};
 use super::wire::Kinds;
 use crate::import::weights::WeightTensor;
@@ -52,6 +53,23 @@ pub(super) fn copies(
         .filter(|(name, source)| layers || named(name) || is_one(source))
         .map(|(name, source)| (name.to_string(), source.to_string()))
         .collect()
+}
+
+/// Floating-point initializers that are no numbers of the exporter's: parameters, whether they are trained or not, and buffers.
+/// Without metadata those that have a name of the author's; one number alone is a setting, unless PyTorch has named it.
+pub(super) fn authored(
+    kinds: &Kinds,
+    tensors: &BTreeMap<String, WeightTensor>,
+    is_pytorch: bool,
+) -> BTreeSet<String> {
+    let has_marks = marked(kinds, tensors);
+    let authored = |(name, tensor): &(&String, &WeightTensor)| match has_marks {
+        true => {
+            kinds.get(*name).is_some_and(|kind| matches!(kind.as_str(), "PARAMETER" | "BUFFER"))
+        }
+        false => !name.starts_with("onnx::") && (is_pytorch || tensor.ty().elements() > 1),
+    };
+    tensors.iter().filter(authored).map(|(name, _)| name.clone()).collect()
 }
 
 fn copy(node: &NodeProto) -> Option<(&str, &str)> {
@@ -121,6 +139,21 @@ fn by_use(
     if !left.is_empty() {
         text += &format!(" and {} are not: {}", left.len(), listed(&left));
     }
+    let unusual: Vec<String> =
+        trained.iter().filter(|name| !is_usual(name)).map(|name| format!("`{name}`")).collect();
+    if !unusual.is_empty() {
+        let (count, names) = (unusual.len(), listed(&unusual));
+        text += &format!(
+            "; of these {count} are called neither weight nor bias, as buffers are: {names}"
+        );
+    }
+    let shared = shared::copies(&trained, tensors);
+    if !shared.is_empty() {
+        text += &format!(
+            "; copies of others, which the exporter makes of weights that are shared, are trained apart: {}",
+            listed(&shared)
+        );
+    }
     if !copies.is_empty() {
         text += &format!(
             "; {} that begin with the same numbers as another are trained apart from it",
@@ -129,6 +162,12 @@ fn by_use(
     }
     text += "; --train and --freeze decide otherwise";
     (trained, vec![text])
+}
+
+/// Whether a weight is called as PyTorch's modules call theirs, or as the exporter does what it has turned.
+fn is_usual(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    name.starts_with("onnx::") || last.contains("weight") || last.contains("bias")
 }
 
 fn listed(names: &[String]) -> String {

@@ -96,6 +96,26 @@ pub(super) fn read(tensor: &TensorProto, base_dir: &Path) -> Result<WeightTensor
     Ok(WeightTensor { dtype: ty.dtype, shape: ty.shape, data })
 }
 
+/// The elements of a tensor of DOUBLE that lie inside of the file, as they are; `None` of any other.
+///
+/// # Errors
+/// As of [`read`].
+pub(super) fn doubles(
+    tensor: &TensorProto,
+    base_dir: &Path,
+) -> Result<Option<Vec<f64>>, ImportError> {
+    let is_external = tensor.data_location == Some(DataLocation::EXTERNAL);
+    if tensor.data_type != Some(DataType::DOUBLE) || is_external {
+        return Ok(None);
+    }
+    read(tensor, base_dir)?;
+    let raw = tensor.raw_data.as_ref().map(|raw| raw.borrow());
+    Ok(Some(match raw.filter(|raw| !raw.is_empty()) {
+        Some(raw) => raw.as_chunks().0.iter().map(|&chunk| f64::from_le_bytes(chunk)).collect(),
+        None => tensor.double_data.clone(),
+    }))
+}
+
 pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     let shape: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let shape = shape.ok_or_else(|| format!("its shape {dims:?} has a negative extent"))?;

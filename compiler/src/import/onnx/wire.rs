@@ -3,7 +3,7 @@
 //!
 //! The encoding is that of <https://protobuf.dev/programming-guides/encoding/>, the messages those of onnx.proto.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::import::ImportError;
 
@@ -50,7 +50,7 @@ impl Message {
             (Attribute, 5) => ("t", Tensor),
             (Attribute, 6) => ("g", Graph),
             (Tensor, 13) => ("external_data", Entry),
-            (Tensor, 16) | (ValueInfo, 4) => ("metadata_props", Entry),
+            (Tensor, 16) | (ValueInfo, 4) | (Node, 9) => ("metadata_props", Entry),
             (ValueInfo, 2) => ("type", Type),
             (Type, 1) => ("tensor_type", TensorType),
             (Type, 4) => ("sequence_type", Sequence),
@@ -69,14 +69,24 @@ impl Message {
 /// What the exporter says of each tensor: the value of the metadata key that ends in `InputSpec.kind`.
 pub(super) type Kinds = BTreeMap<String, String>;
 
+/// What the exporter says besides the model.
+#[derive(Default)]
+pub(super) struct Metadata {
+    pub kinds: Kinds,
+    /// Buffers that PyTorch does not save: the model computes them.
+    pub computed: BTreeSet<String>,
+    /// The results of nodes at which the author has ended gradients, by `Tensor.detach`.
+    pub detached: BTreeSet<String>,
+}
+
 /// Checks the encoding of a model and collects its metadata.
 ///
 /// # Errors
 /// Where a length or a number does not fit, with its byte and the message that holds it.
-pub(super) fn check(bytes: &[u8]) -> Result<Kinds, ImportError> {
-    let mut walk = Walk { path: Vec::new(), kinds: Kinds::new() };
+pub(super) fn check(bytes: &[u8]) -> Result<Metadata, ImportError> {
+    let mut walk = Walk { path: Vec::new(), found: Metadata::default() };
     walk.message(Message::Model, bytes, 0)?;
-    Ok(walk.kinds)
+    Ok(walk.found)
 }
 
 /// Messages within messages, at most. The deepest model that is read has a third of it.
@@ -85,7 +95,7 @@ const DEEPEST: usize = 40;
 struct Walk {
     /// Field names and positions from the model down.
     path: Vec<(&'static str, usize)>,
-    kinds: Kinds,
+    found: Metadata,
 }
 
 /// What a message says of itself.
@@ -93,6 +103,8 @@ struct Walk {
 struct Named {
     name: Option<String>,
     kind: Option<String>,
+    is_computed: bool,
+    is_detached: bool,
 }
 
 impl Walk {
@@ -140,8 +152,17 @@ impl Walk {
                 *index += 1;
             }
         }
-        if let Named { name: Some(name), kind: Some(kind) } = named {
-            self.kinds.insert(name, kind);
+        match named {
+            Named { name: Some(name), is_detached: true, .. } => {
+                self.found.detached.insert(name);
+            }
+            Named { name: Some(name), kind: Some(kind), is_computed, .. } => {
+                if is_computed {
+                    self.found.computed.insert(name.clone());
+                }
+                self.found.kinds.insert(name, kind);
+            }
+            Named { .. } => {}
         }
         Ok(())
     }
@@ -164,6 +185,10 @@ impl Walk {
                     && matches!(message, Message::Tensor | Message::ValueInfo)
                 {
                     named.kind = kind(content).or(named.kind.take());
+                    named.is_computed |= is_computed(content);
+                }
+                if inner == Message::Entry && message == Message::Node {
+                    named.is_detached |= is_detach(content);
                 }
             }
             Content::Fixed(size) if !content.len().is_multiple_of(size) => {
@@ -177,7 +202,9 @@ impl Walk {
             }
             Content::Fixed(_) | Content::Opaque => {}
         }
-        if matches!((message, field), (Message::Tensor, 8) | (Message::ValueInfo, 1)) {
+        let names = [(Message::Tensor, 8), (Message::ValueInfo, 1), (Message::Node, 2)];
+        // Of the results of a node the first.
+        if names.contains(&(message, field)) && (message != Message::Node || index == 0) {
             named.name = String::from_utf8(content.to_vec()).ok();
         }
         Ok(())
@@ -237,10 +264,27 @@ pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
 
 /// The value of an entry, which has been walked over, if its key is the one that tells parameters from buffers.
 fn kind(entry: &[u8]) -> Option<String> {
+    let (key, value) = pair(entry)?;
+    key.ends_with("InputSpec.kind").then(|| value.to_string())
+}
+
+/// Whether an entry says that PyTorch does not save a buffer.
+fn is_computed(entry: &[u8]) -> bool {
+    let said = pair(entry).filter(|(key, _)| key.ends_with("InputSpec.persistent"));
+    said.is_some_and(|(_, value)| value == "False")
+}
+
+/// Whether an entry of a node says that it stands for `Tensor.detach`.
+fn is_detach(entry: &[u8]) -> bool {
+    let said = pair(entry).filter(|(key, _)| key.ends_with("fx_node"));
+    said.is_some_and(|(_, value)| value.contains("target=torch.ops.aten.detach.default"))
+}
+
+/// The key of an entry, and its value.
+fn pair(entry: &[u8]) -> Option<(&str, &str)> {
     let text = |number| {
         let field = fields(entry).filter(|field| field.number == number).last();
         field.map_or(Some(""), |field| std::str::from_utf8(field.content).ok())
     };
-    let (key, value) = (text(1)?, text(2)?);
-    key.ends_with("InputSpec.kind").then(|| value.to_string())
+    Some((text(1)?, text(2)?))
 }

@@ -96,11 +96,12 @@ fn neutral_operand(region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) 
     built
 }
 
-/// x + 0, x * 1, x ^ 1 with the number in the payload -> x
+/// x + 0, x * 1, x ^ 1 with the number in the payload, and x without its gradient, which there is by now -> x
 fn neutral_number(_region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
     let Op::Unary(Unary { function }) = op else { return Vec::new() };
     match function {
-        UnaryFunction::Offset(Scalar(0.0))
+        UnaryFunction::Detach
+        | UnaryFunction::Offset(Scalar(0.0))
         | UnaryFunction::Scale(Scalar(1.0))
         | UnaryFunction::PowScalar(Scalar(1.0)) => vec![Built::Class(operands[0])],
         _ => Vec::new(),

@@ -93,6 +93,7 @@ fn unary(function: UnaryFunction, x: &str) -> String {
         UnaryFunction::Ceil => format!("ceilf({x})"),
         UnaryFunction::Round => format!("rintf({x})"),
         UnaryFunction::Reciprocal => format!("(1.0f / {x})"),
+        UnaryFunction::Detach => x.to_owned(),
         UnaryFunction::Not => format!("({x} == 0.0f ? 1.0f : 0.0f)"),
         UnaryFunction::Scale(value) => format!("({x} * {})", number(value.0 as f32)),
         UnaryFunction::Offset(value) => format!("({x} + {})", number(value.0 as f32)),

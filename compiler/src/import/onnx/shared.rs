@@ -1,0 +1,68 @@
+//! Weights that PyTorch has once and a file of the older exporter twice: where a layer multiplies with a weight from the other side,
+//! the exporter turns it, and gives the copy a name of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::import::weights::WeightTensor;
+
+/// Elements that are compared before all of them are.
+const SAMPLED: usize = 64;
+
+/// A sentence for each trained weight that the exporter has named and that begins as another one, as it is or turned.
+pub(super) fn copies(
+    trained: &BTreeSet<String>,
+    tensors: &BTreeMap<String, WeightTensor>,
+) -> Vec<String> {
+    let matrices = trained.iter().filter_map(|name| Matrix::of(name, tensors.get(name)?));
+    let (made, named): (Vec<Matrix<'_>>, Vec<Matrix<'_>>) =
+        matrices.partition(|matrix| matrix.name.starts_with("onnx::"));
+    let mut found = Vec::new();
+    for copy in &made {
+        let of = |turned: bool| named.iter().find(|matrix| copy.is_copy(matrix, turned));
+        if let Some(source) = of(true) {
+            found.push(format!("`{}` (`{}` turned)", copy.name, source.name));
+        } else if let Some(source) = of(false) {
+            found.push(format!("`{}` (`{}`)", copy.name, source.name));
+        }
+    }
+    found
+}
+
+/// A weight of two dims.
+struct Matrix<'a> {
+    name: &'a str,
+    tensor: &'a WeightTensor,
+    shape: [usize; 2],
+}
+
+impl<'a> Matrix<'a> {
+    fn of(name: &'a str, tensor: &'a WeightTensor) -> Option<Self> {
+        let &[rows, columns] = &tensor.shape[..] else { return None };
+        (rows > 1 && columns > 1).then_some(Self { name, tensor, shape: [rows, columns] })
+    }
+
+    /// Whether it has the elements of another, which are not the same number everywhere.
+    fn is_copy(&self, other: &Self, turned: bool) -> bool {
+        let [rows, columns] = other.shape;
+        let shape = if turned { [columns, rows] } else { other.shape };
+        if self.shape != shape || self.tensor.dtype != other.tensor.dtype {
+            return false;
+        }
+        let bytes = |matrix: &Self| matrix.tensor.bytes(matrix.name).ok();
+        let (Some(own), Some(theirs)) = (bytes(self), bytes(other)) else { return false };
+        let size = self.tensor.dtype.size();
+        let same = |at: usize| {
+            let there = if turned { at % rows * columns + at / rows } else { at };
+            element(&own, at, size) == element(&theirs, there, size)
+        };
+        let count = rows * columns;
+        let mut sampled = (0..SAMPLED).map(|i| i * (count - 1) / (SAMPLED - 1));
+        let first = element(&own, 0, size);
+        let differ = (1..count).any(|at| element(&own, at, size) != first);
+        sampled.all(same) && differ && (0..count).all(same)
+    }
+}
+
+fn element(bytes: &[u8], at: usize, size: usize) -> &[u8] {
+    &bytes[at * size..][..size]
+}
