@@ -41,7 +41,10 @@ def train(name: str, of: Path, steps: int, *more: str | Path) -> list[dict[str, 
     metrics.unlink(missing_ok=True)
     command = [GRAPHC, "train", of, "--data", data.of(name), "--steps", str(steps), "--device", "cuda"]
     run([*command, "--measure", "speed", "--metrics", metrics, "--on-nan", "ignore", *more])
-    return json_lines(metrics)
+    lines = json_lines(metrics)
+    if len(lines) != steps:
+        raise Failed(f"graphc train has told of {len(lines)} steps, not of {steps}")
+    return lines
 
 
 class Peer:

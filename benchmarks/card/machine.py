@@ -18,7 +18,7 @@ TOOLS = {
     "system": ["uname", "-srm"],
     "processor": ["sh", "-c", "grep -m1 'model name' /proc/cpuinfo; nproc; grep MemTotal /proc/meminfo"],
 }
-PACKAGES = ["torch", "triton", "transformers", "torchvision", "timm", "numpy"]
+PACKAGES = ["torch", "triton", "transformers", "torchvision", "timm", "numpy", "safetensors"]
 
 
 def machine(place: Place) -> None:

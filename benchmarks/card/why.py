@@ -219,9 +219,10 @@ def killed_in_a_step(place: Place) -> bool:
 
 def plans_in_pytorch(place: Place) -> bool:
     """The same plan by `graphc_torch` and by graphc: losses, and seconds of a step."""
-    if not python_has("torch"):
-        place.tell(absent="PyTorch")
-        return True
+    for package in ("torch", "safetensors"):
+        if not python_has(package):
+            place.tell(absent=f"Python's package {package}")
+            return True
     of, steps = plan("gpt2"), 4 if SMALL else 8
     metrics = Path(scratch()) / "graphc_torch.jsonl"
     command = [sys.executable, "-m", "graphc_torch", "train", of, "--data", data.of("gpt2"), "--steps", str(steps), "--device", "cuda"]

@@ -8,8 +8,8 @@ use crate::groups::Made;
 use crate::rectangles::{ODD, Part, WIDE};
 use crate::trial::Trial;
 
-/// All element types that boxing moves and joins.
-const MOVED: [DType; 7] =
+/// The element types that boxing moves and joins.
+pub const MOVED: [DType; 7] =
     [DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool];
 
 /// A trial of a call that is made when it is its turn.
@@ -19,18 +19,26 @@ fn made(name: String, make: impl FnOnce() -> Executed + 'static) -> Made {
 
 /// Rectangles as boxing moves and joins them.
 pub fn rectangles() -> Vec<Made> {
-    [WIDE, ODD].into_iter().flat_map(|(parts, extent)| rectangles_of(parts, extent)).collect()
+    let both = [WIDE, ODD].into_iter();
+    both.flat_map(|(parts, extent)| {
+        MOVED.into_iter().flat_map(move |dtype| rectangles_of(dtype, parts, extent))
+    })
+    .collect()
 }
 
-fn rectangles_of(parts: [Part; 2], extent: [usize; 3]) -> Vec<Made> {
+/// The same at the sizes of layers.
+pub fn real_rectangles(dtype: DType) -> Vec<Made> {
+    let parts = [([64, 512, 768], [3, 128, 256]), ([60, 200, 300], [1, 40, 44])];
+    rectangles_of(dtype, parts, [50, 150, 256]).into()
+}
+
+fn rectangles_of(dtype: DType, parts: [Part; 2], extent: [usize; 3]) -> [Made; 4] {
     let kinds = [None, Some(ReduceKind::Sum), Some(ReduceKind::Max), Some(ReduceKind::Min)];
-    let all = MOVED.into_iter().flat_map(|dtype| kinds.map(|kind| (dtype, kind)));
-    let of = |(dtype, kind): (DType, Option<ReduceKind>)| {
+    kinds.map(|kind| {
         let how = kind.map_or("copied".to_owned(), |kind| format!("joined by {kind:?}"));
         let name = format!("rectangle of {dtype} {extent:?} {how}");
         made(name, move || calls::rectangle(dtype, parts, extent, kind))
-    };
-    all.map(of).collect()
+    })
 }
 
 /// Accumulators of microbatches.
@@ -79,11 +87,9 @@ fn headed_chain(
     Box::new(move |threads| Trial::of_headed(headed(dtype, image, kernels, is_kept), near, threads))
 }
 
-/// The same at the sizes of layers.
+/// Other calls at the sizes of layers.
 pub fn real() -> Vec<Made> {
-    let parts = [([64, 512, 768], [3, 128, 256]), ([60, 200, 300], [1, 40, 44])];
-    let mut all = rectangles_of(parts, [50, 150, 256]);
-    all.extend(accumulators_of(TensorType::new(DType::F32, [3072, 769])));
+    let mut all: Vec<Made> = accumulators_of(TensorType::new(DType::F32, [3072, 769])).into();
     all.extend(accumulators_of(TensorType::new(DType::BF16, [3072, 768])));
     all.push(made("f32 filled with 0".into(), || filling(DType::F32, 9_000_001, 0.0)));
     for form in [(DType::BF16, false), (DType::F32, true)] {

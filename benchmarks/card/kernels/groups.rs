@@ -86,6 +86,11 @@ pub fn all() -> Vec<Group> {
         joint_updates(&cases::updates::few(), &[2_359_296, 768, 3072, 590_592])
     }));
     real.push(Group::new("real calls", alone::real));
+    for dtype in alone::MOVED {
+        real.push(Group::new(format!("real rectangles of {dtype}"), move || {
+            alone::real_rectangles(dtype)
+        }));
+    }
     let mut families = HashSet::new();
     let is_first = |group: &Group| families.insert(group.family().to_owned());
     let (first, others): (Vec<Group>, Vec<Group>) = real.into_iter().partition(is_first);

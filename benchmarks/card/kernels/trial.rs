@@ -2,7 +2,7 @@
 
 use graphc_ir::op::{EvalContext, InPlace, Region};
 use graphc_ir::plan::FusedOp;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{self, Call};
 use graphc_runtime::cards::{Content, Workbench, WorkbenchError};
 
@@ -276,13 +276,22 @@ pub fn on_processor(case: &Case, threads: usize) -> Vec<Vec<f64>> {
 
 /// How much an evaluation takes: floating-point operations, or elements that are read and written.
 pub fn work(case: &Case) -> f64 {
-    let types: Vec<_> = case.operands.iter().map(|(region, _)| shard(region).ty).collect();
-    let rule = case.op.operation().rule(&types.iter().collect::<Vec<_>>());
-    let flops = rule.map_or(0.0, |rule| case.op.operation().flops(&rule));
+    let part = |region: &Region| shard(region).ty;
+    let whole = |region: &Region| TensorType::new(region.dtype, region.global.clone());
+    // Parts do not always fit each other, such as some of the queries and all keys: the whole has more to do.
+    let flops = flops(case, part).or_else(|| flops(case, whole)).unwrap_or(f64::INFINITY);
     let regions = case.operands.iter().map(|operand| &operand.0).chain(&case.results);
     let elements: usize = regions.map(|region| region.rect.elements()).sum();
     // An evaluation asks for the place of every element, and of those of products at every operation.
     (20.0 * flops).max(8.0 * elements as f64)
+}
+
+/// The floating-point operations of an op, of operands of such types; `None` where these do not fit each other.
+fn flops(case: &Case, of: impl Fn(&Region) -> TensorType) -> Option<f64> {
+    let types: Vec<TensorType> = case.operands.iter().map(|operand| of(&operand.0)).collect();
+    let op = case.op.operation();
+    let rule = op.rule(&types.iter().collect::<Vec<_>>()).ok()?;
+    Some(op.flops(&rule))
 }
 
 /// What a case is: `softmax of f32 [5, 37]`, of a shard `of f32 [3, 37] of [5, 37]`.
