@@ -146,10 +146,9 @@ fn what_is_no_file_is_refused() {
         let given = given(&scene, &case);
         let args = match case["option"].as_str().expect("an option") {
             "plan" => scene.train(&given, &["1"]),
-            "--data" => vec!["train", &plan, "--steps", "1", "--data", &given]
-                .into_iter()
-                .map(str::to_owned)
-                .collect(),
+            "--data" => {
+                ["train", &plan, "--steps", "1", "--data", &given].map(str::to_owned).to_vec()
+            }
             option => scene.train(&plan, &["1", option, &given]),
         };
         assert!(fails(&args).contains("error: "), "{case}");

@@ -20,8 +20,12 @@ const LONGEST_TOKEN: usize = 4096;
 /// How many times as long as a text what comes of it may be, before it is taken apart.
 const MOST_GROWTH: f64 = 64.0;
 
-/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, and a token for every few.
-const TEXT_BYTES: f64 = 64.0;
+/// What replacements of usual tokenizers may do to single characters, of which few are replaced.
+const USUAL_GROWTH: f64 = 4.0;
+
+/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, 18, twice where it is split, and
+/// what it notes of a token for every few; some 220 where each byte is a token.
+const TEXT_BYTES: f64 = 80.0;
 
 /// Bytes of the stack of the thread: what lies in each other in a file is no deeper.
 const STACK: usize = 64 << 20;
@@ -80,7 +84,7 @@ impl Saved {
     pub(crate) fn take_apart(&self, texts: &[String]) -> Result<Apart, String> {
         let bytes = texts.iter().map(String::len).max().unwrap_or(0);
         if let Some(memory) = memory_and_swap() {
-            let needed = bytes as f64 * self.growth * TEXT_BYTES;
+            let needed = bytes as f64 * TEXT_BYTES * (self.growth / USUAL_GROWTH).max(1.0);
             if needed > memory as f64 {
                 return Err(format!(
                     "to take a text of {bytes} bytes apart takes about {needed:.0} bytes of memory, of {memory}: cut it in files"
