@@ -16,6 +16,8 @@ use crate::transport::TransportError;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(5);
+/// So many bytes of a message have memory before they come.
+const BEGINNING: usize = 64 << 20;
 /// How often a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -154,18 +156,47 @@ impl Tcp {
     }
 }
 
+/// Takes in as many frames as bytes hold, as from a peer, for nobody. How many there are.
+pub(in crate::transport) fn hear(mut bytes: &[u8]) -> io::Result<usize> {
+    let mut frames = 0;
+    while !bytes.is_empty() {
+        let mut head = [0; HEAD];
+        bytes.read_exact(&mut head)?;
+        let head = Head::read(&head)?;
+        if !head.is_read() {
+            receive(&mut bytes, &head, Vec::new())?;
+        }
+        frames += 1;
+    }
+    Ok(frames)
+}
+
 /// The message that follows a head.
-fn receive(stream: &mut TcpStream, head: &Head, buffer: Vec<u8>) -> io::Result<Received> {
+fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<Received> {
     let mut message = Received::new(buffer, 0);
     for _ in 0..head.pieces {
         let mut length = [0; 8];
         stream.read_exact(&mut length)?;
         message.note(length)?;
     }
-    // The buffer keeps what it held: only what is new is zeroed.
-    message.bytes.resize(message.check(head)?, 0);
-    stream.read_exact(&mut message.bytes)?;
+    let length = message.check(head)?;
+    fill(stream, &mut message.bytes, length)?;
     Ok(message)
+}
+
+/// Reads so many bytes. Beyond a beginning memory grows with what has come, not with what was announced.
+fn fill(from: &mut impl Read, bytes: &mut Vec<u8>, length: usize) -> io::Result<()> {
+    let mut filled = 0;
+    // The buffer keeps what it held: only what is new is zeroed.
+    bytes.truncate(length);
+    while filled < length {
+        let next = length.min((2 * filled).max(BEGINNING));
+        bytes.try_reserve(next.saturating_sub(bytes.len())).map_err(io::Error::other)?;
+        bytes.resize(next.max(bytes.len()), 0);
+        from.read_exact(&mut bytes[filled..next])?;
+        filled = next;
+    }
+    Ok(())
 }
 
 /// Writes all of it, while the job goes on and the peer takes anything.
@@ -192,4 +223,41 @@ fn write_all(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame of one piece of this length, and what comes of it.
+    fn frame(length: u64, bytes: &[u8]) -> Vec<u8> {
+        let head = Head::of_message(1, 0, length.wrapping_add(8), 1);
+        [&head.bytes()[..], &length.to_le_bytes(), bytes].concat()
+    }
+
+    #[test]
+    fn messages_are_heard() {
+        let frames = [frame(3, b"abc"), frame(0, b""), frame(1, b"d")].concat();
+        assert_eq!(hear(&frames).expect("they are whole"), 3);
+    }
+
+    #[test]
+    fn what_is_announced_takes_no_memory_before_it_comes() {
+        for length in [4, 1 << 40, 1 << 62, u64::MAX - 7, u64::MAX] {
+            hear(&frame(length, b"abc")).expect_err("less has come");
+        }
+    }
+
+    #[test]
+    fn what_a_buffer_held_does_not_count() {
+        for length in [0, 2, 5] {
+            let (mut buffer, from) = (vec![7; 4], vec![1, 2, 3, 4, 5]);
+            fill(&mut &from[..length], &mut buffer, length).expect("as many have come");
+            assert_eq!(buffer, from[..length]);
+        }
+        let long = vec![3; BEGINNING + 9];
+        let mut buffer = Vec::new();
+        fill(&mut &long[..], &mut buffer, long.len()).expect("as many have come");
+        assert!(buffer == long);
+    }
 }
