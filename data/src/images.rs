@@ -120,11 +120,19 @@ impl Dataset for ImageFolder {
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError> {
         let (path, class) = &self.images[sample];
         if field == 0 {
-            return self.decode(path, into);
+            // The decoders panic at some damaged files.
+            let decoded = std::panic::AssertUnwindSafe(|| self.decode(path, into));
+            return std::panic::catch_unwind(decoded).unwrap_or_else(|_| Err(undecodable(path)));
         }
         into.copy_from_slice(&(*class as i64).to_ne_bytes());
         Ok(())
     }
+}
+
+fn undecodable(path: &Path) -> DatasetError {
+    let reason =
+        "the library of images cannot handle it; save it again with another program".into();
+    DatasetError::Damaged { path: path.display().to_string(), reason, layout: LAYOUT }
 }
 
 /// Classes, and the images of a split with their class.
@@ -202,6 +210,19 @@ mod tests {
         set.read(index, 0, &mut image).expect("it is whole");
         set.read(index, 1, &mut label).expect("it is there");
         (image, i64::from_ne_bytes(label))
+    }
+
+    #[test]
+    fn what_the_decoder_panics_at_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("train/a/short.png");
+        save(path.clone(), 1, 1, [0; 3]);
+        // A palette of two bytes.
+        let short = include_bytes!("../../benchmarks/fuzz/found/images/short_palette.png");
+        std::fs::write(path, short).expect("writable");
+        let set = ImageFolder::open(folder.path(), Split::Train, [3, 2, 2]).expect("a set");
+        let error = set.read(0, 0, &mut [0; 12]).expect_err("it is damaged").to_string();
+        assert!(error.contains("short.png is damaged"), "{error}");
     }
 
     #[test]

@@ -153,6 +153,7 @@ impl<'a> Sink<'a> {
     }
 
     /// The same result, with which nothing is done yet.
+    #[cfg(target_arch = "x86_64")]
     pub fn alone(self) -> Self {
         Self { chain: None, ..self }
     }
@@ -171,6 +172,7 @@ impl<'a> Sink<'a> {
     ///
     /// # Errors
     /// Where the element type is another.
+    #[cfg(target_arch = "x86_64")]
     pub fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         self.parts.ptr()
     }

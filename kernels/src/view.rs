@@ -393,6 +393,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Where the element type is another.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
         if T::holds(self.dtype) {
             Ok(self.data.cast())

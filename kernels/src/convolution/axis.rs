@@ -56,6 +56,29 @@ fn classes(count: usize, taps_of: impl Fn(usize) -> Vec<(usize, usize)>) -> Vec<
     classes
 }
 
+/// Where an element of the window meets the image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Meeting {
+    pub place: usize,
+    pub source: usize,
+    pub count: usize,
+}
+
+/// Where each element of the window meets the image along a dim of these extents (image, kernel, places).
+pub(super) fn meetings(
+    window: &Window,
+    dim: usize,
+    [image, kernel, places]: [usize; 3],
+) -> Vec<Meeting> {
+    let meeting = |element| {
+        let source = |place| window.source(dim, place, element, image);
+        let place = (0..places).find(|&place| source(place).is_some()).unwrap_or(places);
+        let count = (place..places).take_while(|&place| source(place).is_some()).count();
+        Meeting { place, source: source(place).unwrap_or_default(), count }
+    };
+    (0..kernel).map(meeting).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

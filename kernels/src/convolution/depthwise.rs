@@ -5,8 +5,7 @@ use std::ops::Range;
 use graphc_ir::shard::split_range;
 
 use super::added_up;
-use super::axis::{self, Class};
-use super::outer::{Meeting, meetings};
+use super::axis::{self, Class, Meeting, meetings};
 use super::space::Space;
 use crate::context::KernelContext;
 use crate::epilogue::Sink;

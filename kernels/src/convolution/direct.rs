@@ -1,9 +1,9 @@
 //! Convolution of `f32` without columns, by AVX-512: one group after the other.
 
-use super::axis;
+use super::axis::{self, meetings};
 use super::gather::{Gather, Pack, Side};
 use super::merged::Merged;
-use super::outer::{Sums, meetings};
+use super::outer::Sums;
 use super::pack::Kernels;
 use super::space::Space;
 use crate::context::KernelContext;

@@ -28,7 +28,9 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::epilogue::Sink;
 use crate::error::KernelError;
-use crate::product::{Data, DataMut, Hands, Layout, Number, Write, multiply, room, threads_for};
+#[cfg(target_arch = "x86_64")]
+use crate::product::{Data, DataMut};
+use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
 use crate::view::{Parts, View, ViewMut};
 use space::{Space, Taken, transposed};
 

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use graphc_ir::ops::Window;
 use graphc_ir::shard::split_range;
 
 use super::added_up;
+use super::axis::Meeting;
 use super::gather::{SHARES, Side, cut};
 use super::pack::interleave;
 use crate::error::KernelError;
@@ -45,37 +45,12 @@ pub(super) struct Sums {
     pub strides: [usize; 2],
 }
 
-/// Where an element of the window meets the image.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Meeting {
-    pub place: usize,
-    pub source: usize,
-    pub count: usize,
-}
-
-/// Where each element of the window meets the image along a dim of these extents (image, kernel, places).
-pub(super) fn meetings(
-    window: &Window,
-    dim: usize,
-    [image, kernel, places]: [usize; 3],
-) -> Vec<Meeting> {
-    let meeting = |element| {
-        let source = |place| window.source(dim, place, element, image);
-        let place = (0..places).find(|&place| source(place).is_some()).unwrap_or(places);
-        let count = (place..places).take_while(|&place| source(place).is_some()).count();
-        Meeting { place, source: source(place).unwrap_or_default(), count }
-    };
-    (0..kernel).map(meeting).collect()
-}
-
-impl Meeting {
-    /// What of it lies in a range of places, when sources are `stride` apart.
-    fn within(self, places: &Range<usize>, stride: usize) -> Option<Self> {
-        let start = self.place.max(places.start);
-        let end = (self.place + self.count).min(places.end);
-        let source = self.source + start.saturating_sub(self.place) * stride;
-        (start < end).then(|| Self { place: start, source, count: end - start })
-    }
+/// What of a meeting lies in a range of places, when sources are `stride` apart.
+fn meeting_within(meeting: Meeting, places: &Range<usize>, stride: usize) -> Option<Meeting> {
+    let start = meeting.place.max(places.start);
+    let end = (meeting.place + meeting.count).min(places.end);
+    let source = meeting.source + start.saturating_sub(meeting.place) * stride;
+    (start < end).then(|| Meeting { place: start, source, count: end - start })
 }
 
 /// Rows of the result for one tap.
@@ -246,7 +221,7 @@ impl Sums {
         (to, first, begun): (Target<'_>, usize, &mut bool),
     ) {
         let [h, w] = self.meeting(unit.tap);
-        let Some(h) = h.within(&block.rows, self.strides[0]) else { return };
+        let Some(h) = meeting_within(h, &block.rows, self.strides[0]) else { return };
         let (base, nest) = self.nest(&block.images, [h, w]);
         let Some(&(_, steps)) = nest.last() else { return };
         let count = unit.rows.len();

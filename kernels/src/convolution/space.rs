@@ -3,6 +3,7 @@
 use graphc_ir::ops::Window;
 
 use crate::error::KernelError;
+#[cfg(target_arch = "x86_64")]
 use crate::simd::{Level, level};
 use crate::strided;
 use crate::view::Element;
@@ -119,6 +120,7 @@ impl Space {
     }
 
     /// Whether what is of `f32` needs no columns.
+    #[cfg(target_arch = "x86_64")]
     pub fn is_direct(&self) -> bool {
         level() == Level::Avx512
     }

@@ -94,13 +94,13 @@ pub(super) fn room(extents: [usize; 3], method: Method, threads: usize) -> usize
 
 /// Rows and columns of the blocks of a product: more of them where there are threads to share them.
 fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usize) -> [usize; 2] {
-    let limit = match method {
-        Method::Widened => return [widened::SIDE.min(rows), widened::SIDE.min(columns)],
+    let (limit, is_cut) = match method {
+        Method::Widened => (widened::SIDE, false),
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs | Method::Matrices => packed::SIDE,
+        Method::Pairs | Method::Matrices => (packed::SIDE, true),
     };
     let mut block = [limit.min(rows), limit.min(columns)];
-    while threads > 1 && count([rows, 0, columns], block) < 2 * threads {
+    while is_cut && threads > 1 && count([rows, 0, columns], block) < 2 * threads {
         let larger = usize::from(block[1] >= block[0]);
         if block[larger] <= 64 {
             break;

@@ -249,10 +249,14 @@ impl Made<'_> {
 pub(crate) type Then<'a> = &'a (dyn Fn(Made<'_>) -> Result<(), KernelError> + Sync);
 
 /// Whether [`in_turn`] gives products of these extents and layouts, by rows, part by part.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn comes_in_turn([rows, inner, columns]: [usize; 3], factors: [Layout; 2]) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return dense::is_fast([rows, inner, columns], [factors[0], factors[1], Layout::rows(columns)]);
-    #[cfg(not(target_arch = "x86_64"))]
+    dense::is_fast([rows, inner, columns], [factors[0], factors[1], Layout::rows(columns)])
+}
+
+/// Elsewhere a product comes as a whole.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn comes_in_turn(_: [usize; 3], _: [Layout; 2]) -> bool {
     false
 }
 
@@ -271,6 +275,8 @@ pub(crate) fn in_turn(
     if comes_in_turn(extents, factors.map(|factor| factor.1)) {
         return dense::in_turn(extents, factors, area, hands, beside, then);
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = beside;
     let [a, b] = factors;
     multiply(extents, 1.0, a, b, (&mut *area, Layout::rows(columns)), Write::Replace, hands);
     then(Made { start: 0, columns, stride: columns, elements: area })

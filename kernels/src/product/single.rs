@@ -1,8 +1,8 @@
 //! Products of `f32` by the crate `gemm-f32`, cut into blocks that threads share.
 //!
-//! Bits do not depend on cuts: `gemm` sums an element along the inner extent in steps whose size follows from that extent,
-//! unless the product is so small, or so thin, that it goes another way. So blocks are never that small ([`Cut::of`]), and
-//! what is goes to one thread.
+//! Bits do not depend on cuts. `gemm` sums an element along the inner extent in steps whose size follows from all extents, the
+//! instructions and the caches of the processor; where there are no more than [`STEP`] places it is one step. So it is given that many at
+//! a time. A product that is so small, or so thin, that it goes another way is not cut ([`Cut::of`]).
 
 use gemm_common::Parallelism;
 use gemm_f32::gemm::f32::get_gemm_fn;
@@ -13,10 +13,10 @@ use graphc_ir::shard::split_range;
 
 /// Elements of a block that `gemm` computes as dot products instead, where both factors lie that way: at most so many.
 const DOTS: usize = 16 * 16;
-/// Rows or columns of a product whose steps along the inner extent are other ones: at most so many of both.
-const FEW: usize = 64;
-/// Places along the inner extent in one step of such a small product; others have at most as many.
+/// Places along the inner extent that are summed at a time, at most.
 const STEP: usize = 512;
+/// Rows or columns of a block, at least, where the product is cut.
+const LEAST: usize = 32;
 
 /// Multiplications of a block, where there is more than one for each thread: beside them what is packed again does not count,
 /// and a thread that is held up has the others take the block that it has not begun.
@@ -57,11 +57,9 @@ impl Cut {
         let (cut, whole) = if side == 1 { (columns, rows) } else { (rows, columns) };
         // Tiles of `gemm` are at most 48 x 8, of which the former lie along contiguous elements of the product.
         let unit = if cut >= 48 * 16 * threads { 48 } else { 16 };
-        let alike = inner <= STEP || inner.is_multiple_of(STEP);
-        let least = if alike { 32 } else { FEW + unit };
         let thin = whole < 2 || inner <= 2;
         let most =
-            if thin { 1 } else { cut / least.max((DOTS / whole + 1).next_multiple_of(unit)) };
+            if thin { 1 } else { cut / LEAST.max((DOTS / whole + 1).next_multiple_of(unit)) };
         let wanted =
             if rows * inner * columns / BLOCK >= 2 * threads { 2 * threads } else { threads };
         Self { side, parts: if threads > 1 { wanted.min(most).max(1) } else { 1 }, unit }
@@ -120,11 +118,34 @@ fn check(
     assert!(to.last(rows, columns) < out, "product");
 }
 
-/// Computes a product on this thread.
+/// Computes a product on this thread, step by step along the inner extent; what is thin as a whole.
 ///
 /// # Safety
 /// The product lies in memory that nothing else reaches meanwhile.
 unsafe fn block(
+    [rows, inner, columns]: [usize; 3],
+    scale: f32,
+    [(a, a_layout), (b, b_layout)]: [(&[f32], Layout); 2],
+    out: (*mut f32, Layout),
+    mut write: Write,
+) {
+    let steps = if rows.min(columns) < 2 { 1 } else { inner.div_ceil(STEP) };
+    let step = inner.div_ceil(steps);
+    for start in (0..inner).step_by(step) {
+        let extents = [rows, step.min(inner - start), columns];
+        let factors =
+            [(&a[start * a_layout.column..], a_layout), (&b[start * b_layout.row..], b_layout)];
+        // SAFETY: as the caller says.
+        unsafe { sum_step(extents, scale, factors, out, write) };
+        write = Write::Add;
+    }
+}
+
+/// Writes or adds the product of a step along the inner extent.
+///
+/// # Safety
+/// The product lies in memory that nothing else reaches meanwhile.
+unsafe fn sum_step(
     [rows, inner, columns]: [usize; 3],
     scale: f32,
     [(a, a_layout), (b, b_layout)]: [(&[f32], Layout); 2],

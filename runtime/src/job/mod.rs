@@ -45,6 +45,20 @@ pub use options::{JobOptions, Links, Meeting};
 pub use port::free_port;
 pub(crate) use wire::Member;
 
+/// What a process does with the bytes of the control plane, for those who try what it does with nonsense: how many messages they are.
+///
+/// # Errors
+/// Where they are none.
+#[doc(hidden)]
+pub fn hear(mut bytes: &[u8]) -> io::Result<usize> {
+    let mut messages = 0;
+    while !bytes.is_empty() {
+        wire::read(&mut bytes)?;
+        messages += 1;
+    }
+    Ok(messages)
+}
+
 /// This process's membership in its job. Dropping the last handle says goodbye to the others; where this is rank 0, it
 /// waits until all have.
 pub struct Job {

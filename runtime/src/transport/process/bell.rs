@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-use crate::explore::{exploring, point};
+#[cfg(target_os = "linux")]
+use crate::explore::exploring;
+use crate::explore::point;
 
 /// A futex with a count of who waits; without a futex, sleepers look from time to time.
 #[derive(Debug, Default)]

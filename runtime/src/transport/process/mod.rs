@@ -37,6 +37,7 @@ use wait::Waiter;
 pub(crate) use fabric::{Fabric, Outside, Parts};
 pub(crate) use outbox::Outbox;
 pub(crate) use segment::Segment;
+pub(super) use tcp::hear;
 
 /// One process of a job. Each use of the job that has tags of its own (a session, a process group) has a number.
 #[derive(Debug)]

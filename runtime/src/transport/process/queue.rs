@@ -192,7 +192,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    fn bytes(&self) -> [u8; HEAD] {
+    /// The head of a message of so many bytes, the lengths of its pieces among them.
+    pub(super) fn of_message(key: u64, sequence: u64, length: u64, pieces: u32) -> Self {
+        Self { kind: DATA, key, sequence, length, pieces }
+    }
+
+    pub(super) fn bytes(&self) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.kind.to_le_bytes());
@@ -237,7 +242,8 @@ impl Received {
 
     /// Where in the bytes the noted pieces end, which are all that the head has announced.
     pub(super) fn check(&self, head: &Head) -> io::Result<usize> {
-        if (self.end() - self.start + 8 * head.pieces as usize) as u64 != head.length {
+        let length = (self.end() - self.start).checked_add(8 * head.pieces as usize);
+        if length.map(|length| length as u64) != Some(head.length) {
             return Err(io::Error::other("the pieces of a message are not its length"));
         }
         Ok(self.end())
@@ -308,7 +314,7 @@ impl QueueSender {
         let lengths: Vec<[u8; 8]> = pieces.iter().map(|p| (p.len() as u64).to_le_bytes()).collect();
         let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
         let (key, sequence, count) = (self.name.0, self.sent, pieces.len() as u32);
-        let head = Head { kind: DATA, key, sequence, length, pieces: count }.bytes();
+        let head = Head::of_message(key, sequence, length, count).bytes();
         let parts = std::iter::once(&head[..]).chain(lengths.iter().map(|l| &l[..]));
         let parts: Vec<&[u8]> = parts.chain(pieces.iter().copied()).collect();
         self.network.send(self.name.1, &parts, &self.waiter)?;
@@ -389,7 +395,7 @@ impl Drop for QueueSender {
 #[cfg(test)]
 pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
     let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
-    let head = Head { kind: DATA, key: 1, sequence: 0, length, pieces: pieces.len() as u32 };
+    let head = Head::of_message(1, 0, length, pieces.len() as u32);
     let mut frame = head.bytes().to_vec();
     frame.extend(pieces.iter().flat_map(|piece| (piece.len() as u64).to_le_bytes()));
     frame.extend(pieces.concat());

@@ -28,6 +28,8 @@ const TRY: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256 << 10;
 /// Bytes of a checksum.
 const SUM: usize = 4;
+/// So many bytes of a message have memory before they come.
+const BEGINNING: usize = 64 << 20;
 /// How often a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -203,6 +205,22 @@ fn write_summed(
     write(&together)
 }
 
+/// Takes in as many frames as bytes hold, as from a peer, for nobody. How many there are.
+pub(in crate::transport) fn hear(mut bytes: &[u8]) -> io::Result<usize> {
+    let mut frames = 0;
+    while !bytes.is_empty() {
+        let mut head = [0; HEAD];
+        bytes.read_exact(&mut head)?;
+        let head = Head::read(&head)?;
+        if !head.is_read() {
+            let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a damaged message");
+            receive(&mut bytes, &head, Vec::new())?.ok_or_else(damaged)?;
+        }
+        frames += 1;
+    }
+    Ok(frames)
+}
+
 /// The message that follows a head; `None` where it is not what was sent.
 fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<Option<Received>> {
     let mut message = Received::new(buffer, 0);
@@ -213,21 +231,44 @@ fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<O
         hasher.update(&length);
         message.note(length)?;
     }
-    let end = message.check(head)?;
+    let length = message.check(head)?;
     if head.pieces == 0 {
         message.bytes.clear();
         return Ok(Some(message));
     }
-    // The buffer keeps what it held: only what is new is zeroed.
-    message.bytes.resize(end + SUM, 0);
-    for begin in (0..end + SUM).step_by(AT_ONCE) {
-        let part = begin..(begin + AT_ONCE).min(end + SUM);
-        stream.read_exact(&mut message.bytes[part.clone()])?;
-        hasher.update(&message.bytes[begin.min(end)..part.end.min(end)]);
-    }
-    let is_whole = message.bytes[end..] == hasher.finalize().to_le_bytes();
-    message.bytes.truncate(end);
+    let (end, mut left) = (length.saturating_add(SUM), length);
+    fill(stream, &mut message.bytes, end, |part| {
+        let own = part.len().min(left);
+        hasher.update(&part[..own]);
+        left -= own;
+    })?;
+    let is_whole = message.bytes[length..] == hasher.finalize().to_le_bytes();
+    message.bytes.truncate(length);
     Ok(is_whole.then_some(message))
+}
+
+/// Reads so many bytes, and shows each part that has come. Beyond a beginning memory grows with what has come, not with what was announced.
+fn fill(
+    from: &mut impl Read,
+    bytes: &mut Vec<u8>,
+    length: usize,
+    mut show: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let mut filled = 0;
+    // The buffer keeps what it held: only what is new is zeroed.
+    bytes.truncate(length);
+    while filled < length {
+        let room = length.min((2 * filled).max(BEGINNING));
+        bytes.try_reserve(room.saturating_sub(bytes.len())).map_err(io::Error::other)?;
+        bytes.resize(room.max(bytes.len()), 0);
+        while filled < room {
+            let part = &mut bytes[filled..(filled + AT_ONCE).min(room)];
+            from.read_exact(part)?;
+            show(part);
+            filled += part.len();
+        }
+    }
+    Ok(())
 }
 
 /// Writes all of it, while the job goes on and the peer takes anything.
@@ -309,5 +350,34 @@ mod tests {
             let found = read(&changed);
             assert!(!matches!(found, Ok(Some(_))), "bit {bit}: {found:?}");
         }
+    }
+
+    #[test]
+    fn messages_are_heard() {
+        let frames = [written(&[b"abc"]), written(&[b""]), written(&[b"d"])].concat();
+        assert_eq!(hear(&frames).expect("they are whole"), 3);
+    }
+
+    #[test]
+    fn what_is_announced_takes_no_memory_before_it_comes() {
+        for length in [4_u64, 1 << 40, 1 << 62, u64::MAX - 7, u64::MAX] {
+            let head = Head::of_message(1, 0, length.wrapping_add(8), 1);
+            let frame = [&head.bytes()[..], &length.to_le_bytes(), b"abc"].concat();
+            hear(&frame).expect_err("less has come");
+        }
+    }
+
+    #[test]
+    fn what_a_buffer_held_does_not_count() {
+        for length in [0, 2, 5] {
+            let (mut buffer, from) = (vec![7; 4], vec![1, 2, 3, 4, 5]);
+            fill(&mut &from[..length], &mut buffer, length, |_| ()).expect("as many have come");
+            assert_eq!(buffer, from[..length]);
+        }
+        let long = vec![3; BEGINNING + 9];
+        let (mut buffer, mut bytes) = (Vec::new(), 0);
+        let count = |part: &[u8]| bytes += part.len();
+        fill(&mut &long[..], &mut buffer, long.len(), count).expect("as many have come");
+        assert!(buffer == long && bytes == long.len());
     }
 }

@@ -1,7 +1,6 @@
 //! Messages between ranks and the hub, and how they travel: a header of JSON, then bytes, each behind its length.
 
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use serde::de::DeserializeOwned;
@@ -124,6 +123,14 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
     UnixStream::connect_addr(&address(name)?)
 }
 
+#[cfg(target_os = "linux")]
 fn address(name: &str) -> io::Result<SocketAddr> {
+    use std::os::linux::net::SocketAddrExt;
     SocketAddr::from_abstract_name(format!("gpu-double-nccl-{name}"))
+}
+
+/// Elsewhere a name is that of a file.
+#[cfg(not(target_os = "linux"))]
+fn address(name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_pathname(std::env::temp_dir().join(format!("gpu-double-nccl-{name}")))
 }

@@ -41,10 +41,15 @@ impl Library {
     }
 }
 
+/// What the library calls by names that the double has, too, is its own. Other systems bind names so in any case.
+#[cfg(target_os = "linux")]
+const DEEP: c_int = libc::RTLD_DEEPBIND;
+#[cfg(not(target_os = "linux"))]
+const DEEP: c_int = 0;
+
 fn dlopen(path: &Path) -> Option<*mut c_void> {
     let name = CString::new(path.to_string_lossy().as_bytes()).ok()?;
-    // Deep: what the library calls by names that the double has, too, is its own.
-    let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
+    let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | DEEP;
     // SAFETY: a library of NVIDIA's, whose initializers are the system's business.
     let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
     (!handle.is_null()).then_some(handle)
