@@ -2,7 +2,7 @@
 
 use graphc_ir::ids::{ChannelId, ValueId};
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Action, BoxingEntry, BoxingKind, Channel};
+use graphc_ir::plan::{Action, BoxingEntry, Channel};
 use graphc_ir::sbp::NdSbp;
 
 use super::LowerError;
