@@ -169,8 +169,7 @@ fn tied(axes: &[usize]) -> String {
 /// One stage: its ranks, and its tensors counted by kind and layout.
 fn stage_lines(plan: &Plan, stage: usize) -> String {
     let tensors: Vec<&TensorEntry> = plan.tensors.iter().filter(|t| t.stage == stage).collect();
-    let ranks = tensors.iter().map(|t| &t.ranks).max_by_key(|ranks| ranks.len());
-    let ranks = ranks.map_or_else(String::new, |ranks| runs(ranks));
+    let ranks = home_of_stage(plan, stage).map_or_else(String::new, |home| runs(&home.ranks));
     let mut text = format!("stage {stage} on ranks {ranks}\n");
     let mut counts: BTreeMap<(TensorKind, String), Vec<&str>> = BTreeMap::new();
     for tensor in tensors {
@@ -181,6 +180,20 @@ fn stage_lines(plan: &Plan, stage: usize) -> String {
         let _ = writeln!(text, "  {kind:<10} {sbp:<12} {:>4}  {}", names.len(), examples(&names));
     }
     text
+}
+
+/// A tensor that lies where most of its stage's do: what a stage gives to others may lie elsewhere.
+fn home_of_stage(plan: &Plan, stage: usize) -> Option<&TensorEntry> {
+    let mut homes: Vec<(usize, &TensorEntry)> = Vec::new();
+    for tensor in plan.tensors.iter().filter(|tensor| tensor.stage == stage) {
+        let place = (&tensor.ranks, &tensor.hierarchy);
+        match homes.iter_mut().find(|(_, home)| (&home.ranks, &home.hierarchy) == place) {
+            Some((count, _)) => *count += 1,
+            None => homes.push((1, tensor)),
+        }
+    }
+    let first = homes.into_iter().rev();
+    first.max_by_key(|(count, home)| (*count, home.ranks.len())).map(|(_, home)| home)
 }
 
 /// Ranks in the order in which they are given, three and more in a row as the first and the last: `0-7, 12, 13`.

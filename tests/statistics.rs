@@ -72,6 +72,68 @@ fn statistics_of_frozen_layers_run_on() {
     assert!(all["bn.running_var"].to_f64().iter().all(|&x| x != 1.0));
 }
 
+/// Their scales and shifts are trained, by the statistics that are kept.
+#[test]
+fn kept_statistics_stay_on_every_mesh() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let weights = folder.path().join("weights.safetensors").display().to_string();
+    let mut first: Option<BTreeMap<String, HostTensor>> = None;
+    for extra in [&["--mesh", "1"][..], &["--mesh", "2x2"], &["--mesh", "2", "--microbatches", "8"]]
+    {
+        train(&[extra, &["--keep-statistics", "*", "--weights", &weights]].concat());
+        let found = read(&weights);
+        for name in recorded().keys() {
+            let begun = if name.ends_with("running_var") { 1.0 } else { 0.0 };
+            assert!(found[name].to_f64().iter().all(|&x| x == begun), "{extra:?} {name}");
+        }
+        assert!(found["bn.weight"].to_f64().iter().all(|&x| x != 1.0), "{extra:?}");
+        // Samples do not see each other, so microbatches change nothing but the order of sums.
+        let first = first.get_or_insert_with(|| found.clone());
+        for (name, tensor) in first {
+            let (found, first) = (found[name].to_f64(), tensor.to_f64());
+            let far = found.iter().zip(&first).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(far < 1e-3, "{extra:?} {name}: {far}");
+        }
+    }
+    let all = [training("resnet", &["--keep-statistics", "bm.*"]), Reference::load("resnet").args];
+    let error = fails(all.concat());
+    assert!(
+        error.contains("no batch norm has running statistics with a name like `bm.*`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_batch_norm_of_one_value_per_channel_is_refused() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let model = folder.path().join("bn.gir");
+    let text = r#"graph @norm {
+  %x = input "x" : f32[batch, 5]
+  %scale = variable "bn.weight" {init={"fill": 1}, trainable=true} : f32[5]
+  %mean = variable "bn.running_mean" {init={"fill": 0}} : f32[5]
+  %variance = variable "bn.running_var" {init={"fill": 1}} : f32[5]
+  %y = batch_norm %x, %scale, %mean, %mean, %variance {epsilon=0.00001} : f32[batch, 5]
+  return "y" = %y
+}
+"#;
+    std::fs::write(&model, text).expect("a scratch file");
+    let model = model.display().to_string();
+    let training = ["--loss", "sum", "--optimizer", "sgd", "--lr", "0.1"];
+    let compile = |extra: &[&str]| -> Vec<String> {
+        let options = ["compile", &model].into_iter().chain(training);
+        options.chain(extra.iter().copied()).map(String::from).collect()
+    };
+    let error = fails(compile(&["--batch", "4", "--microbatches", "4"]));
+    let whole = "normalizes f32[4, 5] by the statistics of each of 4 microbatches";
+    assert!(error.contains(whole) && error.contains("fewer microbatches"), "{error}");
+    let error = fails(compile(&["--batch", "1"]));
+    assert!(error.contains("more than 1; take a larger batch, or keep"), "{error}");
+    succeeds(compile(&["--batch", "4", "--microbatches", "2"]));
+    succeeds(compile(&["--batch", "1", "--keep-statistics", "bn.*"]));
+    // Inference takes what is given.
+    succeeds(["compile", &model, "--batch", "1"]);
+}
+
 #[test]
 fn checkpoints_hold_statistics_and_averages() {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -27,6 +27,7 @@ use crate::passes::recompute::{Extent, recompute};
 use crate::passes::regather::{Regathered, regather};
 use crate::passes::simplify::simplify;
 use crate::passes::staging::{assign_stages, follow, one_stage, staging};
+use crate::passes::statistics::check_kept;
 use crate::passes::training_mode::set_mode;
 
 /// A pass with its place.
@@ -275,6 +276,7 @@ impl Common {
         let rated = rated(run(self.work.clone(), (options, None), acts, &mut |_, _| ())?)?;
         check_pins(&[&self.user, &rated.training.graph], options)?;
         check_groups(&rated.training, options)?;
+        check_kept(&self.user, options)?;
         decided(rated, options)
     }
 }

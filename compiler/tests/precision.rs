@@ -12,7 +12,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{
     Action, AdamOptions, BoxingKind, CompileOptions, Layout, Loss, Optimizer, Pin, Plan, Program,
-    Rate, RegisterKind, Strategy,
+    Rate, RegisterKind, Strategy, TensorEntry,
 };
 use graphc_ir::types::DType;
 
@@ -205,10 +205,60 @@ fn weights_are_cast_once_a_step_and_microbatches_summed_in_f32() {
     });
     let rates: Vec<Rate> = casts.map(|actor| actor.rate).collect();
     assert_eq!(rates, vec![Rate::Step; LAYERS]);
-    let sums = program.actors.iter().filter(|actor| matches!(actor.action, Action::Accumulate));
-    let types: Vec<DType> =
-        sums.map(|actor| layout(&plan, program, actor.outputs[0].index()).dtype).collect();
+    let types = sums(&plan);
     assert!(types.len() >= LAYERS && types.iter().all(|&dtype| dtype == DType::F32), "{types:?}");
+}
+
+/// Element types that sums over microbatches have.
+fn sums(plan: &Plan) -> Vec<DType> {
+    let program = &plan.programs[0];
+    let sums = program.actors.iter().filter(|actor| matches!(actor.action, Action::Accumulate));
+    sums.map(|actor| layout(plan, program, actor.outputs[0].index()).dtype).collect()
+}
+
+#[test]
+fn gradients_of_half_weights_are_summed_over_microbatches_in_f32_and_updates_take_them() {
+    for half in [DType::BF16, DType::F16] {
+        for strategy in [Strategy::Auto, Strategy::Data, Strategy::Zero1, Strategy::Zero3] {
+            let options = CompileOptions {
+                microbatches: 4,
+                clip_norm: Some(1.0),
+                ..options(&[2], strategy, None)
+            };
+            let plan = compiled(chain(half, 8), &options, "cpu").plan;
+            let types = sums(&plan);
+            assert!(types.len() >= LAYERS && types.iter().all(|&dtype| dtype == DType::F32));
+            let gradient = |tensor: &&TensorEntry| tensor.name == "grad.w0";
+            let gradient = plan.tensors.iter().find(gradient).expect("in the table");
+            assert_eq!(gradient.dtype, DType::F32, "nothing is cast back");
+        }
+        // Where a gradient is what the plan is for it has its weight's type.
+        let alone = CompileOptions {
+            microbatches: 4,
+            optimizer: None,
+            gradients: true,
+            ..options(&[2], Strategy::Zero2, None)
+        };
+        let plan = compiled(chain(half, 8), &alone, "cpu").plan;
+        assert!(sums(&plan).iter().all(|&dtype| dtype == DType::F32));
+        let gradients = plan.tensors.iter().filter(|tensor| tensor.name.starts_with("grad.w"));
+        assert!(gradients.map(|gradient| gradient.dtype).eq([half; LAYERS]));
+    }
+}
+
+#[test]
+fn memory_counts_gradients_of_half_weights_that_are_summed_in_f32() {
+    let options = CompileOptions {
+        microbatches: 2,
+        loss: Some(Loss::Sum),
+        ..options(&[1], Strategy::Auto, None)
+    };
+    let plan = compiled(chain(DType::BF16, 2), &options, "dgx-a100").plan;
+    // Weights 2, states 8, gradients 4; of one layer what a microbatch contributes, 2, and that in f32.
+    let least = PARAMETERS * 14;
+    let most = least + PARAMETERS / LAYERS as u64 * 6 + (8 << 10);
+    let peak = plan.predicted.peak_memory_bytes[0];
+    assert!((least..most).contains(&peak), "{peak}, not {least} to {most}");
 }
 
 #[test]

@@ -48,15 +48,19 @@ pub fn decompose_values(
     in_parts(graph, which, None)
 }
 
-/// The graph with batch normalization as a job does it: by given statistics, in parts, where `batches` is 0, else by those of each of
-/// so many parts of the batch, see [`crate::ops::BatchNormTraining`]. Variables that it reads as its mean and variance then take in what
+/// The graph with batch normalization as a job does it: by given statistics, in parts, where `batches` is 0 and where a node is one of
+/// those that are `kept` so, else by those of each of so many parts of the batch, see [`crate::ops::BatchNormTraining`]. Variables that it reads as its mean and variance then take in what
 /// each part of the batch has, as torch's running statistics do: a [`crate::ops::Blend`] behind it.
 ///
 /// # Errors
 /// Where the graph holds an op that does not take its operands.
-pub fn batch_norms_in_mode(graph: &Graph, batches: usize) -> Result<Graph, OpError> {
+pub fn batch_norms_in_mode(
+    graph: &Graph,
+    batches: usize,
+    kept: impl Fn(&Node) -> bool,
+) -> Result<Graph, OpError> {
     let which = |node: &Node| matches!(node.op, Op::BatchNorm(_));
-    in_parts(graph, which, Some(Running::of(graph, batches))).map(|(graph, _)| graph)
+    in_parts(graph, which, Some(Running::of(graph, batches, kept))).map(|(graph, _)| graph)
 }
 
 fn in_parts(
@@ -72,7 +76,7 @@ fn in_parts(
     for (id, node) in graph.iter() {
         let operands: Vec<ValueId> = node.operands.iter().map(|&v| of(&values, v)).collect();
         let mut parts = Parts { graph: &mut result, node, statistics: None };
-        let batches = running.as_ref().map_or(0, Running::batches);
+        let batches = running.as_ref().map_or(0, |running| running.batches(id));
         let decomposed = match &node.op {
             Op::BatchNorm(op) if batches > 0 => {
                 Some(parts.batch_norm_in_training(op, batches, &operands)?)

@@ -47,6 +47,12 @@ pub struct Rule {
     /// The dims of each result.
     pub results: Vec<Vec<DimRule>>,
     /// Groups of operands in which the op is jointly linear: partial sums pass, the other operands whole.
+    ///
+    /// What ranks make of their summands adds up to what the op makes of the sum, to rounding, for all operands that are finite, be the
+    /// result finite or not: so no op is in that divides by an operand, which may be 0. Where an operand is infinite or no number the
+    /// result is finite if and only if the sum of results is, and then they are equal; which of infinite and no number it is may differ,
+    /// as a product of infinity with a summand of 0 is no number. Left aside is what a sum of parts always has: summands may overflow
+    /// where their sum does not, and 0 may lose its sign.
     pub linear: Vec<Vec<usize>>,
     /// Whether elements are only moved or repeated, so that P(max) and P(min) pass too.
     pub moves_data: bool,

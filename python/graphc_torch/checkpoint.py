@@ -545,6 +545,7 @@ def settings(session: Session) -> dict[str, Any]:
     found["learning-rate schedule"] = options.get("lr_schedule", "constant")
     found["clip norm"], found["clip value"] = options.get("clip_norm"), options.get("clip_value")
     found["parameter groups"] = options.get("groups", [])
+    found["kept statistics"] = options.get("keep_statistics", [])
     for name, layout in session.inputs.items():
         found[f"input `{name}`"] = f"{layout.dtype}{list(layout.shape)}"
     found["microbatches"] = session.plan.microbatches

@@ -69,6 +69,7 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
         clip_norm: None,
         clip_value: None,
         groups: Vec::new(),
+        keep_statistics: Vec::new(),
         ..training.clone()
     })
 }

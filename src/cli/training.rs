@@ -31,6 +31,9 @@ pub struct TrainingArgs {
     /// several that fit a name the first counts, and all of them before --no-decay
     #[arg(long = "group", value_name = "PATTERN=FACTOR[,DECAY]", value_parser = group)]
     pub groups: Vec<ParameterGroup>,
+    /// Batch norms that normalize by their running statistics, which stay as they are, by a pattern of these' names: '*' for all
+    #[arg(long, value_name = "PATTERN")]
+    pub keep_statistics: Vec<String>,
     /// What metrics say of each step besides its loss: shares of labels for which no class, or fewer than five, score more; the
     /// exponential of the loss; its samples and seconds
     #[arg(long, value_name = "METRICS", value_enum, value_delimiter = ',')]
@@ -115,6 +118,7 @@ impl TrainingArgs {
         (options.clip_norm, options.clip_value) = (self.clip_norm, self.clip_value);
         let no_decay = self.no_decay.iter().map(ParameterGroup::no_decay);
         options.groups = self.groups.iter().cloned().chain(no_decay).collect();
+        options.keep_statistics.clone_from(&self.keep_statistics);
         self.check_measures(options.loss)?;
         options.metrics.clear();
         for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
@@ -149,6 +153,7 @@ impl TrainingArgs {
             ("--clip-value", self.clip_value.is_some()),
             ("--no-decay", !self.no_decay.is_empty()),
             ("--group", !self.groups.is_empty()),
+            ("--keep-statistics", !self.keep_statistics.is_empty()),
             ("--on-nan", self.on_nan.is_some()),
         ];
         all.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
@@ -186,6 +191,11 @@ impl TrainingArgs {
         for group in &self.groups {
             if !own.groups.contains(group) {
                 given.differs("--group", &group.pattern, "without this group")?;
+            }
+        }
+        for pattern in &self.keep_statistics {
+            if !own.keep_statistics.contains(pattern) {
+                given.differs("--keep-statistics", pattern, "without this pattern")?;
             }
         }
         for metric in self.measure.iter().filter_map(|measure| measure.metric()) {

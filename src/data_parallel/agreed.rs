@@ -14,14 +14,17 @@ pub(super) fn agree_on_options(
     options: &DataParallelOptions,
 ) -> Result<(), DataParallelError> {
     let DataParallelOptions { training, bucket_bytes, session } = options;
-    let rest = (&training.clip_norm, &training.clip_value, &training.groups, &training.ema);
+    let rest = (
+        (&training.clip_norm, &training.clip_value),
+        (&training.groups, &training.keep_statistics, &training.ema),
+    );
     let alike = Agreement::new()
         .and("the bytes of a bucket", bucket_bytes)
         .and("the first step", session.first_step)
         .and("the seed", session.seed)
         .and("the optimizer", format!("{:?}", training.optimizer))
         .and("the learning-rate schedule", &training.lr_schedule)
-        .and_digest("clipping, parameter groups and averages", &rest);
+        .and_digest("clipping, parameter groups, kept statistics and averages", &rest);
     Ok(group.agree("data parallelism", &alike)?)
 }
 

@@ -204,6 +204,38 @@ pub enum PassError {
         /// The name most like it.
         nearest: Option<String>,
     },
+    /// Running statistics that the graph does not have.
+    #[error("no batch norm has running statistics with a name like `{pattern}`, which are to be kept{}", hint(.nearest))]
+    StatisticsUnknown {
+        /// The pattern.
+        pattern: String,
+        /// The name most like it.
+        nearest: Option<String>,
+    },
+    /// A batch norm whose statistics are those of a single value.
+    #[error(
+        "batch_norm ({place}) normalizes {ty} by the statistics of {}, which has one value per channel: training needs more than 1; take a larger batch{}, or keep the running statistics as they are (--keep-statistics)",
+        parts(*.microbatches), fewer(*.microbatches)
+    )]
+    OneValue {
+        /// Where the user wrote it.
+        place: Source,
+        /// What is normalized, of the whole batch.
+        ty: TensorType,
+        /// Parts of a step's batch.
+        microbatches: usize,
+    },
+    /// A batch norm whose running statistics would not take in a share of each batch.
+    #[error(
+        "batch_norm ({place}) keeps a share of {momentum} of its running statistics at each step, which is not at least 0 and below 1{}",
+        cumulative(*.momentum)
+    )]
+    Momentum {
+        /// Where the user wrote it.
+        place: Source,
+        /// The share that stays.
+        momentum: f64,
+    },
     /// A number of the options that makes no sense.
     #[error("{what} is a number {expected}, not {value}")]
     Number {
@@ -275,6 +307,30 @@ pub enum PassError {
         /// The passes.
         passes: Vec<&'static str>,
     },
+}
+
+/// What statistics are taken of.
+fn parts(microbatches: usize) -> String {
+    if microbatches > 1 {
+        format!("each of {microbatches} microbatches")
+    } else {
+        "the batch".into()
+    }
+}
+
+/// What else gives each microbatch more samples.
+fn fewer(microbatches: usize) -> &'static str {
+    if microbatches > 1 { " or fewer microbatches" } else { "" }
+}
+
+/// What a share of 1 mostly comes from.
+fn cumulative(momentum: f64) -> &'static str {
+    match momentum == 1.0 {
+        true => {
+            ": PyTorch's exporters write 1 for momentum=None, the mean over all batches, which is not supported; export it with a momentum, or keep the statistics as they are (--keep-statistics)"
+        }
+        false => "",
+    }
 }
 
 fn axes(mesh: &[usize]) -> String {

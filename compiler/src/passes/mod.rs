@@ -32,6 +32,7 @@ mod selective;
 pub mod simplify;
 pub mod skipping;
 pub mod staging;
+pub mod statistics;
 pub mod training_mode;
 mod views;
 

@@ -42,6 +42,7 @@ pub fn optimizer(
 
 /// Checks what is the same for all optimizers.
 fn check_numbers(options: &CompileOptions) -> Result<(), PassError> {
+    options.optimizer.map_or(Ok(()), check_optimizer)?;
     options.lr_schedule.check().map_err(|error| PassError::LrSchedule { error })?;
     for (what, value) in [("clip_norm", options.clip_norm), ("clip_value", options.clip_value)] {
         check_number(what, value, "above 0", |value| value > 0.0)?;
@@ -54,6 +55,33 @@ fn check_numbers(options: &CompileOptions) -> Result<(), PassError> {
         for (what, value) in numbers {
             check_number(what, value, "of at least 0", |value| value >= 0.0)?;
         }
+    }
+    Ok(())
+}
+
+/// Checks the numbers of an optimizer, as torch.optim does. What multiplies an average is a share of it that is less than all.
+fn check_optimizer(optimizer: Optimizer) -> Result<(), PassError> {
+    let (numbers, shares) = match optimizer {
+        Optimizer::Sgd { lr, momentum, weight_decay, nesterov } => {
+            let momentum_of = Some(momentum).filter(|_| nesterov);
+            check_number("Nesterov's momentum", momentum_of, "above 0", |value| value > 0.0)?;
+            (vec![("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)], Vec::new())
+        }
+        Optimizer::Adam(of) | Optimizer::AdamW(of) | Optimizer::Lamb(of) => (
+            vec![("lr", of.lr), ("eps", of.eps), ("weight_decay", of.weight_decay)],
+            vec![("beta1", of.beta1), ("beta2", of.beta2)],
+        ),
+        Optimizer::Rmsprop(of) => {
+            let numbers = [("lr", of.lr), ("eps", of.eps), ("weight_decay", of.weight_decay)];
+            ([&numbers[..], &[("momentum", of.momentum)]].concat(), vec![("alpha", of.alpha)])
+        }
+    };
+    for (what, value) in numbers {
+        check_number(what, Some(value), "of at least 0", |value| value >= 0.0)?;
+    }
+    for (what, value) in shares {
+        let holds = |value| (0.0..1.0).contains(&value);
+        check_number(what, Some(value), "of at least 0 and below 1", holds)?;
     }
     Ok(())
 }

@@ -5,6 +5,9 @@
 //! its rule that takes its operands so says how its results lie: cut along a dim, or partial sums, which an
 //! `accumulate` node makes one; its readers read the sum. What depends on no input is computed once a step, unless a
 //! reader needs its part of it: then what it is made of, as far as it comes from nothing, is made again, part by part.
+//!
+//! Sums of half precision are made in f32, because each addition would be rounded otherwise, so that the error grew with the number of
+//! microbatches: summands are cast before, and the sum is cast back once, unless all that read it take f32, as updates do.
 
 use std::collections::BTreeMap;
 
@@ -75,16 +78,31 @@ pub fn divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
     }
 }
 
-/// The readers of values that nobody observes.
+/// The readers of values that nobody observes. A gradient is observed where no update reads it.
 fn readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
     let graph = &training.graph;
     let mut readers = graph.consumers();
     let outputs = graph.outputs.iter().map(|output| output.value);
+    let updated = |gradient: &ValueId| {
+        let mut readers = readers[gradient.index()].iter();
+        readers.any(|&reader| takes_gradient(&graph.node(reader).op))
+    };
     let gradients = training.gradients.iter().map(|&(_, gradient)| gradient);
-    for observed in outputs.chain(gradients) {
+    let alone = gradients.filter(|gradient| !updated(gradient));
+    let observed: Vec<ValueId> = outputs.chain(alone).collect();
+    for observed in observed {
         readers[observed.index()].clear();
     }
     readers
+}
+
+/// Whether an op is the step of an optimizer, whose operand 1 is a gradient of its variable's type or of f32.
+fn takes_gradient(op: &Op) -> bool {
+    matches!(op, Op::SgdUpdate(_) | Op::AdamUpdate(_) | Op::RmspropUpdate(_) | Op::LambDirection(_))
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
 }
 
 /// Leaves out what has been made again in parts and is read by nobody any more.
@@ -155,21 +173,23 @@ impl Cutter<'_> {
         self.cut(id, operands, &fit.signature)
     }
 
-    /// Whether a value of half precision, the sum of what microbatches contribute, is read as f32 alone, at most moved
-    /// before: then summands are cast, as sums in half precision would lose what a microbatch adds.
-    fn sums_wide(&self, old: ValueId) -> bool {
+    /// Whether all that read a value of half precision, at most moved before, take it as f32 as well.
+    fn is_read_wide(&self, old: ValueId) -> bool {
+        let readers = &self.readers[old.index()];
+        !readers.is_empty() && readers.iter().all(|&reader| self.takes_wide(reader, old))
+    }
+
+    fn takes_wide(&self, reader: NodeId, operand: ValueId) -> bool {
         let graph = &self.rebuild.old.graph;
-        let mut value = old;
-        loop {
-            let half = matches!(graph.value(value).ty.dtype, DType::BF16 | DType::F16);
-            let &[reader] = self.readers[value.index()].as_slice() else { return false };
-            let node = graph.node(reader);
-            let movement = node.op.operation().movement();
-            let moved = matches!(movement, Some(Movement::Rearranged | Movement::Part));
-            match &node.op {
-                Op::Cast(cast) => return half && cast.dtype == DType::F32,
-                _ if half && moved => value = node.results[0],
-                _ => return false,
+        let node = graph.node(reader);
+        let movement = node.op.operation().movement();
+        match &node.op {
+            Op::Cast(cast) => cast.dtype == DType::F32,
+            Op::SquareSum(_) | Op::NonFinite(_) => true,
+            op if takes_gradient(op) => node.operands[0] != operand,
+            _ => {
+                matches!(movement, Some(Movement::Rearranged | Movement::Part))
+                    && self.is_read_wide(node.results[0])
             }
         }
     }
@@ -197,18 +217,27 @@ impl Cutter<'_> {
             self.values[new.index()] = rate(signature.results[index].0[0]);
             let mut stands = new;
             if self.values[new.index()] == ValueRate::Summand {
-                let linear = Some(Choice::Linear(0));
-                if self.sums_wide(old) {
-                    let cast = Op::Cast(Cast { dtype: DType::F32 });
-                    stands = self.push(cast, vec![new], id, linear)?[0];
-                    self.values[stands.index()] = ValueRate::Summand;
-                }
-                let accumulate = Op::Accumulate(Accumulate {});
-                stands = self.push(accumulate, vec![stands], id, linear)?[0];
+                stands = self.sum(id, old, new)?;
             }
             self.rebuild.stand(old, stands);
         }
         Ok(())
+    }
+
+    /// The sum of what each microbatch contributes, for the readers of the old value.
+    fn sum(&mut self, id: NodeId, old: ValueId, summand: ValueId) -> Result<ValueId, PassError> {
+        let linear = Some(Choice::Linear(0));
+        let dtype = self.rebuild.graph.value(summand).ty.dtype;
+        let mut sum = summand;
+        if is_half(dtype) {
+            sum = self.push(Op::Cast(Cast { dtype: DType::F32 }), vec![sum], id, linear)?[0];
+            self.values[sum.index()] = ValueRate::Summand;
+        }
+        sum = self.push(Op::Accumulate(Accumulate {}), vec![sum], id, linear)?[0];
+        if is_half(dtype) && !self.is_read_wide(old) {
+            sum = self.push(Op::Cast(Cast { dtype }), vec![sum], id, None)?[0];
+        }
+        Ok(sum)
     }
 
     /// Appends a node whose results are computed once a step.

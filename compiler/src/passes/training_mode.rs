@@ -1,11 +1,12 @@
 //! Puts the ops that behave otherwise in training in the mode of the job.
 
 use graphc_ir::decompose::batch_norms_in_mode;
-use graphc_ir::graph::{Graph, Output};
+use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::CompileOptions;
 
+use super::statistics::{check_statistics, keeps_statistics};
 use crate::passes::error::PassError;
 use crate::passes::rates;
 
@@ -13,10 +14,10 @@ const PASS: &str = "training_mode";
 
 /// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization by the
 /// statistics of each microbatch, over all ranks, in training, which running statistics take in, and in parts, by those that are
-/// given, in inference. Inference leaves variables as they are: what updates them is left out.
+/// given, in inference and where statistics are to be kept. Inference leaves variables as they are: what updates them is left out.
 ///
 /// # Errors
-/// Where microbatches do not divide the batch that is normalized.
+/// Where microbatches do not divide the batch that is normalized, and where statistics of a batch make no sense.
 pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let training = options.differentiates();
     let failed = |error| PassError::Op { pass: PASS, error };
@@ -30,8 +31,12 @@ pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassErr
         return Ok(graph);
     }
     divides(&graph, options.microbatches)?;
+    if training {
+        check_statistics(&graph, options)?;
+    }
     let batches = if training { options.microbatches } else { 0 };
-    batch_norms_in_mode(&graph, batches).map_err(failed)
+    let is_kept = |node: &Node| keeps_statistics(&graph, node, options);
+    batch_norms_in_mode(&graph, batches, is_kept).map_err(failed)
 }
 
 /// The graph without updates of states; what reads a new state reads the state.

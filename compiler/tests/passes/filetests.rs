@@ -33,6 +33,7 @@ fn options(line: &str) -> CompileOptions {
             ("optimizer", "lamb") => options.optimizer = Some(Optimizer::Lamb(adam)),
             ("lr_schedule", _) => options.lr_schedule = value.parse().expect("a schedule"),
             ("clip_norm", _) => options.clip_norm = Some(value.parse().expect("a number")),
+            ("keep_statistics", _) => options.keep_statistics.push(value.into()),
             ("metrics", "top1") => options.metrics.push(Metric::Top1),
             ("ema", _) => options.ema = Some(value.parse().expect("a decay")),
             ("precision", _) => options.precision = Some(value.parse().expect("an element type")),

@@ -7,7 +7,9 @@ use graphc_ir::evaluate::evaluate;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin};
+use graphc_ir::plan::{
+    AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin, RmspropOptions,
+};
 use graphc_ir::types::DType;
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
@@ -174,6 +176,40 @@ fn numbers_and_metrics_that_make_no_sense_are_said() {
         CompileOptions { clip_value: Some(f64::NAN), ..mse() },
         "clip_value is a number above 0, not NaN",
     );
+    let sgd = |lr, momentum, nesterov, weight_decay| {
+        Some(Optimizer::Sgd { lr, momentum, nesterov, weight_decay })
+    };
+    let adam = AdamOptions { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+    let rmsprop = RmspropOptions {
+        lr: 0.1,
+        alpha: 1.0,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        momentum: 0.0,
+        centered: false,
+    };
+    for (optimizer, expected) in [
+        (sgd(-0.1, 0.0, false, 0.0), "lr is a number of at least 0, not -0.1"),
+        (sgd(f64::NAN, 0.0, false, 0.0), "lr is a number of at least 0, not NaN"),
+        (sgd(0.1, f64::INFINITY, false, 0.0), "momentum is a number of at least 0, not inf"),
+        (sgd(0.1, 0.0, true, 0.0), "Nesterov's momentum is a number above 0, not 0"),
+        (sgd(0.1, 0.9, true, -1.0), "weight_decay is a number of at least 0, not -1"),
+        (
+            Some(Optimizer::Adam(AdamOptions { beta1: 1.0, ..adam })),
+            "beta1 is a number of at least 0 and below 1, not 1",
+        ),
+        (
+            Some(Optimizer::AdamW(AdamOptions { beta2: -0.5, ..adam })),
+            "beta2 is a number of at least 0 and below 1, not -0.5",
+        ),
+        (
+            Some(Optimizer::Lamb(AdamOptions { eps: f64::NAN, ..adam })),
+            "eps is a number of at least 0, not NaN",
+        ),
+        (Some(Optimizer::Rmsprop(rmsprop)), "alpha is a number of at least 0 and below 1, not 1"),
+    ] {
+        refuses(CompileOptions { optimizer, ..mse() }, expected);
+    }
     let group = ParameterGroup { lr: -1.0, ..ParameterGroup::no_decay("*") };
     refuses(
         CompileOptions { groups: vec![group], ..mse() },

@@ -6,10 +6,10 @@
 //! it by microbatches it is accumulated like a gradient. A layer that is applied several times takes them in in that order within
 //! each pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Parts;
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 use crate::ids::{NodeId, ValueId};
 use crate::op::{Op, OpError};
 use crate::ops::{
@@ -31,6 +31,8 @@ pub(super) struct Statistics {
 pub(super) struct Running {
     /// How many parts of the batch have statistics of their own; 0 where they are given.
     batches: usize,
+    /// Normalizations by statistics that are given in training, too.
+    kept: BTreeSet<NodeId>,
     /// Of each variable what takes part in it, in the order of the graph.
     uses: BTreeMap<ValueId, Vec<Use>>,
 }
@@ -48,11 +50,17 @@ struct Use {
 const STATISTICS: [usize; 2] = [3, 4];
 
 impl Running {
-    /// Those of the normalizations that read variables, of a batch in so many parts; 0 in inference, where nothing runs.
-    pub(super) fn of(graph: &Graph, batches: usize) -> Self {
+    /// Those of the normalizations that read variables, of a batch in so many parts; 0 in inference, where nothing runs. What is
+    /// `kept` is as in inference.
+    pub(super) fn of(graph: &Graph, batches: usize, is_kept: impl Fn(&Node) -> bool) -> Self {
         let mut uses: BTreeMap<ValueId, Vec<Use>> = BTreeMap::new();
+        let mut kept = BTreeSet::new();
         for (node, parts) in graph.iter() {
             let Op::BatchNorm(op) = &parts.op else { continue };
+            if is_kept(parts) {
+                kept.insert(node);
+                continue;
+            }
             let variables = STATISTICS.map(|operand| parts.operands[operand]);
             let runs = |value: &ValueId| matches!(graph.producer(*value).op, Op::Variable(_));
             for variable in variables.into_iter().filter(|v| batches > 0 && runs(v)) {
@@ -60,12 +68,12 @@ impl Running {
                 uses.entry(variable).or_default().push(of);
             }
         }
-        Self { batches, uses }
+        Self { batches, kept, uses }
     }
 
-    /// How many parts of the batch have statistics of their own; 0 where they are given.
-    pub(super) fn batches(&self) -> usize {
-        self.batches
+    /// How many parts of the batch have statistics of their own in a normalization; 0 where they are given.
+    pub(super) fn batches(&self, node: NodeId) -> usize {
+        if self.kept.contains(&node) { 0 } else { self.batches }
     }
 
     /// Takes in the statistics of a node that has just been taken apart; when a variable has all of its own it is updated.

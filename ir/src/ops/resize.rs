@@ -166,23 +166,23 @@ impl Sampling {
         (0..count).map(|step| weight(first + step as f64)).collect()
     }
 
+    /// The place of an element, in f32 and in the order of onnxruntime's operations (and PyTorch's): many places are whole numbers or halves, and the last
+    /// bit then says which element is before them, or nearest.
     fn place(&self, index: usize, from: usize, to: usize) -> f64 {
-        let (index, extent) = (index as f64, to as f64);
-        let scale = self.scale.0;
-        let half_pixel = (index + 0.5) / scale - 0.5;
-        match self.coordinates {
-            // Rounded as PyTorch and onnxruntime do, so that the same element is before it.
-            Coordinates::Asymmetric => f64::from(index as f32 / scale as f32),
-            Coordinates::HalfPixel => half_pixel,
-            Coordinates::HalfPixelOrFirst if to == 1 => 0.0,
-            Coordinates::HalfPixelOrFirst => half_pixel,
+        let [index, from, extent] = [index, from, to].map(|number| number as f32);
+        let scale = self.scale.0 as f32;
+        let center = (index + 0.5) / scale;
+        let place = match self.coordinates {
+            Coordinates::HalfPixelOrFirst | Coordinates::AlignCorners if to == 1 => 0.0,
+            Coordinates::Asymmetric => index * (1.0 / scale),
+            Coordinates::HalfPixel | Coordinates::HalfPixelOrFirst => center - 0.5,
             Coordinates::HalfPixelSymmetric => {
-                let center = from as f64 / 2.0;
-                center * (1.0 - extent / (scale * from as f64)) + half_pixel
+                let lost = 1.0 - extent / (scale * from);
+                from / 2.0 * lost + center - 0.5
             }
-            Coordinates::AlignCorners if to == 1 => 0.0,
-            Coordinates::AlignCorners => index * (from as f64 - 1.0) / (extent - 1.0),
-        }
+            Coordinates::AlignCorners => index * (from - 1.0) / (extent - 1.0),
+        };
+        f64::from(place)
     }
 }
 
@@ -347,6 +347,31 @@ mod tests {
         let one = |coordinates| resized(&x, 1, sampling(Filter::Linear, coordinates, 1.0 / 3.0));
         assert_eq!(one(Coordinates::HalfPixel), [8.0]);
         assert_eq!(one(Coordinates::HalfPixelOrFirst), [0.0]);
+    }
+
+    /// Which element is nearest for each way to place and each way to round, as onnxruntime has it (`resize_places.py`).
+    #[test]
+    fn the_nearest_elements_are_those_of_onnxruntime() {
+        let (mut checked, mut wrong) = (0, Vec::new());
+        for line in include_str!("../../tests/resize_places.txt").lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [coordinates, filter, from, scale, ref expected @ ..] = words[..] else {
+                panic!("`{line}` is no row of the table");
+            };
+            let named = |name: &str| serde_json::Value::String(name.into());
+            let filter = serde_json::from_value(named(filter)).expect("a filter");
+            let coordinates = serde_json::from_value(named(coordinates)).expect("coordinates");
+            let scale = f64::from(scale.parse::<f32>().expect("a scale"));
+            let sampling = sampling(filter, coordinates, scale);
+            let taps = sampling.taps(from.parse().expect("an extent"), expected.len());
+            let found: Vec<String> = taps.taps.iter().map(|(at, _)| at.to_string()).collect();
+            checked += found.len();
+            if found != expected {
+                wrong.push(format!("{line}: {}", found.join(" ")));
+            }
+        }
+        assert!(wrong.is_empty(), "{} rows differ:\n{}", wrong.len(), wrong.join("\n"));
+        assert!(checked > 1000, "only {checked} places");
     }
 
     #[test]

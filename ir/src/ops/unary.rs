@@ -147,8 +147,13 @@ impl UnaryFunction {
         }
     }
 
+    /// To scale by what is not finite is not linear: of a summand 0 it makes no number.
     fn is_linear(self) -> bool {
-        matches!(self, Self::Neg | Self::Detach | Self::Scale(_))
+        match self {
+            Self::Neg | Self::Detach => true,
+            Self::Scale(factor) => factor.0.is_finite(),
+            _ => false,
+        }
     }
 
     /// The gradient of the operand x from that of the result y; `None` where it is zero everywhere.

@@ -63,6 +63,10 @@ pub struct CompileOptions {
     /// Trained variables with numbers of their own; of several groups that a variable fits the first counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ParameterGroup>,
+    /// Batch norms that a training leaves as inference has them, by name patterns of their running statistics, `*` standing for any
+    /// characters: they normalize by these, which then stay as they are. Their scales and shifts are trained all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keep_statistics: Vec<String>,
     /// Whether a step whose loss is not finite leaves all variables as they are: weights, states of the optimizer, running
     /// statistics, averages. The output `skipped` is then 1.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -117,6 +121,7 @@ impl Default for CompileOptions {
             clip_norm: None,
             clip_value: None,
             groups: Vec::new(),
+            keep_statistics: Vec::new(),
             skip_non_finite: false,
             ema: None,
             gradients: false,

@@ -44,16 +44,33 @@ pub struct Instance<'a> {
     pub arrays: Vec<Array>,
     pub result_types: Vec<TensorType>,
     pub results: Vec<Array>,
+    /// How operands are decomposed into partial sums.
+    pub summands: Summands,
+}
+
+/// How what is whole is decomposed into partial sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summands {
+    /// Ranks have numbers that are drawn, but for one.
+    Drawn,
+    /// One rank has the element, the others 0, as boxing makes them of what is whole.
+    Held,
 }
 
 impl<'a> Instance<'a> {
     pub fn new(case: &'a Case, key: u64) -> Self {
         let mut random = Random::new(key);
-        let types: Vec<TensorType> = case.operands.iter().map(|sample| sample.ty.clone()).collect();
         let arrays = case.operands.iter().map(|sample| sample.draw(&mut random)).collect();
+        Self::of(case, arrays, Summands::Drawn)
+    }
+
+    /// The case with these numbers in its operands.
+    pub fn of(case: &'a Case, arrays: Vec<Array>, summands: Summands) -> Self {
+        let types: Vec<TensorType> = case.operands.iter().map(|sample| sample.ty.clone()).collect();
         let result_types =
             case.op.infer(&types.iter().collect::<Vec<_>>()).expect("the case fits the op");
-        let mut instance = Self { op: &case.op, types, arrays, result_types, results: Vec::new() };
+        let results = Vec::new();
+        let mut instance = Self { op: &case.op, types, arrays, result_types, results, summands };
         instance.results = instance.evaluate(&instance.arrays);
         instance
     }
@@ -82,8 +99,8 @@ impl<'a> Instance<'a> {
         let mut random = Random::new(hierarchy.len() as u64);
         let parts: Vec<Parts> = (0..operands.len())
             .map(|i| {
-                let whole = !self.types[i].dtype.is_float();
-                Parts::decompose(&self.arrays[i], hierarchy, &operands[i], whole, &mut random)
+                let how = (self.summands, !self.types[i].dtype.is_float());
+                Parts::decompose(&self.arrays[i], hierarchy, &operands[i], how, &mut random)
             })
             .collect();
         let mut combined: Vec<Recombined> = (0..results.len())
@@ -134,14 +151,14 @@ impl Parts {
         array: &Array,
         hierarchy: &[usize],
         sbp: &NdSbp,
-        integers: bool,
+        how: (Summands, bool),
         random: &mut Random,
     ) -> Self {
         let mut arrays = vec![array.clone()];
         for (axis, sbp) in sbp.0.iter().enumerate() {
             if let Sbp::Partial(kind) = *sbp {
                 let n = hierarchy[axis];
-                let cut = |array: Array| decompose(&array, n, kind, integers, random);
+                let cut = |array: Array| decompose(&array, n, kind, how, random);
                 arrays = arrays.into_iter().flat_map(cut).collect();
             }
         }
@@ -162,7 +179,7 @@ fn decompose(
     array: &Array,
     parts: usize,
     kind: ReduceKind,
-    integers: bool,
+    (summands, integers): (Summands, bool),
     random: &mut Random,
 ) -> Vec<Array> {
     let mut number = |low: f64, high: f64| match random.uniform(low, high) {
@@ -174,6 +191,7 @@ fn decompose(
         let holder = (number(0.0, parts as f64 - 0.01) as usize).min(parts - 1);
         for part in (0..parts).filter(|&part| part != holder) {
             match kind {
+                ReduceKind::Sum if summands == Summands::Held => arrays[part].data[i] = 0.0,
                 ReduceKind::Sum => {
                     arrays[part].data[i] = number(-2.0, 2.0);
                     arrays[holder].data[i] -= arrays[part].data[i];

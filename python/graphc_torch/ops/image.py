@@ -257,20 +257,20 @@ def taps(sampling: dict[str, Any], start: int, to: int) -> Tensor:
 
 
 def _place(sampling: dict[str, Any], index: int, start: int, to: int) -> float:
-    """The place in the operand for an index of the result."""
-    scale, coordinates = scalar(sampling["scale"]), sampling["coordinates"]
-    half_pixel = (index + 0.5) / scale - 0.5
+    """The place in the operand for an index of the result, in f32 and in the order of graphc's operations."""
+    coordinates = sampling["coordinates"]
+    if coordinates in ("half_pixel_or_first", "align_corners") and to == 1:
+        return 0.0
+    numbers = [float(index), float(start), float(to), scalar(sampling["scale"])]
+    at, extent, result, scale = torch.tensor(numbers, dtype=torch.float32)
     if coordinates == "asymmetric":
-        single = torch.tensor([float(index), scale], dtype=torch.float32)
-        return float(single[0] / single[1])
-    if coordinates == "half_pixel" or (coordinates == "half_pixel_or_first" and to > 1):
-        return half_pixel
+        return float(at * (1.0 / scale))
+    if coordinates == "align_corners":
+        return float(at * (extent - 1.0) / (result - 1.0))
+    center = (at + 0.5) / scale
     if coordinates == "half_pixel_symmetric":
-        center = start / 2.0
-        return center * (1.0 - to / (scale * start)) + half_pixel
-    if coordinates == "align_corners" and to > 1:
-        return index * (start - 1.0) / (to - 1.0)
-    return 0.0
+        return float(extent / 2.0 * (1.0 - result / (scale * extent)) + center - 0.5)
+    return float(center - 0.5)
 
 
 def _weights(sampling: dict[str, Any], place: float, start: int) -> list[tuple[int, float]]:

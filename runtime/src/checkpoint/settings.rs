@@ -35,6 +35,7 @@ impl Settings {
             ("clip norm", serde_json::to_value(options.clip_norm)),
             ("clip value", serde_json::to_value(options.clip_value)),
             ("parameter groups", serde_json::to_value(&options.groups)),
+            ("kept statistics", serde_json::to_value(&options.keep_statistics)),
         ];
         let written =
             |(name, value): (&str, serde_json::Result<Value>)| Some((name.to_owned(), value.ok()?));

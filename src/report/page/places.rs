@@ -14,6 +14,7 @@ use super::layers::{Layer, Tensor, by_layer};
 use super::table::Table;
 use crate::report::alternatives::name_of;
 use crate::report::contents::kind_word;
+use crate::report::home_of_stage;
 
 /// What goes where.
 #[derive(Clone, Debug, Serialize)]
@@ -106,12 +107,11 @@ fn programs(plan: &Plan) -> Vec<(usize, usize)> {
     runs.map(|run| (run[0].program.index(), run.len())).collect()
 }
 
-/// The ranks of each stage: of its tensors the largest mesh.
+/// The ranks of each stage, where most of its tensors lie.
 fn stages(plan: &Plan) -> Vec<Stage> {
     let of = |stage: usize| {
-        let tensors = plan.tensors.iter().filter(|tensor| tensor.stage == stage);
-        let largest = tensors.max_by_key(|tensor| tensor.ranks.len());
-        largest.map_or(Stage { hierarchy: Vec::new(), ranks: Vec::new() }, |tensor| Stage {
+        let home = home_of_stage(plan, stage);
+        home.map_or(Stage { hierarchy: Vec::new(), ranks: Vec::new() }, |tensor| Stage {
             hierarchy: tensor.hierarchy.clone(),
             ranks: runs(&tensor.ranks),
         })

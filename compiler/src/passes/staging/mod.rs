@@ -20,7 +20,8 @@ use spread::spread;
 /// The graph with a stage for every node (with chunks, a stage for each chunk: chunk `c` of all lies on stage
 /// `c mod S`), and a placement for those that do not lie on their stage's slice of the
 /// mesh. Where the user gave stages or placements to some nodes only, the others follow what they read, and sources
-/// go where they are read first. Numbers made of nothing are made anew in each stage that reads them.
+/// go where they are read first. What is moved to where a later stage lies is of that stage. Numbers made of nothing are made
+/// anew in each stage that reads them.
 ///
 /// # Errors
 /// Where stages do not divide the mesh, or the user's own stages or placements do not fit it.
@@ -156,7 +157,34 @@ fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, PassErr
     } else {
         cut::cut(graph, chunks(options))?
     };
+    let given = with_arrivals(graph, given, options)?;
     Ok(follow(graph, given, 0))
+}
+
+/// The stages that are given, and of what the user moves to the place of a later stage than it would be in, that one.
+fn with_arrivals(
+    graph: &Graph,
+    mut given: Vec<Option<usize>>,
+    options: &CompileOptions,
+) -> Result<Vec<Option<usize>>, PassError> {
+    let slices = check_divides(&mesh(options)?, options)?;
+    let place = |stage: usize| {
+        let own = graph.stages.get(stage).and_then(Option::as_ref);
+        own.unwrap_or(&slices[stage % options.stages])
+    };
+    let readers = graph.consumers();
+    for (id, node) in graph.iter() {
+        let Op::ToGlobal(op) = &node.op else { continue };
+        let inherited = follow(graph, given.clone(), 0)[id.index()];
+        if given[id.index()].is_some() || *place(inherited) == op.placement {
+            continue;
+        }
+        let of_readers =
+            readers[node.results[0].index()].iter().filter_map(|reader| given[reader.index()]);
+        let end = of_readers.min().map_or(chunks(options), |first| first + 1);
+        given[id.index()] = (inherited + 1..end).find(|&at| *place(at) == op.placement);
+    }
+    Ok(given)
 }
 
 /// A stage, or a layer, for every node: that which is given, else the last of those that it reads, else the first of those

@@ -27,6 +27,23 @@ fn stages_of(graph: Graph, options: &CompileOptions) -> Vec<usize> {
     staging(&graph, options).expect("fits").stage
 }
 
+/// A tensor that is moved between the stages, in neither of them.
+#[test]
+fn what_is_moved_to_a_later_stage_is_of_that_stage() {
+    let g = GraphBuilder::new("mixed");
+    let places = [vec![0, 1], vec![2, 3]].map(|ranks| Placement::new(ranks, vec![2]));
+    let places = places.map(|place| place.expect("a mesh"));
+    for (stage, place) in places.iter().enumerate() {
+        g.declare_stage(stage, Some(place.clone()));
+    }
+    let w = |name: &str| g.variable(name, DType::F32, [4, 4], Init::Fill(1.0.into()));
+    let hidden = g.in_stage(0, || g.input("x", DType::F32, [8, 4]).matmul(&w("w0")));
+    let moved = hidden.to_global(&places[1], "B".parse().expect("an SBP"));
+    g.output("y", &g.in_stage(1, || moved.matmul(&w("w1"))));
+    let stages = stages_of(g.finish().expect("fits"), &options(&[4], 2));
+    assert_eq!(stages, [0, 0, 0, 1, 1, 1]);
+}
+
 #[test]
 fn equal_layers_are_cut_equally_with_their_weights() {
     let stages = stages_of(layers(4), &options(&[2], 2));

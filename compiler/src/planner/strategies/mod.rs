@@ -121,7 +121,7 @@ fn half_gradient(
         let reader = graph.node(reader);
         match &reader.op {
             Op::Transpose(transpose) => moved.push(&transpose.permutation),
-            Op::Accumulate(_) => {}
+            Op::Accumulate(_) | Op::Cast(_) => {}
             _ => return None,
         }
         value = reader.results[0];
