@@ -14,7 +14,7 @@ mod mutate;
 mod supervise;
 mod targets;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -108,7 +108,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Feeds one file, within the limit of memory.
-fn feed_file(targets: &[Target], args: &Args, path: &PathBuf) -> Result<ExitCode> {
+fn feed_file(targets: &[Target], args: &Args, path: &Path) -> Result<ExitCode> {
     limit_memory(args.memory)?;
     let input = std::fs::read(path).with_context(|| path.display().to_string())?;
     std::fs::create_dir_all(&args.folder).with_context(|| args.folder.display().to_string())?;

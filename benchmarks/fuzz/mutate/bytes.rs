@@ -18,7 +18,7 @@ fn edit_once(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let at = random.below(bytes.len());
     match random.below(8) {
         0 => bytes.truncate(at),
-        1 => bytes.splice(at..at, piece(other, random).to_vec()).for_each(drop),
+        1 => bytes.splice(at..at, piece(other, random).iter().copied()).for_each(drop),
         2 => {
             let from = piece(bytes, random).to_vec();
             bytes.splice(at..at, from).for_each(drop);

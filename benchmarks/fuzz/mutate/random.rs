@@ -8,12 +8,12 @@ impl Random {
     /// Those of one case of a seed.
     pub fn new(seed: u64, case: u64) -> Self {
         let mut random = Self(seed);
-        random.0 = random.next() ^ case.wrapping_mul(0xd134_2543_de82_ef95);
+        random.0 = random.draw() ^ case.wrapping_mul(0xd134_2543_de82_ef95);
         random
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -22,7 +22,7 @@ impl Random {
 
     /// A number below `limit`; 0 where that is 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
+        (self.draw() % limit.max(1) as u64) as usize
     }
 
     /// True once in so many times.
@@ -42,7 +42,7 @@ impl Random {
             4 => 1 << self.below(64),
             5 => (1 << self.below(64)) - 1,
             6 => self.below(17) as u64,
-            _ => self.next(),
+            _ => self.draw(),
         }
     }
 }

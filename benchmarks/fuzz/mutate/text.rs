@@ -71,7 +71,8 @@ fn is_number(word: &str) -> bool {
 /// Words of letters and digits, blanks between them, and marks, each for itself.
 fn words(text: &str) -> Vec<&str> {
     let kind = |letter: char| match letter {
-        _ if letter.is_alphanumeric() || letter == '_' || letter == '.' => 0,
+        '_' | '.' => 0,
+        _ if letter.is_alphanumeric() => 0,
         _ if letter.is_whitespace() => 1,
         _ => 2,
     };

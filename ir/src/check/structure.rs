@@ -7,6 +7,7 @@ use crate::plan::{
     Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream,
 };
 use crate::sbp::Sbp;
+use crate::types::DType;
 
 /// Bytes that offsets and slots of registers are multiples of: a cache line, and the widest vector.
 pub const ALIGNMENT: u64 = 64;
@@ -22,6 +23,14 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     header(plan, errors);
     for (index, layout) in plan.layouts.iter().enumerate() {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
+    }
+    for (index, entry) in plan.tensors.iter().enumerate() {
+        check_size(
+            &entry.shape,
+            entry.dtype,
+            &format!("tensors[{index}] `{}`", entry.name),
+            errors,
+        );
     }
     for (index, channel) in plan.channels.iter().enumerate() {
         let place = format!("channels[{index}] `{}`", channel.tensor);
@@ -134,11 +143,15 @@ fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) 
     errors.require(divides, place, || {
         format!("{} microbatches do not cut dim {cut:?} of {:?}", plan.microbatches, layout.shape)
     });
+    check_size(&layout.shape, layout.dtype, place, errors);
+}
+
+fn check_size(shape: &[usize], dtype: DType, place: &str, errors: &mut Errors) {
     // A dim of extent 0 does not make the others harmless: strides are products of these.
     let size = |bytes: usize, &extent: &usize| bytes.checked_mul(extent.max(1));
-    let bytes = layout.shape.iter().try_fold(layout.dtype.size(), size);
+    let bytes = shape.iter().try_fold(dtype.size(), size);
     let sensible = bytes.is_some_and(|bytes| bytes < usize::MAX / 4);
-    errors.require(sensible, place, || format!("{:?} is larger than any memory", layout.shape));
+    errors.require(sensible, place, || format!("{shape:?} is larger than any memory"));
 }
 
 fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Errors) {

@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn what_a_buffer_held_does_not_count() {
         for length in [0, 2, 5] {
-            let (mut buffer, from) = (vec![7; 4], vec![1, 2, 3, 4, 5]);
+            let (mut buffer, from) = (vec![7; 4], [1, 2, 3, 4, 5]);
             fill(&mut &from[..length], &mut buffer, length, |_| ()).expect("as many have come");
             assert_eq!(buffer, from[..length]);
         }
