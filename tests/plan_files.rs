@@ -4,6 +4,9 @@ mod support;
 
 use std::path::Path;
 
+use graphc::ir::nn::Module;
+use graphc::ir::text::print;
+use graphc::prelude::*;
 use serde_json::Value;
 use support::{fails, graphc, reference, succeeds};
 
@@ -140,4 +143,38 @@ fn a_broken_seal_is_told_and_a_valid_plan_is_sealed_again() {
     std::fs::write(&plan, &wrong).expect("written");
     fails(["verify", &plan, "--seal"]);
     assert_eq!(std::fs::read_to_string(&plan).expect("the plan"), wrong);
+}
+
+/// Layers of products and batch norms over so few samples that the last bits of the first layers are large in the last: of 32 layers
+/// sums in another order change the loss by more than the tolerance, of 128 by a tenth of itself.
+#[test]
+fn a_plan_is_compared_with_its_model_as_closely_as_that_bears_rounding() {
+    let deep = |layers: usize, samples: usize| {
+        let g = GraphBuilder::new("deep");
+        let x = g.input("x", DType::F32, [samples, 16]);
+        let normal = Init::Normal { mean: 0.0.into(), std: 0.3.into() };
+        let layer = |x: Tensor, i: usize| {
+            let w = g.variable(&format!("w{i}"), DType::F32, [16, 16], normal.clone());
+            nn::BatchNorm1d::new(&g, &format!("bn{i}"), 16).forward(&x.matmul(&w)).relu()
+        };
+        g.output("y", &(0..layers).fold(x, layer));
+        print(&g.finish().expect("fits"))
+    };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, plan) = (path("deep.gir"), path("plan.json"));
+    let compiled = |layers: usize, samples: usize, extra: &[&str]| {
+        std::fs::write(&model, deep(layers, samples)).expect("a scratch file");
+        let training = ["--loss", "mse", "--optimizer", "sgd", "--lr", "0.1"];
+        let options = ["compile", &model, "-o", &plan, "--strategy", "data"];
+        succeeds(options.iter().chain(&training).chain(extra));
+    };
+    compiled(32, 4, &["--mesh", "2x2"]);
+    succeeds(["verify", &plan, &model]);
+    // Each microbatch has statistics of its own, on one rank, too.
+    compiled(2, 8, &["--mesh", "2", "--microbatches", "2"]);
+    succeeds(["verify", &plan, &model]);
+    compiled(128, 4, &["--mesh", "2x2"]);
+    let error = fails(["verify", &plan, &model]);
+    assert!(error.contains("`loss` cannot be compared: rounding its inputs alone"), "{error}");
 }

@@ -186,3 +186,36 @@ fn heads_that_the_axis_does_not_divide_are_said() {
         assert!(text.contains("heads of attention"), "{text}");
     }
 }
+
+/// Attention of four heads over so many of keys and values, and a projection, behind a stage of its own that splits nothing if `staged`.
+fn attention(keys: usize, staged: bool) -> Graph {
+    let g = GraphBuilder::new("attention");
+    let stage = |stage: usize| if staged { stage } else { 0 };
+    let [q, k, v] = g.in_stage(0, || {
+        let input = |name: &str, heads| g.input(name, DType::F32, [8, 6, heads, 4]).tanh();
+        [input("q", 4), input("k", keys), input("v", keys)]
+    });
+    let y = g.in_stage(stage(1), || {
+        let mixed = q.attention(&k, &v, false).reshape(&[8, 6, 16]);
+        Linear::new(&g, "o", 16, 16).forward(&mixed)
+    });
+    g.output("y", &y);
+    g.finish().expect("fits")
+}
+
+#[test]
+fn what_keeps_heads_from_being_split_is_said() {
+    let cluster = preset("cpu").expect("a preset");
+    let error = |graph: Graph, options: CompileOptions| {
+        let options = CompileOptions { loss: Some(Loss::Mse), ..options };
+        let planned = compile(graph, &options, &cluster, None);
+        let Err(CompileError::Plan(error)) = planned else { panic!("heads are not split") };
+        error.to_string()
+    };
+    let few = error(attention(2, false), options(&[4], 1, 1));
+    let reason = "4 ranks, the innermost axis of [4], do not divide 2 heads of keys and values, \
+                  which 4 heads of queries share";
+    assert!(few.contains(reason), "{few}");
+    let cut = error(attention(4, true), options(&[2, 2], 2, 2));
+    assert!(cut.contains("comes whole from another stage, which ends inside this layer"), "{cut}");
+}

@@ -20,6 +20,9 @@ const ROOMS: usize = 2;
 /// (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in less than is counted.)
 const BETWEEN: usize = 3;
 
+/// Nodes of the user's graph times ranks up to which limits beyond that of the memory are tried where nothing is found in it.
+const MOST_BEYOND: usize = 5_000;
+
 /// How much longer than the planner says a step takes at least where another plan is tried, as a share: with more memory for a second
 /// stream, or with everything computed again.
 const LOST: f64 = 0.02;
@@ -46,6 +49,14 @@ impl Job<'_> {
         &self,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Compiled, CompileError> {
+        self.or_beyond(self.compile_within(reached))
+    }
+
+    /// The same, where the planner counts no more memory than there is.
+    pub fn compile_within(
+        &self,
+        reached: &mut dyn FnMut(Milestone),
+    ) -> Result<Compiled, CompileError> {
         let Self { graph, options, cluster, .. } = self;
         if !options.auto_stages && !options.auto_microbatches {
             return self.compile((*graph).clone(), options, Memory::Unknown, reached)?.checked();
@@ -64,6 +75,30 @@ impl Job<'_> {
             Err(error) => tried.failed = Some(error),
         }
         tried.best()?.checked()
+    }
+
+    /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it counts memory of its
+    /// own for each tensor, which tensors of the plan share. Where none fits the error is that of the leanest of them all.
+    fn or_beyond(&self, found: Result<Compiled, CompileError>) -> Result<Compiled, CompileError> {
+        let open = self.options.auto_stages || self.options.auto_microbatches;
+        let mut failed = match found {
+            Err(error) if error.is_memory() && !open && self.is_tiny() => error,
+            other => return other,
+        };
+        let limit = self.limit(self.options);
+        for memory in beyond(limit) {
+            let options = CompileOptions { memory: Some(memory), ..self.options.clone() };
+            match self.compile(self.graph.clone(), &options, Memory::Unknown, &mut |_| ()) {
+                Err(error) if error.is_memory() => failed = failed.leaner(error),
+                other => return other?.checked(),
+            }
+        }
+        Err(failed.within(limit))
+    }
+
+    /// Whether a plan is soon made.
+    fn is_tiny(&self) -> bool {
+        self.graph.nodes.len() * self.options.mesh.iter().product::<usize>() <= MOST_BEYOND
     }
 
     /// Compiles a graph whose stages are decided, with options that leave nothing open.
@@ -246,7 +281,12 @@ impl Tried {
                     None => draft,
                 });
             }
-            Err(error) if error.is_memory() => self.failed = self.failed.take().or(Some(error)),
+            Err(error) if error.is_memory() => {
+                self.failed = Some(match self.failed.take() {
+                    Some(known) => known.leaner(error),
+                    None => error,
+                });
+            }
             Err(error) => return Err(error),
         }
         Ok(())
@@ -297,13 +337,21 @@ fn with_other<T>(
     None
 }
 
-/// The faster of two plans; without one the error that came first.
+/// Limits above one that are tried where nothing is found in it, from the least, up to twice as much. They are powers of two and three parts
+/// between them, whatever the limit, so that limits near each other have the same plans.
+fn beyond(limit: u64) -> impl Iterator<Item = u64> {
+    let parts = (0..62).flat_map(|power| (4..8).map(move |part| (part << power) / 4));
+    parts.filter(move |&memory| memory > limit && memory <= limit.saturating_mul(2))
+}
+
+/// The faster of two plans; without one the error of the one that needs less memory.
 pub(super) fn better(
     known: Option<Result<Draft, CompileError>>,
     found: Result<Draft, CompileError>,
 ) -> Result<Draft, CompileError> {
     match (known, found) {
         (Some(Ok(known)), Ok(found)) => Ok(known.faster(found)),
+        (Some(Err(known)), Err(found)) => Err(known.leaner(found)),
         (Some(known), Err(_)) => known,
         (_, found) => found,
     }
@@ -337,6 +385,14 @@ mod tests {
         assert_eq!(with_less(60, 40, &mut left, least(35)), Some(((), 40)));
         assert_eq!((left, with_less(40, 1, &mut left, least(1))), (0, None));
         assert_eq!(with_less(10, 40, &mut 2, least(50)), None);
+    }
+
+    #[test]
+    fn limits_beyond_are_the_same_for_limits_nearby() {
+        let beyond = |limit| beyond(limit).collect::<Vec<u64>>();
+        assert_eq!(beyond(1000), [1024, 1280, 1536, 1792]);
+        assert_eq!(beyond(1100), [1280, 1536, 1792, 2048]);
+        assert!(beyond(u64::MAX).is_empty());
     }
 
     #[test]

@@ -193,7 +193,13 @@ impl Inquiry<'_> {
     fn enough(&self, low: u64, high: u64) -> Option<u64> {
         let with = |memory: u64| CompileOptions { memory: Some(memory), ..self.options.clone() };
         let fits = |memory: u64| has_plan(self.graph, &with(memory), self.cluster).is_ok();
-        let (mut low, mut high) = (low, Some(high).filter(|&high| fits(high))?);
+        if !fits(high) {
+            // Tensors of the plan that needs so much share memory, which the planner does not count.
+            let (graph, options, cluster) = (self.graph, &with(high), self.cluster);
+            let job = Job { graph, options, cluster, weights: None };
+            return job.compile_best(&mut |_| ()).is_ok().then_some(high);
+        }
+        let (mut low, mut high) = (low, high);
         // A fixed strategy needs what it needs.
         let halvings = if self.options.strategy == Strategy::Auto { HALVINGS } else { 0 };
         for _ in 0..halvings {
@@ -261,5 +267,5 @@ fn compiles(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<(), CompileError> {
-    Job { graph, options, cluster, weights: None }.compile_best(&mut |_| ()).map(drop)
+    Job { graph, options, cluster, weights: None }.compile_within(&mut |_| ()).map(drop)
 }

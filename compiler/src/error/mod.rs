@@ -84,6 +84,25 @@ impl CompileError {
         }
     }
 
+    /// That of two which says how much less memory would do; the first one where one of them is not about memory.
+    #[must_use]
+    pub fn leaner(self, other: Self) -> Self {
+        match (self.memory_needed(), other.memory_needed()) {
+            (Some(own), Some(others)) if others < own => other,
+            _ => self,
+        }
+    }
+
+    /// The same of so many bytes that a rank may use, where these are less.
+    #[must_use]
+    pub fn within(mut self, bytes: u64) -> Self {
+        if let Self::Memory { limit, .. } | Self::Plan(PlanError::Memory { limit, .. }) = &mut self
+        {
+            *limit = bytes.min(*limit);
+        }
+        self
+    }
+
     /// Bytes that the leanest plan found needs on its busiest rank, where that is too much.
     pub fn memory_needed(&self) -> Option<u64> {
         match self {

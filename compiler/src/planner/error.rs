@@ -50,18 +50,15 @@ pub enum PlanError {
         /// Signatures that an op may have.
         most: usize,
     },
-    /// Attention whose heads the axis that splits the model does not divide.
-    #[error(
-        "{op} ({place}): {ranks} ranks, the innermost axis of {mesh:?}, do not divide {heads} heads of attention: \
-         the strategy megatron needs an innermost axis that divides them"
-    )]
+    /// Attention whose heads the axis that splits the model cannot share.
+    #[error("{op} ({place}): {ranks} ranks, the innermost axis of {mesh:?}, {cause}")]
     Heads {
         /// The op.
         op: &'static str,
         /// Where the user wrote it.
         place: Source,
-        /// Number of heads.
-        heads: usize,
+        /// Why not.
+        cause: Box<HeadsReason>,
         /// Ranks that share them.
         ranks: usize,
         /// The extents of the mesh axes.
@@ -87,6 +84,52 @@ pub enum PlanError {
         least: Option<u64>,
         /// The largest tensors at that peak, at most five.
         largest: Vec<(String, u64)>,
+    },
+}
+
+/// Why ranks cannot share the heads of attention.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum HeadsReason {
+    /// There are so many.
+    #[error(
+        "do not divide {heads} heads of attention: the strategy megatron needs an innermost axis that divides them"
+    )]
+    Heads {
+        /// Number of heads.
+        heads: usize,
+    },
+    /// There are so many of keys and values.
+    #[error(
+        "do not divide {keys} heads of keys and values, which {heads} heads of queries share: the strategy megatron needs an \
+         innermost axis that divides both"
+    )]
+    Keys {
+        /// Heads of keys and values.
+        keys: usize,
+        /// Heads of queries.
+        heads: usize,
+    },
+    /// A stage begins with heads that are not split.
+    #[error(
+        "cannot share the {heads} heads of attention, as `{tensor}` comes whole from another stage, which ends inside this \
+         layer: the strategy megatron needs stages that end between layers; take fewer stages, or say where they end"
+    )]
+    Stage {
+        /// Number of heads.
+        heads: usize,
+        /// What crosses.
+        tensor: String,
+    },
+    /// An operand is not split along heads.
+    #[error(
+        "cannot share the {heads} heads of attention, as `{tensor}` is not made by heads: the strategy megatron needs \
+         queries, keys and values that are"
+    )]
+    Whole {
+        /// Number of heads.
+        heads: usize,
+        /// The operand.
+        tensor: String,
     },
 }
 

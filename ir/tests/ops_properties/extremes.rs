@@ -52,8 +52,8 @@ fn equally_finite(found: &[Array], whole: &[Array]) -> bool {
         true => close(found, whole),
         false => !found.is_finite(),
     };
-    let pairs = found.iter().zip(whole);
-    pairs.into_iter().all(|(found, whole)| found.data.iter().zip(&whole.data).all(same))
+    let mut pairs = found.iter().zip(whole);
+    pairs.all(|(found, whole)| found.data.iter().zip(&whole.data).all(same))
 }
 
 /// Holds every signature of every case, with these numbers among its operands, to what a check says.

@@ -21,6 +21,8 @@ use graphc_ir::op::{Movement, Op};
 use graphc_ir::rule::{Choice, FactorKind, Rule};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
+mod heads;
+
 use super::{exact, is_local};
 use crate::decisions::Phase;
 use crate::planner::error::PlanError;
@@ -212,8 +214,8 @@ impl Splitter<'_, '_> {
             }
         }
         let (score, label) = best.unwrap_or(((0, false, [0.0; 3]), 0));
-        if let Some(heads) = wish.and_then(|wish| wish.heads).filter(|_| score.1) {
-            return Err(self.indivisible(id, node, heads));
+        if let Some(wish) = wish.filter(|wish| wish.heads.is_some() && score.1) {
+            return Err(self.indivisible(id, node, &wish, &sources));
         }
         self.chosen[id] = Some(label);
         let taken = self.problem.candidates[id][label].operands.clone();
@@ -222,16 +224,6 @@ impl Splitter<'_, '_> {
             self.settle(producer, taken);
         }
         Ok(())
-    }
-
-    fn indivisible(&self, id: usize, node: &Node, heads: usize) -> PlanError {
-        PlanError::Heads {
-            op: node.op.name(),
-            place: node.source.clone(),
-            heads,
-            ranks: self.ranks(id),
-            mesh: self.problem.decisions.staging.placement[id].hierarchy.clone(),
-        }
     }
 
     /// What is wanted of the axis that splits the model; `None` where anything is as good.
@@ -297,41 +289,62 @@ impl Splitter<'_, '_> {
     fn broken(&self, id: usize, candidate: &Candidate, sources: &[Option<SbpId>]) -> usize {
         let axis = self.axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
-        let graph = self.problem.decisions.graph();
-        let node = &graph.nodes[id];
-        let elements =
-            |values: &[ValueId]| values.iter().map(|&value| graph.value(value).ty.elements()).max();
-        // A sum of fewer elements would be reduced besides what the others read.
-        let sums = candidate.operands.iter().all(|&taken| sbp(taken).0[axis].is_partial())
-            && elements(&node.operands) <= elements(&node.results);
         let split = |layout: &SbpId| matches!(sbp(*layout).0[axis], Sbp::Split(_));
         let from_nowhere =
             candidate.results.iter().any(split) && !candidate.operands.iter().any(split);
-        let placement = &self.problem.decisions.staging.placement;
-        let breaks = |(position, (source, &taken)): (usize, (&Option<SbpId>, &SbpId))| {
-            let taken = sbp(taken);
-            let Some(source) = source else {
-                let batch = taken.0[..axis].iter().all(|&sbp| sbp == Sbp::Broadcast);
-                let here = taken.0[axis];
-                return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
-            };
-            // On another mesh, with other axes, any way is as good.
-            let Some(&made) = sbp(*source).0.get(axis) else { return false };
-            let producer = graph.value(node.operands[position]).producer.index();
-            if placement[producer] != placement[id] && !made.is_partial() {
-                // What is whole in one stage is whole in the next, though a part would be sent in less time.
-                return taken.0[axis] != made;
-            }
-            match (made, taken.0[axis]) {
-                (Sbp::Partial(_), Sbp::Split(_)) => true,
-                (Sbp::Split(from), Sbp::Split(to)) => from != to,
-                (made, Sbp::Partial(kind)) => made != Sbp::Partial(kind) || !sums,
-                (_, Sbp::Broadcast | Sbp::Split(_)) => false,
-            }
+        let breaks = |&position: &usize| self.breaks(id, candidate, position, sources[position]);
+        (0..sources.len()).filter(breaks).count() + usize::from(from_nowhere)
+    }
+
+    /// Whether a candidate breaks a rule by how it takes an operand.
+    fn breaks(
+        &self,
+        id: usize,
+        candidate: &Candidate,
+        position: usize,
+        source: Option<SbpId>,
+    ) -> bool {
+        let axis = self.axis(id);
+        let sbp = |id: SbpId| self.problem.layouts.sbp(id);
+        let taken = sbp(candidate.operands[position]);
+        let Some(source) = source else {
+            let batch = taken.0[..axis].iter().all(|&sbp| sbp == Sbp::Broadcast);
+            let here = taken.0[axis];
+            return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
         };
-        let pairs = sources.iter().zip(&candidate.operands).enumerate();
-        let broken = pairs.filter(|pair| breaks(*pair)).count();
-        broken + usize::from(from_nowhere)
+        // On another mesh, with other axes, any way is as good.
+        let Some(&made) = sbp(source).0.get(axis) else { return false };
+        if self.comes_from_elsewhere(id, position) && !made.is_partial() {
+            // What is whole in one stage is whole in the next, though a part would be sent in less time.
+            return taken.0[axis] != made;
+        }
+        match (made, taken.0[axis]) {
+            (Sbp::Partial(_), Sbp::Split(_)) => true,
+            (Sbp::Split(from), Sbp::Split(to)) => from != to,
+            (made, Sbp::Partial(kind)) => made != Sbp::Partial(kind) || !self.sums(id, candidate),
+            (_, Sbp::Broadcast | Sbp::Split(_)) => false,
+        }
+    }
+
+    /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would be reduced besides
+    /// what the others read.
+    fn sums(&self, id: usize, candidate: &Candidate) -> bool {
+        let graph = self.problem.decisions.graph();
+        let elements =
+            |values: &[ValueId]| values.iter().map(|&value| graph.value(value).ty.elements()).max();
+        let axis = self.axis(id);
+        let partial = |&taken: &SbpId| self.problem.layouts.sbp(taken).0[axis].is_partial();
+        let node = &graph.nodes[id];
+        candidate.operands.iter().all(partial)
+            && elements(&node.operands) <= elements(&node.results)
+    }
+
+    /// Whether an operand is made on another mesh, which is another stage's.
+    fn comes_from_elsewhere(&self, id: usize, position: usize) -> bool {
+        let decisions = self.problem.decisions;
+        let value = decisions.graph().nodes[id].operands[position];
+        let producer = decisions.graph().value(value).producer.index();
+        decisions.staging.placement[producer] != decisions.staging.placement[id]
     }
 
     /// The candidates that take all operands without communication, if there are any; otherwise all.
