@@ -73,8 +73,8 @@ pub mod prelude {
     pub use graphc_ir::nn::{self, Module};
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{
-        AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin, Plan, Recompute,
-        RmspropOptions, Schedule, Strategy,
+        Accumulation, AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin,
+        Plan, Recompute, RmspropOptions, Schedule, Strategy,
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::DType;

@@ -191,7 +191,9 @@ pub const PASSES: &[Pass] = &[
         name: "rates",
         why: "what is accumulated is no longer rewritten",
         scope: Scope::Forms,
-        run: Run::Rate(|training, options| rates(training, options.microbatches)),
+        run: Run::Rate(|training, options| {
+            rates(training, options.microbatches, options.accumulation)
+        }),
     },
     Pass {
         name: "recompute",

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use graphc::prelude::*;
 use graphc_ir::builder::BuildErrors;
-use graphc_ir::plan::Recompute;
+use graphc_ir::plan::{Accumulation, Recompute};
 use nn::{Embedding, LayerNorm, Linear, Module};
 
 use crate::row::{Megatron, Row};
@@ -82,6 +82,8 @@ pub fn options(row: &Row, layout: &Megatron) -> CompileOptions {
         optimizer: Some(Optimizer::Adam(adam)),
         strategy: Strategy::Megatron,
         recompute: Recompute::Full,
+        // As those trainings did: Megatron sums gradients of fp16 in fp16.
+        accumulation: Accumulation::Half,
         ..CompileOptions::default()
     }
 }

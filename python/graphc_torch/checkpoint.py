@@ -546,6 +546,7 @@ def settings(session: Session) -> dict[str, Any]:
     found["clip norm"], found["clip value"] = options.get("clip_norm"), options.get("clip_value")
     found["parameter groups"] = options.get("groups", [])
     found["kept statistics"] = options.get("keep_statistics", [])
+    found["sums over microbatches"] = options.get("accumulation", "f32")
     for name, layout in session.inputs.items():
         found[f"input `{name}`"] = f"{layout.dtype}{list(layout.shape)}"
     found["microbatches"] = session.plan.microbatches

@@ -31,6 +31,9 @@ from .session import Session
 METRICS = ("loss", "samples", "top1", "top5", "grad_norm", "loss_scale", "skipped")
 """Outputs that a line of metrics is made of."""
 
+SCALE = "state.loss_scale"
+"""The state that plans have which skip steps whose gradients overflow."""
+
 ADVICE = "lower the learning rate, look for wrong numbers in the data, or go on with --on-nan ignore"
 """What can be done about a training that has gone wrong."""
 
@@ -188,6 +191,8 @@ def run_train(given: argparse.Namespace) -> None:
     plan = load(given.plan)
     if not plan.training:
         raise PlanError(f"{given.plan} is an inference plan: compile with --optimizer")
+    if given.max_skips is not None and SCALE not in plan.variables and not plan.options.get("skip_non_finite"):
+        raise FeedError("--max-skips: no step of this plan is ever skipped; f16 skips steps whose gradients overflow, --on-nan skip others")
     checkpoint = resumed(given)
     session = begun(given, plan, checkpoint, METRICS)
     if checkpoint is not None:

@@ -16,7 +16,7 @@ use graphc_ir::types::DType;
 use super::training::TrainingArgs;
 pub use launch::LaunchArgs;
 pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
-pub use train::{CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+pub use train::{Accumulate, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]

@@ -16,7 +16,8 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::learning_rate::LrSchedule;
 use graphc_ir::plan::{
-    Cluster, CompileOptions, Loss, Metric, Plan, ROW_LOSSES, SAMPLES, TensorKind, WeightsSource,
+    Accumulation, Cluster, CompileOptions, Loss, Metric, Plan, ROW_LOSSES, SAMPLES, TensorKind,
+    WeightsSource,
 };
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use serde_json::{Value, json};
@@ -70,6 +71,7 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
         clip_value: None,
         groups: Vec::new(),
         keep_statistics: Vec::new(),
+        accumulation: Accumulation::F32,
         ..training.clone()
     })
 }

@@ -3,9 +3,9 @@
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
-use graphc_ir::plan::{CompileOptions, Loss, Metric, ParameterGroup};
+use graphc_ir::plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
 
-use super::args::OnNan;
+use super::args::{Accumulate, OnNan};
 use super::contradictions::Given;
 
 /// Options of schedules, clipping and groups of parameters.
@@ -34,6 +34,10 @@ pub struct TrainingArgs {
     /// Batch norms that normalize by their running statistics, which stay as they are, by a pattern of these' names: '*' for all
     #[arg(long, value_name = "PATTERN")]
     pub keep_statistics: Vec<String>,
+    /// In which type gradients of half precision are summed over microbatches; default f32. half takes half the memory and rounds each
+    /// addition
+    #[arg(long, value_name = "TYPE", value_enum)]
+    pub accumulate: Option<Accumulate>,
     /// What metrics say of each step besides its loss: shares of labels for which no class, or fewer than five, score more; the
     /// exponential of the loss; its samples and seconds
     #[arg(long, value_name = "METRICS", value_enum, value_delimiter = ',')]
@@ -119,6 +123,7 @@ impl TrainingArgs {
         let no_decay = self.no_decay.iter().map(ParameterGroup::no_decay);
         options.groups = self.groups.iter().cloned().chain(no_decay).collect();
         options.keep_statistics.clone_from(&self.keep_statistics);
+        options.accumulation = self.accumulate.map_or(Accumulation::F32, Accumulation::from);
         self.check_measures(options.loss)?;
         options.metrics.clear();
         for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
@@ -154,6 +159,7 @@ impl TrainingArgs {
             ("--no-decay", !self.no_decay.is_empty()),
             ("--group", !self.groups.is_empty()),
             ("--keep-statistics", !self.keep_statistics.is_empty()),
+            ("--accumulate", self.accumulate.is_some()),
             ("--on-nan", self.on_nan.is_some()),
         ];
         all.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
@@ -197,6 +203,9 @@ impl TrainingArgs {
             if !own.keep_statistics.contains(pattern) {
                 given.differs("--keep-statistics", pattern, "without this pattern")?;
             }
+        }
+        if let Some(accumulate) = self.accumulate.filter(|&of| own.accumulation != of.into()) {
+            given.differs("--accumulate", accumulate.name(), "with sums of the other type")?;
         }
         for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
             if !own.metrics.contains(&metric) {

@@ -51,6 +51,9 @@ mod uses;
 mod wire;
 
 use lower::{Initializers, Lowering, Val};
+
+/// The names of initializers that are copies, and of what.
+type Copies = BTreeMap<String, String>;
 pub use rewrite::{Rewritten, onnx_with_weights};
 
 /// The name that stands for the number of samples, whatever the model calls it.
@@ -110,7 +113,7 @@ impl Decoded {
         &self,
         graph: &GraphProto,
         base_dir: &Path,
-    ) -> Result<(BTreeMap<String, WeightTensor>, BTreeMap<String, String>), ImportError> {
+    ) -> Result<(BTreeMap<String, WeightTensor>, Copies), ImportError> {
         let mut tensors = BTreeMap::new();
         for proto in &graph.initializer {
             let name = proto.name.clone().unwrap_or_default();

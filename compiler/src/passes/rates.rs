@@ -7,13 +7,14 @@
 //! reader needs its part of it: then what it is made of, as far as it comes from nothing, is made again, part by part.
 //!
 //! Sums of half precision are made in f32, because each addition would be rounded otherwise, so that the error grew with the number of
-//! microbatches: summands are cast before, and the sum is cast back once, unless all that read it take f32, as updates do.
+//! microbatches (unless [`Accumulation::Half`] says so): summands are cast before, and the sum is cast back once, unless all that read it take f32, as updates do.
 
 use std::collections::BTreeMap;
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::{Accumulate, Cast, Input};
+use graphc_ir::plan::Accumulation;
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::Sbp;
 use graphc_ir::types::DType;
@@ -30,7 +31,11 @@ const PASS: &str = "rates";
 ///
 /// # Errors
 /// Where the microbatches do not divide an input, or an op cannot be computed from microbatches.
-pub fn rates(training: TrainingGraph, microbatches: usize) -> Result<Rated, PassError> {
+pub fn rates(
+    training: TrainingGraph,
+    microbatches: usize,
+    accumulation: Accumulation,
+) -> Result<Rated, PassError> {
     if microbatches == 0 {
         return Err(PassError::NoMicrobatches);
     }
@@ -45,6 +50,7 @@ pub fn rates(training: TrainingGraph, microbatches: usize) -> Result<Rated, Pass
     let mut cutter = Cutter {
         rebuild: Rebuild::new(&training),
         microbatches,
+        accumulation,
         values: Vec::new(),
         nodes: Vec::new(),
         readers: readers(&training),
@@ -121,6 +127,7 @@ fn without_dead(training: &TrainingGraph, rates: Rates) -> Result<(TrainingGraph
 struct Cutter<'a> {
     rebuild: Rebuild<'a>,
     microbatches: usize,
+    accumulation: Accumulation,
     /// Rates of the new graph's values.
     values: Vec<ValueRate>,
     /// What time does to the new graph's nodes.
@@ -228,13 +235,14 @@ impl Cutter<'_> {
     fn sum(&mut self, id: NodeId, old: ValueId, summand: ValueId) -> Result<ValueId, PassError> {
         let linear = Some(Choice::Linear(0));
         let dtype = self.rebuild.graph.value(summand).ty.dtype;
+        let widens = is_half(dtype) && self.accumulation.is_f32();
         let mut sum = summand;
-        if is_half(dtype) {
+        if widens {
             sum = self.push(Op::Cast(Cast { dtype: DType::F32 }), vec![sum], id, linear)?[0];
             self.values[sum.index()] = ValueRate::Summand;
         }
         sum = self.push(Op::Accumulate(Accumulate {}), vec![sum], id, linear)?[0];
-        if is_half(dtype) && !self.is_read_wide(old) {
+        if widens && !self.is_read_wide(old) {
             sum = self.push(Op::Cast(Cast { dtype }), vec![sum], id, None)?[0];
         }
         Ok(sum)

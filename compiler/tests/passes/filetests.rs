@@ -5,7 +5,9 @@ use std::path::Path;
 
 use graphc_compiler::pipeline::{prepare, prepare_until};
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Metric, Optimizer, Pin, Recompute};
+use graphc_ir::plan::{
+    Accumulation, AdamOptions, CompileOptions, Loss, Metric, Optimizer, Pin, Recompute,
+};
 use graphc_ir::text::{parse, print};
 
 /// Reads `key=value` pairs of the first line, `# loss=mse mesh=2x2`.
@@ -34,6 +36,7 @@ fn options(line: &str) -> CompileOptions {
             ("lr_schedule", _) => options.lr_schedule = value.parse().expect("a schedule"),
             ("clip_norm", _) => options.clip_norm = Some(value.parse().expect("a number")),
             ("keep_statistics", _) => options.keep_statistics.push(value.into()),
+            ("accumulation", "half") => options.accumulation = Accumulation::Half,
             ("metrics", "top1") => options.metrics.push(Metric::Top1),
             ("ema", _) => options.ema = Some(value.parse().expect("a decay")),
             ("precision", _) => options.precision = Some(value.parse().expect("an element type")),

@@ -66,7 +66,8 @@ mod tests {
         let content = "{\n \"version\": 3,\n \"seal\": \"of nothing\"";
         let sealed = format!("{content}{BEFORE}{}{BEHIND}", digits_of(content));
         assert_eq!(Seal::of(&sealed), Seal::Holds);
-        assert_eq!(Seal::of(&format!("{content}{END}")), Seal::Missing);
+        assert_eq!(Seal::of(&format!("{content}{END}")), Seal::Broken);
+        assert_eq!(Seal::of("{\n \"version\": 3\n}\n"), Seal::Missing);
         assert_eq!(Seal::of(&sealed.replace('3', "4")), Seal::Broken);
         assert_eq!(Seal::of(&sealed.replace("\n \"", "\n  \"")), Seal::Missing);
         assert_eq!(Seal::of(&format!("{content}{BEFORE}{BEHIND}")), Seal::Broken);

@@ -67,6 +67,9 @@ pub struct CompileOptions {
     /// characters: they normalize by these, which then stay as they are. Their scales and shifts are trained all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keep_statistics: Vec<String>,
+    /// In which type what microbatches contribute to a gradient of half precision is summed.
+    #[serde(default, skip_serializing_if = "Accumulation::is_f32")]
+    pub accumulation: Accumulation,
     /// Whether a step whose loss is not finite leaves all variables as they are: weights, states of the optimizer, running
     /// statistics, averages. The output `skipped` is then 1.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -122,6 +125,7 @@ impl Default for CompileOptions {
             clip_value: None,
             groups: Vec::new(),
             keep_statistics: Vec::new(),
+            accumulation: Accumulation::F32,
             skip_non_finite: false,
             ema: None,
             gradients: false,
@@ -260,6 +264,25 @@ impl Recompute {
     /// Whether nothing is computed again.
     pub fn is_none(&self) -> bool {
         *self == Self::None
+    }
+}
+
+/// In which type gradients of half precision are summed over microbatches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accumulation {
+    /// In f32: the error does not grow with the number of microbatches.
+    #[default]
+    F32,
+    /// In their own type, in half the memory and, where ranks sum them as well, with half the traffic: each addition is rounded. Megatron-LM
+    /// does so for fp16 unless told otherwise.
+    Half,
+}
+
+impl Accumulation {
+    /// Whether sums lose nothing of half precision.
+    pub fn is_f32(&self) -> bool {
+        *self == Self::F32
     }
 }
 

@@ -36,6 +36,7 @@ impl Settings {
             ("clip value", serde_json::to_value(options.clip_value)),
             ("parameter groups", serde_json::to_value(&options.groups)),
             ("kept statistics", serde_json::to_value(&options.keep_statistics)),
+            ("sums over microbatches", serde_json::to_value(options.accumulation)),
         ];
         let written =
             |(name, value): (&str, serde_json::Result<Value>)| Some((name.to_owned(), value.ok()?));

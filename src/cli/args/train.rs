@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use graphc_data::Source;
+use graphc_ir::plan::Accumulation;
 
 use super::{RuntimeArgs, SharedArgs, positive, source};
 
@@ -16,6 +17,34 @@ pub enum OnNan {
     Skip,
     /// Go on
     Ignore,
+}
+
+/// In which type gradients of half precision are summed over microbatches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accumulate {
+    /// In f32
+    F32,
+    /// In their own type
+    Half,
+}
+
+impl Accumulate {
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Half => "half",
+        }
+    }
+}
+
+impl From<Accumulate> for Accumulation {
+    fn from(of: Accumulate) -> Self {
+        match of {
+            Accumulate::F32 => Self::F32,
+            Accumulate::Half => Self::Half,
+        }
+    }
 }
 
 /// `graphc eval`

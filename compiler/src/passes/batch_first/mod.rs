@@ -9,7 +9,7 @@
 use graphc_ir::decompose::decompose;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{CompileOptions, TensorKind};
+use graphc_ir::plan::{Accumulation, CompileOptions, TensorKind};
 
 use crate::decisions::{Phase, Rated, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
@@ -69,7 +69,7 @@ fn cut(graph: &Graph, parts: usize) -> Cut {
         gradients: Vec::new(),
         graph,
     };
-    match rates(forward, parts) {
+    match rates(forward, parts, Accumulation::F32) {
         Err(_) => Cut::Nothing,
         Ok(rated) if merges_samples(&rated) => Cut::Forward,
         Ok(_) => Cut::All,

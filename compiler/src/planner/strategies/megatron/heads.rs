@@ -39,7 +39,7 @@ impl Splitter<'_, '_> {
             return HeadsReason::Keys { keys, heads };
         }
         let graph = self.problem.decisions.graph();
-        match node.operands.iter().find_map(|&operand| self.from_elsewhere(id, operand)) {
+        match node.operands.iter().find_map(|&operand| self.find_elsewhere(id, operand)) {
             Some(value) => HeadsReason::Stage { heads, tensor: graph.display_name(value) },
             None => {
                 let position = self.in_the_way(id, wish, sources);
@@ -49,7 +49,7 @@ impl Splitter<'_, '_> {
     }
 
     /// What an operand is on another mesh, which is another stage's, before elements are moved or mapped one by one.
-    fn from_elsewhere(&self, id: usize, operand: ValueId) -> Option<ValueId> {
+    fn find_elsewhere(&self, id: usize, operand: ValueId) -> Option<ValueId> {
         let decisions = self.problem.decisions;
         let placement = &decisions.staging.placement;
         let producer = decisions.graph().value(operand).producer;
@@ -60,7 +60,7 @@ impl Splitter<'_, '_> {
         let operation = made.op.operation();
         let is_mapped = operation.movement().is_some() || operation.is_elementwise();
         let mut operands = made.operands.iter().filter(|_| is_mapped);
-        operands.find_map(|&operand| self.from_elsewhere(id, operand))
+        operands.find_map(|&operand| self.find_elsewhere(id, operand))
     }
 
     /// All heads of queries.
