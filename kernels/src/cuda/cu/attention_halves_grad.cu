@@ -4,14 +4,22 @@
 // Macros besides those of attention and of tiles of halves: TILE_QUERIES and TILE_KEYS, multiples of 16, the other rows at a time;
 // twice TILE_KEYS is at least 64.
 
+// Rows that are no whole words come element by element. For these the assembler would rather keep a register in memory than have fewer
+// blocks on a multiprocessor, unless it is told that one is enough.
+#if WIDTH % 8
+#define BOUNDS __launch_bounds__(128, 1)
+#else
+#define BOUNDS __launch_bounds__(128)
+#endif
+
 // p and ds of a score, before ds is scaled.
 __device__ __forceinline__ void weigh(float& weight, float& of_score, bool visible, float of_row, float shift) {
   weight = visible ? expf(weight * SCALE - of_row) : 0.0f;
   of_score = visible ? weight * (of_score - shift) : 0.0f;
 }
 
-extern "C" __global__ void __launch_bounds__(128) of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
-                                                          const float* shifts, T* dk, T* dv ORIGINS) {
+extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+                                          const float* shifts, T* dk, T* dv ORIGINS) {
   __shared__ alignas(16) Row keys[64], values[64], queries[TILE_QUERIES], outputs[TILE_QUERIES];
   __shared__ float rows[TILE_QUERIES], own_shifts[TILE_QUERIES];
   const u32 tiles = (KEYS + 63) / 64;
@@ -61,8 +69,8 @@ extern "C" __global__ void __launch_bounds__(128) of_keys(const T* q, const T* k
   of_value.write(dv + at, SHARED * WIDTH, count - warp * 16, {1.0f, 1.0f});
 }
 
-extern "C" __global__ void __launch_bounds__(128) of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
-                                                             const float* shifts, T* dq ORIGINS) {
+extern "C" __global__ void BOUNDS of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+                                             const float* shifts, T* dq ORIGINS) {
   __shared__ alignas(16) Row room[2 * TILE_KEYS];
   Row *keys = room, *values = room + TILE_KEYS;
   const u32 tiles = (QUERIES + 63) / 64;
