@@ -8,19 +8,9 @@ use std::time::{Duration, Instant};
 
 use graphc::prelude::*;
 use graphc::runtime::data::load_safetensors;
-use support::{Reference, fails, graphc, losses, reference, succeeds};
+use support::{Reference, Scratch, fails, graphc, losses, reference, succeeds};
 
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a scratch folder"))
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-
+impl Scratch {
     fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).expect("it was written")
     }
@@ -50,7 +40,7 @@ fn train(name: &str, extra: &[&str]) -> Vec<String> {
 }
 
 /// The losses of a reference without interruption, on one rank.
-fn uninterrupted(folder: &Folder, name: &str, mesh: &str, steps: &str) -> Vec<f64> {
+fn uninterrupted(folder: &Scratch, name: &str, mesh: &str, steps: &str) -> Vec<f64> {
     let metrics = folder.path("uninterrupted.jsonl");
     succeeds(train(name, &["--steps", steps, "--mesh", mesh, "--metrics", &metrics]));
     losses(&folder.read("uninterrupted.jsonl"))
@@ -62,7 +52,7 @@ fn on_the_same_mesh_a_resumed_training_is_the_same_bit_for_bit() {
         ("gpt", ["--mesh", "2"].as_slice()),
         ("mlp", &["--mesh", "2x2", "--stages", "2", "--microbatches", "2"]),
     ] {
-        let folder = Folder::new();
+        let folder = Scratch::new();
         let [whole, metrics, save, weights, final_weights] =
             ["whole.jsonl", "losses.jsonl", "save", "w", "final"].map(|file| folder.path(file));
         let with = |extra: &[&str]| train(name, &[mesh, extra].concat());
@@ -111,7 +101,7 @@ fn take(session: &mut Session, steps: usize) -> Vec<f32> {
 
 #[test]
 fn dropout_and_adam_go_by_the_step() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let plan = dropout_plan(2);
     let expected = take(&mut session(&plan, 0, 11), 8);
     let mut first = session(&plan, 0, 11);
@@ -144,7 +134,7 @@ fn dropout_and_adam_go_by_the_step() {
 
 #[test]
 fn the_steps_after_a_checkpoint_are_not_told_twice() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let [metrics, save] = ["losses.jsonl", "save"].map(|file| folder.path(file));
     let to = ["--metrics", &metrics, "--save", &save, "--save-every", "3"];
     succeeds(train("mlp_mse", &[&to[..], &["--steps", "5"]].concat()));
@@ -161,7 +151,7 @@ fn the_steps_after_a_checkpoint_are_not_told_twice() {
 #[test]
 fn a_training_moves_from_mesh_to_mesh() {
     for name in ["mlp", "gpt"] {
-        let folder = Folder::new();
+        let folder = Scratch::new();
         let expected = uninterrupted(&folder, name, "4", "10");
         let [metrics, save] = ["losses.jsonl", "save"].map(|file| folder.path(file));
         let legs: [(&str, &[&str]); 5] = [
@@ -187,7 +177,7 @@ fn a_training_moves_from_mesh_to_mesh() {
 #[test]
 fn states_of_the_optimizer_are_kept() {
     // Without its momentum or moments the resumed training would take other steps.
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let [save, parameters, all] = ["save", "p", "a"].map(|file| folder.path(file));
     succeeds(train("gpt", &["--steps", "2", "--save", &save]));
     succeeds(["export", &save, "-o", &parameters]);
@@ -219,7 +209,7 @@ impl Drop for Child {
 #[test]
 fn killed_at_any_point_it_resumes_from_a_complete_checkpoint() {
     const STEPS: &str = "2000";
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let expected = uninterrupted(&folder, "mlp", "2", STEPS);
     let [metrics, save] = ["losses.jsonl", "save"].map(|file| folder.path(file));
     let to = ["--metrics", &metrics, "--save", &save, "--resume", &save, "--save-every", "5"];
@@ -276,7 +266,7 @@ fn with_file_limit(blocks: u32, args: &[String]) -> Output {
 
 #[test]
 fn a_full_disk_keeps_the_checkpoint_before() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let [metrics, save] = ["losses.jsonl", "save"].map(|file| folder.path(file));
     let to = ["--metrics", &metrics, "--save", &save, "--resume", &save];
     let steps = |steps| train("gpt", &[&to[..], &["--mesh", "2", "--steps", steps]].concat());
@@ -295,7 +285,7 @@ fn a_full_disk_keeps_the_checkpoint_before() {
 
 #[test]
 fn a_directory_that_cannot_be_written_is_named_before_training() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let file = folder.path("file");
     std::fs::write(&file, "in the way").expect("writable");
     let metrics = folder.path("losses.jsonl");
@@ -309,7 +299,7 @@ fn a_directory_that_cannot_be_written_is_named_before_training() {
 
 #[test]
 fn damaged_files_are_found() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let save = folder.path("save");
     succeeds(train("mlp", &["--steps", "1", "--save", &save]));
     let resume = || fails(train("mlp", &["--steps", "3", "--resume", &save]));
@@ -332,7 +322,7 @@ fn damaged_files_are_found() {
 
 #[test]
 fn a_checkpoint_of_something_else_is_refused() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let save = folder.path("save");
     succeeds(train("mlp", &["--steps", "2", "--seed", "3", "--save", &save]));
     let refused = |name: &str, extra: &[&str], parts: &[&str]| {
@@ -353,7 +343,7 @@ fn a_checkpoint_of_something_else_is_refused() {
 
 #[test]
 fn where_there_is_nothing_to_resume_it_says_so() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let [absent, empty, save] = ["absent", "empty", "save"].map(|file| folder.path(file));
     std::fs::create_dir(&empty).expect("a folder");
     let resume = |path: &str| fails(train("mlp", &["--steps", "2", "--resume", path]));
@@ -377,7 +367,7 @@ fn where_there_is_nothing_to_resume_it_says_so() {
 
 #[test]
 fn a_training_that_goes_on_otherwise_says_how() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let save = folder.path("save");
     let (model, data) =
         (reference("mlp").join("model.onnx"), reference("mlp").join("data.safetensors"));
@@ -408,7 +398,7 @@ fn a_training_that_goes_on_otherwise_says_how() {
 
 #[test]
 fn other_weights_losses_and_parts_of_a_batch_are_said_too() {
-    let folder = Folder::new();
+    let folder = Scratch::new();
     let save = folder.path("save");
     let path = |file: &str| reference("mlp").join(file).display().to_string();
     let (model, data) = (path("model.onnx"), path("data.safetensors"));

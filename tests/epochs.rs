@@ -6,22 +6,12 @@ use std::process::{Command, Output, Stdio};
 
 use graphc::runtime::data::load_safetensors;
 use serde_json::Value;
-use support::{fails, graphc, reference, succeeds};
+use support::{Scratch, fails, graphc, reference, succeeds};
 
 const SGD: [&str; 8] =
     ["--loss", "cross_entropy", "--optimizer", "sgd", "--batch", "16", "--lr", "0.05"];
 
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a scratch folder"))
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-
+impl Scratch {
     /// The lines of a metrics file.
     fn lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(name)).expect("metrics");
@@ -56,7 +46,7 @@ fn close(a: &Value, b: &Value) {
 }
 
 /// What the scores of a model say about its labels: the share of those with the highest score.
-fn top1_by_hand(files: &Files) -> f64 {
+fn top1_by_hand(files: &Scratch) -> f64 {
     let (model, data) = (of_mlp("model.onnx"), of_mlp("data.safetensors"));
     let outputs = files.path("outputs");
     succeeds(["run", &model, "--inputs", &data, "--outputs", &outputs]);
@@ -71,7 +61,7 @@ fn top1_by_hand(files: &Files) -> f64 {
 
 #[test]
 fn an_evaluation_counts_every_sample_once_on_every_mesh() {
-    let (files, model) = (Files::new(), of_mlp("model.onnx"));
+    let (files, model) = (Scratch::new(), of_mlp("model.onnx"));
     let loss = ["--loss", "cross_entropy", "--batch"];
     let whole = scores(&succeeds(eval(&model, &[&loss[..], &["64"]].concat())));
     assert_eq!(whole["samples"], 64);
@@ -137,7 +127,7 @@ fn a_sum_that_cannot_be_filled_up_is_refused_with_a_batch_that_divides() {
 
 #[test]
 fn epochs_are_shuffled_alike_on_every_mesh_and_resumed_in_their_middle() {
-    let files = Files::new();
+    let files = Scratch::new();
     let data = of_mlp("data.safetensors");
     let run = |metrics: &str, extra: &[&str]| {
         let metrics = files.path(metrics);
@@ -167,7 +157,7 @@ fn epochs_are_shuffled_alike_on_every_mesh_and_resumed_in_their_middle() {
 
 #[test]
 fn patience_ends_a_training_that_gets_no_better() {
-    let files = Files::new();
+    let files = Scratch::new();
     let (data, metrics, save) = (of_mlp("data.safetensors"), files.path("m"), files.path("save"));
     let own = ["--steps", "40", "--metrics", &metrics, "--save", &save, "--eval-data", &data];
     // At a rate of 0 nothing gets better: the first evaluation is the best.
@@ -184,7 +174,7 @@ fn patience_ends_a_training_that_gets_no_better() {
 
 #[test]
 fn a_loss_that_is_no_number_ends_the_training() {
-    let files = Files::new();
+    let files = Scratch::new();
     let metrics = files.path("m");
     let wild = ["--steps", "8", "--metrics", &metrics, "--lr", "1e30"];
     let args = |extra: &[&str]| support::training("mlp", &[&SGD[..6], &wild, extra].concat());
@@ -199,7 +189,7 @@ fn a_loss_that_is_no_number_ends_the_training() {
 
 #[test]
 fn a_set_of_images_is_trained_on_by_its_name() {
-    let files = Files::new();
+    let files = Scratch::new();
     let folder = files.path("mnist");
     succeeds(["data", "synth", "mnist", &folder, "--samples", "200"]);
     let model = files.path("model.gir");
@@ -228,7 +218,7 @@ fn launched(processes: usize, options: &[&str], script: &str, command: &[String]
 }
 
 /// What a set of images and a file are trained on: both with evaluations, epochs and checkpoints.
-fn trainings(files: &Files) -> Vec<Vec<String>> {
+fn trainings(files: &Scratch) -> Vec<Vec<String>> {
     let folder = files.path("mnist");
     succeeds(["data", "synth", "mnist", &folder, "--samples", "100"]);
     let model = files.path("model.gir");
@@ -244,7 +234,7 @@ fn trainings(files: &Files) -> Vec<Vec<String>> {
 
 #[test]
 fn launched_trainings_evaluate_save_and_go_on_after_a_rank_was_killed() {
-    let files = Files::new();
+    let files = Scratch::new();
     for (number, command) in trainings(&files).into_iter().enumerate() {
         for processes in [2, 4] {
             let name = |what: &str| files.path(&format!("{what}-{number}-{processes}"));
@@ -278,7 +268,7 @@ fn launched_trainings_evaluate_save_and_go_on_after_a_rank_was_killed() {
 
 #[test]
 fn processes_may_have_a_file_in_folders_of_their_own() {
-    let files = Files::new();
+    let files = Scratch::new();
     for rank in ["0", "1"] {
         std::fs::create_dir(files.path(rank)).expect("a folder");
         let copy = files.path(&format!("{rank}/data.safetensors"));
@@ -299,7 +289,7 @@ fn processes_may_have_a_file_in_folders_of_their_own() {
 fn a_launched_training_whose_loss_is_no_number_says_where_it_came_from() {
     use graphc::prelude::DType;
     use graphc::runtime::data::save_safetensors;
-    let files = Files::new();
+    let files = Scratch::new();
     let mut tensors = load_safetensors(of_mlp("data.safetensors").as_ref()).expect("data");
     let x = tensors.iter_mut().find(|(_, tensor)| tensor.dtype() == DType::F32).expect("inputs");
     let (input, row) = (x.0.clone(), x.1.bytes().len() / x.1.shape()[0]);
@@ -334,7 +324,7 @@ fn a_launched_training_whose_loss_is_no_number_says_where_it_came_from() {
 
 #[test]
 fn what_overflows_first_is_found_behind_a_checkpoint_too() {
-    let files = Files::new();
+    let files = Scratch::new();
     let save = files.path("save");
     let wild = ["--lr", "1e18", "--steps", "20", "--save", &save, "--save-every", "1"];
     let error = fails(support::training("mlp", &[&SGD[..6], &wild].concat()));

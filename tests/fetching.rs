@@ -8,33 +8,22 @@ use std::path::Path;
 use graphc::ir::plan::{Action, Plan, read_plan};
 use graphc::prelude::*;
 use graphc::runtime::data::load_safetensors;
-use support::{Reference, fails, graphc, reference, succeeds, training};
-
-/// Files of a test.
-struct Scratch(tempfile::TempDir);
+use support::{Reference, Scratch, fails, graphc, reference, succeeds, training};
 
 impl Scratch {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a scratch folder"))
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-
     fn plan(&self, name: &str) -> Plan {
         let text = std::fs::read_to_string(self.0.path().join(name)).expect("a plan");
         read_plan(&text).expect("a plan")
     }
 
     fn outputs(&self, name: &str) -> BTreeMap<String, HostTensor> {
-        load_safetensors(Path::new(&self.name(name))).expect("outputs")
+        load_safetensors(Path::new(&self.path(name))).expect("outputs")
     }
 
     /// Compiles the reference `mlp`.
     fn compile(&self, extra: &[&str], plan: &str) {
         let model = reference("mlp").join("model.onnx").display().to_string();
-        let output = self.name(plan);
+        let output = self.path(plan);
         let options = ["--loss", "cross_entropy", "--optimizer", "adamw", "--batch", "16"];
         succeeds([&["compile", &model, "-o", &output][..], &options[..], extra].concat());
     }
@@ -98,11 +87,11 @@ fn what_is_not_asked_for_takes_no_memory() {
     g.output("scores", &scores);
     let factors = g.variable("factors", DType::F32, [64, 1, 1], Init::Fill(1.5.into()));
     g.output("multiples", &scores.mul(&factors));
-    let model = scratch.name("wide.gir");
+    let model = scratch.path("wide.gir");
     let text = graphc::ir::text::print(&g.finish().expect("a graph"));
     std::fs::write(&model, text).expect("a file");
     let memory = |model: &str, options: &[&str]| {
-        let plan = scratch.name("plan.json");
+        let plan = scratch.path("plan.json");
         let shared = ["--loss", "cross_entropy", "--optimizer", "adamw", "-o", &plan];
         succeeds([&["compile", model][..], &shared[..], options].concat());
         let plan = scratch.plan("plan.json");
@@ -124,7 +113,7 @@ fn what_is_not_asked_for_takes_no_memory() {
 fn outputs_of_a_plan_without_them_are_an_error_that_says_how_to_compile_it() {
     let scratch = Scratch::new();
     scratch.compile(&[], "alone.json");
-    let (plan, outputs) = (scratch.name("alone.json"), scratch.name("outputs.safetensors"));
+    let (plan, outputs) = (scratch.path("alone.json"), scratch.path("outputs.safetensors"));
     let data = reference("mlp").join("data.safetensors").display().to_string();
     let train = ["train", &plan, "--data", &data, "--steps", "1"];
     let error = fails([&train[..], &["--outputs", &outputs]].concat());
@@ -146,7 +135,7 @@ fn the_outputs_of_the_last_step_are_the_same_in_every_way() {
         own.iter().cloned().chain(extra.iter().map(ToString::to_string)).collect()
     };
     let [threads, processes, planned, early] =
-        ["threads", "processes", "planned", "early"].map(|name| scratch.name(name));
+        ["threads", "processes", "planned", "early"].map(|name| scratch.path(name));
     let train = training("mlp", &["--mesh", "2"]);
     succeeds([train.clone(), shared(&["--outputs", &threads])].concat());
     let launch = ["launch", "--standalone", "--nproc-per-node", "2", "--"].map(str::to_owned);
@@ -163,7 +152,7 @@ fn the_outputs_of_the_last_step_are_the_same_in_every_way() {
     succeeds([train, long].concat());
 
     let model = reference("mlp").join("model.onnx").display().to_string();
-    let plan = scratch.name("plan.json");
+    let plan = scratch.path("plan.json");
     let steps = own.iter().position(|arg| arg == "--steps").expect("steps");
     let options = [&own[..steps], &own[steps + 2..]].concat();
     let compile = ["compile", &model, "-o", &plan, "--mesh", "2", "--fetch", "*"];

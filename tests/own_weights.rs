@@ -9,7 +9,7 @@ use std::path::Path;
 use graphc::prelude::*;
 use graphc::runtime::Checkpoint;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
-use support::{fails, graphc, losses, succeeds};
+use support::{Scratch, fails, graphc, losses, succeeds};
 
 type Tensors = BTreeMap<String, HostTensor>;
 
@@ -17,17 +17,7 @@ fn export(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports").join(name).display().to_string()
 }
 
-struct Files(tempfile::TempDir);
-
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a scratch folder"))
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-
+impl Scratch {
     fn read(&self, name: &str) -> Tensors {
         load_safetensors(self.path(name).as_ref()).expect("it was written")
     }
@@ -75,7 +65,7 @@ fn are_close(a: &[f64], b: &[f64]) -> bool {
 }
 
 /// The model's own tensors, as they come out of a training that changes nothing.
-fn tensors_of(files: &Files, model: &str, data: &str, extra: &[&str]) -> Tensors {
+fn tensors_of(files: &Scratch, model: &str, data: &str, extra: &[&str]) -> Tensors {
     let weights = files.path("own");
     files.train(
         model,
@@ -88,7 +78,7 @@ fn tensors_of(files: &Files, model: &str, data: &str, extra: &[&str]) -> Tensors
 const FROZEN: [&str; 10] =
     ["g", "cls", "rb", "gamma", "temp", "o.bias", "prelu.weight", "v", "pos", "big"];
 
-fn own_data(files: &Files, classes: i64) -> String {
+fn own_data(files: &Scratch, classes: i64) -> String {
     let labels: Vec<f64> = (0..4).map(|i| f64::from(i) % classes as f64).collect();
     let labels = HostTensor::from_f64(DType::I64, [4], &labels).expect("four");
     let tensors = [("x".to_owned(), numbers(&[4, 6])), ("labels".to_owned(), labels)];
@@ -98,7 +88,7 @@ fn own_data(files: &Files, classes: i64) -> String {
 /// PyTorch's loss with these weights is 186.93298, whatever is frozen.
 #[test]
 fn weights_from_counts_for_what_is_frozen() {
-    let files = Files::new();
+    let files = Scratch::new();
     let (model, data) = (export("frozen.onnx"), export("frozen.safetensors"));
     let other = export("frozen_weights.safetensors");
     let all: BTreeSet<String> =
@@ -118,7 +108,7 @@ fn weights_from_counts_for_what_is_frozen() {
 
 #[test]
 fn buffers_are_those_of_the_file_whatever_reads_them() {
-    let files = Files::new();
+    let files = Scratch::new();
     let model = export("buffers.onnx");
     let data = own_data(&files, 5);
     let own = tensors_of(&files, &model, &data, &["--batch", "4"]);
@@ -139,7 +129,7 @@ fn buffers_are_those_of_the_file_whatever_reads_them() {
 
 #[test]
 fn a_file_may_lack_what_is_not_trained_and_nothing_else() {
-    let files = Files::new();
+    let files = Scratch::new();
     let model = export("buffers.onnx");
     let data = own_data(&files, 5);
     let own = tensors_of(&files, &model, &data, &["--batch", "4"]);
@@ -171,7 +161,7 @@ fn a_file_may_lack_what_is_not_trained_and_nothing_else() {
 }
 
 /// Inputs and labels of so many places.
-fn sequences(files: &Files, places: usize) -> String {
+fn sequences(files: &Scratch, places: usize) -> String {
     let labels: Vec<f64> = (0..4 * places).map(|i| (i % 4) as f64).collect();
     let labels = HostTensor::from_f64(DType::I64, [4, places], &labels).expect("as many");
     let tensors = [("x".to_owned(), numbers(&[4, places, 8])), ("labels".to_owned(), labels)];
@@ -180,7 +170,7 @@ fn sequences(files: &Files, places: usize) -> String {
 
 #[test]
 fn tables_are_computed_for_each_extent_and_never_stored() {
-    let files = Files::new();
+    let files = Scratch::new();
     let model = export("tables.onnx");
     let (save, weights) = (files.path("save"), files.path("weights"));
     let short = sequences(&files, 24);
@@ -215,7 +205,7 @@ fn tables_are_computed_for_each_extent_and_never_stored() {
 /// A plan has its tables in itself: it gives the same as the model.
 #[test]
 fn a_plan_carries_its_tables() {
-    let files = Files::new();
+    let files = Scratch::new();
     let (model, plan) = (export("tables.onnx"), files.path("plan.json"));
     succeeds(["compile", &model, "--batch", "4", "--dim", "t=24", "--mesh", "2", "-o", &plan]);
     let inputs = files.write("inputs", &[("x".to_owned(), numbers(&[4, 24, 8]))].into());
@@ -226,7 +216,7 @@ fn a_plan_carries_its_tables() {
 
 #[test]
 fn a_training_goes_on_with_others_frozen() {
-    let files = Files::new();
+    let files = Scratch::new();
     let (model, data) = (export("frozen.onnx"), export("frozen.safetensors"));
     let options =
         ["--batch", "8", "--loss", "cross_entropy", "--optimizer", "adam", "--lr", "1e-3"];
@@ -254,7 +244,7 @@ fn a_training_goes_on_with_others_frozen() {
 
 #[test]
 fn weights_that_a_file_has_once_are_exported_apart() {
-    let files = Files::new();
+    let files = Scratch::new();
     let model = export("two_batch_norms_plain.onnx");
     let data = export("two_batch_norms_plain.safetensors");
     let (save, trained) = (files.path("save"), files.path("trained.onnx"));
@@ -270,7 +260,7 @@ fn weights_that_a_file_has_once_are_exported_apart() {
 /// Indices are computed with when the model is read: the file holds them, and others go into the model first.
 #[test]
 fn other_indices_than_the_model_s_are_refused_by_name() {
-    let files = Files::new();
+    let files = Scratch::new();
     let model = export("indexed_plain.onnx");
     let labels = HostTensor::from_f64(DType::I64, [4], &[0.0, 1.0, 2.0, 0.0]).expect("four");
     let data = [("x".to_owned(), numbers(&[4, 4])), ("labels".to_owned(), labels)];

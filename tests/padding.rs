@@ -18,19 +18,17 @@ use graphc_ir::text::print;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 use machine::{Machine, checked};
 use serde_json::Value;
-use support::{fails, losses, near, succeeds};
+use support::{Scratch, fails, losses, near, succeeds};
 
 const VOCABULARY: usize = 1013;
 const PADDED: u64 = 1024;
 const WIDTH: usize = 16;
 const STEPS: usize = 3;
 
-/// A folder with a small GPT-2, tokens for it, and machines that multiply odd rows at half the rate, and slowly.
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        let folder = Self(tempfile::tempdir().expect("a scratch folder"));
+impl Scratch {
+    /// A folder with a small GPT-2, tokens for it, and machines that multiply odd rows at half the rate, and slowly.
+    fn with_gpt() -> Self {
+        let folder = Self::new();
         let write = |name: &str, text: String| {
             std::fs::write(folder.path(name), text).expect("a file");
         };
@@ -49,10 +47,6 @@ impl Folder {
         let data = data.map(|(name, tokens)| (name.to_owned(), tokens));
         save_safetensors(folder.path("data").as_ref(), &data.into()).expect("a file");
         folder
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
     }
 
     fn compile(&self, model: &str, cluster: &str, extra: &[&str]) -> Value {
@@ -124,7 +118,7 @@ fn machines(kind: &str, unaligned: f64) -> String {
 
 #[test]
 fn a_plan_pads_where_machines_multiply_odd_rows_slowly() {
-    let folder = Folder::new();
+    let folder = Scratch::with_gpt();
     let shapes = |plan: &Value| -> BTreeMap<String, Value> {
         let tensors = plan["tensors"].as_array().expect("tensors").iter();
         tensors.map(|t| (t["name"].as_str().unwrap_or("").into(), t["shape"].clone())).collect()
@@ -165,7 +159,8 @@ fn a_plan_pads_where_machines_multiply_odd_rows_slowly() {
 /// What microbatches add to the gradient of a padded weight is summed in f32, and cut to the real classes once.
 #[test]
 fn microbatches_are_summed_before_padding_is_cut_off() {
-    let text = Folder::new().emit("apart.gir", &["--microbatches", "2", "--emit", "after:rates"]);
+    let text =
+        Scratch::with_gpt().emit("apart.gir", &["--microbatches", "2", "--emit", "after:rates"]);
     let sums: Vec<&str> = text.lines().filter(|line| line.contains(" = accumulate ")).collect();
     assert!(sums.iter().any(|line| line.ends_with(": f32[16, 1024]")), "{text}");
     assert!(sums.iter().all(|line| !line.contains("bf16")), "{text}");
@@ -174,7 +169,7 @@ fn microbatches_are_summed_before_padding_is_cut_off() {
 /// Logits are sums of the same order, so they are the same numbers; what is summed over classes may be summed in another.
 #[test]
 fn losses_are_those_of_a_plan_without_padding() {
-    let folder = Folder::new();
+    let folder = Scratch::with_gpt();
     for model in ["tied.gir", "apart.gir"] {
         let expected = folder.train(model, "cpu_even.toml", &[]);
         assert!(expected[0] > 6.0, "{expected:?}");
@@ -201,7 +196,7 @@ fn losses_are_those_of_a_plan_without_padding() {
 /// A checkpoint of one goes on in the other, and the file of weights has the author's shapes.
 #[test]
 fn checkpoints_and_weights_know_nothing_of_padding() {
-    let folder = Folder::new();
+    let folder = Scratch::with_gpt();
     let (save, weights) = (folder.path("save"), folder.path("weights"));
     for (first, second) in [("cpu.toml", "cpu_even.toml"), ("cpu_even.toml", "cpu.toml")] {
         let expected = folder.train("apart.gir", first, &[]);
@@ -220,7 +215,7 @@ fn checkpoints_and_weights_know_nothing_of_padding() {
 /// What leads to padding is out of range, in either form of cross entropy.
 #[test]
 fn no_label_leads_to_padding() {
-    let folder = Folder::new();
+    let folder = Scratch::with_gpt();
     let mut data = load_safetensors(folder.path("data").as_ref()).expect("data");
     let shape = data["labels"].shape().to_vec();
     let labels = vec![VOCABULARY as i64; shape.iter().product()];
@@ -237,7 +232,7 @@ fn no_label_leads_to_padding() {
 #[test]
 fn cards_train_with_padding() {
     let Some(machine) = Machine::new() else { return };
-    let folder = Folder::new();
+    let folder = Scratch::with_gpt();
     for (model, extra) in [("tied.gir", &["--mesh", "1"][..]), ("apart.gir", &["--mesh", "2"])] {
         let expected = folder.train(model, "cuda_even.toml", &["--device", "cpu"]);
         let steps = STEPS.to_string();

@@ -6,24 +6,18 @@ use std::collections::BTreeMap;
 
 use graphc::prelude::*;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
-use support::{fails, reference, succeeds};
+use support::{Scratch, fails, reference, succeeds};
 
 const SGD: [&str; 6] = ["--loss", "cross_entropy", "--optimizer", "sgd", "--batch", "16"];
 
-struct Files(tempfile::TempDir);
-
-impl Files {
+impl Scratch {
     /// A folder with weights of the reference model after four steps, and the checkpoint that was saved then.
     fn trained() -> Self {
-        let files = Self(tempfile::tempdir().expect("a scratch folder"));
+        let files = Self::new();
         let (weights, save) = (files.path("weights"), files.path("save"));
         let saved = ["--steps", "4", "--lr", "0.05", "--weights", &weights, "--save", &save];
         succeeds(files.train(&saved));
         files
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
     }
 
     fn train(&self, extra: &[&str]) -> Vec<String> {
@@ -50,7 +44,7 @@ impl Files {
 
 #[test]
 fn a_file_of_weights_and_its_checkpoint_are_used_alike() {
-    let files = Files::trained();
+    let files = Scratch::trained();
     let (weights, save) = (files.path("weights"), files.path("save"));
     let from_file = files.run(&["--weights-from", &weights]);
     assert_eq!(from_file, files.run(&["--weights-from", &save]));
@@ -59,7 +53,7 @@ fn a_file_of_weights_and_its_checkpoint_are_used_alike() {
 
 #[test]
 fn an_exported_model_holds_the_trained_weights() {
-    let files = Files::trained();
+    let files = Scratch::trained();
     let (weights, save) = (files.path("weights"), files.path("save"));
     let (model, exported) = (reference("mlp").join("model.onnx"), files.path("trained.onnx"));
     let model = model.display().to_string();
@@ -80,7 +74,7 @@ fn an_exported_model_holds_the_trained_weights() {
 
 #[test]
 fn batches_are_put_together_for_all_samples() {
-    let files = Files::trained();
+    let files = Scratch::trained();
     let weights = files.path("weights");
     let whole = files.run(&["--weights-from", &weights]);
     for extra in [&["--batch", "16"][..], &["--batch", "10", "--mesh", "2"], &["--batch", "100"]] {
@@ -95,7 +89,7 @@ fn batches_are_put_together_for_all_samples() {
 
 #[test]
 fn training_begins_with_given_weights() {
-    let files = Files::trained();
+    let files = Scratch::trained();
     let (weights, after) = (files.path("weights"), files.path("after"));
     // At a rate of 0 the weights stay what they were.
     let still = ["--lr", "0", "--steps", "1", "--weights", &after, "--weights-from", &weights];
@@ -105,7 +99,7 @@ fn training_begins_with_given_weights() {
 
 #[test]
 fn weights_of_another_model_are_refused() {
-    let files = Files::trained();
+    let files = Scratch::trained();
     let mut weights = files.tensors("weights");
     let weights_file = files.path("wrong");
     let begin = files.train(&["--steps", "1", "--weights-from", &weights_file]);

@@ -35,6 +35,19 @@ impl Reference {
     }
 }
 
+/// A folder for the files of a test; tests have methods of their own for what they put there.
+pub struct Scratch(pub tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a scratch folder"))
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+}
+
 /// Runs the CLI.
 pub fn graphc<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     Command::new(env!("CARGO_BIN_EXE_graphc")).args(args).output().expect("graphc starts")
