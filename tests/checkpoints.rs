@@ -427,3 +427,33 @@ fn other_weights_losses_and_parts_of_a_batch_are_said_too() {
     assert!(!done && said.contains("optimizer was sgd, and is adam now"), "{said}");
     assert!(said.contains("`state.exp_avg"), "{said}");
 }
+
+/// In inference no step changes a weight, so one that a checkpoint lacks would stay what it was made as.
+#[test]
+fn a_checkpoint_without_a_weight_is_none_for_inference() {
+    let scratch = Scratch::new();
+    let graph = |weights: &[&str]| {
+        let g = GraphBuilder::new("products");
+        let init = || Init::Normal { mean: 0.0.into(), std: 0.1.into() };
+        let product =
+            |x: Tensor, name: &&str| x.matmul(&g.variable(name, DType::F32, [4, 4], init()));
+        g.output("y", &weights.iter().fold(g.input("x", DType::F32, [2, 4]), product));
+        g.finish().expect("a graph")
+    };
+    let session = |graph: Graph, options: CompileOptions| {
+        let plan = compile(graph, &options, &preset("cpu").expect("a preset"), None);
+        let plan = plan.expect("a plan").plan;
+        Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("it fits")
+    };
+    let training = CompileOptions {
+        loss: Some(Loss::Sum),
+        optimizer: Some(Optimizer::sgd(0.1)),
+        ..CompileOptions::default()
+    };
+    let mut checkpoints = Checkpoints::create(scratch.0.path(), 1).expect("writable");
+    let path = session(graph(&["first"]), training).save_checkpoint(&mut checkpoints);
+    let checkpoint = Checkpoint::open(&path.expect("saved")).expect("complete");
+    let mut both = session(graph(&["first", "second"]), CompileOptions::default());
+    let error = both.load_checkpoint(&checkpoint).expect_err("it lacks a weight").to_string();
+    assert!(error.contains("`second`"), "{error}");
+}

@@ -9,7 +9,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// How many threads are shared: as many as rayon would take, one for each processor or what `RAYON_NUM_THREADS` says, and where the system
 /// does not give them fewer.
 const NUMBERS: [usize; 5] = [0, 16, 8, 4, 2];
-/// The stack of the second thread, as main threads have: passes follow graphs in depth.
+/// The stack of each thread, as main threads have: passes follow graphs in depth.
 const STACK: usize = 8 << 20;
 
 /// Does two things, the second in a thread of its own; one after the other where there is none to be had.
@@ -50,7 +50,9 @@ fn pool() -> Option<&'static ThreadPool> {
 
 /// A pool of the first number of threads that the system gives.
 fn make_pool(numbers: &[usize]) -> Option<ThreadPool> {
-    let build = |&threads: &usize| ThreadPoolBuilder::new().num_threads(threads).build().ok();
+    let build = |&threads: &usize| {
+        ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build().ok()
+    };
     // One thread more than the one that calls would only take its place.
     numbers.iter().find_map(build).filter(|pool| pool.current_num_threads() > 1)
 }

@@ -50,18 +50,32 @@ class Piece:
 
     file: str
     tensor: str
-    rect: Rect
-    reduce: ReduceKind | None
+    origin: tuple[int, ...]
+    extent: tuple[int, ...]
+    reduce: ReduceKind | None = None
+
+    @property
+    def rect(self) -> Rect:
+        """Where it lies in the whole."""
+        return Rect(self.origin, self.extent)
 
 
 @dataclass(frozen=True)
 class Record:
     """A variable of a checkpoint."""
 
-    kind: str
+    kind: TensorKind
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a checkpoint."""
+
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -76,8 +90,7 @@ class Checkpoint:
     settings: dict[str, Any] | None
     """What it was trained with."""
     variables: dict[str, Record]
-    files: dict[str, tuple[int, str]]
-    """Bytes and SHA-256."""
+    files: dict[str, File]
     not_finite: tuple[str, ...] = ()
     """Variables that training had made infinite or no number when it was saved all the same."""
 
@@ -162,7 +175,7 @@ class Checkpoint:
     def _empty(self, name: str, record: Record) -> Tensor:
         """Memory for a variable, whose files are as long as the manifest says."""
         for file in {piece.file for piece in record.pieces}:
-            self._check_size(self.path / file, self.files[file][0])
+            self._check_size(self.path / file, self.files[file].bytes)
         try:
             return torch.empty(record.shape, dtype=TORCH[record.dtype])
         except (RuntimeError, MemoryError) as error:
@@ -181,7 +194,7 @@ class Checkpoint:
     def _piece(self, piece: Piece, part: Rect, dtype: str, checked: set[str]) -> Tensor:
         path = self.path / piece.file
         if piece.file not in checked:
-            self._check_file(path, *self.files[piece.file])
+            self._check_file(path, self.files[piece.file].bytes, self.files[piece.file].sha256)
             checked.add(piece.file)
         damaged = f"tensor `{piece.tensor}` is not what the manifest says"
         try:
@@ -242,35 +255,6 @@ def incomplete(directory: str | Path) -> list[tuple[int, Path]]:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A piece as a manifest has it."""
-
-    file: str
-    tensor: str
-    origin: tuple[int, ...]
-    extent: tuple[int, ...]
-    reduce: ReduceKind | None = None
-
-
-@dataclass(frozen=True)
-class _Variable:
-    """A variable as a manifest has it."""
-
-    kind: TensorKind
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: tuple[_Piece, ...]
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file as a manifest has it."""
-
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
 class _Manifest:
     """The content of a manifest."""
 
@@ -280,8 +264,8 @@ class _Manifest:
     seed: int
     model: str
     mesh: tuple[int, ...]
-    variables: dict[str, _Variable]
-    files: dict[str, _File]
+    variables: dict[str, Record]
+    files: dict[str, File]
     sha256: str
     settings: dict[str, Any] | None = None
     not_finite: tuple[str, ...] = ()
@@ -314,9 +298,8 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _checkpoint(path: Path, found: _Manifest) -> Checkpoint:
-    variables = {name: _record(variable) for name, variable in found.variables.items()}
-    files = {name: (entry.bytes, entry.sha256) for name, entry in found.files.items()}
-    left, tensors = {name: size for name, (size, _) in files.items()}, set()
+    variables, files = found.variables, found.files
+    left, tensors = {name: file.bytes for name, file in files.items()}, set()
     for name, record in variables.items():
         if record.dtype not in TORCH or not _covered(record):
             raise _damaged(path / MANIFEST, f"the pieces of variable `{name}` are not the whole, each element once")
@@ -330,11 +313,6 @@ def _checkpoint(path: Path, found: _Manifest) -> Checkpoint:
             left[piece.file] = rest
             tensors.add((piece.file, piece.tensor))
     return Checkpoint(path, found.step, found.seed, found.model, found.settings, variables, files, found.not_finite)
-
-
-def _record(found: _Variable) -> Record:
-    pieces = tuple(Piece(entry.file, entry.tensor, Rect(entry.origin, entry.extent), entry.reduce) for entry in found.pieces)
-    return Record(found.kind.value, found.dtype, found.shape, pieces)
 
 
 def _covered(record: Record) -> bool:

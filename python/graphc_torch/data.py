@@ -155,8 +155,8 @@ def other_tensors(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """
     try:
         tensors = _initializers(plan.weights) if plan.weights is not None else {}
-        own, computed = onnx.authored(plan.weights.path) if plan.weights is not None and tensors else (set(), set())
-    except FeedError:
+        own, computed = onnx.authored(plan.weights.path, tensors) if plan.weights is not None and tensors else (set(), set())
+    except (FeedError, OSError, ValueError, MemoryError):
         return {}, {}
     others = {name: tensor for name, tensor in tensors.items() if name not in plan.variables}
     fixed = {name: tensor for name, tensor in others.items() if name in computed or not tensor.is_floating_point()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 DEEPEST = 127
@@ -67,8 +68,8 @@ def _refuse(text: str) -> NoReturn:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the field {next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"the field {next(name for name, count in counts.items() if count > 1)!r} stands twice in an object")
     return made
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from .errors import FeedError, reason
 from .files import check_file, read_file
 
-GRAPH, NODE, INITIALIZER, INPUT, VALUE_INFO = 7, 1, 5, 11, 13
+PRODUCER, GRAPH, NODE, INITIALIZER, INPUT, VALUE_INFO = 2, 7, 1, 5, 11, 13
 """Fields of a model and of a graph."""
 DESCRIBED = {INITIALIZER: (8, 16), INPUT: (1, 4), VALUE_INFO: (1, 4)}
 """The fields of what describes tensors for its name and its metadata."""
@@ -67,10 +67,17 @@ def weights(path: str | Path) -> dict[str, Tensor]:
     return found
 
 
-def authored(path: str | Path) -> tuple[set[str], set[str]]:
-    """The initializers that are the author's, parameters and buffers, and not the exporter's; and buffers that PyTorch does not save."""
+def authored(path: str | Path, tensors: dict[str, Tensor]) -> tuple[set[str], set[str]]:
+    """The initializers that are the author's, parameters and buffers, and not the exporter's; and buffers that PyTorch does not save.
+
+    Raises:
+        OSError: where the file cannot be read.
+        ValueError: where a name is no text.
+    """
     kinds, names, computed = {}, set(), set()
-    for graph in _messages(memoryview(Path(path).read_bytes()), GRAPH):
+    model = memoryview(read_file(Path(path), LONGEST_MODEL))
+    is_pytorch = _text(model, PRODUCER) == "pytorch"
+    for graph in _messages(model, GRAPH):
         for field, (name, metadata) in DESCRIBED.items():
             for entry in _messages(graph, field):
                 called = _text(entry, name)
@@ -82,7 +89,9 @@ def authored(path: str | Path) -> tuple[set[str], set[str]]:
                         computed.add(called)
     if names & set(kinds):
         return {name for name in names if kinds.get(name) in ("PARAMETER", "BUFFER")}, computed
-    return {name for name in names if not name.startswith("onnx::")}, computed
+    # One number alone is a setting, unless PyTorch has named it.
+    named = {name for name in names if not name.startswith("onnx::")}
+    return {name for name in named if is_pytorch or (name in tensors and tensors[name].numel() > 1)}, computed
 
 
 def _text(message: memoryview, number: int) -> str:

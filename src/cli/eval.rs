@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::args::{EvalArgs, Format};
 use super::compile::{is_plan, load_sound_plan, plan_weights, weights_source};
 use super::contradictions::check_options;
-use super::data::ModelWeights;
 use super::evaluation::{self, Evaluation};
 use super::options;
 use super::output::{print, say};
@@ -26,13 +25,7 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     ranks.agree(Some(options.seed), None, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args))?;
-    let ModelWeights { own, aside, fixed } = ModelWeights::read(&plan, weights)?;
-    let mut session = ranks.session(&plan, &own, options)?;
-    session.set_aside(aside);
-    drop(own);
-    if let Some(path) = &args.weights_from {
-        start::load(path, &mut session, &plan, &fixed)?;
-    }
+    let session = start::inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
     let mut evaluation = Evaluation::new(session, &plan, &args.data)?;
     let scores = evaluation.run()?;
     ranks.barrier()?;

@@ -12,7 +12,7 @@ use graphc_runtime::{HostTensor, Session, SessionOptions};
 use super::args::{RunArgs, RuntimeArgs};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{ModelWeights, Types, tensors};
+use super::data::{Types, tensors};
 use super::output::check_distinct;
 use super::profiling::{self, device_kind};
 use super::ranks::Ranks;
@@ -30,13 +30,8 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args, &types))?;
-    let ModelWeights { own, aside, fixed } = ModelWeights::read(&plan, weights)?;
-    let mut session = ranks.session(&plan, &own, options)?;
-    session.set_aside(aside);
-    drop(own);
-    if let Some(path) = &args.weights_from {
-        start::load(path, &mut session, &plan, &fixed)?;
-    }
+    let mut session =
+        start::inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
     let batches = Batches::new(tensors, session.inputs(), session.samples())
         .with_context(|| format!("in {}", args.inputs.display()))?;
     let outputs = all_batches(args, &mut session, &batches)?;

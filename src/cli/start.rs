@@ -4,21 +4,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use graphc_compiler::import::weights::Weights;
+use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, TensorKind};
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::TensorFile;
-use graphc_runtime::{Checkpoint, HostTensor, Session, is_table};
+use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 
+use super::data::{ModelWeights, session_weights};
 use super::options::sha256;
 use super::output::say;
+use super::ranks::Ranks;
 
 /// How many names a sentence lists.
 const LISTED: usize = 5;
 
 /// Tensors of the model that a plan was made with.
 pub type Fixed = BTreeMap<String, HostTensor>;
+
+/// A session of inference with the weights of the model, or with those of a file in their place. Of the model no more is read than that
+/// takes.
+pub fn inference(
+    plan: &VerifiedPlan,
+    weights: Weights,
+    (ranks, options): (&Ranks, SessionOptions),
+    from: Option<&Path>,
+) -> Result<Session> {
+    let Some(path) = from else {
+        return ranks.session(plan, &session_weights(plan, weights)?, options);
+    };
+    let ModelWeights { own, aside, fixed } = ModelWeights::read(plan, weights)?;
+    let mut session = ranks.session(plan, &own, options)?;
+    session.set_aside(aside);
+    drop(own);
+    load(path, &mut session, plan, &fixed)?;
+    Ok(session)
+}
 
 /// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is in
 /// there, such as an optimizer's states, is left aside, and what is not trained keeps the model's value where the file lacks it, as

@@ -9,7 +9,12 @@ const MAGIC: u32 = 0x6772_6631;
 /// Bytes of a frame's head before its checksum.
 const SUMMED: usize = 36;
 
-/// The frame of a message of these pieces.
+/// Bytes of a frame's head.
+const HEAD: usize = SUMMED + SUM;
+/// Bytes of a checksum.
+const SUM: usize = 4;
+
+/// The frame of a message of these pieces, whose checksum stands behind it.
 pub fn frame(kind: u32, [key, sequence]: [u64; 2], pieces: &[&[u8]]) -> Vec<u8> {
     let lengths: Vec<u8> =
         pieces.iter().flat_map(|piece| (piece.len() as u64).to_le_bytes()).collect();
@@ -20,16 +25,18 @@ pub fn frame(kind: u32, [key, sequence]: [u64; 2], pieces: &[&[u8]]) -> Vec<u8> 
     frame.extend((pieces.len() as u32).to_le_bytes());
     let sum = checksum(&frame);
     frame.extend(sum.to_le_bytes());
-    [frame, content].concat()
+    let behind =
+        if pieces.is_empty() { Vec::new() } else { checksum(&content).to_le_bytes().to_vec() };
+    [frame, content, behind].concat()
 }
 
-/// Edits a frame, and gives its head the right checksum; a message of the control plane its length.
+/// Edits a frame, and gives its head and its message the right checksums; a message of the control plane its length.
 pub fn edit(base: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut edited = match base.get(12) {
         Some(b'{' | b'"') => return edited_message(base, other, random),
         _ => base.to_vec(),
     };
-    if edited.len() < SUMMED + 4 || random.one_in(4) {
+    if edited.len() < HEAD || random.one_in(4) {
         edited = bytes::edit(edited, other, random);
     } else {
         // One of: kind, key, sequence, length, number of pieces, length of the first piece.
@@ -45,6 +52,11 @@ pub fn edit(base: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     if let Some(summed) = edited.get(..SUMMED) {
         let sum = checksum(summed);
         write(&mut edited, SUMMED, &sum.to_le_bytes());
+    }
+    if edited.len() > HEAD + SUM {
+        let end = edited.len() - SUM;
+        let sum = checksum(&edited[HEAD..end]);
+        write(&mut edited, end, &sum.to_le_bytes());
     }
     edited
 }

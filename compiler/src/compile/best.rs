@@ -23,6 +23,9 @@ const BETWEEN: usize = 3;
 /// Nodes of the user's graph times ranks up to which limits beyond that of the memory are tried where nothing is found in it.
 const MOST_BEYOND: usize = 5_000;
 
+/// How many such limits are tried.
+const BEYOND: usize = 2;
+
 /// How much longer than the planner says a step takes at least where another plan is tried, as a share: with more memory for a second
 /// stream, or with everything computed again.
 const LOST: f64 = 0.02;
@@ -86,11 +89,13 @@ impl Job<'_> {
             other => return other,
         };
         let limit = self.limit(self.options);
-        for memory in beyond(limit) {
+        // In less than the leanest plan needs the planner has found nothing.
+        let needed = failed.memory_needed().unwrap_or(limit);
+        for memory in beyond(limit).filter(|&memory| memory >= needed).take(BEYOND) {
             let options = CompileOptions { memory: Some(memory), ..self.options.clone() };
             match self.compile(self.graph.clone(), &options, Memory::Unknown, &mut |_| ()) {
-                Err(error) if error.is_memory() => failed = failed.leaner(error),
-                other => return other?.checked(),
+                Ok(draft) => return draft.checked(),
+                Err(error) => failed = failed.leaner(error),
             }
         }
         Err(failed.within(limit))

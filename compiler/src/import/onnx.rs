@@ -326,6 +326,7 @@ fn doubles(
         let Some(elements) = tensor::doubles(proto, base_dir)? else { continue };
         if !lowering.is_kept(&name) && elements.len() <= known::MOST_FOLDED {
             let shape = lowering.tensors()[&name].shape.clone();
+            lowering.mark_read(&name);
             lowering.values.insert(name, Val::Known(known::Known::doubles(&shape, elements)));
         } else {
             lowering.doubles.insert(name);

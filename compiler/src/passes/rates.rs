@@ -193,7 +193,8 @@ impl Cutter<'_> {
         match &node.op {
             Op::Cast(cast) => cast.dtype == DType::F32,
             Op::SquareSum(_) | Op::NonFinite(_) => true,
-            op if takes_gradient(op) => node.operands[0] != operand,
+            // A gradient that is to be summed in its own type reaches its update so.
+            op if takes_gradient(op) => self.accumulation.is_f32() && node.operands[0] != operand,
             _ => {
                 matches!(movement, Some(Movement::Rearranged | Movement::Part))
                     && self.is_read_wide(node.results[0])
@@ -235,7 +236,7 @@ impl Cutter<'_> {
     fn sum(&mut self, id: NodeId, old: ValueId, summand: ValueId) -> Result<ValueId, PassError> {
         let linear = Some(Choice::Linear(0));
         let dtype = self.rebuild.graph.value(summand).ty.dtype;
-        let widens = is_half(dtype) && self.accumulation.is_f32();
+        let widens = is_half(dtype) && (self.accumulation.is_f32() || self.is_read_wide(old));
         let mut sum = summand;
         if widens {
             sum = self.push(Op::Cast(Cast { dtype: DType::F32 }), vec![sum], id, linear)?[0];

@@ -18,6 +18,8 @@ pub(crate) struct Wanted {
     pub(crate) kind: TensorKind,
     /// Whether steps change it.
     pub(crate) updated: bool,
+    /// Whether it keeps what it holds where the checkpoint lacks it.
+    pub(crate) may_lack: bool,
 }
 
 impl Checkpoint {
@@ -63,7 +65,7 @@ impl Checkpoint {
 }
 
 /// Whether a variable that the checkpoint lacks begins as it does without one: the count of steps that were left out, which is 0 where
-/// nobody asked to leave any out, what no step changes, and states of a weight that was frozen.
+/// nobody asked to leave any out, what a training does not change, and states of a weight that was frozen.
 fn may_lack(manifest: &Manifest, name: &str, wanted: &Wanted) -> bool {
     let was_frozen = |weight: &str| {
         let trained = manifest.settings.as_ref().and_then(|settings| settings.trained());
@@ -71,7 +73,7 @@ fn may_lack(manifest: &Manifest, name: &str, wanted: &Wanted) -> bool {
             && trained.is_some_and(|mut trained| !trained.any(|name| name == weight))
     };
     name == SKIPPED_STEPS
-        || (wanted.kind == TensorKind::Parameter && !wanted.updated)
+        || wanted.may_lack
         || (wanted.kind == TensorKind::State && weight(name).is_some_and(was_frozen))
 }
 

@@ -184,17 +184,7 @@ mod tests {
     }
 
     fn stored<'a>((name, tensor): (&'a String, &'a HostTensor)) -> Stored<'a> {
-        let shape = tensor.shape();
-        Stored {
-            name,
-            kind: TensorKind::Parameter,
-            dtype: tensor.dtype(),
-            shape,
-            rect: Rect { origin: vec![0; shape.len()], extent: shape.to_vec() },
-            added: Some(None),
-            bytes: Bytes::Host(tensor.bytes()),
-            updated: name != "f",
-        }
+        Stored::whole(name, TensorKind::Parameter, tensor, name != "f")
     }
 
     #[test]

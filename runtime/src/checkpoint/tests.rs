@@ -195,7 +195,8 @@ fn other_variables_are_named() {
     let ty = TensorType::new(DType::U8, SHAPE);
     let check = |variables: &[(&'static str, &TensorType)]| {
         let kind = TensorKind::Parameter;
-        let wanted = |ty: &TensorType| Wanted { ty: ty.clone(), kind, updated: true };
+        let wanted =
+            |ty: &TensorType| Wanted { ty: ty.clone(), kind, updated: true, may_lack: false };
         let variables = variables.iter().map(|&(name, ty)| (name, wanted(ty))).collect();
         checkpoint.check(&variables).map_err(|error| error.to_string())
     };

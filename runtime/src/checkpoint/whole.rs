@@ -85,7 +85,7 @@ impl Checkpoint {
     ) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
         let wanted = |(&name, ty): (&&'a str, &TensorType)| {
             let kind = TensorKind::Parameter;
-            (name, Wanted { ty: ty.clone(), kind, updated: true })
+            (name, Wanted { ty: ty.clone(), kind, updated: true, may_lack: false })
         };
         self.check(&variables.iter().map(wanted).collect())?;
         self.read(&variables.keys().copied().collect::<Vec<_>>())

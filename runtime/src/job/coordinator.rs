@@ -273,8 +273,8 @@ impl Shared {
             let mut state = self.state();
             let now = Instant::now();
             if let Some(stood) = looks.look(now) {
-                // Nobody could be heard meanwhile, and the others may have stood still as well.
-                state.peers.values_mut().for_each(|peer| peer.heard = now);
+                // Nobody could be heard meanwhile, and the others may have stood still as well: for that time, and no longer.
+                state.peers.values_mut().for_each(|peer| peer.heard = now.min(peer.heard + stood));
                 still += stood;
             }
             if beaten.elapsed() >= beat {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::activity::Activities;
 use super::wire::{Member, Message, read, write};
 use crate::error::RuntimeError;
-use crate::standstill::Looks;
+use crate::standstill::{Looks, WaitingTime};
 use crate::threads;
 
 /// How long messages of a rank that has left may still be under way: a few retransmissions of TCP.
@@ -185,13 +185,13 @@ impl Line {
         timeout: Duration,
         mut take: impl FnMut(&mut Inbox) -> Option<T>,
     ) -> Option<T> {
-        let begun = Instant::now();
+        let mut time = WaitingTime::begin(timeout);
         let mut inbox = self.inbox();
         loop {
             if let Some(taken) = take(&mut inbox) {
                 return Some(taken);
             }
-            let waited = begun.elapsed();
+            let waited = time.elapsed();
             if inbox.report.is_some() || waited >= timeout {
                 return None;
             }
@@ -266,9 +266,9 @@ impl Line {
         let mut inbox = self.inbox();
         while !inbox.closed && inbox.report.is_none() {
             let now = Instant::now();
-            if looks.look(now).is_some() {
-                // Rank 0 may have stood still as well.
-                inbox.heard = now;
+            if let Some(stood) = looks.look(now) {
+                // Rank 0 may have stood still as well: for that time, and no longer.
+                inbox.heard = now.min(inbox.heard + stood);
             }
             let silence = now.saturating_duration_since(inbox.heard);
             drop(inbox);

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::coordinator::Coordinator;
 use super::rendezvous::{self, Invitation};
 use super::{JobError, JobOptions, Meeting, handshake};
+use crate::standstill::WaitingTime;
 
 /// How long to wait before the next try to reach rank 0.
 const RETRY: Duration = Duration::from_millis(20);
@@ -113,7 +114,7 @@ pub(super) fn reach(
     options: &mut JobOptions,
     own: Option<SocketAddr>,
 ) -> Result<TcpStream, JobError> {
-    let begun = Instant::now();
+    let mut time = WaitingTime::begin(options.join_timeout);
     loop {
         let all = ways(options, own);
         let address = match &all {
@@ -134,8 +135,9 @@ pub(super) fn reach(
         // Who does not know the token will not learn it; a file may still be that of a job before.
         let refused = error.kind() == io::ErrorKind::PermissionDenied
             && matches!(options.meeting, Meeting::Tcp { .. });
-        if refused || begun.elapsed() > options.join_timeout {
-            let (rank, seconds) = (options.rank, begun.elapsed().as_secs_f64());
+        let waited = time.elapsed();
+        if refused || waited > options.join_timeout {
+            let (rank, seconds) = (options.rank, waited.as_secs_f64());
             let reason = error.to_string();
             return Err(JobError::Unreachable { rank, address, seconds, reason });
         }

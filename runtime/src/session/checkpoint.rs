@@ -110,14 +110,16 @@ impl Session {
             RegisterKind::Variable { name, role, .. } => {
                 let ty = self.plan.layouts[register.layout as usize].ty();
                 let updated = updated.contains(name.as_str());
-                Some((name.as_str(), Wanted { ty, kind: *role, updated }))
+                // In inference nothing is changed, and all of it is what a checkpoint is loaded for.
+                let may_lack = *role == TensorKind::Parameter && !updated && self.plan.training;
+                Some((name.as_str(), Wanted { ty, kind: *role, updated, may_lack }))
             }
             RegisterKind::Activation => None,
         });
         let mut wanted: BTreeMap<&str, Wanted> = variables.collect();
         for (name, tensor) in &self.aside {
             let (ty, kind) = (tensor.ty(), TensorKind::Parameter);
-            wanted.insert(name, Wanted { ty, kind, updated: false });
+            wanted.insert(name, Wanted { ty, kind, updated: false, may_lack: true });
         }
         wanted
     }

@@ -215,8 +215,8 @@ impl Session {
     }
 
     /// Has the steps that are begun from now on give these outputs alone; a session begins with all. What is not fetched is not
-    /// copied to the host, nor sent to other processes. Where ranks are processes, all of them ask for the same. On a card the next
-    /// step is not replayed if it fetches other outputs than the one before.
+    /// copied to the host, nor sent to other processes. Where ranks are processes, all of them ask for the same. On a card the first
+    /// step of each set of outputs is not replayed; the four sets that were asked for last are remembered.
     ///
     /// # Errors
     /// Where the plan does not give such an output.

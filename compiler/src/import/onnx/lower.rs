@@ -268,7 +268,7 @@ impl Lowering {
             Val::Known(known) => Ok(known.clone()),
             Val::Weight(name) => match self.tensors.get(name) {
                 Some(tensor) => {
-                    self.read.borrow_mut().insert(name.clone());
+                    self.mark_read(name);
                     Ok(Known::new(tensor.ty(), tensor.elements(name)?))
                 }
                 None => fail(format!("there is no tensor `{name}`")),
@@ -277,6 +277,11 @@ impl Lowering {
                 fail(format!("{what} must be known when the model is imported, but it is computed"))
             }
         }
+    }
+
+    /// The model is computed with the numbers of a tensor: a file of weights cannot have others.
+    pub fn mark_read(&self, name: &str) {
+        self.read.borrow_mut().insert(name.to_owned());
     }
 
     /// A list of integers that must be known.

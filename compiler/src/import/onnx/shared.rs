@@ -1,7 +1,9 @@
 //! Weights that PyTorch has once and a file of the older exporter twice: where a layer multiplies with a weight from the other side,
 //! the exporter turns it, and gives the copy a name of its own.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::import::weights::WeightTensor;
 
@@ -17,7 +19,7 @@ pub(super) fn copies(
     let (made, named): (Vec<Matrix<'_>>, Vec<Matrix<'_>>) =
         matrices.partition(|matrix| matrix.name.starts_with("onnx::"));
     let mut found = Vec::new();
-    for copy in &made {
+    for copy in made {
         let of = |turned: bool| named.iter().find(|matrix| copy.is_copy(matrix, turned));
         if let Some(source) = of(true) {
             found.push(format!("`{}` (`{}` turned)", copy.name, source.name));
@@ -33,12 +35,14 @@ struct Matrix<'a> {
     name: &'a str,
     tensor: &'a WeightTensor,
     shape: [usize; 2],
+    bytes: OnceCell<Option<Arc<[u8]>>>,
 }
 
 impl<'a> Matrix<'a> {
     fn of(name: &'a str, tensor: &'a WeightTensor) -> Option<Self> {
         let &[rows, columns] = &tensor.shape[..] else { return None };
-        (rows > 1 && columns > 1).then_some(Self { name, tensor, shape: [rows, columns] })
+        let bytes = OnceCell::new();
+        (rows > 1 && columns > 1).then_some(Self { name, tensor, shape: [rows, columns], bytes })
     }
 
     /// Whether it has the elements of another, which are not the same number everywhere.
@@ -48,18 +52,22 @@ impl<'a> Matrix<'a> {
         if self.shape != shape || self.tensor.dtype != other.tensor.dtype {
             return false;
         }
-        let bytes = |matrix: &Self| matrix.tensor.bytes(matrix.name).ok();
-        let (Some(own), Some(theirs)) = (bytes(self), bytes(other)) else { return false };
+        let (Some(own), Some(theirs)) = (self.bytes(), other.bytes()) else { return false };
         let size = self.tensor.dtype.size();
         let same = |at: usize| {
             let there = if turned { at % rows * columns + at / rows } else { at };
-            element(&own, at, size) == element(&theirs, there, size)
+            element(own, at, size) == element(theirs, there, size)
         };
         let count = rows * columns;
         let mut sampled = (0..SAMPLED).map(|i| i * (count - 1) / (SAMPLED - 1));
-        let first = element(&own, 0, size);
-        let differ = (1..count).any(|at| element(&own, at, size) != first);
-        sampled.all(same) && differ && (0..count).all(same)
+        let first = element(own, 0, size);
+        let mut others = (1..count).map(|at| element(own, at, size));
+        sampled.all(same) && others.any(|other| other != first) && (0..count).all(same)
+    }
+
+    /// Its elements, read once, as they may lie in a file.
+    fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.get_or_init(|| self.tensor.bytes(self.name).ok()).as_deref()
     }
 }
 

@@ -173,16 +173,22 @@ fn with_arrivals(
         own.unwrap_or(&slices[stage % options.stages])
     };
     let readers = graph.consumers();
+    let mut stages = None;
     for (id, node) in graph.iter() {
         let Op::ToGlobal(op) = &node.op else { continue };
-        let inherited = follow(graph, given.clone(), 0)[id.index()];
-        if given[id.index()].is_some() || *place(inherited) == op.placement {
+        if given[id.index()].is_some() {
+            continue;
+        }
+        let inherited = stages.get_or_insert_with(|| follow(graph, given.clone(), 0))[id.index()];
+        if *place(inherited) == op.placement {
             continue;
         }
         let of_readers =
             readers[node.results[0].index()].iter().filter_map(|reader| given[reader.index()]);
         let end = of_readers.min().map_or(chunks(options), |first| first + 1);
         given[id.index()] = (inherited + 1..end).find(|&at| *place(at) == op.placement);
+        // What is given changes what others inherit.
+        stages = stages.filter(|_| given[id.index()].is_none());
     }
     Ok(given)
 }
