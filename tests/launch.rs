@@ -218,6 +218,16 @@ fn the_first_failure_is_told_and_ends_the_others() {
     names(&error, &["rank 1 ", "signal 9 (SIGKILL)"]);
 }
 
+/// A rank that notices the death of another may be seen to fail before it.
+#[test]
+fn a_rank_that_a_signal_ended_is_named_before_one_that_gave_up() {
+    let folder = folder();
+    let script = "[ $RANK = 0 ] || exit 1; sleep 0.3; kill -9 $$";
+    let error =
+        fails(launch(folder.path(), &["--nproc-per-node", "2", "--grace", "600"], script), 1);
+    names(&error, &["rank 0 ", "failed first: signal 9 (SIGKILL)"]);
+}
+
 #[test]
 fn the_others_may_end_by_themselves() {
     let folder = folder();

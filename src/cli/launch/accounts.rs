@@ -6,6 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 
 use graphc_runtime::RuntimeError;
+use graphc_runtime::job::JobError;
 
 /// The variable that says where accounts go.
 pub const VARIABLE: &str = "GRAPHC_ACCOUNTS";
@@ -55,8 +56,14 @@ pub fn hand_over(error: &anyhow::Error) -> bool {
     let of_all = |error: &RuntimeError| {
         matches!(error, RuntimeError::Job { .. } | RuntimeError::Differ { .. })
     };
+    // The job ended while this rank was joining it.
+    let before_it_began = |error: &JobError| matches!(error, JobError::Ended { .. });
     let Ok(path) = std::env::var(VARIABLE) else { return false };
-    if !error.chain().any(|cause| cause.downcast_ref().is_some_and(of_all)) {
+    let told = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().is_some_and(of_all)
+            || cause.downcast_ref().is_some_and(before_it_began)
+    };
+    if !error.chain().any(told) {
         return false;
     }
     let file = OpenOptions::new().append(true).open(path);

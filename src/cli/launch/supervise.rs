@@ -1,6 +1,8 @@
 //! Waits for the processes of all ranks; ends them where one fails or the user says so.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -96,11 +98,18 @@ enum Phase {
     Killed(Instant),
 }
 
+/// The process that is named as the one that failed first.
+#[derive(Clone, Copy)]
+struct Ended {
+    place: usize,
+    status: ExitStatus,
+}
+
 struct Supervisor<'a> {
     attempt: &'a Attempt<'a>,
     processes: Vec<Process>,
     phase: Phase,
-    first: Option<(usize, String)>,
+    first: Option<Ended>,
     interrupted: Option<i32>,
 }
 
@@ -167,13 +176,7 @@ impl Supervisor<'_> {
 
     /// Looks who has ended, and who failed first.
     fn look(&mut self) {
-        let failed = |(place, process): (usize, &mut Process)| {
-            let status = process.exit().filter(|status| !status.success())?;
-            Some((place, describe(status)))
-        };
-        if self.first.is_none() {
-            self.first = self.processes.iter_mut().enumerate().find_map(failed);
-        }
+        self.first = self.failed_first();
         if self.phase != Phase::Running {
             return;
         }
@@ -183,6 +186,24 @@ impl Supervisor<'_> {
             // All are done; what they have left in the background is not wanted any more.
             self.ask(Signal::TERM);
         }
+    }
+
+    /// The process that failed first, as far as is known. The system closes the connections of a process that dies before it
+    /// tells of its death, so a rank that noticed it may be seen to fail before it. Until this process sends signals itself,
+    /// one that was ended by a signal is therefore the first.
+    fn failed_first(&mut self) -> Option<Ended> {
+        let known = self.first;
+        let settled = known.is_some_and(|known| known.status.signal().is_some());
+        if settled || !matches!(self.phase, Phase::Running | Phase::Failing(_)) {
+            return known;
+        }
+        let failed = |(place, process): (usize, &mut Process)| {
+            let status = process.exit().filter(|status| !status.success())?;
+            Some(Ended { place, status })
+        };
+        let all: Vec<Ended> = self.processes.iter_mut().enumerate().filter_map(failed).collect();
+        let by_signal = all.iter().find(|ended| ended.status.signal().is_some()).copied();
+        by_signal.or(known).or(all.first().copied())
     }
 
     /// Goes on where a time is over. False where nothing more can be done.
@@ -224,13 +245,13 @@ impl Supervisor<'_> {
         if let Some(signal) = self.interrupted {
             return Outcome::Interrupted(signal);
         }
-        let Some((place, how)) = self.first else { return Outcome::Done };
+        let Some(Ended { place, status }) = self.first else { return Outcome::Done };
         let (process, world) = (&self.processes[place], self.attempt.world);
         Outcome::Failed(Failure {
             seat: process.seat,
             node: (world.nodes > 1).then_some(world.node),
             process: process.group.as_raw_nonzero().get(),
-            how,
+            how: describe(status),
             last_lines: process.output.as_ref().map(Output::last_lines).unwrap_or_default(),
         })
     }
