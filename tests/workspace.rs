@@ -1,6 +1,6 @@
 //! The arrows between rooms, and what is absent below them, as docs/architecture.md says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -91,6 +91,49 @@ fn no_file_is_too_long_for_one_room() {
             let lines = text.lines().count();
             assert!(lines <= 600, "{} has {lines} lines: split it", path.display());
         });
+    }
+}
+
+/// Where the processor, the system or a foreign library is called, as docs/architecture.md lists it.
+const UNSAFE: [&str; 9] = [
+    "kernels/src/",
+    "runtime/src/copy.rs",
+    "runtime/src/device/cuda/",
+    "runtime/src/dist/element.rs",
+    "runtime/src/memory.rs",
+    "runtime/src/mpi/",
+    "runtime/src/transport/",
+    "src/cli/launch/",
+    "tests/gpu_double/src/",
+];
+
+#[test]
+fn unsafe_code_is_where_the_architecture_lists_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/architecture.md")).expect("a page");
+    let mut used = BTreeSet::new();
+    for room in ["ir", "compiler", "kernels", "runtime", "data", "eager"]
+        .map(|room| format!("{room}/src"))
+        .into_iter()
+        .chain(["src", "examples", "tests/gpu_double/src"].map(String::from))
+    {
+        visit(&root.join(room), &mut |path, text| {
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let has = |line: &str| {
+                line.contains("unsafe {")
+                    || line.contains("unsafe fn")
+                    || line.contains("unsafe impl")
+            };
+            if code.into_iter().any(has) {
+                let path = path.strip_prefix(root).expect("below the root").display().to_string();
+                let place = UNSAFE.iter().find(|place| path.starts_with(**place));
+                used.insert(*place.unwrap_or_else(|| panic!("{path} has unsafe code")));
+            }
+        });
+    }
+    assert_eq!(used, UNSAFE.into_iter().collect(), "places without unsafe code");
+    for place in UNSAFE {
+        assert!(page.contains(&format!("`{place}`")), "docs/architecture.md does not list {place}");
     }
 }
 

@@ -310,7 +310,7 @@ pub struct AttentionShape {
     pub backward: bool,
 }
 
-/// All that an op means. See design notes in docs/architecture.md, "One op, one place".
+/// All that an op means. See docs/architecture.md, "The ideas".
 pub trait Operation {
     /// The name in the text format; equal to the serde tag of its [`Op`] variant.
     fn name(&self) -> &'static str;
