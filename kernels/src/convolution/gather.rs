@@ -79,7 +79,7 @@ struct Part {
     rows: Range<usize>,
 }
 
-/// The classes and memory that parts alike have in common.
+/// The work of a part, and of all parts alike.
 struct Work {
     part: Part,
     gather: Gather,
@@ -138,7 +138,7 @@ struct Unit {
     rows: Range<usize>,
 }
 
-/// The window that two classes have in common.
+/// The taps and places of a pair of classes.
 struct Shared {
     taps: Vec<Tap>,
     /// Where the first tap's source and the result begin, of each row of places and of each place in a row.
@@ -279,7 +279,7 @@ impl Gather {
         Work { part, gather, shared, units }
     }
 
-    /// The window of each pair of classes, those of h first.
+    /// The taps and places of each pair of classes, those of h first.
     fn shared(&self, slots: &[Option<usize>]) -> Vec<Shared> {
         let pairs =
             self.classes[0].iter().flat_map(|h| self.classes[1].iter().map(move |w| [h, w]));

@@ -97,7 +97,7 @@ impl Space {
         self.groups * self.outputs
     }
 
-    /// The extents of the product of one tap.
+    /// The number of multiplications.
     pub fn multiplications(&self) -> usize {
         self.batch * self.places() * self.taps() * self.inputs * self.features()
     }

@@ -1,4 +1,4 @@
-//! Where tensors go in and out of a step.
+//! The edges of a step: where tensors go in and out.
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! What a worker measures.
+//! The measurements of a worker.
 
 use std::time::Duration;
 
 use super::actor::Work;
 
-/// What one worker has measured.
+/// The measurements of one worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) actions: u64,

@@ -1,4 +1,4 @@
-//! What each worker of a rank does.
+//! The share of each worker of a rank in its actors and edges.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::actor::Work;
 use super::lanes::Lanes;
 use super::resolve::RankPart;
 
-/// What one worker does.
+/// The work of one worker.
 pub(crate) struct Share {
     /// At their ids; none at those of others.
     pub(crate) actors: Vec<Option<Work>>,
