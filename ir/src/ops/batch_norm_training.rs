@@ -1,8 +1,7 @@
 //! Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) by the statistics of the batch itself.
 //!
 //! The pass `training_mode` puts this op into a training graph, and it lasts until gradients are made. They have a closed form:
-//! two sums over the batch, which all else shares. Then [`crate::decompose`] takes the op apart, since no kernel computes it:
-//! into elementwise ops and reductions, whose results are partial sums where the batch is split.
+//! two sums over the batch, which all else shares. Then [`crate::decompose`] always takes the op apart.
 //!
 //! With M microbatches the op sees the batch as `[M, n / M, ..]`. A reduction over the second dim is then the statistics of one
 //! microbatch over all ranks, by the same rule as any other reduction. With one microbatch nothing is reshaped.
@@ -24,6 +23,9 @@ use crate::types::{DType, TensorType};
 /// Of one part no tensor changes its shape: statistics are `[c]` where channels are the last dim, else those of x with all other
 /// dims 1. Of M parts x is seen as `[M, n / M, ..]`, and statistics are of that shape with all dims 1 but parts and channels. They are
 /// f32, and so is what is computed between, whatever the precision of x.
+///
+/// No kernel computes it. It exists until gradients are made, which have a closed form, and is then taken apart into reductions, whose
+/// results are partial sums where the batch is split, and elementwise ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchNormTraining {
     /// Added to the variance.

@@ -275,7 +275,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// The chain that is generated: operands and steps.
+/// The operands that are read and the steps that are computed.
 struct Needed {
     operands: Vec<bool>,
     steps: Vec<bool>,
