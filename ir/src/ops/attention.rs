@@ -60,8 +60,8 @@ fn flops_of_product(causal: bool) -> f64 {
     if causal { 1.0 } else { 2.0 }
 }
 
-/// The FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the first
-/// keys are seen by the most queries.
+/// The FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the
+/// first keys are seen by the most queries.
 fn most_to_mean(causal: bool, whole: &Rule, part: &Rule) -> f64 {
     let [queries, keys] = [QUERIES, KEYS].map(|factor| part.factors[factor].size as f64);
     if !causal || queries * keys == 0.0 {

@@ -53,8 +53,8 @@ impl Strips {
         })
     }
 
-    /// Groups that are weighed together, each with its first query: all scores of [`Strips::by_queries`]. Behind the last query there is memory for
-    /// a whole vector, of any content. Rows of scores lie `apart`.
+    /// Groups that are weighed together, each with its first query: all scores of [`Strips::by_queries`]. Behind the last query there
+    /// is memory for a whole vector, of any content. Rows of scores lie `apart`.
     pub fn groups(self, apart: usize) -> impl Iterator<Item = (usize, Group)> {
         self.by_queries().flat_map(move |Strip { queries, keys }| {
             queries.step_by(LANES).map(move |query| {

@@ -210,8 +210,8 @@ pub struct Operands {
     pub out: Place,
 }
 
-/// The needs of a call from the host in each step: numbers that follow from the step, e.g. a learning rate. Kernels read them from the
-/// device's memory, so a launch is the same in every step.
+/// The needs of a call from the host in each step: numbers that follow from the step, e.g. a learning rate. Kernels read them from
+/// the device's memory, so a launch is the same in every step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Numbers {
     /// Nothing.

@@ -31,8 +31,8 @@ pub(crate) trait Parted: Sync {
     ) -> Result<(), KernelError>;
 }
 
-/// The tensors of an update: how variables and gradients are read and written, whatever their types, and where the gradient comes from
-/// if not from its operand.
+/// The tensors of an update: how variables and gradients are read and written, whatever their types, and where the gradient comes
+/// from if not from its operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     variable: Read,

@@ -1,4 +1,4 @@
-//! The edges of a step: where tensors go in and out.
+//! Where tensors go in and out of a step.
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! The streams of one worker's actions.
+//! How the actions of one worker share streams.
 //!
-//! If nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its streams, in one
-//! order: communication as soon as it may. The plan says which action waits for which of the other stream
-//! ([`graphc_ir::streams`]). That becomes an event, which is recorded behind the one action and awaited before the other.
-//! Otherwise each stream has a worker of its own, which tells the others what it is done with.
+//! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its streams, in one
+//! order: communication as soon as it may. Which action waits for which of the other stream is known beforehand
+//! ([`graphc_ir::streams`]), and becomes an event that is recorded behind the one and awaited before the other. Otherwise each
+//! stream has a worker of its own, which tells the others what it is done with.
 
 use graphc_ir::plan::Program;
 use graphc_ir::streams::Known;

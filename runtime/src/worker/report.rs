@@ -1,10 +1,10 @@
-//! The measurements of a worker.
+//! What a worker measures.
 
 use std::time::Duration;
 
 use super::actor::Work;
 
-/// The measurements of one worker.
+/// What one worker has measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) actions: u64,

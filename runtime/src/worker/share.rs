@@ -1,4 +1,4 @@
-//! The share of each worker of a rank in its actors and edges.
+//! What each worker of a rank does.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::actor::Work;
 use super::lanes::Lanes;
 use super::resolve::RankPart;
 
-/// The work of one worker.
+/// What one worker does.
 pub(crate) struct Share {
     /// At their ids; none at those of others.
     pub(crate) actors: Vec<Option<Work>>,

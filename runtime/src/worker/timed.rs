@@ -1,4 +1,4 @@
-//! The work of a worker in a step that is taken apart (`apart`).
+//! What a worker does in a step that is taken apart (`apart`).
 
 use std::time::Duration;
 

@@ -6,9 +6,6 @@
 //!
 //! Ranks have a communicator for each group on each stream. It is made when the first collective of the group runs, at which all
 //! its ranks are, in the plan's order. Its name goes by the transport.
-//!
-//! Otherwise, e.g. for several ranks on one card, contents are copied to an image of the card's memory on the host, exchanged as
-//! on the processor, and copied back.
 
 mod channel;
 

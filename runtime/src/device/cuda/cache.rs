@@ -30,8 +30,8 @@ const LONGEST: u64 = 64 << 20;
 /// Bytes of the digest.
 const DIGEST: usize = 32;
 
-/// The content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that can
-/// be believed.
+/// The content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that
+/// can be believed.
 pub(super) fn read(key: &str) -> Option<Vec<u8>> {
     let path = find_folder()?;
     let folder = match Folder::open(&path) {
