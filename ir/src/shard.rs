@@ -1,4 +1,4 @@
-//! Which part of a tensor a rank holds: shard rectangles from (shape, hierarchy, SBP, coordinates).
+//! Shards: the rectangle of a tensor that a rank holds, from shape, hierarchy, SBP and coordinates.
 
 use std::ops::Range;
 

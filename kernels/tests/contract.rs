@@ -1,4 +1,5 @@
-//! What callers rely on: fused chains, results in an operand's memory, the same bits on any number of threads, errors.
+//! The contract that callers rely on: fused chains, results in an operand's memory, the same bits on any number of threads,
+//! errors.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Why an op does not take its operands, or does not compute.
+//! Reasons why an op does not take its operands, or does not compute.
 
 use crate::types::TensorType;
 

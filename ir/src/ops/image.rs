@@ -1,5 +1,6 @@
-//! Where the dims of an image are: `[n, c, h, w]`, or with channels last `[n, h, w, c]`. Ops of images are written once, for the
-//! first, and bring dims of the second to it and back.
+//! The dims of an image: `[n, c, h, w]`, or with channels last `[n, h, w, c]`.
+//!
+//! Ops of images are written once, for the first order, and bring dims of the second to it and back.
 
 use crate::array::Array;
 use crate::op::{OpError, Operand, Region};

@@ -1,4 +1,4 @@
-//! What a plan is compiled with: the user's options and the machines.
+//! The options that a plan is compiled with: the user's, and the machines.
 
 use std::collections::BTreeMap;
 use std::fmt;

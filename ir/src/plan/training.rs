@@ -1,4 +1,4 @@
-//! What training computes: losses, metrics, optimizers.
+//! The parts of a training: losses, metrics, optimizers.
 
 use serde::{Deserialize, Serialize};
 

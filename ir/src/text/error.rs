@@ -1,4 +1,4 @@
-//! What is wrong with a text, shown with the user's own line and a caret.
+//! Errors of a text, shown with the user's own line and a caret.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! From statements to a graph: names become ids, extents numbers, attributes payloads, and types are inferred.
+//! Turns statements into a graph: names become ids, extents numbers, attributes payloads, and types are inferred.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

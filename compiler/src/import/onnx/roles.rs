@@ -1,4 +1,4 @@
-//! Which initializers are trained, by what the model says and how it uses them.
+//! The roles of initializers: which are trained, by what the model says and how it uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
-//! How a model that does not mark its parameters uses its initializers. What is computed of initializers alone is
-//! traced back to them; what meets data as a weight, a bias, a scale or a table is a parameter, and what does so in any
-//! other way, or has the numbers of a mask or of sines, is a buffer.
+//! The uses of initializers, for a model that does not mark its parameters.
+//!
+//! What is computed of initializers alone is traced back to them. What meets data as a weight, a bias, a scale or a table is a
+//! parameter. What does so in any other way, or has the numbers of a mask or of sines, is a buffer.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Actors as a card executes them.
+//! Launches of actors on a card.
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;

@@ -1,5 +1,5 @@
-//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies. What is done where the library
-//! refuses a product, and which of its algorithms is taken, is a matter of `ways`.
+//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies. `ways` decides which of
+//! the library's algorithms is taken, and what is done where the library refuses a product.
 //!
 //! The library stores matrices column by column. A row-major result is the transpose of a column-major one, so both factors
 //! change places: out^T = b^T a^T.
