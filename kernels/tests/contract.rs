@@ -268,7 +268,7 @@ fn chain() -> FusedOp {
     }
 }
 
-/// What a chain gives by the oracle of each op.
+/// The results of a chain by the oracle of each op.
 fn chain_by_oracle(op: &FusedOp, operands: &[(Region, Memory)], shape: &[usize]) -> Vec<Array> {
     let arrays: Vec<Array> = operands
         .iter()

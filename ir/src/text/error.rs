@@ -12,7 +12,7 @@ pub struct ParseError {
     pub column: usize,
     /// How many characters it concerns, at least 1.
     pub length: usize,
-    /// What is wrong.
+    /// The reason.
     pub message: String,
 }
 

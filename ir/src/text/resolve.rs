@@ -43,7 +43,7 @@ pub struct Unresolved<'a> {
     text: Cow<'a, str>,
     /// Each with its line.
     statements: Vec<(usize, Statement)>,
-    /// What could not be read.
+    /// The errors: all that could not be read.
     errors: Vec<ParseError>,
 }
 

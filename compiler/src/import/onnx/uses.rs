@@ -97,7 +97,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// What the results of a node are made of. Shapes are no data.
+    /// Traces the results of a node back to what they are made of. Shapes are no data.
     fn pass(&mut self, node: &'a NodeProto) {
         let shape = matches!(op_type(node), "Shape" | "Size");
         let has_data = node.input.iter().any(|input| self.data.contains(input.as_str()));
