@@ -1,6 +1,9 @@
 //! Recordings of steps: where a device records launches, a run of actions that are launches alone is recorded once and from then
 //! on begun by one call.
 //!
+//! If a rank shares its card with none, its whole step is such a run. Otherwise communication goes through the host and cuts the
+//! step into several runs.
+//!
 //! A rank records in the second step that fetches a set of outputs. The first such step is never recorded, because it makes
 //! things that stay: communicators, and memory of the host for what it fetches. A recording copies to the host what its step
 //! fetched, so each set of outputs has recordings of its own; 4 sets are remembered.
