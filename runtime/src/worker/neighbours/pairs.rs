@@ -1,4 +1,7 @@
-//! Two actors of one block that a device may do by one launch, where the first of them stands or where the second does.
+//! Pairs of actors of one block that a device may do by one launch.
+//!
+//! Both may be launched where the first stands or where the second stands. So an actor that must stand between them, e.g. the
+//! gather of a bias under `zero3`, is often no obstacle.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +42,7 @@ impl Pair {
     }
 }
 
-/// What two actors have to do with each other.
+/// The relation of two actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Beside {
     /// The second reads what the first gives.
