@@ -1,9 +1,13 @@
-//! Where numbers of a step first go wrong: a plan that computes what a training's forward pass computes, and counts in each of its
-//! tensors what is not finite.
+//! Makes a plan that finds the first tensor of a training step that is not finite.
 //!
-//! It is the graph of a plan with its loss, in the mode of training, and with two counts for each tensor of floating-point numbers as
-//! outputs: of what is not finite, and of what is no number. Counts are taken where a tensor lies and added up over ranks and
+//! The plan computes the training's forward pass and counts in each tensor. It is the graph of a plan with its loss,
+//! in the mode of training. Each tensor of floating-point numbers has two counts as outputs: elements that are not
+//! finite, and elements that are no number. Counts are taken where a tensor lies and added over ranks and
 //! microbatches, so nothing is gathered. Nothing is updated.
+//!
+//! `src/cli/diagnosis.rs` uses it after the event: it makes the steps since the last checkpoint again, bit for bit,
+//! and then the bad step with this plan. Keeping the variables of the step before would cost memory and time in every
+//! training that goes well.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::check::VerifiedPlan;

@@ -1,8 +1,13 @@
-//! From a user's graph to what the planner takes: every pass in order, with the verifier between them where assertions are on.
+//! Runs the passes that turn a user's graph into the training graph that the planner takes.
 //!
-//! [`PASSES`] is the only place that knows the order; all ways through it are [`run`] with some rows left out. What is
-//! chosen by planning (stages, the form of cross entropy, how much is recomputed) is chosen above, by
-//! [`compile`](crate::compile), which asks for the graph of each choice here.
+//! The table [`PASSES`] gives each pass its name, its function and the reason for its place. It is the only place
+//! that knows their order. Every other way through the passes is [`run`] with some rows left out.
+//!
+//! The verifier runs after each pass where assertions are on, as in tests. Without them it runs once, after the last
+//! pass. [`Common`] holds the work that all forms of cross entropy share, so these passes run once.
+//!
+//! Some questions are answered by planning: the number of stages, the form of cross entropy, how much is recomputed.
+//! [`compile`](crate::compile) asks them, and gets the graph of each choice from here.
 
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;

@@ -1,5 +1,11 @@
-//! Moving averages of trained variables (Polyak and Juditsky, 1992), as `torch.optim.swa_utils.AveragedModel` keeps them with
-//! an exponential average: each takes in its variable as the optimizer leaves it, and begins as that after the first step.
+//! Keeps moving averages of trained variables, for `--ema` (Polyak and Juditsky, 1992), as
+//! `torch.optim.swa_utils.AveragedModel` does with an exponential average.
+//!
+//! Each average takes in its variable as the optimizer leaves it, by a `blend`. After the first step it is the
+//! variable itself.
+//!
+//! An update whose result others read does not work in place. Its variable is overwritten later, when all readers of
+//! the variable are done. The planner counts the result beside the variable.
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};

@@ -1,4 +1,4 @@
-//! Minimum cuts.
+//! Finds minimum cuts, by petgraph's version of Dinic's algorithm.
 
 use petgraph::Direction;
 use petgraph::algo::dinics;

@@ -1,4 +1,9 @@
-//! Appends what the optimizer does once a step: for each gradient an update of its variable and of the states.
+//! Appends the optimizer: an update of each trained variable and of its states, once a step.
+//!
+//! The schedule of the learning rate is part of the update's payload (`ir/src/learning_rate.rs`). The update
+//! evaluates it at the number of the step, so a schedule costs no operand and keeps nothing.
+//!
+//! LAMB is two ops with sums of squares between them, because its step needs norms of whole tensors.
 
 use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};

@@ -1,15 +1,21 @@
-//! Computes activations again in the backward pass instead of keeping them (Chen et al., arXiv 1604.06174, section 4).
+//! Computes activations again in the backward pass instead of keeping them (Chen et al., arXiv 1604.06174, section
+//! 4).
 //!
-//! Of each block, a layer of the model on one stage, what other blocks read is kept: its inputs and its results.
-//! Whatever else its backward pass reads is computed again from that, op by op, right before the first op that reads
-//! it. The copies are the same ops with the same payloads on the same operands, so they give the same bits, and
-//! dropout draws the same numbers. What depends on no input is no activation: it is computed once and kept.
+//! A block is a layer of the model on one stage. What other blocks read of it is kept: its inputs and its results.
+//! Whatever else its backward pass reads is computed again from these, op by op. What depends on no input is no
+//! activation: it is computed once and kept.
 //!
-//! Where blocks are recomputed selectively what takes much computing is kept too ([`super::selective`]); where ops are said one by one
-//! ([`Extent::Ops`]) all that others give is.
+//! A copy is the same op with the same payload on the same operands. So it gives the same bits, and dropout draws the
+//! same numbers. The pass is nearly the last, so nothing merges or rewrites copies. A copy stands right before its
+//! first reader in the backward pass; the planner's lifetimes and the order of lowering go by that place.
+//! `Decisions::recomputed` names the original of each copy, and fixed strategies give both the same signature.
 //!
-//! The last layer, unless it is one of several equal ones, is the head with the loss: its backward pass follows at once,
-//! and nothing of it is computed again.
+//! Selective recomputation also keeps what takes much computing ([`super::selective`]). Where ops are given one by
+//! one ([`Extent::Ops`]), the results of all others are kept. `--recompute auto` chooses such ops by the memory
+//! (`compile::recompute`).
+//!
+//! The last layer, unless it is one of several equal ones, is the head with the loss. Its backward pass follows at
+//! once, so nothing of it is computed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,14 @@
-//! What selective recomputation drops: what takes much memory and little computing (Korthikanti et al., arXiv 2205.05198, section 5).
+//! Chooses the values that selective recomputation computes again: those that take much memory and little computing
+//! (Korthikanti et al., arXiv 2205.05198, section 5).
 //!
-//! What weights are multiplied with (linear layers, convolutions, recurrent cells) and what fused attention gives is never
-//! computed again. All else is cheap: scores of attention and the products with them, softmax, dropout, norms, activations. Of
-//! cheap values those are kept that take the fewest bytes in all among the sets from which everything that the backward pass
-//! reads can be computed again by cheap ops: a minimum cut between what is there anyway and what is read, as in the partitioner of
-//! PyTorch's AOTAutograd. Of several least cuts it is the one nearest to the readers, so that the least is computed again.
+//! Products with weights (linear layers, convolutions, recurrent cells) and the result of fused attention are never
+//! computed again. All else is cheap: scores of attention and the products with them, softmax, dropout, norms,
+//! activations.
+//!
+//! Some cheap values must be kept, so that cheap ops can make everything else that the backward pass reads. The pass
+//! keeps the set of fewest bytes that suffices. It is a minimum cut between the values that are there anyway and the
+//! values that are read, as in the partitioner of PyTorch's AOTAutograd. Dinic's algorithm finds it. Of several least
+//! cuts the pass takes the one nearest to the readers, so that the least is computed again.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;

@@ -1,4 +1,7 @@
-//! Puts the ops that behave otherwise in training in the mode of the job.
+//! Puts dropout and batch normalization in the mode of the job, training or inference.
+//!
+//! In training, dropout drops, and batch normalization becomes the op that normalizes by the statistics of the batch.
+//! In inference, dropout passes everything on, and batch normalization is taken apart, on its given statistics.
 
 use graphc_ir::decompose::batch_norms_in_mode;
 use graphc_ir::graph::{Graph, Node, Output};

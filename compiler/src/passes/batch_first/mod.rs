@@ -1,10 +1,15 @@
-//! Keeps samples along a dim of their own, where a model merges them with what is no sample.
+//! Gives samples a dim of their own, in models that merge the batch with another dim.
 //!
-//! PyTorch's attention puts time before samples and merges both (`[time, batch, ..] -> [time * batch, ..]`) for its
-//! products. Of a merged dim only the slowest factor can be split, so such a model could not be cut along its batch. Here
-//! transposes and merging reshapes are not computed where they stand: a value is a view of another (`passes/views`), products with weights,
-//! normalizations and elementwise ops are computed on what is viewed, and views that cancel leave nothing. Whoever needs the
-//! value as it is makes it.
+//! PyTorch's attention puts time before samples and merges both for its products (`[time, batch, ..] -> [time *
+//! batch, ..]`). Only the slowest factor of a merged dim can be split, so such a model cannot be cut along its batch.
+//! In training there is a second case: the gradient of a matrix merges time and samples where time comes first.
+//!
+//! The pass acts on models of these two kinds alone. It does not compute transposes and merging reshapes where they
+//! stand: a value becomes a view of another (`passes/views`). Products with weights, normalizations and elementwise
+//! ops are computed on what is viewed, and views that cancel leave nothing. A reader that needs the value as it is
+//! makes it.
+//!
+//! A tensor whose dims are then not those of the model is called `NAME.batch_first`.
 
 use graphc_ir::decompose::decompose;
 use graphc_ir::graph::{Graph, Node};

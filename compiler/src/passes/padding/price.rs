@@ -1,4 +1,4 @@
-//! What padding takes and saves, by the formulas of all costs.
+//! Prices padding: the time that it saves against the time that it takes, by the formulas of `cost`.
 
 use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::ops::MatMul;

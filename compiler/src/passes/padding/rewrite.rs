@@ -1,4 +1,4 @@
-//! The graph with padded weights, logits, and what follows from them.
+//! Rewrites the graph with padded weights and logits, and with what follows from these.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The e-graph of a region: terms are ops on terms; leaves are values that come from elsewhere. Every class knows its
-//! tensor type, so that a rule that would change it has no effect.
+//! The e-graph of a region: its terms are ops on terms, and its leaves are values that come from elsewhere.
+//!
+//! Every class knows its tensor type. A rule that would change the type has no effect.
 
 use std::collections::{BTreeMap, HashMap};
 
