@@ -1,5 +1,7 @@
-//! Several things at once, where each is the same whether they are or not. Where the system gives fewer threads than there are
-//! processors, or none, the same is done with those that there are.
+//! Runs several pieces of work at once, with the same results as one after the other.
+//!
+//! What is done side by side never depends on the number of threads. Where the system gives fewer threads than there
+//! are processors, or none, the same work is done with those that there are.
 
 use std::sync::OnceLock;
 

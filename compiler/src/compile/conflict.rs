@@ -1,9 +1,12 @@
-//! Why there is no plan: a smallest set of what the user asks for that cannot be had together.
+//! Explains why there is no plan, by a smallest set of the user's wishes that cannot be had together.
 //!
-//! What is asked for are pins (of options and of the graph), the strategy and the limit of memory. Whether a set of them
-//! can be had is what the planner finds out with the rest left free, up to the first plan that fits. Halves are left out in
-//! turn (Junker, "QuickXplain", AAAI 2004), so that none of the set found can be left out; then all smaller sets are looked
-//! at, unless they are many.
+//! The wishes are the pins (of options and of the graph), the strategy and the limit of memory. To test a set, the
+//! planner leaves the rest free and looks for any plan (`planner::feasible`). Without a limit of memory, signatures
+//! for every node suffice; with one it searches up to the first plan that fits.
+//!
+//! Halves are left out in turn (Junker, "QuickXplain", AAAI 2004), so that no wish of the set found can be left out.
+//! Then all smaller sets are tried, unless they are many. If the wishes conflict without the limit, their candidates
+//! alone tell them apart. Otherwise the limit is in every set.
 //!
 //! Nothing here plans: start reading with [`explained`].
 

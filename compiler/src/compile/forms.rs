@@ -1,9 +1,19 @@
-//! The forms in which a graph can be planned: cross entropy as one op, which keeps classes whole, or in parts, between
-//! which classes may be split. The planner prices both, and the cheaper one is taken.
+//! Plans the forms that a graph can have, and takes the cheapest.
 //!
-//! A second form is planned only as far as it may be cheaper: what its bound proves to be no better than the plan of the
-//! first is given up, and so is what the prices of memory of the first show to be no better where its own gap stays open. Where the
-//! planner is not free, on one rank, and where pins decide, there is one form.
+//! Cross entropy can be one op, which keeps the classes whole, or parts, between which the classes may be split.
+//! Split classes save the exchange of scores, and cost a few kernels. Classes can also be padded or not
+//! ([`variants`]). There is only one form where one rank, a fixed strategy or pins leave no choice.
+//!
+//! The form that the shapes speak for is planned first, and the other only as far as it may be cheaper. Labels
+//! (candidates of a node) whose bound is no better than the first plan are dropped. When none is left, the form is
+//! given up. Where memory is short, the memory prices of the first form may show that the second is no better
+//! (`planner::outbid`).
+//!
+//! The objective that is reported is the lesser of both, and so is the bound. `Plan::cross_entropy` and
+//! `Plan::padded` say which form was taken, so the same graph can be made again.
+//!
+//! The passes, candidates, prices and elimination of the second form are done beside the work for the first
+//! (`side_by_side`). The outcome never depends on the number of threads.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;

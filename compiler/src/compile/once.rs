@@ -1,4 +1,5 @@
-//! One plan of what is decided: lowering, placement in memory, and the null device.
+//! Makes one plan from given decisions: it lowers them, places registers in memory, and asks the null device for the
+//! seconds of a step.
 
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;

@@ -1,5 +1,26 @@
-//! What `--recompute auto` leaves to graphc: as little is computed again as the memory allows, of what is cheapest for the memory that it
-//! frees ([`super::amounts`]).
+//! Chooses the ops that `--recompute auto` computes again: as few as the memory allows, and first those that cost
+//! least for the memory that they free.
+//!
+//! A plan with everything computed again, for which memory is mostly not short, gives the prices: seconds of each op,
+//! and bytes of each tensor. [`super::amounts`] puts all ops in a row by these prices, and finds how far along the
+//! row a plan must go to fit.
+//!
+//! Only the chosen plan is lowered. It may have no room then, or lose 2 % of a step because it has no room for a
+//! second stream. In that case the same is done in less memory, with what is known of the plans so far. If a step
+//! still takes 2 % longer than the planner says, the plan with everything computed again is lowered as well, and the
+//! null device decides.
+//!
+//! A plan in which nothing is computed again may also fit at a price, by other layouts or by gathering again. It is
+//! then compared with the plan found here.
+//!
+//! Where memory is short even with everything computed again, the prices of one plan say little about the next. For
+//! models of few blocks (at most eight), selective recomputation of the first blocks is then planned as well, from
+//! one block to all.
+//!
+//! Which ops are computed again and how tensors lie is one problem, which is taken apart here.
+//! `compiler/examples/recompute_subsets.rs` solves it whole for small models, by one plan for every set of ops, and
+//! says how far off these plans are. Bounds hold for the ops that the plan computes again; no bound covers every
+//! choice of ops.
 
 use std::collections::BTreeSet;
 

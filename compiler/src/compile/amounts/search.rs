@@ -1,4 +1,13 @@
-//! The search for the least amount.
+//! Searches for the least amount of recomputation that fits, over plans alone.
+//!
+//! The search starts at the amount that is likely to fit by the plan with everything computed again. From there it
+//! goes up or down by strides that grow fourfold, from 1.2 % of a step on. Once the least amount lies between two
+//! known ones, it halves what is between them. The memory that a plan leaves says which amount is likely next. For
+//! each further plan the gain that is still possible must be larger.
+//!
+//! An amount is also too small if memory is so short for it that its plan costs more than a little more computing
+//! would. What computing would cost lies on a line between two points: this graph without regard to memory, and the
+//! plan of the next amount known to fit. No good plan is looked for where that is so (`planner::Care::Against`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,4 +1,4 @@
-//! A model with two of each run of equal layers: what it costs says what the whole model costs, layer by layer.
+//! Shortens a model to two of each run of equal layers, whose costs tell those of the whole model, layer by layer.
 
 use graphc_ir::graph::{Graph, Output};
 use graphc_ir::ids::{LayerId, ValueId};
