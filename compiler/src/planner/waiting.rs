@@ -1,9 +1,10 @@
-//! What becomes of a tensor between the forward and the backward pass, and about what its other ways cost: seconds of a step and
-//! bytes at the peak, where all else stays as it is.
+//! Prices the ways in which a tensor can wait for the backward pass, for `graphc explain`: kept, gathered again,
+//! sliced, computed again.
 //!
-//! These are estimates. What is computed again takes the seconds of the ops that have to run for it, what is gathered again those of its boxing
-//! that nothing hides, and a tensor takes its bytes at the peak if the peak comes while it waits. A plan of its own would lay other tensors
-//! in other ways as well.
+//! A way has seconds of a step and bytes at the peak, where all else stays as it is. These are estimates by the
+//! planner's own tables. What is computed again takes the seconds of the ops that run for it alone. What is gathered
+//! again takes those of its boxing that nothing hides. A tensor takes its bytes at the peak if the peak comes while
+//! it waits. A plan of its own would lay other tensors in other ways as well.
 
 use std::collections::BTreeSet;
 

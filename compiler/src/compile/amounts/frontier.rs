@@ -11,8 +11,9 @@
 //! As the price rises, the least such set only grows (Gallo, Grigoriadis and Tarjan, "A fast parametric maximum flow
 //! algorithm", 1989). So the sets lie in each other. Seconds and bytes of each set are a line over the price. The
 //! sets that are best somewhere are the corners of the lower hull of all lines. Take two known corners, and the price
-//! at which both cost the same. The cut at that price finds a corner below both, or shows that there is none (Eisner
-//! and Severance, "Mathematical techniques for efficient record segmentation in large shared databases", JACM 1976).
+//! at which both cost the same. The cut at that price finds a corner below both, or shows that there is none. This
+//! search is that of Eisner and Severance, "Mathematical techniques for efficient record segmentation in large shared
+//! databases", JACM 1976.
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};

@@ -1,5 +1,9 @@
-//! What the search for one form of a model says to the search for another: most of both is the same, so a plan and messages of the one
-//! are near those of the other.
+//! Passes on a plan and messages from the search for one form of a model to the search for another.
+//!
+//! Both forms are alike for the most part, so plan and messages of the one are near those of the other. This is for
+//! forms with memory enough. The second search proves no more than the bound of the first. It ends as soon as it is
+//! proven that the second form has no plan below that bound. Where the first sweeps prove this, it ends before its
+//! dive: the first bound took many sweeps, so there is little to be found.
 
 use super::extended;
 use super::multipliers::{MemoryPrices, Multipliers};

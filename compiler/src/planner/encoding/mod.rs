@@ -1,6 +1,6 @@
-//! The problem as a cost-function network at given prices of memory: what assignments cost there, and the cheapest ones.
+//! Encodes the problem as a cost-function network at given prices of memory, and finds its cheapest assignments.
 //!
-//! Memory enters as a cost alone ([`multipliers`]); whether a plan fits is not asked here. Start reading with
+//! Memory enters as a cost alone ([`multipliers`]). Whether a plan fits is not asked here. Start reading with
 //! [`network`](network::network).
 
 pub(super) mod lead;

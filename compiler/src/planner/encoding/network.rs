@@ -1,4 +1,9 @@
-//! The planning problem as a cost-function network, with memory priced at given multipliers.
+//! Builds the cost-function network of a planning problem, with memory priced at given multipliers.
+//!
+//! Each node is a variable, and each candidate a label. A tensor with one reader is a table of pairs, and one with
+//! several readers is a share. A reader may take a tensor in two layouts, and the user may read it too. Each of these
+//! becomes a further reader, which follows from the variable that it belongs to, so such tensors are exact terms as
+//! well. Only a tensor with more than [`MOST_READERS`] readers, these included, has a switch for each layout.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,7 +1,12 @@
-//! Branch and bound within a memory limit: parts of the labels, each with prices of its own, as the prices that prove most of all
-//! plans prove little of some (Barnhart et al., "Branch-and-price: column generation for solving huge integer programs", Operations
-//! Research, 1998). It closes what prices leave open on graphs of some dozen nodes, whose
-//! gap is 6.3 % without it and 4.3 % with it on average (benchmarks/README.md); of large ones it sees a part or two.
+//! Branch and bound within a memory limit, over parts of the labels with prices of their own (Barnhart et al.,
+//! "Branch-and-price: column generation for solving huge integer programs", Operations Research, 1998).
+//!
+//! The prices that prove most of all plans prove little of a part. A part is divided by one label: the cheapest
+//! mixture of the part's plans that keeps the limit has it most nearly half. The mixture is what prices cannot tell
+//! apart.
+//!
+//! This closes what prices leave open on graphs of some dozen nodes. Their gap is 6.3 % without it and 4.3 % with it
+//! on average (benchmarks/README.md). Of large graphs it sees a part or two.
 
 use super::cutting_planes::{CuttingPlanes, between};
 use super::search::MemorySearch;

@@ -1,8 +1,9 @@
-//! The master problem of memory prices: what plans that are known cost and keep says which prices to try next (Kelley,
-//! "The cutting-plane method for solving convex programs", 1960).
+//! The master problem of memory prices: the costs and bytes of known plans say which prices to try next (Kelley, "The
+//! cutting-plane method for solving convex programs", 1960).
 //!
 //! The bound at given prices is concave in them, and each plan is a plane above it. The prices at which the lowest
-//! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much.
+//! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much. microlp
+//! always solves this linear programme, whatever solver the reference uses.
 
 use std::collections::BTreeSet;
 

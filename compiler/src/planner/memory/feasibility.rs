@@ -1,4 +1,4 @@
-//! Feasibility: looking for any plan that fits the memory.
+//! Looks for any plan that fits the memory.
 
 use super::search::MemorySearch;
 use crate::planner::encoding::at;

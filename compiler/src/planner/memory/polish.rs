@@ -1,7 +1,10 @@
-//! Plans near the best one, by branch and bound among few labels of each node, where a minimum takes a fraction of what it takes among all: the
-//! labels of known plans first (the restricted master heuristic of Joncour et al., "Column generation based primal heuristics",
-//! Electronic Notes in Discrete Mathematics, 2010), then those of the best plan and one other (Rothberg, "An evolutionary algorithm for
-//! polishing mixed integer programming solutions", INFORMS Journal on Computing, 2007).
+//! Looks for better plans near the best one, by branch and bound among few labels of each node.
+//!
+//! With few labels it takes many more steps in the same time.  First come the labels of all known plans (the
+//! restricted master heuristic of Joncour et al., "Column generation based primal heuristics", Electronic Notes in
+//! Discrete Mathematics, 2010). Then come those of the best plan and one other plan, for each other plan in turn
+//! (Rothberg, "An evolutionary algorithm for polishing mixed integer programming solutions", INFORMS Journal on
+//! Computing, 2007).
 
 use super::search::MemorySearch;
 use crate::planner::solver::minimise::TOLERANCE;

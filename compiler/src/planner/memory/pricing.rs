@@ -1,4 +1,4 @@
-//! Prices of memory: those that prove most, and others that lead to plans which fit.
+//! Finds prices of memory: those that prove most, and others that lead to plans which fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

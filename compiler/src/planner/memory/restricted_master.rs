@@ -1,6 +1,8 @@
-//! The restricted master problem: plans and prices are looked for among the labels of plans that are known, where
-//! what takes seconds on the whole problem takes a fraction; at the prices found there the whole problem gives a bound and
-//! more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+//! The restricted master problem: plans and prices are looked for among the labels of known plans alone.
+//!
+//! There, what takes seconds on the whole problem takes a fraction. At the prices found, the whole problem gives a
+//! bound and more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+//! What the known labels alone prove is dropped.
 
 use super::search::MemorySearch;
 use crate::planner::encoding::lead::free;

@@ -1,5 +1,10 @@
-//! Two forms of one model, of which the second is seldom better and most of it is as in the first: what memory costs in the one says
-//! almost as much of the other: small models within a limit of memory are planned in half the time, with the same plans.
+//! Decides whether a second form of a model is worth a search, by the memory prices of the first.
+//!
+//! The second form is seldom better, and for the most part like the first. It is priced at the memory prices that
+//! prove the bound of the first. It is searched no further in two cases: its own bound there is no lower than the
+//! first plan; or the first form has a gap anyway, and the cheapest assignment of the second costs no less than the
+//! bound of the first. The lower bound of both is then reported. Small models within a limit of memory are planned in
+//! half the time by this, with the same plans.
 
 use super::NEAR;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};

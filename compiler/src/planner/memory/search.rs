@@ -1,5 +1,5 @@
-//! A search for a plan that fits the memory: what is known so far, and the order in which the files beside this one add to
-//! it.
+//! Runs a search for a plan that fits the memory: it keeps what is known so far, and says in which order the modules
+//! beside it add to that.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! What boxing a tensor costs, by the layouts in which it is made and taken: found out once for all tensors that are alike, as those of
-//! layers are.
+//! Prices the boxing of a tensor by the layouts in which it is made and taken.
+//!
+//! Tensors that are alike, as those of equal layers are, share one result.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,4 +1,7 @@
-//! The signatures that each node may have: those of its rule, less what pins and the strategy forbid.
+//! Lists the signatures that each node may have: those of its rule, less those that pins and the strategy forbid.
+//!
+//! Nodes with the same candidates share one list. By that list the planner knows which tensors are taken alike, and
+//! what boxing between them costs (`boxed`).
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;

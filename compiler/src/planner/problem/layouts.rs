@@ -1,8 +1,8 @@
-//! Interned layouts, and what boxing between them costs: each pair is priced once.
+//! Interns layouts, and prices the boxing between each pair once.
 //!
-//! Sizes and prices are functions of the decisions and the cluster alone. They are found when they are asked for and remembered, so that
-//! [`Layouts`] never changes as far as its users can tell: what it remembers lies behind a `RefCell`, which is borrowed within one call
-//! of a method, and never longer.
+//! Sizes and prices are functions of the decisions and the cluster alone. They are found when they are asked for, and
+//! remembered. So [`Layouts`] never changes as far as its users can tell. Its memory lies behind a `RefCell`, which
+//! is borrowed within one call of a method and never longer.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

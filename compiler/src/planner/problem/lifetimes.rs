@@ -1,8 +1,13 @@
-//! While tensors are kept: positions in the order in which a rank executes nodes.
+//! Says while which positions tensors are kept, in the order in which a rank executes nodes.
 //!
-//! The order is that of phases, then of the graph. With several microbatches the nodes of microbatch rate are a loop:
-//! what lives through it is kept for the whole loop, and activations that the backward pass reads are kept for as
-//! many microbatches as are under way.
+//! The order is that of phases, then of the graph. With several microbatches the nodes of microbatch rate form a
+//! loop. What lives through the loop is kept for the whole loop. Activations that the backward pass reads are kept
+//! for as many microbatches as are under way.
+//!
+//! A copy lasts from the first to the last of its readers that are neither `regather` nor update. The result of a
+//! `regather` takes its bytes from the last of the earlier readers on, unless it lies as something that is kept
+//! anyway ([`Lifetimes::regathered`], `Made::beside`). Lowering does the same: what becomes smaller is boxed behind
+//! the last of the earlier readers (`Collector::behind_readers`).
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;

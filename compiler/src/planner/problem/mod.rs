@@ -1,5 +1,13 @@
-//! The planning problem as data: candidates of every node, the tensors that are boxed for their readers, the
-//! variables that updates write back, and how long everything is kept.
+//! The planning problem as data: candidates of every node, tensors that are boxed for their readers, variables that
+//! updates write back, and lifetimes.
+//!
+//! A problem never changes once it is made, so every part of the planner takes `&Problem`. Some results are found on
+//! the way and remembered behind a `RefCell` each: sizes and prices of layouts (`layouts`), and what boxing between
+//! candidates costs (`boxed`). Both are functions of the problem.
+//!
+//! A problem with fewer labels is another problem ([`Problem::with_candidates`]), which shares everything that does
+//! not depend on candidates. The restricted master of the search within a limit is one. So is what a fixed strategy
+//! leaves to price.
 
 use std::rc::Rc;
 

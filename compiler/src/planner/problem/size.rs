@@ -1,5 +1,5 @@
-//! How large the integer programme of a problem is, and what its variables are of: the layouts in which tensors are made and
-//! taken.
+//! Counts the variables and constraints of a problem's integer programme, and lists the layouts in which tensors are
+//! made and taken.
 
 use super::layouts::SbpId;
 use super::{Demand, Problem, WriteBack};

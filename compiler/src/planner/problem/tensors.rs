@@ -1,4 +1,5 @@
-//! What becomes of tensors, whatever the candidates: where and how long each is kept, for whom it is boxed, and which updates write it back.
+//! Lists what happens to tensors, whatever the candidates: where and how long each is kept, for whom it is boxed, and
+//! which updates write it back.
 
 use std::collections::BTreeMap;
 

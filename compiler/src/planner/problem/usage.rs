@@ -1,4 +1,4 @@
-//! Memory of an assignment: what is kept when, and the peak of each domain.
+//! Sums the memory of an assignment: what is kept when, and the peak of each domain.
 
 use graphc_ir::ids::ValueId;
 

@@ -1,4 +1,4 @@
-//! What each node of a finished sharding costs and keeps: the sums of [`super::recompute`], node by node.
+//! Splits the sums of [`super::recompute`] by node: what each node of a finished sharding costs and keeps.
 
 /// Seconds and bytes by node. Of a job whose ranks all do the same.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,7 @@
-//! An independent look at a finished sharding: its cost and memory from the graph, the decisions and the machines
-//! alone. It shares the formulas of cost and the routes of boxing with the planner, and nothing else.
+//! Computes cost and memory of a finished sharding independently, from the graph, the decisions and the machines
+//! alone.
+//!
+//! It shares the formulas of cost and the routes of boxing with the planner, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,6 @@
-//! A bound of the free problem for the report of a fixed strategy: nobody waits for the plan that would reach it, so
-//! nothing is spent on finding one.
+//! Bounds the free problem for the report of a fixed strategy.
+//!
+//! Nobody waits for the plan that would reach the bound, so no work is spent on finding it.
 
 use super::dual::Dual;
 use super::eliminate::{Elimination, Limits};

@@ -1,9 +1,12 @@
-//! Branch and bound, depth first: parts of a problem are bounded, and divided in two where something better may be in them. What a part is,
-//! and how it is bounded and divided, its user says: labels of a network ([`subdivide`](super::subdivide)), or labels within a limit
-//! of memory, with prices.
+//! Branch and bound, depth first: parts of a problem are bounded, and divided in two where something better may be in
+//! them.
 //!
-//! Always the latest part is next: then as few parts are open as divisions lie above each other, and plans are found early. The part of the
-//! lowest bound instead, or both by turns, ends with the same plans and bounds (benchmarks/README.md).
+//! The user says what a part is, and how it is bounded and divided. Parts are labels of a network
+//! ([`subdivide`](super::subdivide)), or labels within a limit of memory, with prices.
+//!
+//! The latest part is always next. So only as many parts are open as divisions lie above each other, and plans are
+//! found early. To take the part of the lowest bound, or both by turns, ends with the same plans and bounds
+//! (benchmarks/README.md).
 
 /// A problem that is divided.
 pub trait Division {

@@ -1,7 +1,7 @@
-//! What is left when a variable is minimised away: a table over those that it meets.
+//! Computes the table that is left over its neighbours when a variable is minimised away.
 //!
-//! Many labels of a neighbour are the same to the variable, as they make or take a tensor in the same layout. Of these the first is looked
-//! at for all: what is found is exactly what each of them would find.
+//! Many labels of a neighbour are the same to the variable, since they make or take a tensor in the same layout. The
+//! first of these is looked at for all of them. The others would find exactly the same.
 
 use std::rc::Rc;
 

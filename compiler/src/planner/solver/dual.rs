@@ -1,8 +1,8 @@
-//! A lower bound of a network by shifting costs: sequential reweighted message passing (Kolmogorov, "A new look at
-//! reweighted message passing", 2015), from terms over several variables to their variables and back.
+//! A lower bound of a network by shifting costs between terms and variables: sequential reweighted message passing
+//! (Kolmogorov, "A new look at reweighted message passing", 2015).
 //!
-//! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
-//! the sum of all least entries is a bound at any time.
+//! A message is taken from a term and given to a variable. So any messages leave the cost of every assignment as it
+//! is, and the sum of all least entries is a bound at any time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,8 @@
 //! Variable elimination (Dechter, "Bucket elimination", 1999): a variable is minimised away, which leaves one table
-//! over its neighbours; in reverse order the labels follow. Exact, and as costly as the largest table.
+//! over its neighbours.
+//!
+//! In reverse order the labels follow. The result is exact, and costs as much as the largest table. An elimination
+//! with the tables and tariffs of an earlier one takes over its result.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;

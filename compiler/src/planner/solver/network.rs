@@ -1,5 +1,5 @@
-//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with several
-//! readers.
+//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with
+//! several readers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;

@@ -1,5 +1,7 @@
-//! A table of pairs made ready for messages: the least sum of a row with numbers that labels of the other member have is that with the
-//! least number of each class. That is exact, bit by bit, as rounding keeps the order of sums.
+//! Prepares a table of pairs for messages: one number for each class of labels of the other member.
+//!
+//! The least sum of a row with numbers of that member's labels is the least sum with the least number of each class.
+//! This is exact, bit by bit, because rounding keeps the order of sums.
 
 use std::rc::Rc;
 

@@ -1,8 +1,12 @@
-//! The cost of a tensor that several nodes read: it is boxed to each layout that some of them take, once.
+//! Prices a tensor that several nodes read (a *share*): it is boxed to each layout that some of them take, once.
 //!
-//! Over a set of readers the least cost is that of the best partition into groups that take it alike: two groups of
-//! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few
+//! A share is one term of the network, not a switch for each layout. Over a set of readers its least cost is that of
+//! their best partition into groups that take the tensor alike. Two groups of one layout would pay twice, so no
+//! partition is too cheap, and messages see all of the cost. With up to [`MOST_READERS`] readers all subsets are few
 //! ([`joint`](super::joint)).
+//!
+//! The costs by the labels of the members are a *tariff*, whoever these members are. Tariffs are kept by content, so
+//! layers that are alike have one and the same.
 
 use std::rc::Rc;
 

@@ -1,7 +1,9 @@
-//! Tables of costs by labels. What a pair of nodes pays is what boxing costs between the layout that one label makes and the layout that the
-//! other takes, and many labels make or take the same: such labels are one class, and a table has one entry for each class.
+//! Tables of costs by labels, with one entry for all labels that cost the same.
 //!
-//! Equal tables are kept once: layers that are alike have the same, and what is done with them is done once.
+//! A pair of nodes pays what boxing costs between the layout that one label makes and the layout that the other
+//! takes. Many labels make or take the same layout, so they are one class.
+//!
+//! Equal tables are kept once. Layers that are alike have equal tables, and the work on these is done once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

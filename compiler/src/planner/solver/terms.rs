@@ -1,7 +1,8 @@
-//! Terms over several variables, and what was given of their costs to the labels of each member.
+//! Terms over several variables, with the share of their costs that each member's labels were given.
 //!
-//! A sweep goes over all of them again and again, and most of its time is waiting for memory. So numbers of one kind lie one behind the
-//! other, and of a member that others read only the least of each class of labels is read: it is kept until the member is given something.
+//! A sweep goes over all terms again and again, and most of its time is waiting for memory. So numbers of one kind
+//! lie one behind the other. Of a member, others read only the least cost of each class of labels. It is kept until
+//! the member is given something.
 
 use std::ops::Range;
 use std::rc::Rc;

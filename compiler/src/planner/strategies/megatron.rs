@@ -1,19 +1,21 @@
 //! The fixed plan of Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3), found in any graph.
 //!
-//! The innermost mesh axis splits the model, the others split the batch. Node by node in the order of the graph:
+//! The innermost mesh axis splits the model, and the others split the batch. The strategy goes through the graph
+//! once, node by node:
 //!
-//! - A product with a weight splits the weight by columns where what it is applied to is whole, and by rows where that
-//!   is split along the contracted dim. So the products of a block alternate, and a block's two halves need one
-//!   all-reduce each.
-//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns, whose
-//!   classes cross entropy, taken apart, reduces in parallel.
-//! - Attention, a product of activations with two batch dims, is split along heads; heads that the axis does not divide
-//!   are an error.
-//! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in parts.
+//! - A product with a weight splits the weight by columns where its other operand is whole. It splits the weight by
+//!   rows where that operand is split along the contracted dim. So the products of a block alternate, and a block's
+//!   two halves need one all-reduce each.
+//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns,
+//!   whose classes cross entropy, taken apart, reduces in parallel.
+//! - Attention, a product of activations with two batch dims, is split along heads. Heads that the axis does not
+//!   divide are an error.
+//! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in
+//!   parts.
 //! - Everything else takes its operands as they are, as [`super`] has it.
 //!
-//! A weight lies as the first op takes it that depends on an input; what is made of weights alone (a transposed weight,
-//! say) waits for its reader too. Optimizer states lie as their weights.
+//! A weight lies as the first op takes it that depends on an input. What is made of weights alone (a transposed
+//! weight, say) waits for its reader too. Optimizer states lie as their weights.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};

@@ -1,8 +1,8 @@
 //! Fixed plans to compare with: data parallelism and the stages of ZeRO (Rajbhandari et al., arXiv 1910.02054).
 //!
-//! Inputs are split along the batch over all mesh axes, and what is computed from them follows: node by node the
-//! signature whose operands stay where they are, or are summed over the ranks, and take the least communication. What differs is
-//! how variables are kept and updated:
+//! A strategy is a filter of candidates. Inputs are split along the batch over all mesh axes, and the rest follows,
+//! node by node. Each node takes the signature whose operands stay where they are, or are summed over the ranks, and
+//! which communicates least. Strategies differ in how variables are kept and updated:
 //!
 //! | strategy | parameters | states | gradients |
 //! |---|---|---|---|
@@ -11,12 +11,13 @@
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
 //! | zero3 | S(0), gathered for the forward and again for the backward pass | S(0) | S(0) |
 //!
-//! In mixed precision a variable is cast as it lies, so that what is gathered is in half precision. Gradients are reduced as the
-//! frameworks' own strategies do it: zero2 and zero3 reduce-scatter them in half precision (FSDP's `MixedPrecision` with
-//! `param_dtype` alone), the others cast them to f32 first (DDP under autocast). Sums over microbatches are f32.
+//! In mixed precision a variable is cast as it lies, so it is gathered in half precision. Gradients are reduced as
+//! the frameworks' own strategies do it. zero2 and zero3 reduce-scatter them in half precision (FSDP's
+//! `MixedPrecision` with `param_dtype` alone). The others cast them to f32 first (DDP under autocast). Sums over
+//! microbatches are f32.
 //!
-//! [`megatron`] splits the model over one axis besides. What is computed again in the backward pass lies as it did
-//! in the forward pass.
+//! [`megatron`] also splits the model over one axis. What is computed again in the backward pass lies as it did in
+//! the forward pass.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::NodeId;

@@ -1,4 +1,4 @@
-//! Why ranks cannot share the heads of attention, where they cannot.
+//! Explains why ranks cannot share the heads of attention, where they cannot.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
