@@ -1,9 +1,11 @@
-//! Measures this machine: what a kernel costs to start, how fast matrix products of each size and shape, attention and passes over memory
-//! are, and how fast ranks reach each other, all through plans that the runtime executes, so that what is measured is
-//! what the planner asks about. Each figure is the slope of step times of two plans of different length: what a step costs
-//! by itself drops out.
+//! Measures this machine for a cluster file, by plans that the runtime executes.
 //!
-//! `bench` times plans, `products` and `passes` say which, and `file` makes a cluster of what they took.
+//! The figures are those that the planner asks about: the launch of a kernel, matrix products by size and shape,
+//! attention, passes over memory, and links between ranks. Each figure is the slope of step times over the length of
+//! a chain, so what a step costs by itself drops out. The work of a layer is what the same plans say of it. So bytes
+//! and FLOPs are counted as they are priced.
+//!
+//! `bench` times plans, `products` and `passes` say which, and `file` makes a cluster of the results.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Plans for people: tables and summaries that `graphc inspect` and the examples print.
+//! Reports plans for people: tables and summaries that `graphc inspect` and the examples print.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

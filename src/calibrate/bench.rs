@@ -1,4 +1,4 @@
-//! Seconds of a layer of a chain, with the work that plans say it has.
+//! Times a layer of a chain, and reads its work off the plans.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

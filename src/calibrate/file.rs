@@ -1,4 +1,14 @@
-//! What was measured as a cluster, as the text of its file, and as a table.
+//! Turns measurements into a cluster, the text of its file, and a table.
+//!
+//! A cluster has the fewest constants that describe what was measured:
+//!
+//! - Products: shares of the peak by element type, from squares. Other shapes are printed but not priced, except odd
+//!   rows in half precision.
+//! - Attention: both halves (`AttentionShares`) from how much more wider heads and longer sequences reach, and each
+//!   direction's share from what reached most.
+//! - Memory: the one share of the bandwidth that half of the kinds of kernels reach.
+//!
+//! Whatever was measured, a reader accepts the file: numbers and shares are kept within the allowed range.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Why a tensor lies as it does: its alternatives, and what the best plan with each costs.
+//! Explains why a tensor lies as it does, by its alternatives and the cost of the best plan with each.
 
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::planner::{

@@ -1,4 +1,4 @@
-//! What lies in registers, and from when to when.
+//! Lists what lies in registers, and from when to when.
 
 use std::collections::BTreeMap;
 

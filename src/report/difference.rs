@@ -1,4 +1,4 @@
-//! Two plans: what differs, and what it costs.
+//! Compares two plans: what differs, and what it costs.
 
 use std::collections::BTreeMap;
 

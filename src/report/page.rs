@@ -1,8 +1,12 @@
-//! A plan as one page that a browser shows without anything else: what goes where, what it costs, when, how much memory, why,
-//! and how it went.
+//! Makes the page of `graphc report`: a plan, or two, as one file that a browser shows without anything else.
 //!
-//! [`page`] reads everything off plans, the null device and the planner; [`html`] writes it, with the data as one JSON block
-//! that the page's own script draws. Nothing here reads files. Start reading with [`Page`], then `assets/main.js`.
+//! [`page`] reads its data off the plan, the passes made again (layers, phases, what is recomputed), the null
+//! device's trace and the planner's alternatives. [`html`] writes the page, with the data as one JSON block that the
+//! page's own script draws. Nothing here reads or writes files.
+//!
+//! `tests/report` opens pages in headless Chromium over the DevTools protocol on a pipe, without further crates,
+//! where one is installed. With `GRAPHC_IMAGES=1` it writes the guide's images. Start reading with [`Page`], then
+//! `assets/main.js`.
 
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::error::CompileError;

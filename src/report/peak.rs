@@ -1,4 +1,4 @@
-//! What fills a rank's memory at its peak.
+//! Lists what fills a rank's memory at its peak.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Traffic of exchanges between meshes that share no rank, found once for each pair of layouts.
 //!
-//! No receiver holds anything there, so it does not matter which ranks these are: stages of a pipeline hand on the same tensors from mesh
-//! to mesh, and what one pair of them exchanges is what all do.
+//! No receiver holds anything there, so it does not matter which ranks these are. Stages of a pipeline hand on the
+//! same tensors from mesh to mesh. So the exchange of one pair of stages is that of all pairs.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! Traffic of an exchange on one mesh where all splits are even.
+//! Traffic of an exchange on one mesh where all splits are even, whatever the number of ranks.
 //!
-//! Then a dim is cut into blocks by the coordinates of the axes that split it, in either layout, and who needs what of
-//! whom is a product over dims: so the traffic of a rank follows from tables of each dim, without looking at other ranks.
-//! It is that of [`super::exchange::exchange_traffic`], which looks at all pairs.
+//! The axes that split a dim cut it into blocks by their coordinates, in either layout. Who needs what of whom is
+//! then a product over dims. So the traffic of a rank follows from tables of each dim, without looking at other
+//! ranks. The result is that of [`super::exchange::exchange_traffic`], which looks at all pairs.
 
 use graphc_ir::mesh::unravel;
 use graphc_ir::sbp::{NdSbp, Sbp};

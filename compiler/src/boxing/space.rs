@@ -1,6 +1,8 @@
-//! The layouts of one tensor on one mesh as numbers: an N-D SBP is a number whose digits, the first axis first, are the
-//! SBPs of the axes in their order. So numbers order as SBPs do, and what is known of each is an entry of a table. Axes of
-//! extent 1 have no digit, as all SBPs mean the same there: so they do not make tables longer.
+//! Numbers the layouts of one tensor on one mesh, so that prices of boxing are tables over all of them.
+//!
+//! An N-D SBP is a number whose digits, the first axis first, are the SBPs of the axes in their order. So numbers
+//! order as SBPs do, and whatever is known of each is an entry of a table. Axes of extent 1 have no digit, since all
+//! SBPs mean the same there. So they do not make tables longer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

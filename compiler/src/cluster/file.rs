@@ -1,4 +1,4 @@
-//! Cluster files: TOML whose every field is checked.
+//! Reads cluster files: TOML whose every field is checked.
 
 use std::collections::BTreeMap;
 

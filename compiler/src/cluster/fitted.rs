@@ -1,5 +1,7 @@
-//! Constants that come from tables of measured trainings. They stand in `fitted.toml`, which `training_table --fit --write`
-//! writes (`examples/training_table/fit.rs`); presets and profiles of frameworks take them from there.
+//! Holds the constants that are fitted to tables of measured trainings.
+//!
+//! They stand in `fitted.toml`, which `training_table --fit --write` writes (`examples/training_table/fit.rs`).
+//! Presets and profiles of frameworks take them from there.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -1,4 +1,19 @@
-//! What frameworks take beyond what the machines need, by name.
+//! Profiles of frameworks by name: what each loses of what the machines allow.
+//!
+//! Presets say what the hardware and the best published kernels allow, and graphc's plans are made for that. A
+//! `Framework` says what another runtime loses on the same machines:
+//!
+//! - the host's time to issue a kernel or a collective, where the host is slower than the device;
+//! - bytes that elementwise ops move because they are not fused;
+//! - a slower attention kernel;
+//! - whether communication overlaps with kernels at all;
+//! - the share of communication beside kernels that the step pays for all the same, which the null device adds (both
+//!   share the device's units and memory);
+//! - the share of tensor parallelism's reductions that it hides under products;
+//! - the bandwidth between nodes of groups that have several of a node's ranks, but not all.
+//!
+//! It exists because measured trainings are of frameworks. With it predictions can be held against them
+//! (`examples/training_table`), and the losses of frameworks stay out of the prices by which graphc plans.
 
 use graphc_ir::plan::Framework;
 

@@ -1,4 +1,24 @@
-//! Roofline of one node's local part.
+//! Prices one kernel by a roofline: its launch, and the longer of computing and of moving bytes.
+//!
+//! The peak depends on the element type in which an op computes (`Op::precision`), which for a product is that of its
+//! operands. The share of the peak that is reached depends on the kind of arithmetic (`Operation::arithmetic`):
+//!
+//! - Matrix products reach a share that grows with their FLOPs. Their extents do not count, because the measured rows
+//!   at hand cannot tell them apart. Products of many FLOPs are mostly large in every extent. Those thin in one come
+//!   with tensor parallelism, whose collectives are in the same measured steps. At equal FLOPs errors show no trend
+//!   with the least extent. A thin product takes at least the time of its bytes. Not priced is that it fills tiles
+//!   and processors only in part; `graphc calibrate` prints products by shape.
+//! - Products with *odd rows* reach `matmul_unaligned` of that share ([`has_odd_rows`]). Odd rows are those of half
+//!   precision that are no multiple of 16 bytes as they lie on a rank. Presets leave the share at 1, because public
+//!   figures differ with the library's kernels: one product on an H100 loses nothing (number 145 of
+//!   meta-pytorch/float8_experimental), another takes 14 instead of 10 ms (number 5134 of PaddlePaddle/models, which
+//!   names no card). A cluster file can say it of the card at hand.
+//! - Attention is no matrix product of its FLOPs. Between its two products exponentials are computed, and narrow
+//!   heads leave the units for products idle. So the device has a share for each direction, which falls with narrow
+//!   heads and with few keys (`AttentionShares`). The formula follows the published figures of FlashAttention-2 over
+//!   lengths and widths.
+//! - Elementwise kernels compute at the peak, so their bytes decide. Bytes of all kernels move at `bandwidth_share`
+//!   of the bandwidth.
 
 use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::plan::{Cluster, Device};

@@ -1,4 +1,11 @@
-//! A plan on other machines, and how much of their peak it uses.
+//! Prices an existing plan for other machines, and says how much of their peak it uses.
+//!
+//! Actors carry FLOPs and bytes beside seconds, so [`on_cluster`] needs no new planning. [`ActorWork`] is the work of
+//! an op by itself, or of the head of a chain and of what is behind it.
+//!
+//! Utilization (MFU) counts the matrix products of the graph that the plan was made of, gradients included. Each
+//! counts against the peak of its precision. Nothing that is recomputed counts. The scores that attention's backward
+//! pass computes again are such work, a fifth of it.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! What things cost, in seconds: one set of formulas for the planner and the null device.
+//! Prices computing and communication in seconds, by one set of formulas for the planner and the null device.
 //!
-//! Compute by a roofline of the device, collectives by the alpha-beta model of rings and trees, level by level. Start
-//! reading with [`compute_work`] and [`collective_seconds`].
+//! Computing follows a roofline of the device. Collectives follow the alpha-beta model of rings and trees, level by
+//! level. Start reading with [`compute_work`] and [`collective_seconds`].
 
 mod compute;
 mod machine;

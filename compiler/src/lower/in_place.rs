@@ -1,5 +1,9 @@
-//! Which registers share memory because an actor writes its result over an operand that nobody reads later, or because
-//! the result is the operand's bytes under another shape.
+//! Finds registers that share memory: an actor writes its result over an operand that nobody reads later, or the
+//! result is the operand's bytes under another shape.
+//!
+//! The last reader of the operand is the actor itself, or it is known to have ended when the actor begins. Each op
+//! says once which pairs these may be (`Operation::in_place`). Lowering, the proof in `ir/src/check/memory.rs` and
+//! the tests of kernels read that.
 
 use std::cmp::Reverse;
 

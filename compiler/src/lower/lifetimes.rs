@@ -1,5 +1,8 @@
-//! When each content of each register lives, in the order of a program's actions over one step. Every content that is
-//! made in a step is read for the last time in the same step, so steps follow each other without overlap.
+//! Says when each content of each register lives, in the order of a program's actions over one step.
+//!
+//! Every content that is made in a step is read for the last time in the same step. So steps follow each other
+//! without overlap. A register has as many slots as contents of it are alive at once. Under 1F1B, stage `s` of `S`
+//! holds at most `S - s` contents of a microbatch-rate register.
 
 use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
 

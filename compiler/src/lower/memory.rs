@@ -1,9 +1,14 @@
-//! Places registers in the arena: registers that never live at the same time share bytes.
+//! Places registers in the arena of a rank: registers that never live at the same time share bytes.
 //!
-//! Greedy best fit, largest first, each register into the smallest gap between those placed that live at the same time
-//! (Pisarchyk and Lee, arXiv 2001.03288, section 4); the best of several orders is kept. While that is above what lives at
-//! once, orders are mended: what reached the top is placed before all else. What lives always lies below everything. Of
-//! very many items only the order of beginning is tried, which needs no list of who meets whom.
+//! Lifetimes are places in the order of the program's actions, which is cyclic from step to step. Blocks that repeat
+//! are left out of the order (`distinct`), so that the work does not grow with microbatches. A program reports
+//! `arena_bytes` beside `live_bytes`, the most that is alive at one time. No arrangement can need less than that.
+//!
+//! Placement is a greedy best fit, largest first: each register takes the smallest gap between those placed that live
+//! at the same time (Pisarchyk and Lee, arXiv 2001.03288, section 4). The best of several orders is kept. While the
+//! arena is larger than what lives at once, orders are mended for a bounded time: what reached the top is placed
+//! before all else. Registers that always live lie below everything. Of very many items only the order of beginning
+//! is tried, which needs no list of who meets whom.
 
 mod distinct;
 

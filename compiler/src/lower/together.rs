@@ -1,8 +1,10 @@
-//! What a device may do by one launch: a matrix product, a chain behind it that becomes its epilogue, and sums beside both.
+//! Keeps the memory of actors apart that a device may run by one launch.
 //!
-//! For that their memory must be apart: where a result lies in memory that another of them reads, or that is used between them, the
-//! device does one after the other. Here what such actors read or write lives as long as if they acted at one time. That is a wish: it is
-//! granted as far as a step takes hardly more memory for it.
+//! Such actors are a matrix product, a chain behind it that becomes its epilogue, and sums beside both. If a result
+//! lies in memory that another of them reads, or that is used between them, the device does one after the other. So
+//! the registers of these actors are to live as if all acted at one time.
+//!
+//! That is a wish. It is granted as far as the arena grows by less than 1/128 and still fits the device.
 
 use std::collections::BTreeSet;
 

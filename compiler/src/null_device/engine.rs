@@ -1,8 +1,8 @@
 //! The event loop: streams go on until they wait for another rank or stream.
 //!
-//! One rank of each class is executed. Only communication ties ranks together, and its times depend on times alone, so a
-//! rank with one stream runs ahead by itself up to the next meeting with another class; streams of one rank meet in its
-//! registers and go on event by event.
+//! One rank of each class is executed. Only communication ties ranks together, and its times depend on times alone.
+//! So a rank with one stream runs ahead by itself up to the next meeting with another class. Streams of one rank meet
+//! in its registers and go on event by event.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;

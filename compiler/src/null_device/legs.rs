@@ -1,5 +1,7 @@
-//! Blocks cut where ranks meet others: between two meetings a stream that is alone on its rank does not wait, so what it
-//! does there is one sum.
+//! Cuts blocks into legs, which end where ranks meet others.
+//!
+//! Between two meetings a stream that is alone on its rank does not wait. So the local actions of a leg are one sum
+//! of seconds.
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan, Program};

@@ -1,6 +1,8 @@
-//! Ranks with two streams: what a stream waits for on the other follows from the program ([`graphc_ir::streams`]), so blocks are
-//! cut into legs where one stream waits for the other too, and a leg begins when a number of the other's legs has ended.
-//! No state machine runs, and a stream goes on without an event until it needs what has not happened yet.
+//! Follows the two streams of a rank leg by leg, without a state machine.
+//!
+//! What a stream waits for on the other follows from the program ([`graphc_ir::streams`]). So blocks are also cut
+//! into legs where one stream waits for the other. A leg begins when a number of the other's legs has ended. A stream
+//! goes on without an event until it needs something that has not happened yet.
 
 use graphc_ir::plan::Program;
 

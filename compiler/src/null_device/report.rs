@@ -1,4 +1,7 @@
-//! What the null device tells of a step.
+//! Reports what the null device measured: seconds of a step, shares of rank time, stages, classes, and the trace.
+//!
+//! *Overlap* is the time in which both a collective of the second stream and a kernel of the first run, over all time
+//! of communication.
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan};

@@ -1,13 +1,14 @@
-//! Proves that memory is shared safely: executes two steps of each stream on contents instead of numbers. Every write has
-//! a number, and the bytes that it covers bear it until they are written again; reading a content whose bytes bear
-//! another number is an error.
+//! Proves that memory is shared safely, by executing two steps of each stream on contents instead of numbers.
 //!
-//! Of two streams one order is executed, and whatever touches bytes that the other stream has touched, one of them
-//! writing, must know that this has ended ([`crate::streams`]): then every other order finds the same contents (as
-//! happens-before race detectors have it; Flanagan and Freund, "FastTrack", 2009). Where there are more streams, registers
-//! that several of them touch may overlap nothing, so each can be followed by itself.
+//! Every write has a number, and the bytes that it covers bear that number until they are written again. Reading a
+//! content whose bytes bear another number is an error.
 //!
-//! Two steps show all where contents lie in the same slots at each step; `fence` is for the others.
+//! Of two streams one order is executed. A stream that touches bytes which the other has touched, one of them
+//! writing, must know that the other has finished with them ([`crate::streams`]). Then every other order finds the
+//! same contents, as in happens-before race detectors (Flanagan and Freund, "FastTrack", 2009). Where there are more
+//! streams, registers that several of them touch may overlap nothing. So each stream can be followed by itself.
+//!
+//! Two steps show everything where contents lie in the same slots at each step. `fence` is for the others.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What a step costs: by class of ranks its communication by axis and kind, its kernels by op, and the time of neither.
+//! Sums what a step costs: by class of ranks its communication by axis and kind, its kernels by op, and the time of
+//! neither.
 
 use std::collections::BTreeMap;
 

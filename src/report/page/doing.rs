@@ -1,4 +1,4 @@
-//! What part of a step an actor belongs to, for colours and legends.
+//! Tells which part of a step an actor belongs to, for colours and legends.
 
 use std::collections::BTreeMap;
 

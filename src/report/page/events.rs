@@ -1,4 +1,4 @@
-//! What streams did in a simulated step: the null device's trace, each event with its actor.
+//! Collects what streams did in a simulated step: the null device's trace, each event with its actor.
 
 use std::collections::BTreeMap;
 

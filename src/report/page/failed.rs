@@ -1,4 +1,4 @@
-//! Why there is no plan: what is wrong, and what was asked for that cannot be had together.
+//! Explains on a page why there is no plan: what is wrong, and what was asked for that cannot be had together.
 
 use graphc_compiler::error::{Asked, CompileError, Conflict};
 use graphc_compiler::passes::pins::means;

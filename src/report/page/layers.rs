@@ -1,4 +1,4 @@
-//! The model's layers: which tensors belong to which, and which layers are alike.
+//! Finds the model's layers for a page: which tensors belong to which, and which layers are alike.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Bytes that are alive over a simulated step, by what they are for.
+//! Sums the bytes that are alive over a simulated step, by what they are for.
 
 use std::collections::{BTreeMap, BTreeSet};
 

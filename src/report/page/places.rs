@@ -1,4 +1,4 @@
-//! What goes where: ranks and stages, and the model's tensors by layer.
+//! Lists what goes where: ranks and stages, and the model's tensors by layer.
 
 use std::collections::BTreeMap;
 

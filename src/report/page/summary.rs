@@ -1,4 +1,4 @@
-//! The figures at the top of a page.
+//! Collects the figures at the top of a page.
 
 use graphc_compiler::cost::utilization;
 use graphc_compiler::decisions::Decisions;

@@ -1,6 +1,8 @@
-//! The simulated step as a page keeps it. A step of many microbatches is a million events, of which nearly all are those of
-//! another microbatch, later: so each block of a stream is written once, with the times of its first run, and of every
-//! run its start and where it departs from the first (it waited, or took longer).
+//! Packs the simulated step for a page.
+//!
+//! A step of many microbatches is a million events. Nearly all are those of another microbatch, later. So each block
+//! of a stream is written once, with the times of its first run. Of every run the page has the start, and where it
+//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 1.5 MB.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! How a run went: losses and pace of a metrics file, and what a profile has measured beside what was predicted.
+//! Tells how a run went: losses and pace of a metrics file, and measured beside predicted seconds of a profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Why: alternatives of the heaviest tensors, planned anew as the page is written.
+//! Plans alternatives of the heaviest tensors as the page is written, to show why they lie as they do.
 
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::planner;

@@ -2,9 +2,9 @@
 //!
 //! With few labels it takes many more steps in the same time.  First come the labels of all known plans (the
 //! restricted master heuristic of Joncour et al., "Column generation based primal heuristics", Electronic Notes in
-//! Discrete Mathematics, 2010). Then come those of the best plan and one other plan, for each other plan in turn
-//! (Rothberg, "An evolutionary algorithm for polishing mixed integer programming solutions", INFORMS Journal on
-//! Computing, 2007).
+//! Discrete Mathematics, 2010). Then come those of the best plan and one other plan, for each other plan in turn. The
+//! latter follows Rothberg, "An evolutionary algorithm for polishing mixed integer programming solutions", INFORMS
+//! Journal on Computing, 2007.
 
 use super::search::MemorySearch;
 use crate::planner::solver::minimise::TOLERANCE;
