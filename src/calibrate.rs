@@ -22,10 +22,10 @@ mod file;
 mod passes;
 mod products;
 
-/// How much is measured.
+/// The extent of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// What is measured: the processor, or cards.
+    /// The device that is measured: the processor, or cards.
     pub device: DeviceKind,
     /// Ranks that work at the same time: threads of this process, each with its part of the cores, or a card.
     pub ranks: usize,
@@ -60,7 +60,7 @@ impl Effort {
 /// By element type (FLOPs of one product, FLOPs per second), ascending.
 pub type Rates = BTreeMap<&'static str, Vec<(f64, f64)>>;
 
-/// How fast products of one shape are: a matrix of so many rows by a square one.
+/// The speed of products of one shape: a matrix of so many rows by a square one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProductRate {
     /// The element type.
@@ -73,7 +73,7 @@ pub struct ProductRate {
     pub rate: f64,
 }
 
-/// How fast attention of one shape is.
+/// The speed of attention of one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionRate {
     /// The element type.
@@ -84,10 +84,10 @@ pub struct AttentionRate {
     pub rate: f64,
 }
 
-/// What was measured, on each rank while all work.
+/// The measurements, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// What was measured.
+    /// The device that was measured.
     pub device: DeviceKind,
     /// Ranks that worked.
     pub ranks: usize,
@@ -109,7 +109,7 @@ pub struct Measured {
     pub all_reduce: Vec<(usize, f64)>,
 }
 
-/// Why a machine could not be measured.
+/// An error because of which a machine could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// Fewer than one rank.

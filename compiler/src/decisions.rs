@@ -10,7 +10,7 @@ use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
-/// What part of a step a node belongs to.
+/// The part of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// From inputs to loss and outputs.
@@ -56,7 +56,7 @@ impl Staging {
     }
 }
 
-/// What microbatches do to a value: the time axis of its layout.
+/// The role of microbatches for a value: the time axis of its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRate {
     /// The same in all microbatches: computed once per step.
@@ -80,7 +80,7 @@ pub struct Rates {
     pub microbatches: usize,
     /// Of each value.
     pub values: Vec<ValueRate>,
-    /// What the time axis does to each node, `None` for those that act once per step.
+    /// The choice of each node on the time axis, `None` for those that act once per step.
     pub nodes: Vec<Option<Choice>>,
 }
 
@@ -155,7 +155,7 @@ impl Decisions {
         }
     }
 
-    /// How often a node acts in a step.
+    /// The number of times that a node acts in a step.
     pub fn times(&self, node: &Node) -> usize {
         let values = node.operands.iter().chain(&node.results);
         let per_microbatch = |value: &ValueId| self.rates.values[value.index()] != ValueRate::Step;

@@ -52,15 +52,15 @@ struct Counted {
 pub struct NotFinite {
     /// Its name, or its number in the graph.
     pub name: String,
-    /// What makes it.
+    /// The op that makes it.
     pub op: &'static str,
-    /// Where that was written.
+    /// The place where that was written.
     pub written: Source,
     /// Its type.
     pub ty: TensorType,
-    /// How many elements are infinite or no number.
+    /// The number of elements that are infinite or no number.
     pub count: u64,
-    /// How many of these are no number.
+    /// The number of these that are no number.
     pub nan: u64,
 }
 
@@ -105,7 +105,7 @@ impl FiniteCheck {
     }
 }
 
-/// What the plan was compiled with, but for what trains: gradients are asked for, because training mode comes with them.
+/// The options of the plan, except for what trains: gradients are asked for, because training mode comes with them.
 fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
     let stages = if graph.stages.is_empty() { 1 } else { plan.options.stages };
     CompileOptions {
@@ -161,13 +161,13 @@ fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     Ok((graph, tensors))
 }
 
-/// What updates make is made after the loss.
+/// Whether a value is counted: what updates make is made after the loss.
 fn is_counted(graph: &Graph, value: ValueId) -> bool {
     let updates = !graph.producer(value).op.operation().updates().is_empty();
     graph.value(value).ty.dtype.is_float() && !updates
 }
 
-/// What outputs are called that the graph has no name like.
+/// A stem for names of outputs that no name of the graph begins with.
 fn free_stem(graph: &Graph) -> String {
     let names = || graph.values.iter().filter_map(|value| value.name.as_deref());
     let free = |stem: &String| !names().any(|name| name.starts_with(stem.as_str()));

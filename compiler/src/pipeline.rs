@@ -39,14 +39,14 @@ use crate::passes::training_mode::set_mode;
 pub struct Pass {
     /// The name in `--emit after:NAME`, and in errors.
     pub name: &'static str,
-    /// Why it stands where it does.
+    /// The reason for its place.
     pub why: &'static str,
-    /// What it acts on.
+    /// The graphs that it acts on.
     scope: Scope,
     run: Run,
 }
 
-/// What a pass acts on.
+/// The graphs that a pass acts on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// Whole models alone.
@@ -68,7 +68,7 @@ enum Run {
     Rated(fn(Rated, Again<'_>) -> Result<Rated, PassError>),
 }
 
-/// What passes go by besides the graph.
+/// The input of passes besides the graph.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     options: &'a CompileOptions,
@@ -77,12 +77,12 @@ struct Asked<'a> {
     again: Again<'a>,
 }
 
-/// What the last passes do: as options ask, or as planning has chosen.
+/// The work of the last passes: as options ask, or as planning has chosen.
 #[derive(Clone, Copy)]
 struct Again<'a> {
-    /// What is computed again.
+    /// The extent of recomputation.
     extent: Option<Extent<'a>>,
-    /// What is gathered again.
+    /// The tensors that are gathered again.
     gathered: Regathered,
 }
 
@@ -102,7 +102,7 @@ impl Again<'_> {
     }
 }
 
-/// What the strategy gathers again whatever the memory.
+/// The tensors that the strategy gathers again whatever the memory.
 fn of_strategy(options: &CompileOptions) -> Regathered {
     // One rank has nothing to gather.
     if ranks(options) < 2 { Regathered::Nothing } else { Regathered::of(options.strategy) }
@@ -241,7 +241,7 @@ pub fn prepare_for(
     Common::new(graph, options, Some(cluster))?.form(options)
 }
 
-/// What all forms of cross entropy have in common: the graph before the first pass that tells them apart.
+/// The graph that all forms of cross entropy share: it stands before the first pass that tells them apart.
 pub struct Common {
     user: Graph,
     work: Work,
@@ -429,7 +429,7 @@ fn decided(rated: Rated, options: &CompileOptions) -> Result<Decisions, PassErro
     Ok(Decisions { training, staging, rates, recomputed })
 }
 
-/// What passes work on.
+/// The object that passes work on.
 #[derive(Clone)]
 enum Work {
     Forward(Graph),
@@ -496,7 +496,7 @@ fn run_rows(
     Ok(work)
 }
 
-/// What the last pass gives, verified.
+/// The result of the last pass, verified.
 fn rated(work: Work) -> Result<Rated, PassError> {
     match work {
         Work::Rated(rated) => {

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// How many threads are shared: as many as rayon would take, one for each processor or what `RAYON_NUM_THREADS` says, and where the system
-/// does not give them fewer.
+/// The numbers of shared threads that are tried: as many as rayon would take, one for each processor or what
+/// `RAYON_NUM_THREADS` says, and where the system does not give them fewer.
 const NUMBERS: [usize; 5] = [0, 16, 8, 4, 2];
 /// The stack of each thread, as main threads have: passes follow graphs in depth.
 const STACK: usize = 8 << 20;

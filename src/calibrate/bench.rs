@@ -40,10 +40,10 @@ impl Taken {
     }
 }
 
-/// How plans are measured.
+/// The way in which plans are measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bench {
-    /// How much.
+    /// The extent of the measurement.
     pub effort: Effort,
     /// Whether steps are replayed where the device records launches.
     pub replay: bool,
@@ -125,7 +125,7 @@ impl Bench {
     }
 }
 
-/// What the first rank does in a step.
+/// The work of the first rank in a step.
 fn work(plan: &VerifiedPlan) -> Taken {
     let program = plan.program_of(0);
     let mut sum = Taken { seconds: 0.0, kernels: 0.0, flops: 0.0, bytes: 0.0 };

@@ -171,7 +171,7 @@ impl Measured {
         Some((possible(latency.max(1e-8)), possible(1.0 / beta)))
     }
 
-    /// What the planner takes that was not measured; `None` where everything was.
+    /// The figures that the planner takes although they were not measured; `None` where everything was.
     pub fn unmeasured(&self) -> Option<String> {
         let preset = self.preset();
         self.link().is_none().then(|| {
@@ -179,7 +179,7 @@ impl Measured {
         })
     }
 
-    /// What was measured, line by line.
+    /// The measurements, line by line.
     pub fn lines(&self) -> String {
         let mut text = format!("{} ranks at once, figures of each\n", self.ranks);
         let launch = |seconds: f64| format!("{:.2} us per kernel", seconds * 1e6);

@@ -36,12 +36,13 @@ pub struct Diagnosis<'a> {
     pub plan: &'a VerifiedPlan,
     /// Of the training from its beginning, with its seed.
     pub options: SessionOptions,
-    /// What the training went on from.
+    /// The checkpoint that the training went on from.
     pub resumed: Option<Checkpoint>,
 }
 
 impl Diagnosis<'_> {
-    /// What there is to say of the step besides its loss. The sessions of the training must be gone: this takes as much memory.
+    /// Says what there is to say of the step besides its loss. The sessions of the training must be gone: this takes
+    /// as much memory.
     ///
     /// # Errors
     /// Where the steps cannot be made again.

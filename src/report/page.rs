@@ -57,26 +57,26 @@ pub struct Page {
     pub version: u32,
     /// One plan, or two beside each other; none where there is no plan.
     pub plans: Vec<PlanPage>,
-    /// Why there is no plan.
+    /// The reason why there is no plan.
     pub failed: Option<Failed>,
     /// Of two plans what differs.
     pub difference: Option<Differs>,
-    /// How a run of the first plan went.
+    /// The course of a run of the first plan.
     pub went: Option<Went>,
 }
 
-/// What a page shows of one plan.
+/// The part of a page about one plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanPage {
-    /// What it is called: the graph's name.
+    /// Its name: that of the graph.
     pub name: String,
     /// The file that it is in.
     pub file: String,
     /// The figures at the top.
     pub summary: Summary,
-    /// What goes where.
+    /// The places of everything.
     pub places: Places,
-    /// What a step costs.
+    /// The costs of a step.
     pub costs: Costs,
     /// The simulated step.
     pub timeline: Timeline,
@@ -84,11 +84,11 @@ pub struct PlanPage {
     pub memory: Memory,
     /// Alternatives of the heaviest tensors.
     pub why: Vec<Why>,
-    /// What the user asked for, and what there is without it.
+    /// The user's wishes, and what there is without each.
     pub asked: Vec<Asked>,
 }
 
-/// What differs between two plans, each entry with its name, before and after.
+/// The differences between two plans, each entry with its name, before and after.
 #[derive(Clone, Debug, Serialize)]
 pub struct Differs {
     /// Options and other inputs.
@@ -97,11 +97,11 @@ pub struct Differs {
     pub figures: Vec<(&'static str, f64, f64)>,
     /// Collectives per step.
     pub collectives: Vec<(&'static str, usize, usize)>,
-    /// Where tensors lie.
+    /// The layouts of tensors.
     pub tensors: Vec<(String, Option<String>, Option<String>)>,
 }
 
-/// What a page is made of besides plans.
+/// The input of a page besides plans.
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions {
     /// Heaviest tensors whose alternatives are planned; `None`: a few where that is quick.
@@ -112,7 +112,7 @@ pub struct PageOptions {
     pub measured: Option<Profile>,
 }
 
-/// Why there is no page.
+/// The reason why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     /// The plan's graph or options are none.
@@ -128,7 +128,7 @@ pub enum PageError {
     Metrics {
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A line of the metrics is of a run of another plan.
@@ -138,7 +138,7 @@ pub enum PageError {
     OtherRun {
         /// The line, from 1.
         line: usize,
-        /// What differs.
+        /// The difference.
         reason: String,
     },
     /// The measured seconds are of another plan.

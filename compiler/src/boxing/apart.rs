@@ -11,7 +11,7 @@ use super::Prices;
 use super::exchange::{Traffic, exchange_traffic, seconds};
 use crate::cluster::alpha_beta;
 
-/// What is known of exchanges.
+/// The exchanges known so far.
 #[derive(Default)]
 pub(super) struct Apart {
     /// By both layouts without their ranks.

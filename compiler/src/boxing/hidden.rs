@@ -135,19 +135,19 @@ pub struct Window {
 }
 
 impl Window {
-    /// What tells it from others.
+    /// Bits that tell it from others.
     pub fn bits(self) -> (u64, bool) {
         (self.seconds.to_bits(), self.shared)
     }
 }
 
-/// What is left of `seconds` beside such products.
+/// Seconds left of `seconds` beside such products.
 pub fn left(seconds: f64, under: Window) -> f64 {
     let of = |seconds: f64| (seconds - under.seconds).max(0.0);
     if under.shared { of(2.0 * seconds) - of(seconds) } else { of(seconds) }
 }
 
-/// What is made of variables, whatever types and shapes they are brought to.
+/// Everything made of variables, whatever types and shapes they are brought to.
 struct Reading {
     /// By node: of variables, the products that read them.
     products: Vec<Products>,

@@ -53,7 +53,7 @@ impl Link {
     }
 }
 
-/// How a group of ranks reaches each other; along mesh axis `axis` where the cluster gives constants by axis. Groups that
+/// Finds the link of a group of ranks; along mesh axis `axis` where the cluster gives constants by axis. Groups that
 /// have unequally many ranks in the nodes go along one ring at the pace of its slowest link.
 pub fn link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link {
     if ranks.len() < 2 {

@@ -34,7 +34,7 @@ pub struct AlphaBeta {
 }
 
 impl AlphaBeta {
-    /// What a rank pays to reach itself.
+    /// The link of a rank to itself.
     pub const FREE: AlphaBeta = AlphaBeta { alpha: 0.0, beta: 0.0 };
 
     fn worst(self, other: Self) -> Self {

@@ -40,11 +40,11 @@ const BETWEEN: usize = 3;
 /// Nodes of the user's graph times ranks up to which limits beyond that of the memory are tried where nothing is found in it.
 const MOST_BEYOND: usize = 5_000;
 
-/// How many such limits are tried.
+/// The number of such limits that are tried.
 const BEYOND: usize = 2;
 
-/// How much longer than the planner says a step takes at least where another plan is tried, as a share: with more memory for a second
-/// stream, or with everything computed again.
+/// The least share by which a step takes longer than the planner says where another plan is tried: with more memory
+/// for a second stream, or with everything computed again.
 const LOST: f64 = 0.02;
 
 /// Whether memory is known to be short for the plan of fewest seconds, which is not looked for then.
@@ -54,12 +54,12 @@ enum Memory {
     Unknown,
 }
 
-/// What is compiled: the graph and the options as the user gave them.
+/// A compilation: the graph and the options as the user gave them.
 pub(super) struct Job<'a> {
     pub graph: &'a Graph,
     pub options: &'a CompileOptions,
     pub cluster: &'a Cluster,
-    /// Where weights come from.
+    /// The source of weights.
     pub weights: Option<WeightsSource>,
 }
 
@@ -248,7 +248,7 @@ impl Job<'_> {
     }
 }
 
-/// What has come of a plan.
+/// The outcome of a plan.
 pub(super) struct Attempt {
     /// Bytes of its busiest rank, as the planner counts them.
     pub counted: u64,
@@ -260,7 +260,7 @@ pub(super) struct Attempt {
 #[derive(Default)]
 struct Tried {
     best: Option<Draft>,
-    /// Why there is none, if there is none.
+    /// The reason why there is none, if there is none.
     failed: Option<CompileError>,
     planned: BTreeSet<(usize, usize)>,
 }
@@ -323,8 +323,9 @@ impl Tried {
     }
 }
 
-/// What is planned below `most` bytes, and with how many: with as many less as a plan of so many lacked, so that it is another. Where that
-/// is too little for any plan, with half as many less, as long as attempts are left.
+/// Plans with less than `most` bytes, and gives the limit: with as many bytes less as the last plan lacked, so that
+/// the plan is another one. Where that is too little for any plan, with half as many less, as long as attempts are
+/// left.
 fn with_less<T>(
     most: u64,
     mut lacked: u64,
@@ -342,7 +343,8 @@ fn with_less<T>(
     None
 }
 
-/// What is planned with a limit between `counted` and `memory` bytes, and with which, as long as some are left: the greatest comes first.
+/// Plans with a limit between `counted` and `memory` bytes, and gives the limit, as long as some are left: the
+/// greatest comes first.
 fn with_other<T>(
     counted: u64,
     memory: u64,

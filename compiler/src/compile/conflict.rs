@@ -126,7 +126,8 @@ impl Inquiry<'_> {
         (first.unwrap_or_else(|| with(&found)), true)
     }
 
-    /// What of `others`, which conflict with `base`, none can be left out of. `grown`: `base` has just got more members.
+    /// Finds members of `others`, which conflict with `base`, of which none can be left out. `grown`: `base` has just
+    /// got more members.
     fn quick_xplain(&mut self, base: &Set, grown: bool, others: &[usize]) -> Set {
         if grown && self.conflicts(base) {
             return Set::new();
@@ -177,7 +178,7 @@ impl Inquiry<'_> {
         (graph, options)
     }
 
-    /// What is known of the memory that would do: for all that is asked for, and what the set alone needs at least.
+    /// Tells the memory that would do: for all that is asked for, and at least for the set alone.
     fn tell_memory(&mut self, error: &CompileError, cause: &CompileError) {
         let proven = match cause {
             CompileError::Plan(PlanError::Memory { least, .. }) => *least,

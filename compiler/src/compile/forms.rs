@@ -38,9 +38,9 @@ use crate::side_by_side::side_by_side;
 pub struct Form<T> {
     /// [`CrossEntropyForm::Auto`] where there is but one.
     pub cross_entropy: CrossEntropyForm,
-    /// What was decided.
+    /// The decisions of the passes.
     pub decisions: Decisions,
-    /// Besides.
+    /// Further data of the caller.
     pub with: T,
 }
 
@@ -210,7 +210,7 @@ fn beside(
     side_by_side(first, second)
 }
 
-/// What is decided in each form where memory is short, as far as it is other.
+/// Makes the decisions of each form where memory is short, as far as they are other ones.
 ///
 /// # Errors
 /// Where an op does not take its operands.
@@ -248,7 +248,8 @@ fn both_with_room(
     first.into_inner().into_iter().chain(second).collect()
 }
 
-/// What is decided where memory is short, made if it is not known yet; `decisions` themselves where nothing can lie otherwise.
+/// The decisions where memory is short, made if they are not known yet; `decisions` themselves where nothing can lie
+/// otherwise.
 fn once<'a>(
     known: &'a mut Option<Decisions>,
     decisions: &'a Decisions,
@@ -276,7 +277,7 @@ impl<'a> BestForm<'a> {
         Self { forms, options, cluster, best: None, failed: None, bound: f64::INFINITY }
     }
 
-    /// What the best costs so far.
+    /// Seconds of the best form so far.
     fn ceiling(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
     }
@@ -390,7 +391,7 @@ pub fn variants(
     Ok([of(true, &padded)?].into_iter().chain(bare).collect())
 }
 
-/// What is decided in each.
+/// The decisions of each form.
 pub fn decided<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
     forms.iter().map(|form| &form.decisions).collect()
 }

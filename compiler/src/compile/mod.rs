@@ -48,7 +48,7 @@ pub struct Compiled {
     pub decisions: Decisions,
     /// The signature of every node.
     pub sharding: Sharding,
-    /// What the null device measured.
+    /// The measurements of the null device.
     pub simulation: Simulation,
 }
 
@@ -166,7 +166,7 @@ pub fn compile(
     compile_observed(graph, options, cluster, weights, &mut |_| ())
 }
 
-/// How far a compilation is.
+/// A point that a compilation has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
     /// All passes before the planner are done.

@@ -23,7 +23,7 @@ pub(super) struct Draft {
     pub decisions: Decisions,
     /// The signature of every node.
     pub sharding: Sharding,
-    /// What the null device measured.
+    /// The measurements of the null device.
     pub simulation: Simulation,
     /// By how many bytes the memory of the busiest rank was too short for two streams, where there is but one for that reason.
     pub short: Option<u64>,
@@ -44,17 +44,17 @@ impl Draft {
     }
 }
 
-/// What a plan says about itself besides what ranks do.
+/// The part of a plan that describes it, beside what ranks do.
 pub struct Header<'a> {
     /// The graph as the user wrote it.
     pub graph: &'a Graph,
-    /// What it is compiled with.
+    /// The options that it is compiled with.
     pub options: &'a CompileOptions,
     /// The machines.
     pub cluster: &'a Cluster,
-    /// Where weights come from.
+    /// The source of weights.
     pub weights: Option<WeightsSource>,
-    /// What the planner reached.
+    /// The report of the planner.
     pub planner: PlannerReport,
 }
 

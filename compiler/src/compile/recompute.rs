@@ -186,7 +186,7 @@ fn with_again(
     prepared.iter().map(of).collect()
 }
 
-/// What a plan costs.
+/// The costs of a plan.
 fn costs_of(chosen: &InMemory) -> Costs {
     let Planned { relaxed, report, memory, .. } = &chosen.planned;
     Costs { relaxed: *relaxed, seconds: report.objective_seconds, memory: memory.clone() }

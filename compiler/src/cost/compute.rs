@@ -25,7 +25,7 @@ use graphc_ir::plan::{Cluster, Device};
 use graphc_ir::rule::{Choice, DimRule, Rule};
 use graphc_ir::types::{DType, TensorType};
 
-/// What one application of an op does on the busiest rank.
+/// The work of one application of an op on the busiest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NodeWork {
     /// Floating-point operations.
@@ -53,16 +53,16 @@ pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> 
 }
 
 impl NodeWork {
-    /// What is left of it without a part that has the product, if there is one.
+    /// The work left without a part that has the product, if there is one.
     pub fn without(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
         Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }
 }
 
-/// What one action of a node does on the busiest rank, and its seconds: the longer of computing and moving bytes, and the launch.
-/// `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each mesh axis.
-/// What does nothing by itself (variables, `to_global`) costs no seconds here.
+/// The work of one action of a node on the busiest rank, and its seconds: the longer of computing and moving bytes,
+/// and the launch. `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each
+/// mesh axis. What does nothing by itself (variables, `to_global`) costs no seconds here.
 pub fn compute_work(
     cluster: &Cluster,
     op: &Op,
@@ -79,7 +79,7 @@ pub fn compute_work(
     (work, roofline(cluster, precision, op.operation().arithmetic(operands), work))
 }
 
-/// What one application does on the rank that holds the largest part.
+/// The work of one application on the rank that holds the largest part.
 pub fn node_work(
     op: &Op,
     rule: &Rule,
@@ -133,7 +133,7 @@ pub fn roofline(
     cluster.device.launch + compute.max(moving)
 }
 
-/// How many times its bytes a kernel moves.
+/// The number of times that a kernel moves its bytes.
 fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Elementwise => cluster.framework.elementwise_traffic,

@@ -42,7 +42,7 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
     ActorWork::of(layouts, program, actor).map_or(0.0, |work| work.seconds(cluster))
 }
 
-/// What an action of an actor does that computes or moves memory, as the cost model takes it.
+/// The work of an actor's action that computes or moves memory, as the cost model takes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorWork {
     /// The op, or that at the head of a chain.
@@ -60,7 +60,7 @@ struct Piece {
 }
 
 impl ActorWork {
-    /// What an actor of a program does in an action; `None` of communication, which links price.
+    /// The work of an action of a program's actor; `None` of communication, which links price.
     pub fn of(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
         let head = match &actor.action {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {

@@ -35,7 +35,7 @@ impl Group {
     }
 }
 
-/// What the search for sharing looks at.
+/// The input of the search for sharing.
 pub struct Sharing<'a> {
     /// The registers.
     pub registers: &'a [Register],
@@ -47,7 +47,7 @@ pub struct Sharing<'a> {
     pub order: &'a [Step],
     /// The lives of each register's contents.
     pub lives: &'a [Vec<Life>],
-    /// What streams know of each other.
+    /// The knowledge of streams about each other.
     pub flow: &'a Flow,
     /// Number of microbatches.
     pub microbatches: usize,
@@ -103,7 +103,7 @@ impl Sharing<'_> {
         (groups, shares)
     }
 
-    /// When the operand of a pair was made; of variables the first moment.
+    /// The moment when the operand of a pair was made; of variables the first one.
     fn made(&self, actor: &Actor, pair: Pair) -> usize {
         let lives = actor.inputs.get(pair.input).map(|input| &self.lives[input.index()]);
         lives.and_then(|lives| lives.first()).map_or(0, |life| life.made)
@@ -159,7 +159,7 @@ impl Sharing<'_> {
     }
 }
 
-/// When actors act.
+/// The moments when actors act.
 struct Times {
     /// By actor: its places in the order.
     acts: Vec<Vec<usize>>,

@@ -12,15 +12,15 @@
 
 mod distinct;
 
-/// What needs a place: registers that share memory count as one.
+/// An item that needs a place: registers that share memory count as one.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// Bytes.
     pub bytes: u64,
-    /// When it lives: first and last place in the order, ascending; `None`: always.
+    /// Its lives: first and last place in the order, ascending; `None`: always.
     pub lives: Option<Vec<Span>>,
-    /// Where there are two streams, by stream: until when what that stream makes may not take its memory. The last
-    /// place of each life is the last of that stream's which may come before all has been read.
+    /// Where there are two streams, by stream: until when the results of that stream may not take its memory. The
+    /// last place of each life is the last of that stream's which may come before all has been read.
     pub until: Option<[Vec<Span>; 2]>,
     /// The stream that makes it.
     pub maker: usize,
@@ -29,7 +29,7 @@ pub struct Item {
 /// First and last place in the order, both included.
 pub type Span = (usize, usize);
 
-/// Where everything lies.
+/// The places of all items.
 #[derive(Clone, Debug)]
 pub struct Arena {
     /// Offset of each item.
@@ -43,8 +43,9 @@ pub struct Arena {
 /// Items beyond which only the order of beginning is tried, without lists of who meets whom.
 const MOST_COMPARED: usize = 2048;
 
-/// How often an order is mended at most. The arena of the references' plans is up to 4.7 % above what lives at once where nothing is
-/// mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have several slots.
+/// The most times that an order is mended. The arena of the references' plans is up to 4.7 % above what lives at once
+/// where nothing is mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have
+/// several slots.
 const MENDINGS: usize = 400;
 
 /// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
@@ -53,7 +54,7 @@ const MOST_PAIRS: usize = 1 << 22;
 /// The same where memory is short: some 200 ms.
 const MOST_PAIRS_WHERE_SHORT: usize = 1 << 24;
 
-/// When a search for places ends.
+/// The aim of a search for places.
 struct Aim {
     /// Bytes that suffice.
     bytes: u64,
@@ -272,7 +273,7 @@ fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
 /// An item that may be alive when others are placed.
 #[derive(Clone, Copy)]
 struct Active {
-    /// Where it begins and ends in the arena.
+    /// First and last byte in the arena.
     bytes: (u64, u64),
     /// The last place of all its lives.
     end: usize,

@@ -99,7 +99,7 @@ impl Classes {
     }
 }
 
-/// Whom ranks meet, each list once.
+/// The lists of ranks that others meet, each once.
 #[derive(Default)]
 struct Meetings {
     known: BTreeMap<Vec<u64>, u64>,

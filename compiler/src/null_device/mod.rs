@@ -37,13 +37,13 @@ use exchanges::Exchanges;
 
 pub use report::{ClassReport, Shares, Simulation, StageReport, TraceEvent};
 
-/// Why a plan cannot be executed.
+/// An error of a plan that cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NullDeviceError {
     /// No stream can go on.
     #[error("the plan hangs:\n  {}", .waits.join("\n  "))]
     Hang {
-        /// Who waits for whom, rank by rank.
+        /// The waits, rank by rank: who waits for whom.
         waits: Vec<String>,
     },
 }
@@ -101,7 +101,7 @@ pub fn trace(plan: &Plan, steps: u64) -> Result<Simulation, NullDeviceError> {
     measure(plan, Run { trace: true, detail: Detail::Actions, ..Run::of(steps.max(1)) })
 }
 
-/// What is executed.
+/// The settings of an execution.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     steps: u64,
@@ -119,10 +119,10 @@ impl Run {
     }
 }
 
-/// How finely streams that are alone on their rank are executed.
+/// The detail in which streams that are alone on their rank are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
-    /// What lies between two meetings at once.
+    /// Everything between two meetings at once.
     Legs,
     /// Action by action, through the state machine.
     Actions,

@@ -12,7 +12,8 @@ use graphc_ir::streams::Known;
 /// By stream, block and place: whether a leg ends behind it.
 pub type Cuts = [Vec<Vec<bool>>; 2];
 
-/// Where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits for.
+/// Finds where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits
+/// for.
 pub fn cuts(program: &Program, known: &Known) -> Cuts {
     let mut cuts = [0, 1].map(|stream| {
         let blocks = program.streams[stream].blocks.iter();
@@ -43,7 +44,7 @@ fn places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
     stream.order.iter().flat_map(|item| of(item.block as usize)).collect()
 }
 
-/// How far the two streams of a rank are, leg by leg.
+/// The progress of the two streams of a rank, leg by leg.
 pub struct Pace {
     /// By stream and leg of a step: how many of the other's legs have ended when it begins.
     needs: [Vec<u32>; 2],
@@ -51,7 +52,7 @@ pub struct Pace {
     ends: [Vec<f64>; 2],
     /// By stream: steps ended.
     steps: [u64; 2],
-    /// When both had ended the step before.
+    /// The time when both had ended the step before.
     begins: f64,
 }
 
@@ -81,7 +82,7 @@ impl Pace {
         Self { needs, ends: [Vec::new(), Vec::new()], steps: [0; 2], begins: 0.0 }
     }
 
-    /// When what the next leg of a stream needs has ended; `None` if it has not yet.
+    /// The time when everything has ended that the next leg of a stream needs; `None` if it has not yet.
     pub fn ready(&self, stream: usize) -> Option<f64> {
         let other = 1 - stream;
         if self.steps[stream] > self.steps[other] {

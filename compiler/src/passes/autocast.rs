@@ -37,9 +37,9 @@ enum Class {
     Single,
     /// The widest of the operands', of which numbers of the model's text are none.
     Widest,
-    /// What each operand has.
+    /// The type that each operand has.
     Own,
-    /// What each operand has where nothing is cast.
+    /// The type that each operand has where nothing is cast.
     Written,
 }
 
@@ -313,7 +313,7 @@ impl Caster<'_> {
         node
     }
 
-    /// What stands for a value, in this element type, in the stage and on the placement where it is made.
+    /// The value that stands for a value, in this element type, in the stage and on the placement where it is made.
     fn cast(&mut self, old: ValueId, dtype: DType) -> Result<ValueId, OpError> {
         let value = self.values[old.index()];
         if self.new.value(value).ty.dtype == dtype {

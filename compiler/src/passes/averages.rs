@@ -20,7 +20,7 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "averages";
 
-/// What stands before the name of a variable in that of its average.
+/// The prefix of a variable's name in that of its average.
 pub const AVERAGE: &str = "state.ema.";
 
 /// The training graph with an average of each variable that an optimizer changes, of this decay.
@@ -56,7 +56,7 @@ fn append(training: &mut TrainingGraph, variable: ValueId, decay: f64) -> Result
     Ok(())
 }
 
-/// What a step leaves in a variable; `None` where nothing updates it.
+/// The value that a step leaves in a variable; `None` where nothing updates it.
 fn updated(training: &TrainingGraph, variable: ValueId) -> Option<ValueId> {
     training.graph.nodes.iter().find_map(|node| {
         let pairs = node.op.operation().updates();

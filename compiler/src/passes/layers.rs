@@ -55,7 +55,7 @@ pub fn layers(graph: &Graph, forward: impl Fn(usize) -> bool) -> Layers {
     Layers { of, count, repeated }
 }
 
-/// What each node depends on.
+/// The dependencies of each node.
 struct Reach {
     input: Vec<bool>,
     variable: Vec<bool>,
@@ -139,7 +139,7 @@ fn segments(graph: &Graph, ops: &[usize], cuts: &[usize]) -> Vec<Segment> {
     found.into_iter().map(kind).collect()
 }
 
-/// What the last of the equal layers has more than the one before belongs to what follows: the normalization before the
+/// Gives what the last of the equal layers has more than the one before to what follows: the normalization before the
 /// head, say.
 fn give_on(segments: &mut Vec<Segment>, period: usize, run: &Range<usize>) {
     let Some(last) = run.end.checked_sub(1) else { return };

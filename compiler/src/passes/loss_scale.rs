@@ -40,10 +40,10 @@ const FIRST: f64 = 65536.0;
 const SCALING: LossScale =
     LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2000, floor: Scalar(1.0) };
 
-/// What updates take besides their tensors.
+/// The scalars that updates take besides their tensors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scaled {
-    /// By what gradients are multiplied; 0 where no update is made.
+    /// The factor of gradients; 0 where no update is made.
     pub factor: ValueId,
     /// The number of the update, from 1.
     pub step: ValueId,

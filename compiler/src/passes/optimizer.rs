@@ -103,10 +103,10 @@ fn check_number(
     }
 }
 
-/// What updates take besides their tensors.
+/// The scalars that updates take besides their tensors.
 #[derive(Clone, Copy)]
 struct Scalars {
-    /// By what gradients are multiplied; 0 where no update is made.
+    /// The factor of gradients; 0 where no update is made.
     factor: Option<ValueId>,
     /// The number of the update, from 1, where it is not the step's.
     step: Option<ValueId>,

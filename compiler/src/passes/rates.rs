@@ -133,7 +133,7 @@ struct Cutter<'a> {
     accumulation: Accumulation,
     /// Rates of the new graph's values.
     values: Vec<ValueRate>,
-    /// What time does to the new graph's nodes.
+    /// The choice of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
     /// Of each value of the old graph the nodes that read it; none of what is observed.
     readers: Vec<Vec<NodeId>>,
@@ -333,8 +333,8 @@ impl Cutter<'_> {
         self.parts.contains_key(&(value, dim)) || self.parts_of(value, dim).is_some()
     }
 
-    /// How the producer of such a value would make it in parts: its signature, and the dim of each operand that it
-    /// needs in parts.
+    /// The way in which the producer of such a value would make it in parts: its signature, and the dim of each
+    /// operand that it needs in parts.
     fn parts_of(&self, value: ValueId, dim: usize) -> Option<(Signature, Vec<(usize, usize)>)> {
         let graph = &self.rebuild.graph;
         let (node, index) = (graph.producer(value), graph.value(value).index);

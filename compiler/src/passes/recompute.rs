@@ -29,7 +29,7 @@ use super::selective;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
 
-/// What is computed again.
+/// The extent of recomputation.
 #[derive(Clone, Copy, Debug)]
 pub enum Extent<'a> {
     /// Of all blocks what is cheap.
@@ -73,7 +73,7 @@ pub fn traced(rated: Rated, extent: Extent<'_>) -> Result<(Rated, Vec<NodeId>), 
     recomputing.map_err(|error| PassError::Op { pass: "recompute", error })
 }
 
-/// What of a graph may be computed again.
+/// The ops and values of a graph that may be computed again.
 #[derive(Debug)]
 pub struct Blocks {
     /// By block its ops that may be computed twice, in order.
@@ -175,7 +175,7 @@ struct Copier<'a> {
     rates: &'a Rates,
     /// Whether a value is computed again where the backward pass reads it.
     dropped: Vec<bool>,
-    /// What has been computed again, by the value it is a copy of.
+    /// The copies made so far, by the value that each is a copy of.
     copies: BTreeMap<ValueId, ValueId>,
     /// Of each new node its old one.
     old_of: Vec<NodeId>,
@@ -217,7 +217,7 @@ impl<'a> Copier<'a> {
         without_dead(&rebuild.finish(), (&old.graph, rates), &old_of, &is_copy)
     }
 
-    /// What the backward pass reads for a value of the old graph.
+    /// The value that the backward pass reads for a value of the old graph.
     fn read(&self, value: ValueId) -> ValueId {
         self.copies.get(&value).copied().unwrap_or_else(|| self.rebuild.new_of(value))
     }

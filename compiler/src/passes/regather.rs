@@ -45,7 +45,7 @@ pub enum Regathered {
 }
 
 impl Regathered {
-    /// What a strategy gathers again whatever the memory.
+    /// The tensors that a strategy gathers again whatever the memory.
     pub fn of(strategy: Strategy) -> Self {
         if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
     }
@@ -81,7 +81,7 @@ pub fn regather(recomputing: Rated, which: Regathered) -> Result<Rated, PassErro
     Ok(Rated { training: rebuild.finish(), rates, recomputed })
 }
 
-/// Where a tensor is regathered.
+/// The places where a tensor is regathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Before its first backward reader.
@@ -146,7 +146,7 @@ struct Inserter<'a> {
     again: BTreeMap<(ValueId, Phase), ValueId>,
     /// Rates of the new graph's values.
     values: Vec<ValueRate>,
-    /// What time does to the new graph's nodes.
+    /// The choice of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
     /// By node of the old graph.
     new_of: Vec<NodeId>,
@@ -172,7 +172,7 @@ impl Inserter<'_> {
         Ok(())
     }
 
-    /// What a node reads for a value of the old graph.
+    /// The value that a node reads for a value of the old graph.
     fn read(&mut self, value: ValueId, reader: NodeId) -> Result<ValueId, OpError> {
         let old = self.rebuild.old;
         let made = self.rebuild.new_of(value);

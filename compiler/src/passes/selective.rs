@@ -94,8 +94,9 @@ impl Network {
         })
     }
 
-    /// Where an operand is known, which is not cheap or may be made again; `None` where it is there at no cost, so that nothing has to
-    /// flow to it: what depends on no sample, and what is kept for the backward pass in any case.
+    /// The node of the network where an operand is known, which is not cheap or may be made again; `None` where it is
+    /// there at no cost, so that nothing has to flow to it: what depends on no sample, and what is kept for the
+    /// backward pass in any case.
     fn operand(
         &mut self,
         training: &TrainingGraph,

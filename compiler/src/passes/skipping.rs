@@ -18,7 +18,7 @@ use super::append::{one, push, push_state};
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, TrainingGraph};
 
-/// What updates take where steps may be left out.
+/// The scalars that updates take where steps may be left out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
     /// 0 where the step is not made, else 1.

@@ -72,15 +72,15 @@ use problem::{Problem, compute_bound};
 pub struct Planned {
     /// The signature of each node.
     pub sharding: Sharding,
-    /// How good it is.
+    /// The quality of the plan.
     pub report: PlannerReport,
-    /// What the plan of fewest seconds costs that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without regard to memory.
     pub relaxed: f64,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
-    /// What another form of the same model may be compared with; `None` where memory is not short.
+    /// The values with which another form of the same model may be compared; `None` where memory is not short.
     pub rival: Option<Rival>,
-    /// What it says to the search for another form; `None` where that has nothing from it.
+    /// The lead for the search for another form; `None` where that has nothing from it.
     pub lead: Option<Lead>,
     /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
     /// every machine.
@@ -120,8 +120,8 @@ pub fn plan_below(
 }
 
 impl Planned {
-    /// What is known before another form is searched for, when this one was planned first: no more is asked than whether the other is
-    /// better.
+    /// The knowledge before the search for another form, when this one was planned first: no more is asked than
+    /// whether the other is better.
     pub fn before(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
@@ -148,8 +148,8 @@ pub fn plan_with_room<'a>(
     Ok(Some(Planned { lead, ..planned(&problem, options, solution) }))
 }
 
-/// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse; `None` where it is to be
-/// planned. For that form, its `rival`, is asked when all else is done.
+/// The bound of a form that is not to be planned, as a form that was planned already is no worse; `None` where it is
+/// to be planned. For that form, its `rival`, is asked when all else is done.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
@@ -164,7 +164,7 @@ pub fn outbid(
     Ok(rival().and_then(|rival| rival.outbids(&problem)))
 }
 
-/// What the planner says of a solution.
+/// The planner's result for a solution.
 fn planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
     let (variables, constraints) = size(problem);
     let solution = match &problem.tied {

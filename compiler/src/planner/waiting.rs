@@ -20,7 +20,7 @@ use super::problem::usage;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::passes::recompute::Blocks;
 
-/// What becomes of a tensor.
+/// A way in which a tensor waits for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// It is kept as it is read.
@@ -57,20 +57,21 @@ pub struct Waiting {
     pub others: Vec<Waits>,
 }
 
-/// What the backward pass reads for a tensor of the forward pass.
+/// The reading of a tensor of the forward pass by the backward pass.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// The tensor of the forward pass.
     pub value: ValueId,
-    /// What the backward pass reads: this tensor, what stands for it where it may lie otherwise, or what is computed again.
+    /// The value that the backward pass reads: this tensor, what stands for it where it may lie otherwise, or what is
+    /// computed again.
     pub read: ValueId,
     /// The backward ops that read it on its ranks.
     readers: Vec<usize>,
 }
 
 impl Reading {
-    /// What the backward pass reads for a value, or for what it is cast to; `None` where it reads nothing of it, or the value is not of the
-    /// forward pass.
+    /// The reading of a value, or of what it is cast to; `None` where the backward pass reads nothing of it, or the
+    /// value is not of the forward pass.
     pub fn of(decisions: &Decisions, value: ValueId) -> Option<Self> {
         let consumers = decisions.graph().consumers();
         let mut pending = vec![value];
@@ -126,8 +127,8 @@ impl Reading {
     }
 }
 
-/// What becomes of a tensor until the backward pass in a plan with these signatures, in which what the backward pass reads lies as `rests`;
-/// `None` where the sharding is not of this problem.
+/// Finds the ways of a tensor until the backward pass in a plan with these signatures, in which what the backward
+/// pass reads lies as `rests`; `None` where the sharding is not of this problem.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
@@ -259,7 +260,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         taken.unwrap_or_else(|| self.made(reading.read))
     }
 
-    /// What is kept of a tensor with no choice of its own: the copy that the forward pass reads too, or the tensor as it is made.
+    /// The layout that is kept of a tensor with no choice of its own: that of the copy that the forward pass reads
+    /// too, or that in which it is made.
     fn copy(&self, made: SbpId, taken: SbpId) -> SbpId {
         let phases = &self.problem.decisions.training.phases;
         let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());

@@ -6,7 +6,7 @@
 
 use super::clock::Clock;
 
-/// Who has written a segment last.
+/// The last writer of a segment.
 #[derive(Clone, Copy, Default)]
 struct Owner {
     /// The memory that the writer is of.

@@ -44,7 +44,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-/// What several streams touch overlaps nothing, and what one stream touches nothing of another's.
+/// Checks that what several streams touch overlaps nothing, and what one stream touches nothing of another's.
 fn streams_apart(program: &Program, errors: &mut Errors) {
     if program.streams.len() < 2 {
         return;
@@ -95,7 +95,7 @@ fn touched_by(program: &Program) -> Vec<Option<usize>> {
     touched.into_iter().map(only).collect()
 }
 
-/// Who has touched bytes, by stream: one past the number of its last action of this step; 0: none.
+/// The last touch of bytes, by stream: one past the number of its last action of this step; 0: none.
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Touched {
     written: [u32; 2],
@@ -119,7 +119,7 @@ struct Arena<'a> {
     bears: Vec<u64>,
     /// The first register of those that share each register's memory, one up.
     memories: Vec<u32>,
-    /// Where slots rotate.
+    /// The fences, where slots rotate.
     fences: Option<Fences>,
     /// Writes so far.
     writes: u64,

@@ -8,7 +8,7 @@ use graphc_ir::plan::{Action, Actor, Program};
 
 use crate::report::alternatives::name_of;
 
-/// What an actor does in a step.
+/// The part of a step that an actor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
     /// Computes from inputs to the loss.
@@ -57,7 +57,7 @@ impl Makers {
         Self(all)
     }
 
-    /// What each actor of a program does.
+    /// Tells what each actor of a program does.
     pub fn of(&self, program: &Program) -> Vec<Doing> {
         let mut updated = vec![false; program.registers.len()];
         for actor in program.actors.iter().filter(|actor| updates(actor)) {

@@ -39,12 +39,12 @@ pub struct Timeline {
     pub left_out: usize,
 }
 
-/// What ranks that behave alike do.
+/// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The first of them.
     pub rank: u32,
-    /// How many they are.
+    /// Their number.
     pub ranks: usize,
     /// Their stage.
     pub stage: usize,
@@ -54,7 +54,7 @@ pub struct Row {
     pub streams: Vec<Lane>,
 }
 
-/// What a stream does.
+/// The blocks and runs of a stream.
 #[derive(Clone, Debug, Serialize)]
 pub struct Lane {
     /// Blocks: their actors.

@@ -20,12 +20,12 @@ use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::passes::cut::smallest_side;
 
-/// What a block computes that may be computed again.
+/// The ops of a block that may be computed again, with their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Block {
     /// By op: what computing it again takes, in [`UNITS`] of a second.
     pub ops: Vec<u64>,
-    /// What the ops read and make.
+    /// The tensors that the ops read and make.
     pub tensors: Vec<Tensor>,
 }
 
@@ -50,7 +50,7 @@ pub struct Tensor {
 pub struct Corner {
     /// By op.
     pub again: Vec<bool>,
-    /// What computing them takes, in [`UNITS`].
+    /// The cost of computing them, in [`UNITS`].
     pub units: u64,
     /// Bytes that are kept.
     pub bytes: u64,

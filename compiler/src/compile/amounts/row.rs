@@ -26,11 +26,11 @@ use crate::schedule::under_way;
 
 /// A plan in which everything is computed again.
 pub struct Full<'a> {
-    /// What was decided for it.
+    /// The decisions that it was made from.
     pub decisions: &'a Decisions,
     /// The plan.
     pub planned: &'a Planned,
-    /// What each node takes in it: see [`account`](crate::planner::account).
+    /// The seconds of each of its nodes: see [`account`](crate::planner::account).
     pub seconds: Vec<f64>,
     /// The order of its microbatches.
     pub schedule: Schedule,
@@ -126,7 +126,7 @@ impl Step {
     }
 }
 
-/// What ops take and tensors' bytes.
+/// Prices of ops and bytes of tensors.
 struct Prices<'a> {
     decisions: &'a Decisions,
     full: &'a Full<'a>,

@@ -22,23 +22,23 @@ const STRIDE: f64 = 3e-3;
 /// Share of a step that a little more computing takes.
 const LITTLE: f64 = 1e-2;
 
-/// What is known of a plan.
+/// The costs of a plan.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// What the graph costs where memory is endless.
+    /// Seconds of the graph where memory is endless.
     pub relaxed: f64,
-    /// What the plan costs.
+    /// Seconds of the plan.
     pub seconds: f64,
     /// Bytes at its peak, by stage.
     pub memory: Vec<u64>,
 }
 
-/// What an amount is more than the one before.
+/// The difference between an amount and the one before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct More {
-    /// What it takes.
+    /// Seconds that it takes more.
     pub seconds: f64,
-    /// Where.
+    /// The stage that it belongs to.
     pub stage: usize,
     /// Bytes that need not be kept there.
     pub bytes: u64,
@@ -86,7 +86,7 @@ impl Amounts {
     }
 }
 
-/// What has been planned, for one limit of memory or for several, each less than the one before.
+/// Plans made so far, for one limit of memory or for several, each less than the one before.
 pub struct Known<P> {
     /// By amount, the plans that fit by the planner's count, those that are dear as well.
     plans: BTreeMap<usize, P>,
@@ -94,7 +94,7 @@ pub struct Known<P> {
     too_little: usize,
     /// Whether that was found out in as much memory as there is now: less of it says little of how much more is enough.
     is_near: bool,
-    /// How many plans were made on the way.
+    /// The number of plans that were made on the way.
     made: usize,
 }
 
@@ -121,8 +121,8 @@ impl<P> Known<P> {
     }
 }
 
-/// What is assembled of the plan in which the least amount is computed again that fits the memory, where nothing does not. The error is that of
-/// everything where not even that fits.
+/// Assembles the plan in which the least amount is computed again that fits the memory, where nothing computed again
+/// does not fit. The error is that of everything where not even that fits.
 ///
 /// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is between two amounts, and
 /// halves what is between them; what a plan leaves of the memory says which amount is likely next. Where memory is short for an amount, it
@@ -190,7 +190,7 @@ struct Between<'a> {
     enough: usize,
     /// Seconds of a step.
     step: f64,
-    /// What is looked at first, the last one before the others.
+    /// The amounts that are looked at first, the last one before the others.
     first: Vec<usize>,
     /// Seconds by which the amount is changed next.
     stride: f64,
@@ -199,8 +199,9 @@ struct Between<'a> {
 }
 
 impl<'a> Between<'a> {
-    /// What is left between those that are known. Where memory is short even for everything, what is likely to fit says little, as layouts are other
-    /// ones for each amount: there half of everything comes before it.
+    /// Finds what is left between the amounts that are known. Where memory is short even for everything, what is
+    /// likely to fit says little, as layouts are other ones for each amount: there half of everything comes before
+    /// it.
     fn new<P>(amounts: &'a Amounts, known: &Known<P>, costs: &impl Fn(&P) -> Costs) -> Self {
         let (&enough, least) = known.plans.first_key_value().expect("there is that of everything");
         let least = costs(least);
@@ -238,7 +239,8 @@ impl<'a> Between<'a> {
         Some(within(at))
     }
 
-    /// What a plan is for that costs little more than one of an amount, where one that is enough costs so much.
+    /// The care for a plan of an amount, so that it costs little more, where a greater amount that is enough costs so
+    /// much.
     fn care(&self, amount: usize, seconds: f64) -> Care {
         let more = self.amounts.seconds[self.enough] - self.amounts.seconds[amount];
         Care::Against { seconds, steps: (more / (LITTLE * self.step)).ceil() as usize }
@@ -302,7 +304,7 @@ mod tests {
     struct Model<F> {
         /// Bytes that the steps are said to take.
         said: u64,
-        /// What memory costs an amount besides.
+        /// The seconds that memory adds to an amount.
         paid: F,
         /// Plans of less do not fit when they are assembled.
         assembled: usize,

@@ -9,7 +9,7 @@
 //! The memory of a range counts the microbatches that its stage has under way. The search ends where the limit alone
 //! costs more than the best known cut. So the cut is the best of all; a test compares it with every cut.
 
-/// What a layer takes on the submesh of a stage.
+/// The costs of a layer on the submesh of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerCost {
     /// Seconds of its forward and backward pass for one microbatch, and its share of what is done once a step.

@@ -87,11 +87,11 @@ pub struct Choices {
     /// Best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what its layers cost,
     /// `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
     pub ranked: Vec<PipelineReport>,
-    /// What would be better than these if it fitted, by its layers whatever the memory. Of a large graph these have one stage: no
-    /// pipeline's bubbles, and what is kept is the planner's choice for the whole model at once. (llama3_405b on 64x8 H100: 43 s a step in
-    /// one stage, where 8 stages take 79.)
+    /// Choices that would be better than these if they fitted, by their layers whatever the memory. Of a large graph
+    /// these have one stage: no pipeline's bubbles, and what is kept is the planner's choice for the whole model at
+    /// once. (llama3_405b on 64x8 H100: 43 s a step in one stage, where 8 stages take 79.)
     pub unfit: Vec<PipelineReport>,
-    /// What is said if no whole plan of them fits, where that is known by their layers.
+    /// The error if no whole plan of them fits, where that is known by their layers.
     pub none: Option<CompileError>,
 }
 
@@ -221,7 +221,7 @@ impl Priced {
         Self { choice: Some(self.free.clone()), short: false, ..self.clone() }
     }
 
-    /// What the choice is compared by.
+    /// The seconds by which the choice is compared.
     fn counted(&self) -> f64 {
         let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
         self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
@@ -244,7 +244,7 @@ pub(super) struct Chooser<'a> {
     layers: usize,
     is_small: bool,
     all: Vec<Priced>,
-    /// Why there is none, if all that is asked for failed.
+    /// The reason why there is none, if all that is asked for failed.
     cause: Option<Box<CompileError>>,
 }
 
@@ -278,7 +278,8 @@ impl<'a> Chooser<'a> {
         Ok(chooser)
     }
 
-    /// What is worth a whole plan in one stage although its layers do not fit the memory: see [`Choices::unfit`].
+    /// Choices of one stage that are worth a whole plan although their layers do not fit the memory: see
+    /// [`Choices::unfit`].
     pub fn in_one_stage(&self) -> Vec<PipelineReport> {
         match self.is_small {
             true => Vec::new(),
@@ -309,13 +310,13 @@ impl<'a> Chooser<'a> {
         self.all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min)
     }
 
-    /// What the best choice so far is compared by.
+    /// The seconds by which the best choice so far is compared.
     fn best(&self) -> f64 {
         self.all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min)
     }
 
-    /// What takes less than `best` seconds if it fits the memory, which by its layers alone it does not. Whole plans keep less than layers
-    /// that were planned with any of a few amounts of memory.
+    /// Choices that take less than `best` seconds if they fit the memory, which by their layers alone they do not.
+    /// Whole plans keep less than layers that were planned with any of a few amounts of memory.
     fn unfit(&self, best: f64, bound: f64) -> Vec<PipelineReport> {
         let is_worth = |priced: &&Priced| match (self.is_small, &priced.choice) {
             (true, choice) => choice.is_none(),
@@ -341,7 +342,7 @@ impl<'a> Chooser<'a> {
         self.options.memory.unwrap_or(self.cluster.device.memory)
     }
 
-    /// What is priced for a number of stages: fewer and fewer microbatches as long as that pays.
+    /// Prices a number of stages, with fewer and fewer microbatches as long as that pays.
     fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, CompileError> {
         let mut all: Vec<Priced> = Vec::new();
         let ways: &[Recompute] = match self.options.recompute {

@@ -23,7 +23,7 @@ use crate::passes::views::{Purpose, rewrite};
 
 const PASS: &str = "batch_first";
 
-/// What can be computed from parts of the batch, from little to much.
+/// The part of a graph that can be computed from parts of the batch, from little to much.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Cut {
     Nothing,
@@ -63,7 +63,8 @@ fn parts(graph: &Graph) -> Option<usize> {
     (2..=least).find(|&parts| extents.iter().all(|extent| extent.is_multiple_of(parts)))
 }
 
-/// What of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it will be.
+/// Tells what of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it
+/// will be.
 fn cut(graph: &Graph, parts: usize) -> Cut {
     let norm = |node: &Node| matches!(node.op, Op::BatchNormTraining(_));
     let Ok(graph) = decompose(graph, norm) else { return Cut::Nothing };

@@ -39,7 +39,7 @@ mod rewrite;
 
 const PASS: &str = "padding";
 
-/// What stands behind the name of a tensor in that of the padded one.
+/// The suffix of the name of a padded tensor.
 pub const PADDED: &str = ".padded";
 
 /// Elements of which padded rows are multiples: 128 bytes of half precision, which is where A100's products are fastest (the same guide).
@@ -152,7 +152,7 @@ impl<'a> Readers<'a> {
     }
 }
 
-/// What an op makes of logits that are padded.
+/// The role of an op that reads padded logits.
 enum Role {
     /// The same with padding, element by element: finite where logits are 0, and so is its slope.
     Follows,

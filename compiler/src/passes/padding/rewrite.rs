@@ -153,7 +153,7 @@ impl Padder<'_> {
         self.new.values[padded.index()].name = name.filter(is_free);
     }
 
-    /// What stands for a value without padding.
+    /// The value that stands for a value without padding.
     fn bare(&mut self, old: ValueId) -> Result<ValueId, OpError> {
         if let Some(known) = self.values[old.index()] {
             return Ok(known);

@@ -190,14 +190,14 @@ fn rewritable(graph: &Graph, id: NodeId) -> bool {
     node.results.len() == 1 && node.op.operation().is_function()
 }
 
-/// What two nodes have in common that compute the same at the same place.
+/// A key that two nodes share if they compute the same at the same place.
 type Key = (Op, Vec<ValueId>, usize);
 
 struct Emitter<'a> {
     plan: &'a Plan<'a>,
     regions: &'a [Saturated],
     rebuild: Rebuild<'a>,
-    /// What stands for a class of a region.
+    /// The value that stands for a class of a region.
     classes: HashMap<(usize, Id), ValueId>,
     /// Results of nodes that are there.
     known: HashMap<Key, Vec<ValueId>>,

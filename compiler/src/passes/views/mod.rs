@@ -20,7 +20,7 @@ mod view;
 pub(super) use images::image_op;
 pub(super) use rewrite::rewrite;
 
-/// What a graph is made anew for.
+/// The purpose for which a graph is made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Samples keep a dim of their own: no transpose or reshape of the model is computed that need not be.

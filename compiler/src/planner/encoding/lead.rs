@@ -23,16 +23,16 @@ pub struct Lead {
     /// By variable of the network: its node.
     origin: Vec<usize>,
     messages: Messages,
-    /// What no plan of the form goes below.
+    /// A bound of all plans of the form.
     bound: f64,
 }
 
-/// What is known when the search for a form begins.
+/// The knowledge with which the search for a form begins.
 #[derive(Clone, Copy)]
 pub struct Before<'a> {
     /// Only what costs less is of interest.
     pub ceiling: f64,
-    /// What the search for another form has to say.
+    /// The lead from the search for another form.
     pub lead: Option<&'a Lead>,
 }
 

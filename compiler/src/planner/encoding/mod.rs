@@ -15,7 +15,7 @@ use super::solver::dual::Messages;
 use super::solver::minimise::{Course, Effort, Minimum, minimise, minimise_on};
 use super::solver::network::Network;
 
-/// What an assignment costs without regard to memory.
+/// The seconds of an assignment without regard to memory.
 pub fn seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     let network = network(problem, &free);

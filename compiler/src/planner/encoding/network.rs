@@ -21,7 +21,7 @@ use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
 use crate::planner::solver::tables::{Axis, Table};
 
-/// What tensors cost, by what makes it what it is: layers that are alike have the same.
+/// Costs of tensors that are known already: layers that are alike have the same.
 #[derive(Default)]
 struct Known {
     /// Pairs of what makes a tensor and what reads it.
@@ -42,7 +42,7 @@ type BoxedKey = (*const Boxed, u64, bool, [u64; 5]);
 /// and what a byte costs.
 type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>, bool, u64);
 
-/// What is found, once for what is alike: unless each value has prices of its own.
+/// Finds something once for all that are alike, unless each value has prices of its own.
 fn once<K: Eq + Hash, T: Clone>(
     (known, key): (&mut HashMap<K, Counted<T>>, K),
     multipliers: &Multipliers,
@@ -130,7 +130,7 @@ fn add_write_back(
     });
 }
 
-/// What a write-back costs, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
+/// The costs of a write-back, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
 fn pair_of_back(
     problem: &Problem<'_>,
     (seconds, weight): (f64, f64),
@@ -265,7 +265,7 @@ struct Follower {
     /// The place of the reader that it follows from; `None` of what makes the tensor.
     of: Option<usize>,
     labels: usize,
-    /// What pairs of labels cost, of the other and its own.
+    /// The costs of pairs of labels, of the other and its own.
     table: Option<Rc<Table>>,
 }
 

@@ -18,7 +18,8 @@ use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
 /// Times that the prices of a part are changed at most. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 6;
-/// How far to go from the best prices of a part to those that its planes propose. Half as far, or all the way, changes no plan and no bound.
+/// The share of the way from the best prices of a part to those that its planes propose. Half as far, or all the way,
+/// changes no plan and no bound.
 const TRUST: f64 = 0.7;
 /// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or twice as much changes no plan.
 const CLOSE: f64 = 1e-3;

@@ -6,7 +6,8 @@ use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::problem::usage::{items, overloads, profiles};
 use crate::planner::solver::minimise::{Effort, STEP};
 
-/// How fast positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as fast no plan is found for them.
+/// The rate at which positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as
+/// fast no plan is found for them.
 const WEIGHING: f64 = 8.0;
 /// Weight of seconds where memory counts: the free plan's as this share of the limit. Half or twice as much changes no plan and no bound.
 const SECONDS: f64 = 1e-3;
@@ -24,8 +25,8 @@ const WEIGHTS: usize = 8;
 const FIRST: f64 = 1e-3;
 const RISE: f64 = 8.0;
 const STEPS_UP: usize = 6;
-/// What is done at such prices, which are to lead to a plan and prove little. With half or twice the rounds GPT on 2x4 in 200 KiB costs 0.3 %
-/// less; with half or twice the work Llama 3 8B on 8x8 in 3.05 GiB has the same plan.
+/// The effort at such prices, which are to lead to a plan and prove little. With half or twice the rounds GPT on 2x4
+/// in 200 KiB costs 0.3 % less; with half or twice the work Llama 3 8B on 8x8 in 3.05 GiB has the same plan.
 const UPWARDS: Effort = Effort { rounds: 2, work: 200_000_000, ..STEP };
 /// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs. At half of all of them MLP on 2x2 in
 /// 30 KiB costs 0.1 % less, at twice of them four products on 2x2 in 22.4 KiB 5.7 % more.

@@ -62,17 +62,17 @@ mod search;
 pub struct Solution {
     /// By node.
     pub assignment: Vec<usize>,
-    /// What it costs.
+    /// The seconds of a step.
     pub seconds: f64,
     /// A proven bound.
     pub bound: f64,
-    /// What the plan of fewest seconds costs that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without regard to memory.
     pub relaxed: f64,
     /// The prices of memory that prove the bound; `None` where there is enough.
     pub prices: Option<MemoryPrices>,
 }
 
-/// What a plan is for: how much is done for it where memory is short.
+/// The purpose of a plan: it decides how much is done for it where memory is short.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Care {
     /// To be executed.
@@ -82,9 +82,9 @@ pub enum Care {
     /// To be executed, as one of several graphs in a row, each of which keeps less than the one before it and computes more. The last, so
     /// many steps away, has a plan of so many seconds. What is clearly dearer than the next one in the row is not looked for any further.
     Against {
-        /// What the last one costs.
+        /// The seconds of the last one.
         seconds: f64,
-        /// How far it is away.
+        /// The number of steps to it.
         steps: usize,
     },
 }
@@ -147,7 +147,7 @@ pub(super) struct Unlimited {
     /// Data parallelism.
     data: Vec<usize>,
     free: Minimum,
-    /// What it says to the search for another form.
+    /// The lead for the search for another form.
     lead: Option<Lead>,
 }
 

@@ -12,12 +12,12 @@ use crate::planner::encoding::priced;
 use crate::planner::problem::Problem;
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// What is known of a form that was planned within a memory limit.
+/// A form that was planned within a memory limit, as far as it is known.
 #[derive(Clone, Debug)]
 pub struct Rival {
-    /// What its plan costs.
+    /// The seconds of its plan.
     pub seconds: f64,
-    /// What it does not go below.
+    /// A bound of all its plans.
     pub bound: f64,
     prices: MemoryPrices,
     /// By position: the name of the op there.
@@ -39,9 +39,9 @@ impl Rival {
         is_free.then(|| Self { seconds, bound, prices, ops: ops(problem), domains })
     }
 
-    /// What no plan of another form goes below, where that shows that the other form is not to be looked into: it is proven to be no
-    /// better, or else the gap of this form is open anyway, and what is cheapest in the other at these prices is no better than what this
-    /// one does not go below.
+    /// The bound of another form, where it shows that the other form is not to be looked into: it is proven to be no
+    /// better, or else the gap of this form is open anyway, and the cheapest assignment of the other at these prices
+    /// is no better than the bound of this one.
     pub fn outbids(&self, other: &Problem<'_>) -> Option<f64> {
         if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
             return None;

@@ -38,7 +38,7 @@ pub struct Candidate {
 /// The candidates of a node. Nodes that are alike have the same list, so what is found out of a list is found out of all of them.
 pub type CandidateList = Rc<[Candidate]>;
 
-/// What nodes with the same candidates have in common.
+/// The properties that nodes with the same candidates share.
 #[derive(PartialEq)]
 struct Kind {
     op: &'static str,

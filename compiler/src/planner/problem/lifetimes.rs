@@ -181,9 +181,9 @@ impl Lifetimes {
         nodes
     }
 
-    /// What a `regather` gives is kept from when others have read its operand for the last time, as it is the operand, or a copy
-    /// that they have read, to its own last reader. The second is whether the operand is kept meanwhile anyway, so that what lies as
-    /// it does takes no memory.
+    /// The span of the result of a `regather`: from when others have read its operand for the last time, as it is the
+    /// operand, or a copy that they have read, to its own last reader. The second is whether the operand is kept
+    /// meanwhile anyway, so that what lies as it does takes no memory.
     pub fn regathered(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
         let graph = decisions.graph();
         let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);

@@ -26,7 +26,8 @@ pub fn size(problem: &Problem<'_>) -> (usize, usize) {
     (variables, constraints)
 }
 
-/// How many layouts a demanded tensor is made in, how many it is taken in, and of these how many each taker takes, together.
+/// Counts the layouts in which a demanded tensor is made, those in which it is taken, and of these those that each
+/// taker takes, together.
 fn counts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
     let labels = 0..problem.candidates[demand.producer].len();
     let sources = distinct(labels.map(|label| problem.source(demand, label)).collect());

@@ -93,7 +93,7 @@ pub(super) fn partner(hierarchy: &[usize], axis: usize) -> Option<usize> {
     (0..axis).rev().find(|&before| hierarchy[before] > 1)
 }
 
-/// What a megabyte costs along an axis.
+/// The seconds of a megabyte along an axis.
 fn seconds(cluster: &Cluster, place: &Placement, axis: usize) -> f64 {
     let stride: usize = place.hierarchy[axis + 1..].iter().product();
     let group: Vec<u32> = (0..place.hierarchy[axis]).map(|at| place.ranks[at * stride]).collect();

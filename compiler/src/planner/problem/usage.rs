@@ -14,9 +14,9 @@ pub struct Item {
     pub value: ValueId,
     /// Bytes of one content on the busiest rank.
     pub bytes: u64,
-    /// Where.
+    /// The placement of its ranks.
     pub placement: PlacementId,
-    /// When.
+    /// The span while it is kept.
     pub span: Span,
 }
 

@@ -14,7 +14,7 @@ pub struct Account {
     pub transient: Vec<u64>,
 }
 
-/// How long bytes are kept.
+/// The time for which bytes are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// For the whole step.

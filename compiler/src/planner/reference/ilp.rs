@@ -134,7 +134,7 @@ impl Model {
         }
     }
 
-    /// What nodes make takes memory: a part of (f).
+    /// Adds the memory of what nodes make: a part of (f).
     fn made(&mut self, problem: &Problem<'_>) {
         for made in problem.made.iter() {
             for label in 0..problem.candidates[made.producer].len() {
@@ -204,7 +204,7 @@ impl Model {
     }
 }
 
-/// Where the solver is called: the least objective under the constraints, to 1e-7 of it.
+/// Calls the solver: the least objective under the constraints, to 1e-7 of it.
 fn optimum(
     variables: ProblemVariables,
     objective: &Expression,

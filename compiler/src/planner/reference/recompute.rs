@@ -87,9 +87,9 @@ struct Walk<'a> {
     /// Bytes by rank and position, of one of each that are alike.
     kept: BTreeMap<u32, Vec<u64>>,
     stage_of_rank: BTreeMap<u32, usize>,
-    /// What is fused on each mesh.
+    /// The fusion on each mesh.
     fusions: Vec<(&'a Placement, Fusion)>,
-    /// What hides under computing.
+    /// The seconds that hide under computing.
     hidden: Hidden,
 }
 
@@ -189,7 +189,7 @@ impl<'a> Walk<'a> {
         self.ledger.spend(node, seconds);
     }
 
-    /// How long a tensor, or a copy of it, is kept for these nodes.
+    /// The time for which a tensor, or a copy of it, is kept for these nodes.
     fn kept_for(&self, value: ValueId, nodes: &[usize]) -> Kept {
         let producer = self.decisions.graph().value(value).producer.index();
         let variable = matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_));
@@ -209,7 +209,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a node makes is kept; what it makes of a variable goes back.
+    /// Keeps what a node makes; what it makes of a variable goes back.
     fn results(&mut self, id: usize, node: &Node) {
         let updates = node.op.operation().updates();
         for (index, &value) in node.results.iter().enumerate() {
@@ -382,7 +382,7 @@ impl<'a> Walk<'a> {
             && readers.iter().all(updates)
     }
 
-    /// What updates read in this layout of a value that is boxed for them at once if that makes it smaller.
+    /// Keeps what updates read in this layout of a value that is boxed for them at once if that makes it smaller.
     fn keep_scattered(&mut self, value: ValueId, producer: usize, made: &Layout, route: &Route) {
         let whole = shard_bytes(made, self.microbatches());
         let (_, from) = self.lifetime(value, producer);

@@ -13,7 +13,7 @@ pub trait Division {
     /// A part of it.
     type Part;
 
-    /// What no assignment in a part goes below, as far as it is known.
+    /// A bound of all assignments in a part, as far as it is known.
     fn bound(part: &Self::Part) -> f64;
 
     /// Whether one more part may be looked at.
@@ -24,7 +24,7 @@ pub trait Division {
     fn divide(&mut self, part: &mut Self::Part) -> Option<[Self::Part; 2]>;
 }
 
-/// What no assignment in these parts goes below, as far as the work lasts. The last part is the first to be looked at.
+/// Bounds all assignments in these parts, as far as the work lasts. The last part is the first to be looked at.
 pub fn branch_and_bound<D: Division>(division: &mut D, mut open: Vec<D::Part>) -> f64 {
     let mut least = f64::INFINITY;
     while division.has_work() {

@@ -15,7 +15,7 @@ use super::tables::{Axis, LANES, Table};
 pub struct Factor {
     /// The variables.
     pub scope: Vec<usize>,
-    /// What they cost.
+    /// The costs of labels.
     pub costs: Costs,
 }
 
@@ -29,7 +29,7 @@ pub enum Costs {
 }
 
 impl Costs {
-    /// Where they are, which tells them from others as equal ones are kept once.
+    /// The address of the costs, which tells them from others as equal ones are kept once.
     pub fn address(&self) -> *const () {
         match self {
             Self::Table(table) => Rc::as_ptr(table).cast(),
@@ -328,7 +328,7 @@ mod tests {
         ]
     }
 
-    /// What the labels of all variables cost.
+    /// The cost of the labels of all variables.
     fn cost(labels: &[usize; 4]) -> f64 {
         let of = |factor: &Factor| match &factor.costs {
             Costs::Table(table) => table.at(labels[factor.scope[0]], labels[factor.scope[1]]),

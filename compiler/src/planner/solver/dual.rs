@@ -53,8 +53,8 @@ enum Pass {
 /// A term by its variables, as they are called elsewhere, and which of the terms over these it is.
 pub type Key = (Vec<usize>, usize);
 
-/// What was given to whom, to be given again where costs are a little different: any messages are right, and these are
-/// good ones.
+/// The messages to each term, to be given again where costs are a little different: any messages are right, and these
+/// are good ones.
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     known: BTreeMap<Key, Vec<Vec<f64>>>,
@@ -71,7 +71,7 @@ fn least(costs: &[f64]) -> f64 {
     costs.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// Where each of some lists begins that lie one behind the other, and where the last ends.
+/// The beginnings of some lists that lie one behind the other, and the end of the last.
 fn begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let next = lengths.scan(0, |end, length| {
         *end += length;
@@ -148,7 +148,7 @@ impl Dual {
         }
     }
 
-    /// What was given to whom, by term and member.
+    /// The messages given so far, by term and member.
     pub fn given(&self) -> Vec<Vec<Vec<f64>>> {
         let of = |term: usize| self.terms.owed(term).map(<[f64]>::to_vec).collect();
         (0..self.terms.len()).map(of).collect()
@@ -212,7 +212,7 @@ impl Dual {
         }
     }
 
-    /// What no assignment goes below.
+    /// A bound of all assignments.
     pub fn bound(&mut self) -> f64 {
         let variables = 0..self.order.len();
         let unary: f64 = variables.map(|variable| least(&self.unary[self.labels(variable)])).sum();
@@ -255,7 +255,7 @@ impl Dual {
         labels
     }
 
-    /// What a term costs by label of a member, where those before it have their labels, if it costs anything.
+    /// The costs of a term by label of a member, where those before it have their labels, if it costs anything.
     fn with_those_before(
         &mut self,
         of: Reached,

@@ -15,7 +15,7 @@ use super::share::Share;
 use super::tables::{Axis, Table, Tables};
 use crate::planner::meter::Meter;
 
-/// What elimination may cost.
+/// The most that elimination may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Entries of one table.
@@ -40,8 +40,9 @@ struct Eliminated {
     best: Rc<Best>,
 }
 
-/// What was eliminated before: the labels of each variable, the variable itself first; for each factor the address of its costs and
-/// where its variables are among them. With what was left, and all costs, so that their addresses stay their own.
+/// Eliminations made before: the labels of each variable, the variable itself first; for each factor the address of
+/// its costs and where its variables are among them. With what was left, and all costs, so that their addresses stay
+/// their own.
 type Known = HashMap<(Vec<usize>, Vec<(*const (), Vec<usize>)>), (Rc<Table>, Rc<Best>, Vec<Costs>)>;
 
 /// A network of which some variables are eliminated.
@@ -201,7 +202,7 @@ impl Elimination {
         Some(order)
     }
 
-    /// What is left after [`Elimination::eliminate_narrow`] as a network of pairs, with the original variables.
+    /// The network left after [`Elimination::eliminate_narrow`], of pairs and with the original variables.
     pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
@@ -243,7 +244,7 @@ impl Elimination {
     }
 }
 
-/// Who meets whom, and the size of the table that each variable would leave.
+/// The variables that meet each other, and the size of the table that each variable would leave.
 struct Neighbours<'a> {
     domains: &'a [usize],
     of: Vec<BTreeSet<usize>>,

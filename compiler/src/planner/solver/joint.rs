@@ -15,7 +15,7 @@ use super::tables::LANES;
 /// A tariff with the classes of the labels of its members.
 #[derive(Clone, Debug)]
 pub struct Joint {
-    /// What it is of.
+    /// The tariff that it prepares.
     pub tariff: Rc<Tariff>,
     /// By member and label: the row of the producer, the column of a reader; what is free is the column after all others.
     classes: Vec<Vec<u32>>,
@@ -78,7 +78,7 @@ impl Joint {
 /// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// What the processor has.
+    /// The instructions that the processor has.
     pub arch: Arch,
     /// Classes of a reader.
     width: usize,
@@ -108,7 +108,7 @@ impl Groups {
         }
     }
 
-    /// How many there are.
+    /// The number of sets.
     fn sets(&self) -> usize {
         self.sums.len() / self.width
     }
@@ -158,8 +158,8 @@ impl Groups {
         }
     }
 
-    /// What a class costs one more reader at least, together with the others, of which each set costs as much as `best` says: by row
-    /// as much as `prices` says.
+    /// The least cost of a class of one more reader, together with the others, of which each set costs as much as
+    /// `best` says: by row as much as `prices` says.
     #[inline(always)]
     fn with_class<S: Simd>(&self, simd: S, class: usize, prices: &[S::f64s]) -> f64 {
         let (all, _) = S::as_simd_f64s(&self.best);

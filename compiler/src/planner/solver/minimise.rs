@@ -24,10 +24,10 @@ pub struct Minimum {
     pub labels: Vec<usize>,
 }
 
-/// What counts as equal: a plan is optimal where the bound is within this share of it.
+/// The share within which costs count as equal: a plan is optimal where the bound is within this share of it.
 pub const TOLERANCE: f64 = 1e-7;
 
-/// How much is done for a network that is too wide to be eliminated.
+/// The effort for a network that is too wide to be eliminated.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Times that costs are shifted and labels dropped.
@@ -63,9 +63,9 @@ pub const STEP: Effort = Effort {
 /// Sweeps of the first round, which are doubled up to those of the last. With half or twice as many of both
 /// DenseNet-121 on 2x4 ends 0.3 or 0.9 % higher.
 const SWEEPS: [usize; 2] = [4, 32];
-/// Where a dive leaves a gap of at most this share, so many entries are read to close it, or as many as this many sweeps read if that is
-/// more: a plan that good is worth no more waiting. MobileNetV2 on 2x4 (ONNX, 16 images of 64 x 64) takes nearly all of them, and
-/// then is optimal; a sweep over the largest networks takes a third of them.
+/// The largest gap after a dive at which so many entries are read to close it, or as many as this many sweeps read if
+/// that is more: a plan that good is worth no more waiting. MobileNetV2 on 2x4 (ONNX, 16 images of 64 x 64) takes
+/// nearly all of them, and then is optimal; a sweep over the largest networks takes a third of them.
 const CLOSE: f64 = 5e-3;
 const CLOSING: usize = 2_000_000_000;
 const CLOSING_SWEEPS: usize = 32;
@@ -92,7 +92,7 @@ const IDLE: f64 = 1e-2;
 const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
-/// What messages have to do with a search.
+/// The use of messages in a search.
 pub enum Course<'a> {
     /// Costs are shifted on from those that a network which was a little different has left, a few times, and then they are kept.
     On(&'a mut Messages),
@@ -125,7 +125,7 @@ pub struct Reduced<'a> {
     left: Left,
 }
 
-/// What elimination leaves.
+/// The result of elimination.
 enum Left {
     /// Variables that can be eliminated, in this order.
     Little(Vec<usize>),
@@ -183,7 +183,7 @@ impl<'a> Reduced<'a> {
     }
 }
 
-/// What is known of a network, or of the part of it that is looked at.
+/// The search for the minimum of a network, or of the part of it that is looked at.
 pub struct NetworkSearch<'a> {
     core: &'a Network,
     /// Of the labels that are kept.
@@ -191,9 +191,9 @@ pub struct NetworkSearch<'a> {
     /// Labels that may be part of something better than the best.
     pub kept: Vec<Vec<usize>>,
     best: Vec<usize>,
-    /// What the best costs.
+    /// The cost of the best.
     pub value: f64,
-    /// What is to be proven at most, if it is not all.
+    /// The value that is to be proven at most, if it is not all.
     ceiling: f64,
     /// By term and member: what was given to all labels, also to those that were dropped; `None` where nobody asks.
     given: Option<Vec<Vec<Vec<f64>>>>,
@@ -283,7 +283,7 @@ impl<'a> NetworkSearch<'a> {
         self.kept.iter().map(Vec::len).sum()
     }
 
-    /// What is proven at most: labels that are no better are dropped.
+    /// The value that is proven at most: labels that are no better are dropped.
     pub fn limit(&self) -> f64 {
         self.ceiling.min(self.value * (1.0 - TOLERANCE))
     }

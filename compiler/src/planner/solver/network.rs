@@ -18,9 +18,9 @@ pub struct Network {
     pub pairs: BTreeMap<(usize, usize), Rc<Table>>,
     /// Tensors that several variables read.
     pub shares: Vec<Share>,
-    /// What is paid anyway.
+    /// The cost that is paid anyway.
     pub constant: f64,
-    /// Where a variable stands among others: that of its node.
+    /// The place of a variable among others: that of its node.
     pub origin: Vec<usize>,
     /// Whether a variable is a switch: label 1 is allowed whatever the others are.
     pub switch: Vec<bool>,
@@ -28,7 +28,7 @@ pub struct Network {
     pub tables: Tables,
     /// All tariffs.
     pub tariffs: Tariffs,
-    /// What is done with them.
+    /// The count of the work on it.
     pub meter: Meter,
 }
 

@@ -19,16 +19,17 @@ pub const MOST_READERS: usize = 6;
 /// The column of each label; `None` where it takes the tensor for free.
 pub type Columns = Vec<Option<usize>>;
 
-/// What boxing one tensor costs, by the labels of its producer and its readers.
+/// The cost of boxing one tensor, by the labels of its producer and its readers.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The variable that makes the tensor, unless its label is settled, and behind it those that read it.
     pub members: Vec<usize>,
-    /// What it costs.
+    /// The prices of the tensor.
     pub tariff: Rc<Tariff>,
 }
 
-/// What a tensor costs by the labels of the members of a share. Layers that are alike have one and the same ([`Tariffs`]).
+/// The costs of a tensor by the labels of the members of a share. Layers that are alike have one and the same
+/// ([`Tariffs`]).
 #[derive(Clone, Debug)]
 pub struct Tariff {
     /// By label of the producer: its row; `None` where that label is settled and the only row is 0.
@@ -57,10 +58,10 @@ impl Content for Tariff {
     }
 }
 
-/// What is left of a tariff where some labels are settled.
+/// The rest of a tariff where some labels are settled.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// What is paid anyway, by label of the producer (of one label where it is settled).
+    /// The cost that is paid anyway, by label of the producer (of one label where it is settled).
     pub paid: Vec<f64>,
     /// The rest, if there is one, and the places of the members that it has.
     pub rest: Option<(Rc<Tariff>, Vec<usize>)>,
@@ -79,7 +80,7 @@ impl Share {
 }
 
 impl Tariff {
-    /// How many members make the tensor: 1, or 0 where that is settled.
+    /// The number of members that make the tensor: 1, or 0 where that is settled.
     pub fn producers(&self) -> usize {
         usize::from(self.made.is_some())
     }

@@ -233,7 +233,7 @@ fn firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, 
     (firsts, of)
 }
 
-/// What is kept once where it is equal.
+/// A content that is kept once where it is equal.
 pub trait Content: PartialEq {
     /// Equal for what is equal.
     fn hash(&self) -> u64;
@@ -273,7 +273,7 @@ impl<T: Content> Interned<T> {
     }
 }
 
-/// What is made of things, once for all that are equal.
+/// Results made of things, once for all that are equal.
 #[derive(Clone, Debug)]
 pub struct Made<T, M> {
     items: Interned<T>,
@@ -288,7 +288,7 @@ impl<T, M> Default for Made<T, M> {
 }
 
 impl<T: Content, M: From<Rc<T>>> Made<T, M> {
-    /// What is made of this.
+    /// The result made of this.
     pub fn of(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
         let item = item.into();
         if let Some(known) = self.known.get(&Rc::as_ptr(&item)) {

@@ -50,7 +50,7 @@ enum Costs {
     Share(Rc<Joint>),
 }
 
-/// What is made of tables and tariffs.
+/// The results made of tables and tariffs.
 #[derive(Clone, Default)]
 struct OfEqual {
     quotients: Made<Table, Quotient>,
@@ -61,9 +61,9 @@ struct OfEqual {
 #[derive(Clone, Copy)]
 struct Seat {
     variable: usize,
-    /// Where what is owed to its labels begins.
+    /// The place where the debts to its labels begin.
     owed: usize,
-    /// Where the least of its classes begins.
+    /// The place where the least costs of its classes begin.
     classes: usize,
 }
 
@@ -178,7 +178,7 @@ impl Terms {
         self.stale.fill(Places::MAX);
     }
 
-    /// How many there are.
+    /// The number of terms.
     pub fn len(&self) -> usize {
         self.terms.len()
     }
@@ -189,7 +189,7 @@ impl Terms {
         self.seats[first..first + members].iter().map(|seat| seat.variable)
     }
 
-    /// What is owed to the labels of each member of a term.
+    /// The debts to the labels of each member of a term.
     pub fn owed(&self, term: usize) -> impl Iterator<Item = &[f64]> {
         let members = self.terms[term].members;
         (0..members).map(move |place| &self.owed[self.labels(Slot { term, place })])
@@ -217,7 +217,7 @@ impl Terms {
         self.seats[seat].classes..self.seats[seat + 1].classes
     }
 
-    /// What is owed to a member has changed: the others may be given more.
+    /// Notes that the debts to a member have changed: the others may be given more.
     fn change(&mut self, slot: Slot) {
         self.drawn[slot.term] &= 1 << slot.place;
         self.stale[slot.term] |= 1 << slot.place;
@@ -271,8 +271,8 @@ impl Terms {
         }
     }
 
-    /// What is left of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left for any label
-    /// that is not forbidden anyway.
+    /// The rest of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left
+    /// for any label that is not forbidden anyway.
     pub fn left(&mut self, slot: Slot) -> Option<&[f64]> {
         if self.is_drawn(slot) {
             return None;
@@ -374,7 +374,7 @@ impl Terms {
         self.place();
     }
 
-    /// What is owed to the labels of a term's members that are kept.
+    /// The debts to those labels of a term's members that are kept.
     fn kept_of(&self, term: usize, kept: &[Vec<usize>]) -> impl Iterator<Item = f64> {
         let members = self.members(term).zip(self.owed(term));
         members.flat_map(|(member, owed)| kept[member].iter().map(|&label| owed[label]))

@@ -78,7 +78,7 @@ impl Wish {
     }
 }
 
-/// How well a candidate fits: rules broken, whether another one is wanted, seconds of communication, of local boxing and
+/// The fit of a candidate: rules broken, whether another one is wanted, seconds of communication, of local boxing and
 /// of computing. Less is better.
 type Score = (usize, bool, [f64; 3]);
 
@@ -228,7 +228,7 @@ impl Splitter<'_, '_> {
         Ok(())
     }
 
-    /// What is wanted of the axis that splits the model; `None` where anything is as good.
+    /// The wish for the axis that splits the model; `None` where anything is as good.
     fn wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
         let graph = self.problem.decisions.graph();
         if self.ranks(id) == 1 || !self.fed[id] {
@@ -287,7 +287,7 @@ impl Splitter<'_, '_> {
         Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
     }
 
-    /// How many rules a candidate breaks.
+    /// The number of rules that a candidate breaks.
     fn broken(&self, id: usize, candidate: &Candidate, sources: &[Option<SbpId>]) -> usize {
         let axis = self.axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);

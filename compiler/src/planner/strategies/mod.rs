@@ -249,7 +249,7 @@ fn source(
     (producer, problem.candidates[producer][assignment[producer]].results[value.index])
 }
 
-/// What boxing does to an operand.
+/// The effect of boxing on an operand.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Movement {
     /// Ranks do not communicate.
@@ -265,7 +265,7 @@ fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target:
     movement(problem, nodes, source, target) == Movement::Local
 }
 
-/// What boxing from one node to another does.
+/// The effect of boxing from one node to another.
 fn movement(
     problem: &Problem<'_>,
     nodes: (usize, usize),

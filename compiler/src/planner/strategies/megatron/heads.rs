@@ -48,7 +48,8 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// What an operand is on another mesh, which is another stage's, before elements are moved or mapped one by one.
+    /// The value that an operand is on another mesh, which is another stage's, before elements are moved or mapped
+    /// one by one.
     fn find_elsewhere(&self, id: usize, operand: ValueId) -> Option<ValueId> {
         let decisions = self.problem.decisions;
         let placement = &decisions.staging.placement;
