@@ -57,7 +57,7 @@ impl Effort {
     }
 }
 
-/// By element type (FLOPs of one product, FLOPs per second), ascending.
+/// Rates of products by element type: (FLOPs of one product, FLOPs per second), ascending.
 pub type Rates = BTreeMap<&'static str, Vec<(f64, f64)>>;
 
 /// The speed of products of one shape: a matrix of so many rows by a square one.

@@ -303,7 +303,7 @@ fn recomputed_line(plan: &Plan) -> String {
     }
 }
 
-/// In how many blocks which ops are computed again, those of most blocks first.
+/// The ops that are computed again, and in how many blocks, those of most blocks first.
 fn recomputed_ops(all: &[RecomputedOps]) -> String {
     let mut blocks: BTreeMap<(usize, &str), usize> = BTreeMap::new();
     for some in all {

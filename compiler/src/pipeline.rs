@@ -402,7 +402,7 @@ pub fn regathered(
     is_other.then(|| decided(again, options)).transpose()
 }
 
-/// The same before nodes have stages.
+/// The graph in which each tensor may lie otherwise for the backward pass, before nodes have stages.
 fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
     // One rank has nothing to gather.
     if options.strategy != Strategy::Auto || ranks(options) < 2 {

@@ -69,7 +69,7 @@ impl Bench {
         self.more(layers, &graph, &CompileOptions::default())
     }
 
-    /// Of a graph of any length what one of so many more layers takes.
+    /// The time and work of so many more layers, for each of them, in a graph of any length.
     pub fn more(
         &self,
         layers: usize,

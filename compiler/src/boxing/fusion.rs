@@ -23,7 +23,7 @@ pub struct Fusion {
 }
 
 impl Fusion {
-    /// Of the updates on a mesh.
+    /// Counts the variables that are updated on a mesh.
     pub fn of(decisions: &Decisions, placement: &Placement) -> Self {
         let here = |node: usize| decisions.staging.placement[node] == *placement;
         let nodes = decisions.graph().nodes.iter().enumerate().filter(|(node, _)| here(*node));

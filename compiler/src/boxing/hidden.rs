@@ -47,7 +47,7 @@ struct Products {
 }
 
 impl Hidden {
-    /// Of a graph on these machines.
+    /// Finds the seconds of a graph on these machines.
     pub fn of(decisions: &Decisions, cluster: &Cluster) -> Self {
         let graph = decisions.graph();
         let mut seconds = vec![0.0; graph.values.len()];

@@ -311,7 +311,7 @@ trait Shown {
 }
 
 impl Shown for f64 {
-    /// As a person writes it: not with hundreds of zeros.
+    /// The value as a person writes it: not with hundreds of zeros.
     fn shown(&self) -> String {
         let plain = *self == 0.0 || !self.is_finite() || (1e-6..1e16).contains(&self.abs());
         if plain { self.to_string() } else { format!("{self:e}") }

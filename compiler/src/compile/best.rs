@@ -72,7 +72,7 @@ impl Job<'_> {
         self.or_beyond(self.compile_within(reached))
     }
 
-    /// The same, where the planner counts no more memory than there is.
+    /// Compiles with the best choice, where the planner counts no more memory than there is.
     pub fn compile_within(
         &self,
         reached: &mut dyn FnMut(Milestone),
@@ -381,7 +381,7 @@ pub(super) fn better(
     }
 }
 
-/// By how many bytes a plan is too large for the memory, or for two streams without which it [`loses`].
+/// The bytes by which a plan is too large for the memory, or for two streams without which it [`loses`].
 fn too_short(found: &Result<Draft, CompileError>) -> Option<u64> {
     match found {
         Ok(draft) => draft.short.filter(|_| loses(draft)),

@@ -251,7 +251,8 @@ fn has_plan(
     failed.map_or(Ok(()), Err)
 }
 
-/// The same where stages and microbatches are decided. Where memory decides what is computed again, all of it is.
+/// Whether there is a plan where stages and microbatches are decided. Where memory decides what is computed again,
+/// all of it is.
 fn staged_has_plan(
     graph: Graph,
     options: &CompileOptions,

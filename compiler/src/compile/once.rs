@@ -30,7 +30,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// That of two whose step takes less time, this one of equals.
+    /// The one of two drafts whose step takes less time, this one of equals.
     pub fn faster(self, other: Self) -> Self {
         let seconds = |draft: &Self| draft.simulation.step_seconds;
         if seconds(&other) < seconds(&self) { other } else { self }

@@ -69,8 +69,8 @@ impl Job<'_> {
         better(nothing.ok().map(Ok), something)
     }
 
-    /// The same where something is computed again. Where the plan has no room as it is lowered more is computed again, in less memory for the
-    /// planner.
+    /// The plan in which as little is computed again as the memory allows, but something. Where the plan has no room
+    /// as it is lowered more is computed again, in less memory for the planner.
     fn something_again(
         &self,
         prepared: &[Form<()>],
@@ -168,7 +168,7 @@ impl Job<'_> {
     }
 }
 
-/// By block of a graph in which nothing is computed again, what selective recomputation computes again.
+/// The ops that selective recomputation computes again, by block of a graph in which nothing is computed again.
 fn cheap_of_blocks(decisions: &Decisions) -> Vec<Vec<OpPlace>> {
     Blocks::new(&decisions.training, &decisions.rates).cheap(&decisions.training)
 }

@@ -51,7 +51,7 @@ const MENDINGS: usize = 400;
 /// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
 const MOST_PAIRS: usize = 1 << 22;
 
-/// The same where memory is short: some 200 ms.
+/// Pairs of items that are looked at where memory is short: some 200 ms.
 const MOST_PAIRS_WHERE_SHORT: usize = 1 << 24;
 
 /// The aim of a search for places.

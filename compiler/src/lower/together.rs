@@ -62,7 +62,7 @@ impl Together<'_> {
         granted.then_some(wished)
     }
 
-    /// By place in the order: the bytes that live there.
+    /// The bytes that live at each place in the order.
     fn live(&self, groups: &[Group]) -> Vec<u64> {
         let always = groups.iter().filter(|group| group.lives.is_empty());
         let mut live: u64 = always.map(|group| self.bytes(group)).sum();

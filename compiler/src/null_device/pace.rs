@@ -9,7 +9,7 @@ use graphc_ir::plan::Program;
 use super::legs::Leg;
 use graphc_ir::streams::Known;
 
-/// By stream, block and place: whether a leg ends behind it.
+/// Whether a leg ends behind an action, by stream, block and place.
 pub type Cuts = [Vec<Vec<bool>>; 2];
 
 /// Finds where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits

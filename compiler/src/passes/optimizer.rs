@@ -113,7 +113,7 @@ struct Scalars {
 }
 
 impl Scalars {
-    /// Those that an op takes.
+    /// The scalars that an op takes.
     fn of(self, op: &Op) -> impl Iterator<Item = ValueId> {
         let corrects = matches!(op, Op::AdamUpdate(_) | Op::LambDirection(_));
         self.factor.into_iter().chain(self.step.filter(|_| corrects))

@@ -103,7 +103,7 @@ impl Blocks {
         Self { ops, repeatable: repeatable(training, &of) }
     }
 
-    /// By block the ops that selective recomputation computes again.
+    /// The ops that selective recomputation computes again, by block.
     pub fn cheap(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
         let dropped = selective::dropped(training, &self.repeatable);
         let is_cheap = |id: &NodeId| {

@@ -90,7 +90,7 @@ enum Place {
     Both,
 }
 
-/// By value.
+/// The place where each value is regathered, if it is.
 fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Option<Place>> {
     let graph = &training.graph;
     let parameters = parameters(training);
@@ -122,7 +122,7 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
     wanted
 }
 
-/// By value: whether it is a parameter, at most cast or moved.
+/// Whether each value is a parameter, at most cast or moved.
 fn parameters(training: &TrainingGraph) -> Vec<bool> {
     let graph = &training.graph;
     let mut is = vec![false; graph.values.len()];

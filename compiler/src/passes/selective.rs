@@ -115,7 +115,7 @@ impl Network {
         Some(known)
     }
 
-    /// Of each cheap value whether it lies between the cut and its readers.
+    /// Whether each cheap value lies between the cut and its readers.
     fn behind_the_cut(&self) -> Vec<bool> {
         let ends = (self.source, self.sink);
         let reaches = smallest_side(&self.graph, ends, Direction::Incoming);

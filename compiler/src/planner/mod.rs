@@ -149,7 +149,7 @@ pub fn plan_with_room<'a>(
 }
 
 /// The bound of a form that is not to be planned, as a form that was planned already is no worse; `None` where it is
-/// to be planned. For that form, its `rival`, is asked when all else is done.
+/// to be planned. The `rival` is that form; it is asked for when all else is done.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.

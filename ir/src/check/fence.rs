@@ -54,7 +54,7 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// Of so many segments.
+    /// Fences of so many segments.
     pub fn new(segments: usize, two_streams: bool) -> Self {
         let visits = if two_streams { segments } else { 0 };
         Self { owners: vec![Owner::default(); segments], visits: vec![Visits::default(); visits] }

@@ -408,7 +408,7 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// By register: the first of those that share its memory, one up.
+/// The first of the registers that share a register's memory, one up, by register.
 fn memories(program: &Program) -> Vec<u32> {
     let mut memories: Vec<u32> = Vec::new();
     for (index, register) in program.registers.iter().enumerate() {

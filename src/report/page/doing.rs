@@ -36,11 +36,11 @@ impl Doing {
     }
 }
 
-/// Of tensors by name: the part of the step that makes them.
+/// The part of the step that makes each tensor, by name.
 pub struct Makers(BTreeMap<String, Doing>);
 
 impl Makers {
-    /// Those of a graph. Of values of one name the first counts.
+    /// The makers of a graph. Of values of one name the first counts.
     pub fn new(decisions: &Decisions) -> Self {
         let graph = decisions.graph();
         let mut all = BTreeMap::new();

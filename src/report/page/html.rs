@@ -12,7 +12,7 @@ use super::Page;
 const TEMPLATE: &str = include_str!("assets/page.html");
 const STYLE: &str = concat!(include_str!("assets/page.css"), include_str!("assets/charts.css"));
 
-/// In the order in which they use each other.
+/// The page's script: its files in the order in which they use each other.
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
     include_str!("assets/dom.js"),

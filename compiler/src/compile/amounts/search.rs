@@ -15,8 +15,9 @@ use std::collections::btree_map::Entry;
 use crate::error::CompileError;
 use crate::planner::Care;
 
-/// Share of a step by which the amount is changed at first where the likely one is not the least, and below which it makes no difference
-/// to the first plan. To each further one it is as much more: many small gains are not worth as many plans.
+/// A quarter of the share of a step by which the amount is changed at first, where the likely one is not the least.
+/// A difference below this share is not worth the first plan. For each further plan it must be as much more: many small
+/// gains are not worth as many plans.
 const STRIDE: f64 = 3e-3;
 
 /// Share of a step that a little more computing takes.

@@ -66,8 +66,8 @@ const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 /// what is priced never depends on it.
 const WAVE: usize = 2;
 
-/// By how much a choice must be better, by its layers, whose layers fit the memory at a price alone: whole plans of such
-/// are found slowly and with a gap, and cost more than their layers say.
+/// The share by which a choice must be better, by its layers, whose layers fit the memory at a price alone: whole
+/// plans of such are found slowly and with a gap, and cost more than their layers say.
 const MARGIN: f64 = 0.1;
 
 /// Choices of stages and microbatches whose whole plan is made; and as many of those whose layers do not fit the memory.
@@ -96,7 +96,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Those of which whole plans are made.
+    /// The choices of which whole plans are made.
     pub(super) fn tried(&self) -> impl Iterator<Item = &PipelineReport> {
         self.ranked.iter().take(MOST_CHOICES).chain(self.unfit.iter().take(MOST_CHOICES))
     }
@@ -330,8 +330,8 @@ impl<'a> Chooser<'a> {
         ranked(unfit.map(unlimited).collect(), bound)
     }
 
-    /// The same stages and microbatches with most computed again: where less does not fit, what is computed again in the whole plan is
-    /// nearer to that.
+    /// The prices of the same stages and microbatches with most computed again: where less does not fit, what is
+    /// computed again in the whole plan is nearer to that.
     fn with_most_again<'b>(&'b self, priced: &'b Priced) -> &'b Priced {
         let size = |of: &Priced| (of.options.stages, of.options.microbatches);
         let same = self.all.iter().filter(|other| size(other) == size(priced));

@@ -26,7 +26,7 @@ pub fn lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
     (times.collect(), length)
 }
 
-/// By block: where it begins and its length, if it is kept.
+/// The beginning and the length of each block that is kept.
 fn kept(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
     let blocks = starts.len().saturating_sub(1);
     let mut prints = vec![(0u64, 0u64); blocks];

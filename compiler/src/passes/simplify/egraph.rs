@@ -116,7 +116,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Without terms.
+    /// An e-graph without terms.
     pub fn new() -> Self {
         let types = Types {
             ops: Vec::new(),

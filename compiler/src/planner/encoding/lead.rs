@@ -59,9 +59,9 @@ pub fn leading(
     (found, lead)
 }
 
-/// The same for another form. No more is proven than of the first, as what is proven of both is no more than that. Where a few sweeps prove
-/// as much no plan is looked for but the first's: what many sweeps have proven of the one is so near to what there is to be found in it that
-/// the other is not better by much, if at all.
+/// The minimum for another form, by a lead. No more is proven than of the first, as what is proven of both is no more
+/// than that. Where a few sweeps prove as much no plan is looked for but the first's: what many sweeps have proven of
+/// the one is so near to what there is to be found in it that the other is not better by much, if at all.
 pub fn following(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,

@@ -113,8 +113,9 @@ impl Care {
 /// The gap below which the graph of a large model is left at that. Half of it changes no plan; with twice of it GPT on 4 in 320 KiB costs 0.2 %, and
 /// Llama 3 8B on 8x8 in 3.05 GiB 0.3 % more.
 const NEAR: f64 = 2e-3;
-/// The same for prices of layers. Half or twice as much changes no choice of stages: GPT-3 on 128x8, MPT-70B on 128 and Llama 3 70B on 16x8 within 40 GiB
-/// take the same time, eight products on 2x2 in 48 KiB 5.2 or 3.1 s instead of 4.4.
+/// The gap that is good enough for prices of layers. Half or twice as much changes no choice of stages: GPT-3 on
+/// 128x8, MPT-70B on 128 and Llama 3 70B on 16x8 within 40 GiB take the same time, eight products on 2x2 in 48 KiB
+/// 5.2 or 3.1 s instead of 4.4.
 const ROUGH: f64 = 2e-2;
 
 /// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than

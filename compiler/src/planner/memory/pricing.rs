@@ -20,8 +20,8 @@ const CLOSE: f64 = 1e-4;
 /// Prices in a row that do not raise the bound after which it is left. With half as many the bound of four products on 2x2 in 24 KiB is 0.5 %
 /// lower; twice as many change nothing.
 const IDLE: usize = 6;
-/// By how much prices differ by chance. Without chance Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with half or twice as much 0.13 or
-/// 0.15 %.
+/// The share by which prices differ by chance. Without chance Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with
+/// half or twice as much 0.13 or 0.15 %.
 const SHAKE: f64 = 0.4;
 /// The number of times that they do, times the number of nodes, and the most times. Without them GPT on 4 in 320 KiB
 /// costs 1.8 % more.
@@ -94,9 +94,10 @@ impl MemorySearch<'_> {
         (self.bound, self.prices) = (bound, prices);
     }
 
-    /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
-    /// the other together, unless their prices differ a little; they go one by one as prices rise. Left where so little of
-    /// the best plan is not proven that it is good enough.
+    /// Looks for plans at prices that differ by chance from tensor to tensor. At the best prices plans that fit and
+    /// plans that do not cost the same. Layers that are alike go from one to the other together, unless their prices
+    /// differ a little; they go one by one as prices rise. Left where so little of the best plan is not proven that
+    /// it is good enough.
     pub fn vary_prices(&mut self) {
         let most = self.problem.meter.entries() + DRAWN;
         for draw in 0..(DRAWS / self.nodes()).min(MOST_DRAWS) {

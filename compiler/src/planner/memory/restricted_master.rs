@@ -93,7 +93,7 @@ impl MemorySearch<'_> {
         self.among(self.known_labels(), body)
     }
 
-    /// Of each node the labels of known plans, in order.
+    /// The labels of known plans, by node and in order.
     pub fn known_labels(&self) -> Vec<Vec<usize>> {
         self.known.iter().map(|labels| labels.iter().copied().collect()).collect()
     }

@@ -66,7 +66,7 @@ pub(super) struct MemorySearch<'a> {
 }
 
 impl<'a> MemorySearch<'a> {
-    /// Of the free plan nothing is known but what it is, and its bound.
+    /// Begins a search: of the free plan nothing is known but what it is, and its bound.
     pub fn new(problem: &Problem<'a>, found: &Minimum) -> Self {
         Self {
             care: Care::Plan,

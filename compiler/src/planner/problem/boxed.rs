@@ -22,7 +22,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// By candidate: the operands at these places.
+    /// Finds the layouts that each candidate takes by the operands at these places.
     fn new(candidates: &[Candidate], places: &[usize]) -> Self {
         let mut taken = Self { lists: Vec::new(), of_label: Vec::new() };
         let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
@@ -85,7 +85,7 @@ type Remembered<K, T> = RefCell<HashMap<K, Rc<T>>>;
 /// borrowed to look something up or to put it in, and never while it is found.
 #[derive(Default)]
 pub struct KnownBoxing {
-    /// By candidates and places of operands.
+    /// The layouts taken, by candidates and places of operands.
     taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
     of_alike: Remembered<Key, Boxed>,
     /// By producer, result and placement, which no two demands share.

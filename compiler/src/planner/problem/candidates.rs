@@ -61,7 +61,7 @@ pub struct Candidates<'a> {
     /// Axes for which nodes choose as for the axis before.
     tied: &'a [usize],
     kinds: Vec<(Kind, CandidateList)>,
-    /// Of a list the places of some candidates: the list that they are.
+    /// The list that some candidates of a list are, by their places in it.
     parts: HashMap<(*const Candidate, Vec<usize>), CandidateList>,
 }
 

@@ -70,7 +70,7 @@ pub struct Layouts<'a> {
 }
 
 impl<'a> Layouts<'a> {
-    /// Those of these decisions, with a count of the prices that are found.
+    /// The layouts of these decisions, with a count of the prices that are found.
     pub fn new(decisions: &'a Decisions, cluster: &'a Cluster, meter: Meter) -> Self {
         let mut placements: Vec<Placement> = Vec::new();
         let mut id = |placement: &Placement| {

@@ -92,12 +92,12 @@ impl Lifetimes {
         self.position.is_empty()
     }
 
-    /// While a node acts.
+    /// The span while a node acts.
     pub fn moment(&self, node: usize) -> Span {
         Span { start: self.position[node], end: self.position[node], others: 0 }
     }
 
-    /// While a tensor is kept where it is made. A variable is kept always.
+    /// The span while a tensor is kept where it is made. A variable is kept always.
     pub fn made(&self, decisions: &Decisions, value: ValueId) -> Span {
         let producer = decisions.graph().value(value).producer.index();
         let node = &decisions.graph().nodes[producer];
@@ -144,9 +144,9 @@ impl Lifetimes {
         per_step && readers.iter().any(repeats)
     }
 
-    /// While a boxed copy is kept: from the first to the last of all its readers on that placement. What a `regather` takes is
-    /// its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as they take variables as these are at
-    /// rest, or they would have to go back.
+    /// The span while a boxed copy is kept: from the first to the last of all its readers on that placement. What a
+    /// `regather` takes is its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as
+    /// they take variables as these are at rest, or they would have to go back.
     pub fn copy(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
         if readers.is_empty() {
             return self.moment(decisions.graph().value(value).producer.index());
@@ -170,7 +170,7 @@ impl Lifetimes {
             && decisions.graph().value(value).ty.bytes() < SCATTERED_BYTES
     }
 
-    /// Those of these readers of a value on whose layout it depends how long a copy is kept.
+    /// The readers of a value, among these, on whose layout it depends how long a copy is kept.
     fn direct(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
         let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
         let mut nodes: Vec<usize> =

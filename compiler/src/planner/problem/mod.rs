@@ -69,8 +69,9 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// While something may be kept for boxing it: when that begins, and while copies are kept; of what is boxed at once when it has been made,
-    /// copies from then on, and what is left in place after that. Without `scattered` these three are as the second.
+    /// The spans while something may be kept for boxing it: when that begins, and while copies are kept; of what is
+    /// boxed at once when it has been made, copies from then on, and what is left in place after that. Without
+    /// `scattered` these three are as the second.
     pub fn spans(&self) -> [Span; 5] {
         let moment = |at: usize| Span { start: at, end: at, others: 0 };
         let (begun, whole) = (moment(self.span.start), self.span);

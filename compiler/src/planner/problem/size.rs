@@ -57,7 +57,7 @@ pub(in crate::planner) struct Shape {
 }
 
 impl Shape {
-    /// Of all candidates of producer and readers.
+    /// The layouts of all candidates of producer and readers.
     pub fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
         let labels = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..labels).map(|label| problem.source(demand, label)).collect();

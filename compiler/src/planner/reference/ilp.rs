@@ -150,7 +150,7 @@ impl Model {
         }
     }
 
-    /// At least 1 where `x` is chosen and another node's result does not lie as `sbp`.
+    /// A variable that is at least 1 where `x` is chosen and another node's result does not lie as `sbp`.
     fn unless_beside(
         &mut self,
         problem: &Problem<'_>,

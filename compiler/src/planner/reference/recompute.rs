@@ -41,7 +41,7 @@ pub fn recompute(
     Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
 }
 
-/// The same sums by node.
+/// Cost and memory of a sharding, node by node.
 pub fn account(
     decisions: &Decisions,
     sharding: &Sharding,
@@ -241,15 +241,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Those of some nodes that are no `regather`.
+    /// The nodes of these that are no `regather`.
     fn direct(&self, nodes: &[usize]) -> Vec<usize> {
         let regathers =
             |node: usize| matches!(self.decisions.graph().nodes[node].op, Op::Regather(_));
         nodes.iter().copied().filter(|&node| !regathers(node)).collect()
     }
 
-    /// Those of some readers for which copies are kept: what a `regather` takes is its result, and updates take variables as they
-    /// are at rest.
+    /// The readers, among these, for which copies are kept: what a `regather` takes is its result, and updates take
+    /// variables as they are at rest.
     fn takers(&self, nodes: &[usize]) -> Vec<usize> {
         let mut direct = self.direct(nodes);
         let updates = |&node: &usize| self.decisions.training.phases[node] == Phase::Update;
@@ -409,7 +409,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// From the first to the last of some nodes; of the whole loop where they repeat and the tensor does not.
+    /// The time from the first to the last of some nodes; of the whole loop where they repeat and the tensor does
+    /// not.
     fn through(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
         let positions = || nodes.iter().map(|&node| self.position[node]);
         let start = positions().min().unwrap_or(0);

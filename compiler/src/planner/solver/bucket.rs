@@ -74,7 +74,8 @@ pub fn minimise(
     (Table::new(axes.clone(), table), Best { axes, labels })
 }
 
-/// By the classes of the others the least sum of all terms, and the first own class that has it; compiled for whatever the processor has.
+/// The least sum of all terms by the classes of the others, and the first own class that has it; compiled for
+/// whatever the processor has.
 struct Least<'a> {
     terms: &'a [Term],
     /// Own classes.

@@ -136,8 +136,9 @@ impl Dual {
         }
     }
 
-    /// By term and member what was given to its labels, where `kept` says which of all the labels are left: those that are not have what
-    /// they had before, and so has what is forbidden.
+    /// Notes what was given to the labels of each member of each term, where `kept` says which of all the labels are
+    /// left: those that are not have what they had before, and so has what is
+    /// forbidden.
     pub fn note(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
         for (term, given) in given.iter_mut().enumerate() {
             let owed = self.terms.members(term).zip(self.terms.owed(term));
@@ -222,7 +223,7 @@ impl Dual {
         self.constant + unary + terms
     }
 
-    /// By variable and label: what no assignment with that label goes below.
+    /// The bound of all assignments with a label, by variable and label.
     pub fn bounds(&mut self) -> Vec<Vec<f64>> {
         let (bound, count) = (self.bound(), self.order.len());
         let of = |variable: usize| -> Vec<f64> {
@@ -283,7 +284,7 @@ impl Dual {
     }
 }
 
-/// By variable the terms that it is part of.
+/// The terms that each variable is part of.
 fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<Reached>> {
     let mut of_variable = vec![Vec::new(); rank.len()];
     for term in 0..terms.len() {

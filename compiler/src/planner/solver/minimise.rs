@@ -44,13 +44,14 @@ pub struct Effort {
     pub division: usize,
 }
 
-/// For a plan. What half and twice do was measured on DenseNet-121, MobileNetV2 and ResNet on 2x4 and experts on 2x2x2: of rounds and of work
-/// nothing. With the dive in the first round DenseNet-121 ends 0.7 % higher and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2
-/// end 0.04 % higher, the latter in twice the time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 %
-/// higher; with twice as many experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
+/// The effort for a plan. What half and twice do was measured on DenseNet-121, MobileNetV2 and ResNet on 2x4 and
+/// experts on 2x2x2: of rounds and of work nothing. With the dive in the first round DenseNet-121 ends 0.7 % higher
+/// and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2 end 0.04 % higher, the latter in twice the
+/// time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 % higher; with twice as many
+/// experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
 pub const FULL: Effort =
     Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
-/// For one of many steps towards a plan.
+/// The effort for one of many steps towards a plan.
 pub const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
@@ -107,7 +108,7 @@ pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> M
     minimise_on(network, start, effort, None)
 }
 
-/// The same with messages.
+/// Finds the minimum with messages.
 pub fn minimise_on(
     network: &Network,
     start: Option<&[usize]>,

@@ -209,7 +209,7 @@ impl Network {
         network
     }
 
-    /// The same network where variables with one label have no pairs.
+    /// The same network, in which variables with one label have no pairs.
     pub fn folded(&self) -> Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();

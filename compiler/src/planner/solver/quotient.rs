@@ -18,7 +18,7 @@ pub struct Quotient {
 }
 
 impl Quotient {
-    /// Of a table over two variables.
+    /// Prepares a table over two variables.
     pub fn new(table: Rc<Table>) -> Self {
         let [rows, columns] = [0, 1].map(|at| table.axes[at].count);
         let at = |row: usize, column: usize| table.entries[row * columns + column];

@@ -96,7 +96,7 @@ impl Tariff {
         self.prices[row * self.columns + column]
     }
 
-    /// By label of the member at a place: what tells it from others, its row or its column.
+    /// A number for each label of the member at a place that tells it from others: its row or its column.
     pub fn labels_of(&self, place: usize) -> Vec<usize> {
         match &self.made {
             Some(rows) if place == 0 => rows.clone(),
@@ -173,7 +173,7 @@ impl Tariff {
         Settled { paid, rest }
     }
 
-    /// Without rows and columns that nobody uses.
+    /// The tariff without rows and columns that nobody uses.
     fn compact(&self, rows: &[usize], mut taken: Vec<Columns>) -> Self {
         let mut used_rows = rows.to_vec();
         let mut used: Vec<usize> =

@@ -23,7 +23,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// By label one of so many classes.
+    /// An axis that gives each label one of so many classes.
     pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
         Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
     }
@@ -277,7 +277,7 @@ impl<T: Content> Interned<T> {
 #[derive(Clone, Debug)]
 pub struct Made<T, M> {
     items: Interned<T>,
-    /// By the one of all equal things that is kept.
+    /// Results by the one of all equal things that is kept.
     known: HashMap<*const T, Rc<M>>,
 }
 

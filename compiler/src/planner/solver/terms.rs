@@ -127,7 +127,7 @@ impl Costs {
 }
 
 impl Terms {
-    /// Of a network; nothing is given yet.
+    /// The terms of a network; nothing is given yet.
     pub fn new(network: &Network) -> Self {
         let mut made = OfEqual::default();
         let pairs = network
@@ -281,7 +281,7 @@ impl Terms {
         Some(self.best_with_owed(slot))
     }
 
-    /// The same where those of the other members that `label_of` knows have these labels.
+    /// The rest of a term's least costs, where those of the other members that `label_of` knows have these labels.
     pub fn left_with(&mut self, slot: Slot, label_of: impl Fn(usize) -> Option<usize>) -> &[f64] {
         let Term { costs, first, members } = &self.terms[slot.term];
         let (first, members) = (*first, *members);
@@ -310,7 +310,7 @@ impl Terms {
         self.best_with_owed(slot)
     }
 
-    /// By label what is best, with what is owed.
+    /// The best cost by label, with what is owed.
     fn best_with_owed(&mut self, slot: Slot) -> &[f64] {
         let labels = self.labels(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place).iter();

@@ -106,7 +106,8 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// Of a cast of a gradient from half precision, before microbatches are summed: the dim that is dim 0 of the gradient.
+/// The dim that is dim 0 of the gradient, of a cast of a gradient from half precision, before microbatches are
+/// summed.
 fn half_gradient(
     graph: &Graph,
     node: &Node,
