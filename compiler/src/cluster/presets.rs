@@ -1,11 +1,16 @@
-//! Machines known by name: what the hardware and the best published kernels on it allow. Beside each figure stands its source: the
-//! maker's data sheet, a paper or another publication, the rows of measured trainings that it is fitted to (`fitted.toml`), or
-//! "assumed", where there is none, and why that value. `graphc calibrate` replaces a preset by what it measures.
+//! Machines known by name: what the hardware and the best published kernels on it allow.
 //!
-//! Memories are what graphc plans for. Makers write GB for both units: what data sheets call 40 and 80 GB are 40 and 80 GiB here, as
-//! `nvidia-smi` has it of A100 (40,960 and 81,920 MiB; of H100 81,559, half a percent less). The 141 GB of H200 are taken for 141e9 bytes,
-//! which is 131 GiB: less than the 143,771 MiB that `nvidia-smi` shows, so plans for it are on the safe side. Bandwidths are in 1e9 bytes
-//! per second throughout, of one direction. Nothing is taken off for what the driver and libraries hold.
+//! Beside each figure stands its source: the maker's data sheet, a paper or another publication, or the rows of
+//! measured trainings that it is fitted to (`fitted.toml`). "Assumed" stands where there is none, with the reason for
+//! the value. `graphc calibrate` replaces a preset by what it measures.
+//!
+//! Memories are what graphc plans for. Makers write GB for both units. What data sheets call 40 and 80 GB are 40 and
+//! 80 GiB here, as `nvidia-smi` has it of A100 (40,960 and 81,920 MiB; of H100 81,559, half a percent less). The 141
+//! GB of H200 are taken for 141e9 bytes, which is 131 GiB. That is less than the 143,771 MiB that `nvidia-smi` shows,
+//! so plans for it are on the safe side.
+//!
+//! Bandwidths are in 1e9 bytes per second throughout, of one direction. Nothing is taken off for what the driver and
+//! libraries hold.
 
 use std::collections::BTreeMap;
 

@@ -39,7 +39,7 @@ pub(super) struct Rewriter<'a> {
     options: &'a CompileOptions,
     pub(super) purpose: Purpose,
     graph: Graph,
-    /// What each value of the old graph is.
+    /// The view that each value of the old graph is.
     views: Vec<Option<View>>,
     /// Each value of the old graph as it was, where it is needed so.
     made: Vec<Option<ValueId>>,

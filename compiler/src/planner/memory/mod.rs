@@ -27,8 +27,8 @@
 //!
 //! Steps 6 and 7 last as long as a share of the work does. Messages of the whole problem are kept from price to
 //! price: any messages are right for any costs, and prices nearby need few sweeps. The gap that is left is reported.
-//! On `llama3_8b`, 8x8, 0.2 to 0.5 % of it were plans not found. The rest is what messages cannot prove, nearly all
-//! of it in the terms of weights that products of both passes and the update read.
+//! On `llama3_8b`, 8x8, 0.2 to 0.5 percentage points of it were plans not found. The rest is what messages cannot
+//! prove, nearly all of it in the terms of weights that products of both passes and the update read.
 //!
 //! benchmarks/README.md has what each step costs where it is left out. `compiler/examples/memory_limits.rs` measures
 //! gap and time from plenty of memory to too little. Constants here that name four products were measured before
