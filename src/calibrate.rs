@@ -35,8 +35,8 @@ pub struct Effort {
     pub largest_matmul: usize,
     /// Bytes of the largest tensors.
     pub largest_bytes: usize,
-    /// Seconds that one figure may take: a size that would take longer, going by the size before it, ends its list, so that a slow
-    /// device is measured too.
+    /// Seconds that one figure may take: a size that would take longer, going by the size before it, ends its list, so
+    /// that a slow device is measured too.
     pub patience: f64,
 }
 

@@ -94,7 +94,8 @@ impl FiniteCheck {
         Ok(Self { plan: compiled.plan, tensors })
     }
 
-    /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an output's number.
+    /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an
+    /// output's number.
     pub fn first(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
         let number = |output: &str| count(output).unwrap_or_default() as u64;
         self.tensors.iter().find_map(|tensor| {

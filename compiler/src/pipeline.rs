@@ -477,8 +477,9 @@ fn run(
     run_rows(work, asked, |pass| acts(pass.scope), seen)
 }
 
-/// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in tests, each is
-/// verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
+/// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in
+/// tests, each is verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as
+/// long as the passes do.
 fn run_rows(
     work: Work,
     asked: Asked<'_>,

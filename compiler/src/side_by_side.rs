@@ -16,8 +16,8 @@ const STACK: usize = 8 << 20;
 
 /// Does two things, the second in a thread of its own; one after the other where there is none to be had.
 ///
-/// The thread is not one of those that all of rayon's work shares: the second may wait for the first, and what the first has done in
-/// parallel must not wait for it.
+/// The thread is not one of those that all of rayon's work shares: the second may wait for the first, and what the
+/// first has done in parallel must not wait for it.
 pub fn side_by_side<A, B: Send>(
     first: impl FnOnce() -> A,
     second: impl FnOnce() -> B + Send,

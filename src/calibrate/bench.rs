@@ -34,7 +34,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then not known well.
+    /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then
+    /// not known well.
     pub fn at_work(&self, launch: f64) -> f64 {
         (self.seconds - self.kernels * launch).max(self.seconds / 2.0)
     }
@@ -50,8 +51,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which is the first of them
-    /// at first.
+    /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which
+    /// is the first of them at first.
     pub fn per_layer(
         &self,
         layers: usize,
@@ -91,8 +92,8 @@ impl Bench {
         })
     }
 
-    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps before, and as
-    /// many as are timed.
+    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps
+    /// before, and as many as are timed.
     pub fn affords(&self, layers: usize, seconds: f64) -> bool {
         (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.effort.patience
     }

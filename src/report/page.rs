@@ -149,7 +149,8 @@ pub enum PageError {
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///
 /// # Errors
-/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of another plan.
+/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of
+/// another plan.
 pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
     let shown = plans.iter().map(|(file, plan)| plan_page(file, plan, options.explain));
     let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;

@@ -80,7 +80,8 @@ mod tests {
         let all = ["B", "S(0)", "S(1)", "P(sum)"];
         let sbps: Vec<String> =
             all.iter().flat_map(|a| all.iter().map(move |b| format!("{a}, {b}"))).collect();
-        // The meshes of the first pair share no rank, and neither do those of the next two, before and behind; then they share some, and all.
+        // The meshes of the first pair share no rank, and neither do those of the next two, before and behind; then
+        // they share some, and all.
         for (first, second) in [(0, 6), (6, 12), (20, 3), (0, 4), (4, 4)] {
             for (from, to) in sbps.iter().flat_map(|from| sbps.iter().map(move |to| (from, to))) {
                 let (from, to) = (at(first, &[2, 3], from), at(second, &[3, 2], to));

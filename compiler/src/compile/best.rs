@@ -33,8 +33,9 @@ use crate::planner::{Care, Planned};
 /// Times that a plan is made again, each time with less memory for the planner.
 const ROOMS: usize = 2;
 
-/// Limits between what the planner counts and the memory that are tried besides while no plan fits: at another limit the planner finds another plan.
-/// (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in less than is counted.)
+/// Limits between what the planner counts and the memory that are tried besides while no plan fits: at another limit
+/// the planner finds another plan. (Four products on 2x2 in 22.4 KiB have a plan at the first of them, and none in
+/// less than is counted.)
 const BETWEEN: usize = 3;
 
 /// Nodes of the user's graph times ranks up to which limits beyond that of the memory are tried where nothing is found in it.
@@ -81,9 +82,10 @@ impl Job<'_> {
         if !options.auto_stages && !options.auto_microbatches {
             return self.compile((*graph).clone(), options, Memory::Unknown, reached)?.checked();
         }
-        // Layers are priced on their own; what the whole takes the null device knows. So of a small graph whole plans are made of several
-        // choices, and of a large one of what is better by its layers than the whole plans before it: one stage first, as its plan is made
-        // in the time in which the layers of other choices are priced again with less memory, and leaves few of them worth that.
+        // Layers are priced on their own; what the whole takes the null device knows. So of a small graph whole plans
+        // are made of several choices, and of a large one of what is better by its layers than the whole plans before
+        // it: one stage first, as its plan is made in the time in which the layers of other choices are priced again
+        // with less memory, and leaves few of them worth that.
         let chooser = Chooser::new(graph, options, cluster)?;
         let mut tried = Tried::default();
         tried.all(self, &chooser.in_one_stage(), Memory::Short, reached)?;
@@ -97,8 +99,9 @@ impl Job<'_> {
         tried.best()?.checked()
     }
 
-    /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it counts memory of its
-    /// own for each tensor, which tensors of the plan share. Where none fits the error is that of the leanest of them all.
+    /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it
+    /// counts memory of its own for each tensor, which tensors of the plan share. Where none fits the error is that of
+    /// the leanest of them all.
     fn or_beyond(&self, found: Result<Compiled, CompileError>) -> Result<Compiled, CompileError> {
         let open = self.options.auto_stages || self.options.auto_microbatches;
         let mut failed = match found {
@@ -191,8 +194,9 @@ impl Job<'_> {
         })
     }
 
-    /// A plan, made again with less memory for the planner where the first does not fit as it is lowered, or fits with one stream alone
-    /// and loses by that: the planner counts neither gaps between registers nor what lives longer on two streams.
+    /// A plan, made again with less memory for the planner where the first does not fit as it is lowered, or fits with
+    /// one stream alone and loses by that: the planner counts neither gaps between registers nor what lives longer on
+    /// two streams.
     pub(super) fn with_room(
         &self,
         options: &CompileOptions,
@@ -361,8 +365,8 @@ fn with_other<T>(
     None
 }
 
-/// Limits above one that are tried where nothing is found in it, from the least, up to twice as much. They are powers of two and three parts
-/// between them, whatever the limit, so that limits near each other have the same plans.
+/// Limits above one that are tried where nothing is found in it, from the least, up to twice as much. They are powers
+/// of two and three parts between them, whatever the limit, so that limits near each other have the same plans.
 fn beyond(limit: u64) -> impl Iterator<Item = u64> {
     let parts = (0..62).flat_map(|power| (4..8).map(move |part| (part << power) / 4));
     parts.filter(move |&memory| memory > limit && memory <= limit.saturating_mul(2))

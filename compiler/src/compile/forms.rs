@@ -44,8 +44,8 @@ pub struct Form<T> {
     pub with: T,
 }
 
-/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each, and does both side by side where it
-/// is known before which of them is meant if options ask for none (`unasked`).
+/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each, and does both
+/// side by side where it is known before which of them is meant if options ask for none (`unasked`).
 ///
 /// # Errors
 /// What the graph or the options do not allow.
@@ -186,8 +186,8 @@ pub fn best_in_memory(
     Ok(InMemory { at, planned, regathered: regathered.collect() })
 }
 
-/// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What is done for that before
-/// the plan is known is done beside it.
+/// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What
+/// is done for that before the plan is known is done beside it.
 fn beside(
     plan: impl FnOnce() -> Result<Planned, PlanError>,
     next: &Decisions,
@@ -221,8 +221,8 @@ pub fn all_regathered(
     forms.iter().map(|decisions| regathered(decisions, options)).collect()
 }
 
-/// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes before the search for
-/// the second is done beside what is done for the first.
+/// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes
+/// before the search for the second is done beside what is done for the first.
 fn both_with_room(
     forms: [&Decisions; 2],
     options: &CompileOptions,
@@ -361,9 +361,9 @@ pub struct Variant {
     pub forms: Vec<Form<()>>,
 }
 
-/// The variants of a graph that are to be planned. Where the machines multiply odd rows slowly and classes are worth padding, as far as
-/// that is known before layouts are, it is the padded one; if the planner is free to split classes over several ranks also the other, as a
-/// weight that is to be padded has to be whole.
+/// The variants of a graph that are to be planned. Where the machines multiply odd rows slowly and classes are worth
+/// padding, as far as that is known before layouts are, it is the padded one; if the planner is free to split classes
+/// over several ranks also the other, as a weight that is to be padded has to be whole.
 ///
 /// # Errors
 /// What the graph or the options do not allow.

@@ -37,9 +37,10 @@ use crate::passes::recompute::{Blocks, Extent, OpPlace};
 use crate::pipeline::recomputed;
 use crate::planner::{Care, Planned, account, relaxed_bound};
 
-/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although everything is computed
-/// again. Layouts are then other ones for each amount, and what is cheapest for its bytes in one plan is not so in the next: the GPT of the
-/// references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without. More blocks take a time that nobody waits.
+/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although
+/// everything is computed again. Layouts are then other ones for each amount, and what is cheapest for its bytes in
+/// one plan is not so in the next: the GPT of the references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without.
+/// More blocks take a time that nobody waits.
 const FEW_BLOCKS: usize = 8;
 
 /// Forms in which some ops are computed again, and the best plan of them.
@@ -50,8 +51,9 @@ struct Again {
 }
 
 impl Job<'_> {
-    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that, else what is cheapest for
-    /// the memory that it frees ([`Row`], [`least`]), unless what memory costs without is less.
+    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that,
+    /// else what is cheapest for the memory that it frees ([`Row`], [`least`]), unless what memory costs without is
+    /// less.
     pub(super) fn least_again(
         &self,
         prepared: &[Form<()>],

@@ -36,8 +36,8 @@ pub struct NodeWork {
     pub unaligned: bool,
 }
 
-/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor cores takes (NVIDIA,
-/// "Matrix Multiplication Background User's Guide", section 2.2).
+/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor
+/// cores takes (NVIDIA, "Matrix Multiplication Background User's Guide", section 2.2).
 pub const ROW_BYTES: usize = 16;
 
 /// Whether a row of so many elements is of half precision and no multiple of [`ROW_BYTES`].
@@ -46,8 +46,8 @@ pub fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
     is_half && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
 }
 
-/// Whether an op is a product of matrices some of which have odd rows ([`is_odd_row`]). `rows` has the element type and the last extent of
-/// each operand and result, as they lie on a rank.
+/// Whether an op is a product of matrices some of which have odd rows ([`is_odd_row`]). `rows` has the element type
+/// and the last extent of each operand and result, as they lie on a rank.
 pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
     matches!(op, Op::MatMul(_)) && rows.any(is_odd_row)
 }
@@ -141,8 +141,9 @@ fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of its bytes at the whole
-/// bandwidth of the memory. [`roofline`] is never less than either, because no share of a peak is more than all of it.
+/// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of
+/// its bytes at the whole bandwidth of the memory. [`roofline`] is never less than either, because no share of a peak
+/// is more than all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LeastSeconds {
     /// Of computing.
@@ -195,8 +196,8 @@ pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }
 
-/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs, constant beyond
-/// the ends; 1 where the cluster does not say.
+/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs,
+/// constant beyond the ends; 1 where the cluster does not say.
 pub fn matmul_efficiency(cluster: &Cluster, precision: DType, flops: f64) -> f64 {
     let Device { matmul_efficiency, matmul_efficiency_of, .. } = &cluster.device;
     let points = matmul_efficiency_of.get(precision.name()).unwrap_or(matmul_efficiency);

@@ -99,8 +99,8 @@ impl ActorWork {
         }
     }
 
-    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there is one: behind it
-    /// few FLOPs are left.
+    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there
+    /// is one: behind it few FLOPs are left.
     pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
         let elementwise = |work| least_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
         let Some(Piece { precision, arithmetic, work }) = self.head else {
@@ -160,9 +160,9 @@ fn begun(layouts: &[Layout], program: &Program, actor: &Actor, head: &FusedStep)
     })
 }
 
-/// FLOPs of the matrix products of one step by the element type that they are computed in: those that the plan was made of, which are
-/// the model's without what simplification leaves out, and in training those of its gradients. What is computed again in the backward
-/// pass is not counted.
+/// FLOPs of the matrix products of one step by the element type that they are computed in: those that the plan was
+/// made of, which are the model's without what simplification leaves out, and in training those of its gradients. What
+/// is computed again in the backward pass is not counted.
 pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
     let (graph, mut flops) = (decisions.graph(), BTreeMap::new());
     for (id, node) in graph.iter() {
@@ -179,11 +179,11 @@ pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
 }
 
 /// The share of the machines' peak that the model's own FLOPs take in a step of so many seconds (model FLOPs
-/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). Each product is held against the peak of the element type that it
-/// is computed in. `None` of a step without time.
+/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). Each product is held against the peak of the element
+/// type that it is computed in. `None` of a step without time.
 ///
-/// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan, whose seconds are at
-/// least those of their FLOPs at that peak.
+/// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan,
+/// whose seconds are at least those of their FLOPs at that peak.
 pub fn utilization(plan: &Plan, decisions: &Decisions, step_seconds: f64) -> Option<f64> {
     let at_peak: f64 = model_flops(decisions)
         .into_iter()

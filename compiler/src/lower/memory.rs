@@ -242,9 +242,9 @@ impl Meetings {
 
 /// Best fit in the order of beginning: of what was placed, only what has not ended may meet the next.
 ///
-/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So what is looked at is
-/// small and lies in a row, lists of lives are compared only where an item lives more than once, and what has ended is cleared away only
-/// when it may be a fifth of it all: until then it meets nothing.
+/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So
+/// what is looked at is small and lies in a row, lists of lives are compared only where an item lives more than once,
+/// and what has ended is cleared away only when it may be a fifth of it all: until then it meets nothing.
 fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     // Placed and not ended, by offset.

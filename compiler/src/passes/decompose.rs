@@ -40,8 +40,9 @@ pub fn decompose_where_split(
     in_parts(&training, options).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
-/// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a pin asks to split the dim that the op keeps
-/// whole, and cross entropy also where the planner is free to split its classes and that may pay, or the strategy does.
+/// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a
+/// pin asks to split the dim that the op keeps whole, and cross entropy also where the planner is free to split its
+/// classes and that may pay, or the strategy does.
 pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     if matches!(node.op, Op::BatchNormTraining(_)) {
         return true;

@@ -123,8 +123,8 @@ impl Blocks {
     }
 }
 
-/// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no output; what a
-/// step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
+/// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no
+/// output; what a step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
 fn repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
     let graph = &training.graph;
     let block = |value: usize| of[graph.values[value].producer.index()];

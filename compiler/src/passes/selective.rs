@@ -148,8 +148,8 @@ mod tests {
     use super::*;
     use crate::draw::Draw;
 
-    /// Products with a weight, elementwise ops and sums of `[4, 4]` and `[4, 1]`, of which the backward pass reads some; and which
-    /// values may be given up.
+    /// Products with a weight, elementwise ops and sums of `[4, 4]` and `[4, 1]`, of which the backward pass reads
+    /// some; and which values may be given up.
     fn training(draw: &mut Draw) -> (TrainingGraph, Vec<bool>) {
         let g = GraphBuilder::new("random");
         let weight =

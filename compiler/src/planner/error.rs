@@ -79,8 +79,9 @@ pub enum PlanError {
         needed: u64,
         /// Bytes that it may use.
         limit: u64,
-        /// Bytes that no plan goes below, where that is proven to be above the limit. As everywhere in the planner each tensor has
-        /// memory of its own; of tensors that share memory, as a chain's result and its operand, a plan needs less.
+        /// Bytes that no plan goes below, where that is proven to be above the limit. As everywhere in the planner
+        /// each tensor has memory of its own; of tensors that share memory, as a chain's result and its operand, a
+        /// plan needs less.
         least: Option<u64>,
         /// The largest tensors at that peak, at most five.
         largest: Vec<(String, u64)>,

@@ -127,8 +127,9 @@ impl Planned {
     }
 }
 
-/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short. What is known
-/// `before` the search is asked for when all else is done; where it says nothing there is no search, and `None` as well.
+/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short.
+/// What is known `before` the search is asked for when all else is done; where it says nothing there is no search, and
+/// `None` as well.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.

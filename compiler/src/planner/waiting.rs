@@ -164,8 +164,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Self { contents: pricing.contents(), ..pricing }
     }
 
-    /// It waits from its last reader of the forward pass to its first of the backward pass, or through all microbatches where it is the same
-    /// for all of them.
+    /// It waits from its last reader of the forward pass to its first of the backward pass, or through all
+    /// microbatches where it is the same for all of them.
     fn contents(&self) -> u64 {
         let peak = self.peak();
         let Self { problem, reading, consumers, .. } = self;
@@ -301,8 +301,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Waits { way, sbp: Some(NdSbp::clone(&self.problem.layouts.sbp(sbp))), seconds, bytes }
     }
 
-    /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed once for both passes if it
-    /// is kept, and else for each of them anew.
+    /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed
+    /// once for both passes if it is kept, and else for each of them anew.
     fn gathered(&self, from: SbpId, to: SbpId) -> f64 {
         let decisions = self.problem.decisions;
         let count = decisions.rates.microbatches as f64;
@@ -340,8 +340,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         nodes.iter().map(one).sum()
     }
 
-    /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the backward pass. `None` where it
-    /// cannot be, as other layers read it.
+    /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the
+    /// backward pass. `None` where it cannot be, as other layers read it.
     fn again(&self) -> Option<Waits> {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
@@ -381,7 +381,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
                 readers.filter(|node| decisions.training.phases[node.index()] != Phase::Forward);
             backward.all(|node| nodes.contains(&node.index()))
         };
-        // From readers to what they read, so that of each node all readers are known. An op whose other results are read has to run anyway.
+        // From readers to what they read, so that of each node all readers are known. An op whose other results are
+        // read has to run anyway.
         for node in (0..=copy).rev() {
             let results = &graph.nodes[node].results;
             let for_it = |&value: &ValueId| value == self.reading.read || for_these(&nodes, value);

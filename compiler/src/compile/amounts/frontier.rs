@@ -133,7 +133,8 @@ mod tests {
     use super::*;
     use crate::draw::Draw;
 
-    /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and makes one or two tensors.
+    /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and
+    /// makes one or two tensors.
     fn block(draw: &mut Draw) -> Block {
         let mut tensors: Vec<Tensor> = Vec::new();
         let tensor = |draw: &mut Draw, maker| Tensor {
@@ -192,7 +193,8 @@ mod tests {
                 assert!(inside && pair[0].bytes > pair[1].bytes, "{block:?} {corners:?}");
                 assert!(pair[0].units <= pair[1].units, "{block:?} {corners:?}");
             }
-            // The price of each step is higher than that of the one before, and at none is another set better than both of its ends.
+            // The price of each step is higher than that of the one before, and at none is another set better than
+            // both of its ends.
             let all = all(&block);
             let mut before = (0, 1);
             for pair in corners.windows(2) {

@@ -125,11 +125,11 @@ impl<P> Known<P> {
 /// Assembles the plan in which the least amount is computed again that fits the memory, where nothing computed again
 /// does not fit. The error is that of everything where not even that fits.
 ///
-/// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is between two amounts, and
-/// halves what is between them; what a plan leaves of the memory says which amount is likely next. Where memory is short for an amount, it
-/// may cost more than a little more computing: such an amount counts as too little, and no good plan is looked for there
-/// ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others that compute more again where it needs more memory than
-/// the planner has counted.
+/// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is
+/// between two amounts, and halves what is between them; what a plan leaves of the memory says which amount is likely
+/// next. Where memory is short for an amount, it may cost more than a little more computing: such an amount counts as
+/// too little, and no good plan is looked for there ([`Care::Against`]). Only the plan of fewest seconds is assembled,
+/// and others that compute more again where it needs more memory than the planner has counted.
 pub fn least<P, D>(
     amounts: &Amounts,
     known: &mut Known<P>,

@@ -57,13 +57,13 @@ use short::short;
 /// Numbers of microbatches that are priced with each number of stages.
 const MOST_COUNTS: usize = 8;
 
-/// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over where its square of
-/// what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to 0.33 at 0.35 and 0.10 at 0.2, as there
-/// are other things than layers in a short model.
+/// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over
+/// where its square of what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to
+/// 0.33 at 0.35 and 0.10 at 0.2, as there are other things than layers in a short model.
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 
-/// Choices that are priced again side by side, in the order in which they would be one after the other. As many on every machine, so that
-/// what is priced never depends on it.
+/// Choices that are priced again side by side, in the order in which they would be one after the other. As many on
+/// every machine, so that what is priced never depends on it.
 const WAVE: usize = 2;
 
 /// The share by which a choice must be better, by its layers, whose layers fit the memory at a price alone: whole
@@ -73,7 +73,8 @@ const MARGIN: f64 = 0.1;
 /// Choices of stages and microbatches whose whole plan is made; and as many of those whose layers do not fit the memory.
 const MOST_CHOICES: usize = 3;
 
-/// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than its layers do.
+/// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than
+/// its layers do.
 const MOST_RANKED: usize = 50_000;
 
 /// Whether whole plans of several choices are made, whatever they cost by their layers.
@@ -233,8 +234,8 @@ pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
     seconds * (1.0 + MARGIN) < best
 }
 
-/// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and [`Chooser::choices`] all
-/// others that may be better than these.
+/// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and
+/// [`Chooser::choices`] all others that may be better than these.
 pub(super) struct Chooser<'a> {
     graph: Graph,
     options: &'a CompileOptions,
@@ -395,8 +396,9 @@ impl<'a> Chooser<'a> {
         Ok(free.map(priced))
     }
 
-    /// Prices again, with less memory for the layers, what does not fit but would be better than what does and than what is known. With less
-    /// memory layers cost no less, so the others need not be looked at: of each wave at most the last is looked at in vain.
+    /// Prices again, with less memory for the layers, what does not fit but would be better than what does and than
+    /// what is known. With less memory layers cost no less, so the others need not be looked at: of each wave at most
+    /// the last is looked at in vain.
     fn with_less_memory(&mut self, known: f64) {
         let mut best = known.min(self.best());
         let all = &self.all;

@@ -30,8 +30,8 @@ pub struct Prices {
     pub peak: u64,
 }
 
-/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes. With `memory` each tensor may lie otherwise
-/// for the backward pass, as it may in whole plans where memory is short.
+/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes. With `memory` each
+/// tensor may lie otherwise for the backward pass, as it may in whole plans where memory is short.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.

@@ -82,8 +82,8 @@ fn cut(graph: &Graph, parts: usize) -> Cut {
     }
 }
 
-/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one. Dims of extent
-/// 1, as a state of one layer has before its samples, merge with nothing.
+/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one.
+/// Dims of extent 1, as a state of one layer has before its samples, merge with nothing.
 fn merges_samples(rated: &Rated) -> bool {
     let graph = &rated.training.graph;
     graph.nodes.iter().any(|node| {

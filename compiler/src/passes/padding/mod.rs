@@ -42,7 +42,8 @@ const PASS: &str = "padding";
 /// The suffix of the name of a padded tensor.
 pub const PADDED: &str = ".padded";
 
-/// Elements of which padded rows are multiples: 128 bytes of half precision, which is where A100's products are fastest (the same guide).
+/// Elements of which padded rows are multiples: 128 bytes of half precision, which is where A100's products are
+/// fastest (the same guide).
 const TILE: usize = 64;
 
 /// The graph, or what computes the same with classes padded where that pays.

@@ -22,8 +22,8 @@ use crate::passes::layers::layers;
 /// The most that the most expensive stage may cost, as a multiple of the least, where that saves bytes.
 const SLACK: f64 = 1.1;
 
-/// The share of the mean that a stage costs at the least, where that can be: next to nothing crosses the boundary before the op that makes
-/// the loss, but a stage of that op alone would leave its ranks idle.
+/// The share of the mean that a stage costs at the least, where that can be: next to nothing crosses the boundary
+/// before the op that makes the loss, but a stage of that op alone would leave its ranks idle.
 const LEAST_SHARE: f64 = 0.5;
 
 /// Parts of the cost of all ops in which costs are counted.

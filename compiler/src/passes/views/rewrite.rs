@@ -61,8 +61,8 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its nodes and has
-    /// the dim that is split, else it is held as it was.
+    /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its
+    /// nodes and has the dim that is split, else it is held as it was.
     fn pinned(&mut self, value: ValueId, pin: &NdSbp, first: usize) -> Result<(), OpError> {
         let view = self.view(value);
         let own = self.graph.value(view.base).producer.index() >= first;

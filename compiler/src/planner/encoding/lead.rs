@@ -119,8 +119,8 @@ impl Same {
         }
     }
 
-    /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not for those that it
-    /// lacks.
+    /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not
+    /// for those that it lacks.
     fn names(&self, own: &[usize], others: &[usize]) -> Vec<usize> {
         let mut of_node: Vec<Vec<usize>> = vec![Vec::new(); self.others];
         for (variable, &node) in others.iter().enumerate() {

@@ -38,8 +38,8 @@ type Counted<T> = (T, u64);
 /// Prices of boxing, how often they are paid, and what a byte costs in each of a demand's spans.
 type BoxedKey = (*const Boxed, u64, bool, [u64; 5]);
 
-/// The candidates of an update and the variable, the update's result, where both are, with what it is boxed together, whether others read it,
-/// and what a byte costs.
+/// The candidates of an update and the variable, the update's result, where both are, with what it is boxed together,
+/// whether others read it, and what a byte costs.
 type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>, bool, u64);
 
 /// Finds something once for all that are alike, unless each value has prices of its own.
@@ -239,8 +239,8 @@ fn add_demand(
     }
 }
 
-/// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others costs the same for all
-/// labels that make it and take it so.
+/// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others
+/// costs the same for all labels that make it and take it so.
 fn pair(network: &mut Network, between: (usize, usize), boxing: &Boxing) -> Option<Rc<Table>> {
     let taken = &boxing.boxed.taken[0];
     let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));

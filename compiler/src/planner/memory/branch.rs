@@ -21,11 +21,13 @@ const STEPS: usize = 6;
 /// The share of the way from the best prices of a part to those that its planes propose. Half as far, or all the way,
 /// changes no plan and no bound.
 const TRUST: f64 = 0.7;
-/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or twice as much changes no plan.
+/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or
+/// twice as much changes no plan.
 const CLOSE: f64 = 1e-3;
 /// Plans of a part, the latest of those that are known, from which its prices follow: half or twice as many change no plan.
 const MOST_PLANES: usize = 30;
-/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times of it change no plan.
+/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times
+/// of it change no plan.
 const DECIDED: f64 = 1e-6;
 
 /// Labels that each node may have, and what is known of plans with these.
@@ -149,8 +151,8 @@ impl Branching<'_, '_> {
         (planes, plans)
     }
 
-    /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is one plan, the best
-    /// label there of the node whose labels differ most in the bytes of what they make.
+    /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is
+    /// one plan, the best label there of the node whose labels differ most in the bytes of what they make.
     fn open_label(&self, part: &Part) -> Option<(usize, usize)> {
         let (planes, plans) = self.planes_of(part);
         let weights = planes.mixture().unwrap_or_default();

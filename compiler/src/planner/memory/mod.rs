@@ -79,8 +79,9 @@ pub enum Care {
     Plan,
     /// To say what layers cost: a gap much smaller than what choices of stages differ by ends the search.
     Prices,
-    /// To be executed, as one of several graphs in a row, each of which keeps less than the one before it and computes more. The last, so
-    /// many steps away, has a plan of so many seconds. What is clearly dearer than the next one in the row is not looked for any further.
+    /// To be executed, as one of several graphs in a row, each of which keeps less than the one before it and computes
+    /// more. The last, so many steps away, has a plan of so many seconds. What is clearly dearer than the next one in
+    /// the row is not looked for any further.
     Against {
         /// The seconds of the last one.
         seconds: f64,
@@ -90,8 +91,8 @@ pub enum Care {
 }
 
 impl Care {
-    /// Whether a plan costs more than the next graph in the row, by as much as each step costs on the way from what this graph costs without
-    /// regard to memory.
+    /// Whether a plan costs more than the next graph in the row, by as much as each step costs on the way from what
+    /// this graph costs without regard to memory.
     pub fn is_dear(self, relaxed: f64, found: f64) -> bool {
         match self {
             Self::Plan | Self::Prices => false,
@@ -110,8 +111,8 @@ impl Care {
     }
 }
 
-/// The gap below which the graph of a large model is left at that. Half of it changes no plan; with twice of it GPT on 4 in 320 KiB costs 0.2 %, and
-/// Llama 3 8B on 8x8 in 3.05 GiB 0.3 % more.
+/// The gap below which the graph of a large model is left at that. Half of it changes no plan; with twice of it GPT on
+/// 4 in 320 KiB costs 0.2 %, and Llama 3 8B on 8x8 in 3.05 GiB 0.3 % more.
 const NEAR: f64 = 2e-3;
 /// The gap that is good enough for prices of layers. Half or twice as much changes no choice of stages: GPT-3 on
 /// 128x8, MPT-70B on 128 and Llama 3 70B on 16x8 within 40 GiB take the same time, eight products on 2x2 in 48 KiB

@@ -14,11 +14,11 @@ const STEPS: usize = 40;
 /// The share of the way from the best prices to those that the planes propose. At 0.9 the bound of four products on
 /// 2x2 in 25.6 KiB is 0.5 % lower, at 0.3 it is 0.2 % higher; GPT on 2x4 in 200 KiB costs 0.3 % less at either.
 const TRUST: f64 = 0.6;
-/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it. With half of it GPT on 2x4 in 200 KiB
-/// costs 0.3 % less; with twice as much bounds are 0.01 % lower.
+/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it. With half
+/// of it GPT on 2x4 in 200 KiB costs 0.3 % less; with twice as much bounds are 0.01 % lower.
 const CLOSE: f64 = 1e-4;
-/// Prices in a row that do not raise the bound after which it is left. With half as many the bound of four products on 2x2 in 24 KiB is 0.5 %
-/// lower; twice as many change nothing.
+/// Prices in a row that do not raise the bound after which it is left. With half as many the bound of four products on
+/// 2x2 in 24 KiB is 0.5 % lower; twice as many change nothing.
 const IDLE: usize = 6;
 /// The share by which prices differ by chance. Without chance Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with
 /// half or twice as much 0.13 or 0.15 %.
@@ -27,10 +27,12 @@ const SHAKE: f64 = 0.4;
 /// costs 1.8 % more.
 const DRAWS: usize = 8000;
 const MOST_DRAWS: usize = 16;
-/// Entries of tables after which no other draw begins: where nodes have many known labels a minimum among them reads 100 million. ResNet on 2x4 in 114 KiB
-/// finds its plan after 1.1 billion; with eight times as many experts on 2x4 in 19.5 KiB have the same plan after 57 s instead of 38.
+/// Entries of tables after which no other draw begins: where nodes have many known labels a minimum among them reads
+/// 100 million. ResNet on 2x4 in 114 KiB finds its plan after 1.1 billion; with eight times as many experts on 2x4 in
+/// 19.5 KiB have the same plan after 57 s instead of 38.
 const DRAWN: u64 = 1_500_000_000;
-/// Times that the interval of prices is halved with each of them. Half or twice as many change no plan, in 15 % less or more time.
+/// Times that the interval of prices is halved with each of them. Half or twice as many change no plan, in 15 % less
+/// or more time.
 const HALVINGS: usize = 5;
 
 /// The number of times that the intervals of prices that fit are halved: prices of which an eighth does not suffice
@@ -108,8 +110,9 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors are then kept less long
-    /// than they could be. Tensors pay more or less by chance, so that layers which are alike go from one way to the other one by one.
+    /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors
+    /// are then kept less long than they could be. Tensors pay more or less by chance, so that layers which are alike
+    /// go from one way to the other one by one.
     pub fn settle(&mut self) {
         let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
         let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));

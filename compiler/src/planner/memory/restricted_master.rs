@@ -8,12 +8,14 @@ use super::search::MemorySearch;
 use crate::planner::encoding::lead::free;
 use crate::planner::solver::minimise::STEP;
 
-/// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2 % more; twice as many
-/// change no plan.
+/// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2
+/// % more; twice as many change no plan.
 const ROUNDS: usize = 4;
-/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share. Half or twice as much changes no plan.
+/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share. Half or twice as
+/// much changes no plan.
 const CLOSE: f64 = 2e-4;
-/// The gap above which plans for less memory are looked for, and how much less. Without them four products on 2x2 in 27 KiB cost 2.7 % more.
+/// The gap above which plans for less memory are looked for, and how much less. Without them four products on 2x2 in
+/// 27 KiB cost 2.7 % more.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
 
@@ -98,8 +100,8 @@ impl MemorySearch<'_> {
         self.known.iter().map(|labels| labels.iter().copied().collect()).collect()
     }
 
-    /// Does something where each node has these labels alone, in order, among which are those of the best plan. What it finds is kept,
-    /// but for bounds.
+    /// Does something where each node has these labels alone, in order, among which are those of the best plan. What
+    /// it finds is kept, but for bounds.
     pub fn among<T>(&mut self, kept: Vec<Vec<usize>>, body: impl FnOnce(&mut Self) -> T) -> T {
         let restricted = self.problem.candidates.iter().zip(&kept);
         let restricted = restricted

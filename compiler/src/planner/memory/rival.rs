@@ -56,7 +56,8 @@ impl Rival {
         (is_proven || is_open && cheapest >= self.bound).then_some(bound)
     }
 
-    /// The prices at the positions of another order, in which what comes before the difference and what comes after it is the same.
+    /// The prices at the positions of another order, in which what comes before the difference and what comes after it
+    /// is the same.
     fn moved(&self, others: &[String]) -> MemoryPrices {
         let equal = |(a, b): &(&String, &String)| a == b;
         let before = self.ops.iter().zip(others).take_while(equal).count();

@@ -15,8 +15,8 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes. Half or
-/// twice as many change no plan of benchmarks/README.md.
+/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem,
+/// times the number of nodes. Half or twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
 /// The work of making a network, in entries for each node. Half as much changes no plan; with twice as much four

@@ -126,7 +126,8 @@ impl<'a> Candidates<'a> {
         Ok(self.part(all, kept))
     }
 
-    /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the same have in common.
+    /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the
+    /// same have in common.
     fn part(&mut self, all: CandidateList, kept: Vec<usize>) -> CandidateList {
         if kept.len() == all.len() {
             return all;
@@ -231,8 +232,8 @@ impl<'a> Candidates<'a> {
             || node.results.iter().any(|&value| self.pins(value).iter().any(named))
     }
 
-    /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone: an op may pass
-    /// them on only where its operand's producer can make them.
+    /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone:
+    /// an op may pass them on only where its operand's producer can make them.
     fn movable(
         &self,
         node: &Node,

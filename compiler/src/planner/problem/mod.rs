@@ -144,8 +144,9 @@ impl Made {
     }
 }
 
-/// All that planning needs to know. It never changes: what is found out of it, such as prices of boxing, are functions of it that are
-/// remembered, in [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they cost next to nothing.
+/// All that planning needs to know. It never changes: what is found out of it, such as prices of boxing, are functions
+/// of it that are remembered, in [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they
+/// cost next to nothing.
 #[derive(Clone)]
 pub struct Problem<'a> {
     /// The decisions of the passes.

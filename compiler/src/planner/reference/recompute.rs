@@ -364,8 +364,8 @@ impl<'a> Walk<'a> {
         self.through(value, &nodes, self.repeats(producer))
     }
 
-    /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if that makes it
-    /// smaller.
+    /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if
+    /// that makes it smaller.
     fn is_scattered(&self, value: ValueId, producer: usize) -> bool {
         let graph = self.decisions.graph();
         let phases = &self.decisions.training.phases;

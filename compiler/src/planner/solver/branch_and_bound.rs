@@ -19,8 +19,8 @@ pub trait Division {
     /// Whether one more part may be looked at.
     fn has_work(&mut self) -> bool;
 
-    /// Raises the bound of a part, and divides it: its two parts, the more promising last, unless nothing better is in it, or it cannot be
-    /// divided.
+    /// Raises the bound of a part, and divides it: its two parts, the more promising last, unless nothing better is in
+    /// it, or it cannot be divided.
     fn divide(&mut self, part: &mut Self::Part) -> Option<[Self::Part; 2]>;
 }
 

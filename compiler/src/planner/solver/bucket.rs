@@ -159,8 +159,9 @@ impl Alike {
     }
 }
 
-/// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away lie side by side:
-/// so they are added several at once, and what is to be found out about a tensor's readers is found out once for each of their classes.
+/// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away
+/// lie side by side: so they are added several at once, and what is to be found out about a tensor's readers is found
+/// out once for each of their classes.
 struct Term {
     costs: Vec<f64>,
     /// By variable of the scope: entries from a class to the next; 0 where the factor does not have it.

@@ -195,7 +195,8 @@ impl Dual {
         let (labels, reached) = (self.labels(variable), self.reached(variable));
         let (costs, reached) = (&mut self.unary[labels], &self.reached[reached]);
         reached.iter().for_each(|of| self.terms.pull(of.slot, costs));
-        // Otherwise a term counts on a forbidden label at no cost, as there is no finite part of its cost that could be dealt out.
+        // Otherwise a term counts on a forbidden label at no cost, as there is no finite part of its cost that could
+        // be dealt out.
         if self.forbids && costs.iter().any(|cost| cost.is_infinite()) {
             reached.iter().for_each(|of| self.terms.forbid(of.slot, costs));
         }

@@ -28,8 +28,8 @@ pub struct Limits {
 /// 2x2x2 have the same plans.
 pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
-/// Labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 % lower; twice as many change none of
-/// these plans.
+/// Labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 %
+/// lower; twice as many change none of these plans.
 const NARROW: usize = 4_000_000;
 
 /// An eliminated variable, those that it met, and its best label by theirs.

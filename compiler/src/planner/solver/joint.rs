@@ -68,8 +68,8 @@ impl Joint {
         self.tariff.producers()
     }
 
-    /// For each class of member `of` the least of the cost and of what the other members' classes cost (`costs`, all members one behind
-    /// the other; those of `of` are not read).
+    /// For each class of member `of` the least of the cost and of what the other members' classes cost (`costs`, all
+    /// members one behind the other; those of `of` are not read).
     pub fn least(&self, of: usize, costs: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
         groups.arch.dispatch(Least { joint: self, of, costs, groups, best });
     }

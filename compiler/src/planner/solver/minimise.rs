@@ -71,25 +71,25 @@ const CLOSE: f64 = 5e-3;
 const CLOSING: usize = 2_000_000_000;
 const CLOSING_SWEEPS: usize = 32;
 
-/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200 KiB costs 0.3 or 0.2 % less;
-/// no other plan changes.
+/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200
+/// KiB costs 0.3 or 0.2 % less; no other plan changes.
 const LASTING: usize = 8;
 
-/// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as many change no plan of
-/// benchmarks/README.md.
+/// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as
+/// many change no plan of benchmarks/README.md.
 const DIVISIBLE: usize = 100;
 
-/// Labels of a variable, on average, up to which what is left may be narrow. With half as many ResNet on 2x4 ends 1.2 % higher, in more time;
-/// twice as many change no plan.
+/// Labels of a variable, on average, up to which what is left may be narrow. With half as many ResNet on 2x4 ends 1.2
+/// % higher, in more time; twice as many change no plan.
 const FEW: usize = 6;
 
-/// Costs are shifted on while a few sweeps close this share of the gap. With half or twice as much ResNet on 2x4 ends 0.8 or 0.5 %
-/// higher, as its division begins elsewhere.
+/// Costs are shifted on while a few sweeps close this share of the gap. With half or twice as much ResNet on 2x4 ends
+/// 0.8 or 0.5 % higher, as its division begins elsewhere.
 const IDLE: f64 = 1e-2;
 
-/// A round after the dive that closes less than this share of the gap and drops less than that share of the labels is the last: those that follow would
-/// close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at 0.65 % in three quarters of the time that it
-/// takes to get to 0.58 %.
+/// A round after the dive that closes less than this share of the gap and drops less than that share of the labels is
+/// the last: those that follow would close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at
+/// 0.65 % in three quarters of the time that it takes to get to 0.58 %.
 const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
@@ -357,8 +357,8 @@ impl<'a> NetworkSearch<'a> {
         sweeps
     }
 
-    /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable still has many labels
-    /// it is not, and to find that out takes as long as many sweeps.
+    /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable
+    /// still has many labels it is not, and to find that out takes as long as many sweeps.
     pub fn solve_kept(&mut self) -> Option<f64> {
         if self.labels() > FEW * self.kept.len() {
             return None;

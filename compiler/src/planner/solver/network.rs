@@ -54,8 +54,8 @@ impl Network {
         }
     }
 
-    /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs anything. Labels cost
-    /// what their classes do.
+    /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs
+    /// anything. Labels cost what their classes do.
     pub fn table(
         &mut self,
         (a, of_a): (usize, Axis),

@@ -56,8 +56,8 @@ impl Quotient {
         self.table.axes[member].count
     }
 
-    /// For each class of a member the least of the costs with what `others` say of the classes of the other member. Some more numbers
-    /// follow.
+    /// For each class of a member the least of the costs with what `others` say of the classes of the other member.
+    /// Some more numbers follow.
     pub fn least(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
         arch.dispatch(Least { entries: &self.lanes[of], others, best });
     }

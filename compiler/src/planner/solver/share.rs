@@ -12,8 +12,8 @@ use std::rc::Rc;
 
 use super::tables::{Content, Interned, hash, same};
 
-/// Readers up to which a tensor is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2 on 2x4 0.6 % higher, in two to three
-/// times as long; with eight no plan is better.
+/// Readers up to which a tensor is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2
+/// on 2x4 0.6 % higher, in two to three times as long; with eight no plan is better.
 pub const MOST_READERS: usize = 6;
 
 /// The column of each label; `None` where it takes the tensor for free.
@@ -139,8 +139,8 @@ impl Tariff {
         (rows, readers.map(pick).collect())
     }
 
-    /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same whatever their label pay at
-    /// once, and who takes it likewise pays nothing.
+    /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same
+    /// whatever their label pay at once, and who takes it likewise pays nothing.
     pub fn restricted(&self, kept: &[&[usize]]) -> Settled {
         let (rows, mut taken) = self.picked(kept);
         let is_free = |&column: &usize| rows.iter().all(|&row| self.price(row, column) == 0.0);

@@ -17,15 +17,15 @@ const DEPTH: usize = 40;
 /// experts on 4x4 end 1.2 or 3.5 % higher. With half of the sweeps ResNet on 2x4 ends 0.5 % higher.
 const TRIED: usize = 6;
 const TRIAL: usize = 2;
-/// Terms from which a variable is divided before all others: a tensor that so many read ties them together, and what is left
-/// without it is narrow. Layers alone have a quarter of that. Half of it changes no plan; twice as many, as without hubs, end experts on
-/// 2x2x2 3.4 % higher.
+/// Terms from which a variable is divided before all others: a tensor that so many read ties them together, and what
+/// is left without it is narrow. Layers alone have a quarter of that. Half of it changes no plan; twice as many, as
+/// without hubs, end experts on 2x2x2 3.4 % higher.
 const HUB: usize = 48;
 /// The effort for a part. With twice as many rounds ResNet on 2x4 ends 0.9 % higher; with 2 the bound of experts on
 /// 2x2x2 is 0.5 % lower.
 const PART: Effort = Effort { rounds: 3, ..STEP };
-/// The share of the gap that a part closes at least, for comparing trials, so that what closes nothing of one part is still compared by
-/// the other. Half or twice as much changes no plan.
+/// The share of the gap that a part closes at least, for comparing trials, so that what closes nothing of one part is
+/// still compared by the other. Half or twice as much changes no plan.
 const LEAST: f64 = 1e-6;
 
 /// Labels that are left, with the costs as they are shifted among them.

@@ -328,8 +328,8 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would be reduced besides
-    /// what the others read.
+    /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would
+    /// be reduced besides what the others read.
     fn sums(&self, id: usize, candidate: &Candidate) -> bool {
         let graph = self.problem.decisions.graph();
         let elements =

@@ -182,10 +182,11 @@ fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
         .unwrap_or(0)
 }
 
-/// The candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands take the least
-/// communication, then the least local boxing, then the least computing. What is split along the batch stays so, and statistics of a
-/// batch are summed by all ranks: to gather the one or to scatter the other may cost less here, but not for what reads the result. A
-/// parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
+/// The candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands
+/// take the least communication, then the least local boxing, then the least computing. What is split along the batch
+/// stays so, and statistics of a batch are summed by all ranks: to gather the one or to scatter the other may cost
+/// less here, but not for what reads the result. A parameter, cast or not, counts as whole: where it is kept in shards
+/// it is gathered.
 fn follow(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
         return wish(problem, id, Sbp::Broadcast);
