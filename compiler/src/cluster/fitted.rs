@@ -168,7 +168,7 @@ impl Fitted {
         }
     }
 
-    /// Whose it is.
+    /// The owner of the constant.
     fn owner(self) -> Owner {
         match self {
             Self::TorchEagerAttention | Self::TorchEagerTraffic | Self::TorchEagerInterference => {

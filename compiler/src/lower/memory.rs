@@ -19,7 +19,7 @@ pub struct Item {
     pub bytes: u64,
     /// Its lives: first and last place in the order, ascending; `None`: always.
     pub lives: Option<Vec<Span>>,
-    /// Where there are two streams, by stream: until when the results of that stream may not take its memory. The
+    /// Its ends by stream, where there are two: until when the results of that stream may not take its memory. The
     /// last place of each life is the last of that stream's which may come before all has been read.
     pub until: Option<[Vec<Span>; 2]>,
     /// The stream that makes it.

@@ -1,4 +1,4 @@
-//! What tests of graphs that are made anew share.
+//! Functions that the tests of rewritten graphs share.
 
 use std::collections::BTreeMap;
 
