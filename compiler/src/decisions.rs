@@ -1,5 +1,7 @@
-//! What passes decide, as data beside the graph: phases, stages and placements, rates, signatures. Each is made by
-//! one function and applied by another.
+//! The decisions of the compiler, kept as data beside the graph: phases, stages and placements, rates, signatures.
+//!
+//! Each is made by one function and applied by another. To the passes a chunk of an interleaved schedule is a stage
+//! (`Node::stage`). [`Staging`] has both, the stage and the chunk.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
