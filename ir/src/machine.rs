@@ -1,14 +1,18 @@
-//! The actor state machine of one rank: pure counts, driven by the null device with modelled time and by the runtime
-//! with kernels. An actor may act when each register that it reads is full for it and each register that it fills
-//! has a free slot (OneFlow, arXiv 2110.15032, section 4).
+//! The actor state machine of one rank: pure counts that say when an actor may act.
 //!
-//! Contents of a register are numbered: content `n` of a register filled once per microbatch is that of
-//! microbatch `n mod M` of step `n / M`; it lies in slot `n mod slots`. So the whole state is how many contents were
-//! made and how many each reader has given back, and a worker that owns some of a rank's actors needs to hear no
-//! more than which actions of the others finished.
+//! The null device drives it with modelled time, the runtime with kernels. An actor may act when each register that it
+//! reads is full for it and each register that it fills has a free slot (OneFlow, arXiv 2110.15032, section 4).
 //!
-//! Where a rank has several streams, none begins a step before all have ended the one before, and an actor may stand
-//! behind another ([`crate::plan::Actor::after`]): so one stream runs ahead of another no further than memory allows.
+//! Contents of a register are numbered. Content `n` of a register that is filled once per microbatch is that of
+//! microbatch `n mod M` of step `n / M`, and lies in slot `n mod slots`. So the whole state is how many contents were
+//! made and how many each reader has given back. A worker that owns some of a rank's actors therefore hears no more than
+//! which actions of the others finished.
+//!
+//! A rank with several streams begins no step before all of them have ended the one before. An actor may also stand
+//! behind another ([`crate::plan::Actor::after`]), so one stream runs ahead of the other no further than memory allows.
+//!
+//! What happens between ranks is no part of it. A channel between stages has slots as well, so a send waits only where
+//! the receiver is that many contents behind.
 
 use crate::ids::{ActorId, RegisterId};
 use crate::plan::{Program, Rate, RegisterKind, Stream};

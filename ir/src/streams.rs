@@ -1,8 +1,13 @@
-//! What the two streams of a rank know of each other: an action begins when the one before it on its stream has ended,
-//! and with it what it waits for on the other stream (registers, credits, whom it stands behind). Which actions these are
-//! follows from the program alone, not from times, so what is known to have ended before an action begins is a number: a
-//! vector clock (Mattern, "Virtual time and global states of distributed systems", 1989) of two streams. Streams begin
-//! a step together, so steps are alike.
+//! The knowledge that the two streams of a rank have of each other. It follows from the program, not from times.
+//!
+//! An action begins when the one before it on its stream has ended, and with it all that it waits for on the other
+//! stream: registers, credits, and the actor behind which it stands. So the actions of the other stream that are known to
+//! have ended then are a number: a vector clock of two streams (Mattern, "Virtual time and global states of distributed
+//! systems", 1989). Streams begin a step together, so all steps are alike.
+//!
+//! Memory goes by this knowledge: a stream may write a register's bytes once it knows that all has been read
+//! (`lower::flow` of the compiler). So registers that both streams touch share memory like others, and all-reduces work
+//! in place.
 //!
 //! The state machine ([`crate::machine`]) is what holds actions back; tests hold both to the same times.
 

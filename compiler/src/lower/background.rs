@@ -1,17 +1,26 @@
-//! What runs on the second stream of a rank, beside kernels, where the machine overlaps: communication that nothing
-//! waits for at once.
+//! The choice of what runs on the second stream of a rank, beside kernels: communication that nothing waits for at once.
 //!
-//! - Gathers of variables from their layout at rest: they depend on nothing, and may go ahead of their readers; casts of
+//! There is a second stream only where the machines run communication beside kernels (`Device::overlap`, as GPUs do). On
+//! it are:
+//!
+//! - Gathers of variables from their layout at rest. They depend on nothing, and may go ahead of their readers. Casts of
 //!   variables that are gathered in half precision go with them.
-//! - Collectives whose results only accumulations and the update phase read: gradients. They stand right behind what they
-//!   reduce, not in the update phase, so that they begin while the backward pass goes on. So do accumulations of what such
-//!   a collective gives.
-//! - Collectives of the update phase: variables on the way to their layout.
+//! - Collectives whose results only accumulations and the update phase read, that is gradients. They stand right behind
+//!   what they reduce, not in the update phase, so they begin while the backward pass goes on. Accumulations of their
+//!   results go with them.
+//! - Collectives of the update phase, which bring variables to their layout.
 //!
-//! All else stays among the kernels of the first stream: what tensor parallelism reduces is waited for at once, so it
-//! gains nothing on another stream, and would queue there behind gradients.
+//! All else stays among the kernels of the first stream, such as what tensor parallelism reduces and what stages send
+//! each other. Computing waits for it at once, so it gains nothing on another stream, and would queue there behind
+//! gradients. Both streams take their part of the one order of all communication, whose numbers ascend on each.
 //!
-//! How far one stream runs ahead of the other is bounded ([`waits`]), as what is made ahead takes memory.
+//! What is made ahead takes memory, so one stream runs ahead of the other only so far ([`waits`]). A gather waits until
+//! computing is near its first reader. Computing waits for gradients that are scattered, as these free memory.
+//!
+//! A rank on a processor has one stream. Its cores are busy with kernels, and a second thread would only add a hand-over
+//! of 10 us. There, collectives that scatter gradients of 4 MiB and more stand right behind what makes these
+//! ([`scatter_early`]), so that they are not whole until the updates. Smaller gradients wait for the update phase and
+//! share messages (`buckets`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,11 @@
-//! Fuses the step-rate collectives of the update phase: gradients that are reduced alike travel in one message.
+//! Fusion of the step-rate collectives of the update phase: gradients that are reduced alike travel in one message.
 //!
 //! Collectives of one kind, axis and group of ranks may join where none waits for another, that is where equally many
-//! collectives come before them; a bucket takes about [`BUCKET_BYTES`] of each rank.
+//! collectives come before them. A bucket takes about [`BUCKET_BYTES`] of each rank.
 //!
-//! Where gradients travel beside the backward pass, those that are made one after another share a bucket, and no bucket
-//! takes more than an eighth of all that are like it, nor less than [`LEAST_BYTES`] for that: what is left when the backward
-//! pass ends is the last bucket.
+//! Where gradients travel beside the backward pass, those that are made one after another share a bucket. No bucket takes
+//! more than an eighth of all that are like it, nor less than [`LEAST_BYTES`] for that, so reductions start while the
+//! backward pass goes on. What is left when it ends is the last bucket.
 
 use std::collections::BTreeMap;
 

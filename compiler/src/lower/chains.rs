@@ -1,4 +1,4 @@
-//! Which tasks may be steps of one chain of elementwise ops.
+//! The test whether tasks may be steps of one chain of elementwise ops.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Layout, Rate};

@@ -1,4 +1,4 @@
-//! From nodes to tasks: one task a node, and before it what brings its operands into the layouts that it takes.
+//! The tasks of all nodes: one task a node, and before it what brings its operands into the layouts that it takes.
 
 use std::collections::BTreeMap;
 

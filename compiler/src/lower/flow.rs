@@ -1,5 +1,5 @@
-//! Places in the order of all actions of a program, and what its streams know of each other there: when memory that one
-//! stream has read may be written by the other.
+//! The order of all actions of a program, and what its streams know of each other at each place of it: when memory that
+//! one stream has read may be written by the other ([`graphc_ir::streams`]).
 
 use super::lifetimes::{Action, Life};
 use graphc_ir::streams::Known;

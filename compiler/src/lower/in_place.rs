@@ -1,4 +1,4 @@
-//! Which registers share memory because an actor writes its result over an operand that nobody reads later, or because
+//! Registers that share memory, because an actor writes its result over an operand that nobody reads later, or because
 //! the result is the operand's bytes under another shape.
 
 use std::cmp::Reverse;

@@ -1,4 +1,4 @@
-//! What all ranks do, before it is cut into programs: tasks (one physical op each, on all ranks that take part) that
+//! The job: what all ranks do, before it is cut into programs. Tasks (one physical op each, on all ranks that take part)
 //! read and write buffers (one tensor in one layout each).
 
 use std::collections::BTreeMap;

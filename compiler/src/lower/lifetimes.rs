@@ -1,5 +1,6 @@
-//! When each content of each register lives, in the order of a program's actions over one step. Every content that is
-//! made in a step is read for the last time in the same step, so steps follow each other without overlap.
+//! The lives of contents: when each content of each register lives, in the order of a program's actions over one step.
+//! Every content that is made in a step is read for the last time in the same step, so steps follow each other without
+//! overlap.
 
 use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
 

@@ -1,9 +1,22 @@
 //! Lowering: from decisions to programs.
 //!
-//! `collect` lists what all ranks do as *tasks*; `segments` cuts the step into parts that run once
-//! and parts that run for every microbatch; `elementwise` and `buckets` fuse; `program` turns one rank's part into
-//! registers, actors and streams, for which `lifetimes`, `in_place` and `memory` find slots and offsets. Start reading
-//! with [`lower`]. Nothing here chooses a layout or a stage.
+//! `collect` lists what all ranks do as *tasks*. `segments` cuts the step into parts that run once and parts that run for
+//! every microbatch. `elementwise` and `buckets` fuse. `program` turns one rank's part into registers at fixed offsets,
+//! actors, and streams with a fixed order; `lifetimes`, `in_place` and `memory` find slots and offsets for them. Start
+//! reading with [`lower`]. Nothing here chooses a layout or a stage.
+//!
+//! # Where memory is short
+//!
+//! Two streams need more memory than one, because what runs beside kernels lives longer (`background` says what that is).
+//! Where a plan does not fit, it is lowered again with [`Lowering::tight`]. That changes no layout, so the planner's
+//! objective and bound stay those of what runs:
+//!
+//! - gathers begin as late as they may if all are to be there in time (`background`, `second_stream`);
+//! - better places are looked for, until everything fits (`memory`);
+//! - a stream may take memory that the other gives back before it knows of it, and then waits for it (`places`, `reuse`).
+//!
+//! Where two streams do not fit even so, the plan has one. If a step then takes 2 % longer than the planner says, or not
+//! even one stream fits, `compile::best` plans layouts again with less memory, twice at most, and takes the faster plan.
 
 use std::collections::BTreeMap;
 

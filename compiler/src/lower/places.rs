@@ -1,6 +1,8 @@
-//! Places in memory for the registers of a program. Where memory is short and there are two streams, one may take what the other gives
-//! back before it knows of it: the sooner, the less memory is needed and the more a stream waits ([`super::reuse`]). So it is done
-//! no sooner than what the memory suffices for.
+//! The search for places in memory for the registers of a program.
+//!
+//! Where memory is short and there are two streams, one may take what the other gives back before it knows of it
+//! ([`super::reuse`]). The sooner it does, the less memory is needed and the more a stream waits. So the longest time
+//! that the memory suffices for is taken, by the clock of computing.
 
 use graphc_ir::plan::{Register, RegisterKind};
 

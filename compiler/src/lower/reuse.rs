@@ -1,10 +1,15 @@
-//! Where memory is short, streams wait for each other so that one may take memory that the other gives back.
+//! Waits of streams for each other where memory is short, so that one may take memory that the other gives back.
 //!
-//! Otherwise memory is shared only where a stream knows anyway that the other has read what lies there: nothing waits for memory
-//! then, but what is not known of each other keeps bytes apart, in a large training up to a quarter of the arena. Here places are given by
-//! the order of all actions alone, as if there were one stream. Where something is then written over what the other stream
-//! touched before it in that order, and of which its stream does not know that it has ended, its actor stands behind the
-//! last that touched it. Waits go back in one order of all actions, the same for all ranks, so there is no circle.
+//! Otherwise memory is shared only where a stream knows anyway that the other has read what lies there. Nothing waits for
+//! memory then, but what is not known keeps bytes apart, in a large training up to a quarter of the arena.
+//!
+//! Here places are given by the order of all actions alone, as if there were one stream. Something may then be written
+//! over what the other stream touched before it in that order, and of which its stream does not know that it has ended.
+//! Its actor then stands behind the last actor that touched it. Waits go back in one order of all actions, the same for
+//! all ranks, so there is no circle. The proof of plans (`graphc_ir::check`) sees these waits as it sees all others.
+//!
+//! With several microbatches an actor cannot say which microbatch it stands behind, so streams there take only what they
+//! know of ([`may_wait`]).
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Actor, Rate};

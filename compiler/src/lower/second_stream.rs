@@ -1,11 +1,14 @@
 //! The order of the second stream, beside which kernels run on the first: what is needed soonest goes first.
 //!
-//! Communication of the backward pass is of two kinds. A gather is needed when computing comes to what reads it, and what it
-//! gives takes memory until then, so it may begin only a while before. A reduction of gradients is needed by updates alone, and by
-//! whoever wants its operand's memory. Where gathers stood right before their readers, reductions that come from kernels shortly
-//! before would go first, and computing would wait for both. So both streams of a block are played through with the seconds that
-//! everything is expected to take, and the second one takes whatever is due soonest of what may begin (Jackson's rule: J. R.
-//! Jackson, *Scheduling a production line to minimize maximum tardiness*, 1955).
+//! Communication of the backward pass is of two kinds. A gather is needed when computing comes to its reader. What it
+//! gives takes memory until then, so it may begin only a while before. A reduction of gradients is needed by updates
+//! alone, and by whoever wants its operand's memory.
+//!
+//! If gathers stood right before their readers, reductions that come from kernels shortly before would go first, and
+//! computing would wait for both. So both streams of a block are played through with the seconds that everything is
+//! expected to take. The second one takes whatever is due soonest of what may begin (Jackson's rule: J. R. Jackson,
+//! *Scheduling a production line to minimize maximum tardiness*, 1955). Gathers for the layer to come so go before
+//! reductions of the layer just passed.
 //!
 //! All ranks of a group must communicate in one order, so the order is that of the job's tasks, the same for all ranks.
 

@@ -1,8 +1,9 @@
-//! What a device may do by one launch: a matrix product, a chain behind it that becomes its epilogue, and sums beside both.
+//! Memory for what a device may do by one launch: a matrix product, a chain behind it that becomes its epilogue, and sums
+//! beside both.
 //!
-//! For that their memory must be apart: where a result lies in memory that another of them reads, or that is used between them, the
-//! device does one after the other. Here what such actors read or write lives as long as if they acted at one time. That is a wish: it is
-//! granted as far as a step takes hardly more memory for it.
+//! For that their memory must be apart. Where a result lies in memory that another of them reads, or that is used between
+//! them, the device does one after the other. Here what such actors read or write lives as long as if they acted at one
+//! time. That is a wish: it is granted as far as a step takes hardly more memory for it.
 
 use std::collections::BTreeSet;
 

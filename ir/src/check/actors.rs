@@ -1,4 +1,4 @@
-//! What an actor says: registers of the right number, rate and extent for what it does.
+//! Checks of actors: each has registers of the right number, rate and extent for what it does.
 
 use super::Errors;
 use crate::ids::RegisterId;

@@ -1,4 +1,4 @@
-//! When an action acts, as far as other streams know.
+//! The time of an action as other streams know it.
 
 /// When an action of two streams acts: its number on its stream, and what it knows of the other.
 #[derive(Clone, Copy, Default)]

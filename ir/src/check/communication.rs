@@ -1,4 +1,4 @@
-//! Ranks with each other: everybody who should take part in a collective or a channel does, once, and alike.
+//! Checks of ranks against each other: all that should take part in a collective or a channel do, once, and alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,14 +1,18 @@
-//! Proves that every step ends: executes the orders of all programs, without time. A stream goes on until it must wait: for a
-//! register or another stream of its rank, as the state machine says, or for another rank.
+//! The proof that every step ends: the orders of all programs are executed without time.
 //!
-//! A program stands for all of its ranks, and waits for all ranks of other programs that it could wait for: a collective
-//! begins when all programs of its mesh have come, a content is there when all senders have sent it, and a send
-//! waits until all receivers have taken the content that lay in its slot. Each rank waits for some of these only. What may
-//! happen stays possible until it happens, so who waits for less is never later: where this ends, all ranks do, in
-//! whatever order they come. It takes time in proportion to the actions of all programs, not to ranks.
+//! A stream goes on until it must wait: for a register or the other stream of its rank, as the state machine says, or for
+//! another rank.
 //!
-//! After a step all counts stand as before it, one step on; two are executed because variables have no content that they were
-//! filled with by an actor before the second.
+//! A program stands for all of its ranks, and waits for all ranks of other programs for which it could wait. A collective
+//! begins when all programs of its mesh have come. A content is there when all senders have sent it. A send waits until
+//! all receivers have taken the content that lay in its slot.
+//!
+//! Each rank waits for some of these only. What may happen stays possible until it happens, so a rank that waits for less
+//! is never later. Where this execution ends, all ranks end, in whatever order they come. It takes time in proportion to
+//! the actions of all programs, not to ranks.
+//!
+//! After a step all counts stand as before it, one step on. Two steps are executed, because no actor has filled variables
+//! before the second.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,13 @@
-//! Seals: that the text of a plan is what was proven, for engines that cannot prove it themselves.
+//! Seals: marks in plan files that say that the text was proven, for engines that cannot prove it themselves.
 //!
-//! A seal is the SHA-256 of all bytes that stand before it, and stands last in the file. So it is compared without reading a number,
-//! which languages write in different ways. It is no signature: who wants to deceive computes another one.
+//! A seal is the SHA-256 of all bytes that stand before it, and stands last in the file. So it is compared without
+//! reading a number, which languages write in different ways. It is no signature: who wants to deceive computes another
+//! one.
+//!
+//! `graphc_torch` proves no plans, because the proof is long and a second one would go its own way. It executes no plan
+//! without a seal. What it takes for granted when it reads (counts, places, types) it checks itself (`checking.py`), so a
+//! forged seal ends in an error too. `tests/contract/cases.json` holds both engines to the same judgement of plans,
+//! manifests, files and options.
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! What each part of a plan says by itself: indices, extents, offsets, blocks.
+//! Checks of each part of a plan by itself: indices, extents, offsets, blocks.
 
 use std::collections::BTreeMap;
 

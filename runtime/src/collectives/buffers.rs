@@ -1,4 +1,4 @@
-//! What a collective works on.
+//! The buffers of a collective.
 
 use crate::memory::{Arena, Place};
 

@@ -1,4 +1,4 @@
-//! What an actor has its device do.
+//! The calls of a device: what an actor has it do.
 
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::{MatMul, Reduce};

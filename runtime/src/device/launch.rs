@@ -1,4 +1,4 @@
-//! What a device was prepared to do for an actor.
+//! Launches: what a device was prepared to do for an actor.
 
 use super::{cpu, cuda};
 

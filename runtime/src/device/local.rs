@@ -1,4 +1,4 @@
-//! What a rank keeps of its operand where a layout changes without communication: a slice, or a mask.
+//! The part of its operand that a rank keeps where a layout changes without communication: a slice, or a mask.
 
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{ReduceKind, Sbp};

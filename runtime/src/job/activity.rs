@@ -1,4 +1,4 @@
-//! What a process is doing, for the account of a job that ends: each worker says which action it is in, and each wait
+//! The activity of a process, for the account of a job that ends: each worker says which action it is in, and each wait
 //! that takes long says for whom and for what.
 
 use std::cell::RefCell;

@@ -1,5 +1,9 @@
-//! What all ranks must have alike, said before they begin: ranks that were started with another seed, other options or
-//! other data would otherwise compute something else than the others, and nobody would notice.
+//! Agreements: what all ranks must have alike, said before they begin. Ranks that were started with another seed, other
+//! options or other data would otherwise compute something else than the others, and nobody would notice.
+//!
+//! Each rank brings named fields with digests, and all get the same account of those that differ. The command line
+//! compares how ranks were started, `Session::on` the plan, the seed and the first step, and data parallelism its
+//! buckets.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

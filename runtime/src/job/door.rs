@@ -1,6 +1,8 @@
-//! The door of a process: where connections come in, those of the job and those of strangers. One thread speaks with all who
-//! have not shown yet that they know the job's token, and waits for none of them. So whoever is silent, slow or speaks
-//! nonsense takes no thread, holds up nobody, and is sent away when its time is over, or before, where others come.
+//! The door of a process: where connections come in, those of the job and those of strangers.
+//!
+//! One thread speaks with all who have not shown yet that they know the job's token, and waits for none of them. Whoever
+//! is silent, slow or speaks nonsense is sent away after 5 seconds, or sooner where others come. So strangers take no
+//! threads, hold up nobody, and take no place for long.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Why a job cannot begin.
+//! Errors of jobs that cannot begin.
 
 /// Why a process cannot join its job.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! Who may speak: both ends of a new connection prove that they know the job's token, without sending it
-//! (HMAC-SHA256, RFC 2104, over nonces of both sides).
+//! The handshake of a new connection: both ends prove that they know the job's token, without sending it (HMAC-SHA256,
+//! RFC 2104, over nonces of both sides). Nothing else is read before.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

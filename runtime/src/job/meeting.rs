@@ -1,4 +1,4 @@
-//! How the processes of a job find each other: rank 0 listens, where the others need it and no further, and the others come.
+//! The meeting of a job's processes: rank 0 listens, where the others need it and no further, and the others come.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};

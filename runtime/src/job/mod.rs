@@ -1,8 +1,16 @@
 //! A job: several processes, one rank each, that run one plan or one program together.
 //!
-//! They meet at rank 0 ([`Job::join`]), whose coordinator then watches over them: a process that dies, falls silent or
-//! fails ends the job on all of them, with one account of who, where, why, and what each was doing. Tensors do not go this
-//! way but through [`crate::transport`]; what does are beats, small exchanges of bytes ([`Job::all_gather`]), and the end.
+//! This is the control plane. The processes meet at rank 0 ([`Job::join`]), whose coordinator then watches over them. It
+//! hears their beats, and ends the job when one fails, dies (its connection closes without a goodbye) or is silent for
+//! too long. Then it asks each process what its workers were doing, and sends all of them one account of who, where and
+//! why. So every wait of the runtime ends: with the answer, with the job, with the peer's leave, or with the session's
+//! timeout.
+//!
+//! Tensors do not go this way but through [`crate::transport`]. What does are beats, small exchanges of bytes
+//! ([`Job::all_gather`]), and the end.
+//!
+//! Rank 0 alone plans; the others get the plan through the job. Ranks of different versions of graphc cannot join. What
+//! else must be alike on all ranks is compared before the first step ([`Agreement`]).
 //!
 //! Start reading with `options` and `meeting`, then `door`, `wire`, `coordinator` and `line`.
 

@@ -1,4 +1,4 @@
-//! Who a process is in its job, and where the job meets.
+//! Options of a process in its job: its rank, and where the job meets.
 
 use std::env;
 use std::fmt;

@@ -1,5 +1,7 @@
-//! The file by which processes meet: where rank 0 listens, and a secret that it has drawn. Only this user may read it, so
-//! only processes of this user can come in; and it is believed only where nobody else can have written it.
+//! The file by which processes meet: where rank 0 listens, and a secret that it has drawn.
+//!
+//! The file has mode 0600, so only processes of this user can come in. It is written under a fresh name and renamed, and
+//! believed only where nobody else can have written it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

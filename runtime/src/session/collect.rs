@@ -1,5 +1,8 @@
 //! Outputs of a step across processes: who has which part, who wants it, and the thread that takes in what comes from
 //! others.
+//!
+//! Outputs go from the ranks that hold them to those that want them (`SessionOptions::outputs_at`). The thread empties
+//! their queues, so steps that nobody waits for do not block.
 
 use std::sync::{Arc, PoisonError};
 

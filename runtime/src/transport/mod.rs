@@ -5,8 +5,9 @@
 //! waits for never holds up another. All waiting ends: with the peer's answer, with the job's failure, or with
 //! [`TransportError::Timeout`].
 //!
-//! Where ranks are threads ([`in_process`]) or processes of one host ([`process`]) they read each other's memory in place
-//! ([`Transport::direct`]). Between hosts messages are packed, which the callers do alike on every transport.
+//! Where ranks are threads ([`in_process`]) or processes of one host (`process`) they read and write each other's memory
+//! in place ([`Transport::direct`]). The memory that they share is offered by the transport and owned by the device
+//! ([`Transport::offer`]). Between hosts messages are packed, which the callers do alike on every transport.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
-//! A step that is under way.
+//! Steps that are under way.
+//!
+//! Which outputs a step gives is a part of the step (`Session::fetch_only`). Actors that fetch others do nothing in it,
+//! on all devices, and nothing is sent or waited for.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};

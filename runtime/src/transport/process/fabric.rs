@@ -1,4 +1,4 @@
-//! What joins the processes of a job: made in parts, while they meet.
+//! The fabric that joins the processes of a job: it is made in parts, while they meet.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};

@@ -1,5 +1,12 @@
-//! MPI as the carrier of queues between processes: a frame is one message, or several where it is longer than MPI counts.
-//! The thread that owns MPI takes in whatever comes; who waits helps it, so that an answer is seen at once.
+//! MPI as the carrier of queues between processes.
+//!
+//! A frame is one MPI message, or several above 1 GiB. Sends never wait: the frame is copied into a buffer that MPI keeps
+//! until it is done, so a rank whose peer has died is not stuck in the library. The thread that owns MPI takes in
+//! whatever comes, and sleeps 0.2 ms between looks where nothing comes. Whoever waits for a message looks too, so an
+//! answer is seen at once.
+//!
+//! A rank that leaves serves the others until all have left, and only then has MPI end. Where the job has failed it
+//! leaves without, as `MPI_Finalize` would wait for the dead. It never calls `MPI_Abort`: mpirun sees the exit status.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -1,5 +1,8 @@
-//! The shared memory in which a process lays out what it has for the others: a head with a directory of its queues and
-//! of its arenas, then blocks that it allocates.
+//! The outbox of a process: shared memory in which it lays out what it has for the others. It has a head with a directory
+//! of its queues and of its arenas, then blocks that it allocates.
+//!
+//! A queue's blocks and its entry in the directory are used again once both of its ends are gone. Each end says that for
+//! itself, in whatever order, so sessions in a row leave nothing behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,6 +1,7 @@
-//! Queues over a network: the messages of all queues go through one carrier, TCP or MPI. A frame is a head with a checksum,
-//! and bytes. A sender has as many messages under way as its queue has slots, and the carrier takes in whatever comes; so
-//! no queue holds up another.
+//! Queues over a network: the messages of all queues go through one carrier, TCP or MPI.
+//!
+//! A frame is a head with a checksum, and bytes. A sender has as many messages under way as its queue has slots, and the
+//! carrier takes in whatever comes. So no queue holds up another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
