@@ -1,11 +1,19 @@
-//! Data parallelism beside that of SBP: each rank has a graph and a session of its own, and gradients are averaged over the
-//! ranks of a group.
+//! Data parallelism beside that of SBP: each rank has a graph and a session of its own, and gradients are averaged over
+//! the ranks of a group.
 //!
-//! Under SBP one plan covers all ranks and the compiler places the communication. Here ranks may have different graphs, as
-//! long as they have the same parameters. The session hands out each gradient when it is computed
-//! ([`Session::step_watched`]), so that gradients are reduced, in buckets, while the backward pass goes on (`reducer.rs`).
-//! A second plan, of updates alone, is fed with the averages (`updater.rs`): every rank makes the same step. Checkpoints
-//! are those of sessions (`checkpoint.rs`).
+//! Under SBP one plan covers all ranks and the compiler places the communication. Here ranks may have different graphs,
+//! as long as they have the same parameters. `CompileOptions::gradients` makes a plan without updates whose outputs are
+//! the gradients. Each is fetched right after it was computed, and the worker hands it out ([`Session::step_watched`]).
+//! Gradients fill buckets, which are reduced on the group's thread while the backward pass goes on (`reducer.rs`).
+//!
+//! The optimizer's step is a second plan of each rank, of updates alone (`CompileOptions::updates_alone`): trained
+//! variables whose gradients are inputs, which are fed with the averages (`updater.rs`). So every rank makes the same
+//! step, and what the passes know of schedules, clipping, groups, averages and states serves it as it is. A plan that had
+//! both halves would need feeds in the middle of a step.
+//!
+//! Parameters then lie in both sessions, and are copied from memory to memory after each step
+//! ([`Session::copy_variables`]). That is one pass over them, beside the five of an update with momentum. Checkpoints are
+//! those of sessions (`checkpoint.rs`).
 
 mod agreed;
 mod checkpoint;

@@ -1,4 +1,4 @@
-//! From the elements of a field to those of an input.
+//! The conversion of a field's elements to those of an input.
 
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;

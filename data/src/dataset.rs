@@ -1,4 +1,7 @@
-//! What a data set is.
+//! The trait of data sets.
+//!
+//! A data set reads one field of one sample into memory that it is given, from any thread. Files are read where a sample
+//! lies, so a process holds no set, but labels and what was packed.
 
 use graphc_ir::types::TensorType;
 use graphc_runtime::HostTensor;

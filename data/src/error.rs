@@ -1,4 +1,4 @@
-//! What can go wrong with data.
+//! Errors of data sets and loaders.
 
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::DataError;

@@ -1,8 +1,9 @@
 //! Tokenizers as Hugging Face's `tokenizers` saves them, and texts taken apart by them.
 //!
-//! A file may say anything, and the library takes it at its word: it panics at some of it, and takes all memory for other. So its
-//! JSON is looked through first, what is of no use here (or would make windows of text something else) is left out, and the library
-//! runs in a thread of its own, whose panic is an error of the file. Start reading with [`Saved`].
+//! A file may say anything, and the library takes it at its word: it panics at some of it, and takes all memory for
+//! other. So its JSON is looked through first, and what is of no use here, or would make windows of text something else,
+//! is left out. The library runs in a thread of its own, whose panic is an error of the file. Start reading with
+//! [`Saved`].
 
 use std::any::Any;
 use std::sync::Once;

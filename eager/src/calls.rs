@@ -1,4 +1,4 @@
-//! Doing an operation: its plan is looked up or made, compared with what the other ranks do, and executed.
+//! Calls of operations: the plan is looked up or made, compared with what the other ranks do, and executed.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

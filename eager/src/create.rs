@@ -1,4 +1,5 @@
-//! Where global tensors come from.
+//! The making of global tensors. Random ones are Philox numbers of the seed, of how many were drawn before, and of an
+//! element's place in the whole.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of eager tensors.
 
 use graphc_compiler::error::CompileError;
 use graphc_ir::mesh::Placement;

@@ -1,4 +1,7 @@
 //! Plans of operations that were called, kept for calls to come.
+//!
+//! All ranks make them, by operation and layouts, which takes about a millisecond. They see the same calls, so they keep
+//! the same plans. Numbers are operands like others, and not part of a plan.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Where tensors lie: types and layouts, each there once and known by a number as long as a tensor or a plan has it.
+//! Spots: types in layouts on placements, each there once and known by a number as long as a tensor or a plan has it.
 
 use std::collections::HashMap;
 use std::fmt;

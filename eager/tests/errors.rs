@@ -1,5 +1,5 @@
-//! What does not fit is an error on all ranks; ranks that do not call the same, leave or die are told of, and nobody waits for
-//! ever.
+//! Errors of calls that do not fit, which are found on all ranks. Ranks that do not call the same, leave or die are told
+//! of, and nobody waits for ever.
 
 mod common;
 

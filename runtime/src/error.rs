@@ -1,4 +1,4 @@
-//! What can go wrong while a plan is loaded or run.
+//! Errors of plans that are loaded or run.
 
 use graphc_ir::types::TensorType;
 use graphc_kernels::KernelError;

@@ -1,9 +1,11 @@
-//! Memory of ranks and of files: the `unsafe` of the runtime outside the in-process transport.
+//! Memory of ranks and of files.
 //!
 //! An arena is shared by the workers of a rank. Who may touch which bytes when is said by the plan: registers that are
 //! alive at one time do not overlap, and a worker reads or fills a register only while the machine's credits let it
-//! ([`graphc_ir::machine::Machine::blocked`]), whose news travel through channels and so order the accesses. Every
-//! access is checked to be inside the arena, and every address to fit its element type.
+//! ([`graphc_ir::machine::Machine::blocked`]). News of credits travel through channels and so order the accesses.
+//!
+//! The `unsafe` of this file lends bytes of arenas and mapped files. Every access is checked to be inside the arena, and
+//! every address to fit its element type.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;

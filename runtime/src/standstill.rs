@@ -1,5 +1,5 @@
-//! Whether this process itself has stood still, as where a whole job is suspended for a while: then the silence of the others says nothing
-//! about them.
+//! The test whether this process itself has stood still, as where a whole job is suspended for a while: then the silence
+//! of the others says nothing about them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,8 @@
-//! Threads: begun with a name, and errors that say what can be done where the system gives none; tasks that as many threads do as there are.
+//! Threads that are begun with a name, and tasks that several threads do.
+//!
+//! Where the system gives fewer threads than are wanted, what only goes faster by them is done with those that there are:
+//! files of checkpoints, compilation of kernels, random numbers. Ranks, streams and connections need theirs; lacking one
+//! is an error that says what to allow.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

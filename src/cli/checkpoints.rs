@@ -1,4 +1,4 @@
-//! Where a training begins and what it saves on the way.
+//! Checkpoints of a training: where it begins and what it saves on the way.
 
 use std::path::Path;
 

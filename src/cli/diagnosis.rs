@@ -1,8 +1,9 @@
-//! What was not finite first, in a step whose loss is not.
+//! The search for what was not finite first, in a step whose loss is not.
 //!
-//! When that is known the variables have taken the step in, and those under way behind it. So the training is gone through again, from the
-//! last checkpoint or from its beginning, up to the step: it gives the same bits. The step itself is then computed by a plan
-//! that counts in every tensor what is not finite. Nothing of that is paid by a training that goes well.
+//! When that is known the variables have taken the step in, and those under way behind it. So the training is gone
+//! through again, from the last checkpoint or from its beginning, up to the step: it gives the same bits. The step itself
+//! is then computed by a plan that counts in every tensor what is not finite. Nothing of that is paid by a training that
+//! goes well.
 
 use std::collections::BTreeMap;
 

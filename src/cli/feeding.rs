@@ -1,4 +1,4 @@
-//! What a training is fed: rows of a file in their order, or the batches of a loader, epoch after epoch.
+//! The feeds of a training: rows of a file in their order, or the batches of a loader, epoch after epoch.
 
 use std::collections::BTreeMap;
 use std::path::Path;

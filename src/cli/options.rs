@@ -1,4 +1,4 @@
-//! From the command line to the compiler's options, and from files to models and clusters.
+//! The way from the command line to the compiler's options, and from files to models and clusters.
 
 use std::collections::BTreeMap;
 use std::io::Read;

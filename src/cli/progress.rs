@@ -1,4 +1,4 @@
-//! How far a training is: the last finished step, what the metrics file says of it, and the bar on the terminal.
+//! The progress of a training: the last finished step, what the metrics file says of it, and the bar on the terminal.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What can go wrong in data parallelism.
+//! Errors of data parallelism.
 
 use graphc_compiler::error::CompileError;
 use graphc_ir::types::TensorType;

@@ -1,4 +1,7 @@
-//! One batch: a function of the step's number.
+//! The batch of a step: a function of the step's number.
+//!
+//! The order of its epoch is Fisher and Yates' with Philox numbers of seed and epoch, the same that `DistributedSampler`
+//! deals out to ranks. Augmentation draws from seed, epoch and sample.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,4 @@
-//! Which field of a data set feeds which input of a graph.
+//! Bindings: the field of a data set that feeds an input of a graph.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,7 @@
 //! Batches that threads make ahead of who takes them.
+//!
+//! Of `n` threads each makes every `n`-th batch and holds it until it is taken, by a channel without room. That bounds
+//! memory, needs no queue to be put in order, and ends with the iterator.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,11 @@
 //! Loaders: from a data set to the feeds of steps.
 //!
-//! A step's batch is a range of the epoch's order, and the order a function of seed and epoch, so any step can be made anew
-//! (`batch.rs`). Threads make batches ahead of who takes them (`feeds.rs`); which field feeds which input `bind.rs` finds out.
+//! A step's batch is a range of the epoch's order, and the order a function of seed and epoch, so any step can be made
+//! anew (`batch.rs`). Threads make batches ahead of who takes them (`feeds.rs`). Which field feeds which input `bind.rs`
+//! finds out.
+//!
+//! A loader knows inputs by their types alone. With the rows of a batch that its process reads, which
+//! `Session::feed_rows` finds in the plan's feeds, it feeds those rows, packed, instead of whole tensors.
 
 mod batch;
 mod bind;

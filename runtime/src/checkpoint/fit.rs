@@ -1,7 +1,8 @@
-//! Whether the variables of a checkpoint are those that a session or a program has.
+//! The test whether the variables of a checkpoint are those that a session or a program has.
 //!
-//! Which weights are trained may change from one training to the next, and so may tables, which imports compute: states of what was
-//! frozen in one of both are passed over, or begin anew, and what no step changes keeps its value where a checkpoint lacks it.
+//! Which weights are trained may change from one training to the next, and so may tables, which imports compute. States
+//! of what was frozen in one of both are passed over, or begin anew. What no step changes keeps its value where a
+//! checkpoint lacks it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,8 @@
-//! What a checkpoint says of itself.
+//! The manifest of a checkpoint: what it says of itself.
+//!
+//! It is checked before it is believed. Pieces of a variable form a grid, as shards do, so none overlap. No piece is
+//! larger than its file, whose size is compared before memory is asked for. It records the optimizer with its numbers,
+//! the loss and the inputs' types. Who goes on with others is told (`Session::changes_since`), and may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a checkpoint was trained with: the options that decide what a step does to variables, whatever the mesh.
+//! The settings of a checkpoint's training: options that decide what a step does to variables, whatever the mesh.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What goes into the files of a checkpoint.
+//! The content of a checkpoint's files.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

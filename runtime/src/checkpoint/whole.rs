@@ -1,5 +1,8 @@
-//! Checkpoints of variables that no session holds alone: a program that keeps them alike on all of its ranks saves them whole.
-//! They are what those of sessions are, and either is loaded by the other.
+//! Checkpoints of variables that no session holds alone: a program that keeps them alike on all of its ranks saves them
+//! whole.
+//!
+//! Data parallelism by a group keeps its variables in two sessions of each rank. Rank 0 saves them, with the samples of
+//! all ranks as the batch. These checkpoints are what those of sessions are, and either is loaded by the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

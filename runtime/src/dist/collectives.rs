@@ -1,14 +1,16 @@
 //! The algorithms of collectives, on bytes.
 //!
-//! Ranks reach each other directly, so most collectives are one exchange: in round `s` every rank first sends segment `s + 1`
-//! to all whom it concerns and then reads segment `s` of each, in the order of the ranks. A queue holds more messages than
-//! a rank is ahead, so that nobody waits in a circle. Reductions are of that form too: a rank combines what the others send,
-//! where it lies, in the order of the ranks.
+//! Ranks reach each other directly, so most collectives are one exchange. In round `s` every rank first sends segment `s
+//! + 1` to all whom it concerns, and then reads segment `s` of each, in the order of the ranks. A queue holds more
+//! messages than a rank is ahead, so nobody waits in a circle and nothing needs a scheduler. Reductions are of that form
+//! too: a rank combines what the others send, where it lies, in the order of the ranks.
 //!
-//! All-reduce sends the whole to everybody while it is small, and otherwise goes in blocks: each rank reduces its part of a
-//! block and sends it to all, on a second lane, while the next block comes in. Either way an element is combined in the order
-//! of the ranks, so that the choice does not show in the result. The barrier is by dissemination (Hensgen, Finkel, Manber, "Two
-//! algorithms for barrier synchronization", 1988).
+//! All-reduce sends the whole to everybody while it is small. Beyond, it goes in blocks: each rank reduces its part of a
+//! block and sends it to all, on a second lane, while the next block comes in. Either way an element is combined in the
+//! order of the ranks, so the choice does not show in the result. A ring or recursive doubling would not keep that order.
+//! The barrier is by dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
+//!
+//! How the bytes of a message get across, `ends` decides.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What can go wrong in a communication.
+//! Errors of communications.
 
 use crate::error::RuntimeError;
 use crate::job::JobError;

@@ -1,5 +1,5 @@
-//! What stands before the first message between two ranks in each operation: what the sender does. The receiver compares
-//! it with what itself does, so that programs that disagree end with an error that says how.
+//! Headers: what stands before the first message between two ranks in each operation, and says what the sender does. The
+//! receiver compares it with what itself does, so programs that disagree end with an error that says how.
 
 use graphc_ir::types::DType;
 

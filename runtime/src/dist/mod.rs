@@ -15,13 +15,14 @@
 //! ```
 //!
 //! The ranks are processes that a launcher has started ([`init`]) or that know where to meet ([`init_at`]), or threads of
-//! this process ([`spawn`]). Everything goes through the queues of [`crate::transport`], so results are the same bits over
-//! memory and network.
+//! this process ([`spawn`]). This room knows no plan. Everything goes through the queues of [`crate::transport`], so
+//! results are the same bits over memory and network.
 //!
 //! Every wait ends: with the peer's answer, with the job's failure, or after the group's timeout. A rank whose
 //! communication fails ends the job on all ranks, with one account.
 //!
-//! Start reading with [`Group`], then `collectives` and `broadcast`, then `pairs`; `ends` and `header` say what a message looks like.
+//! Start reading with [`Group`], then `collectives` and `broadcast`, then `pairs`; `ends` and `header` say what a message
+//! looks like.
 
 mod api;
 mod broadcast;

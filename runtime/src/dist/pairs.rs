@@ -1,6 +1,8 @@
-//! Messages between two ranks of a group. Each direction of each pair is a line of transfers, done in order. A transfer that
-//! cannot be done at once is moved on by whoever waits for it, or by the group's pump, a thread that looks after all
-//! lines: so that what was started goes on whatever the program does meanwhile.
+//! Messages between two ranks of a group.
+//!
+//! Each direction of each pair is a line of transfers, done in order. A transfer that cannot be done at once is moved on
+//! by whoever waits for it, or by the group's pump, a thread that looks after all lines. So what was started goes on
+//! whatever the program does meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

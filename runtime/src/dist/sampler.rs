@@ -1,4 +1,4 @@
-//! Which samples a rank trains on.
+//! The samples on which a rank trains.
 
 use graphc_ir::random::{Stream, key_of};
 

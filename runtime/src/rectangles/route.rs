@@ -1,10 +1,12 @@
-//! From whom a rank gets the elements of its shard when a tensor changes its layout.
+//! Routes: from whom a rank gets the elements of its shard when a tensor changes its layout.
 //!
 //! A shard is covered by the rectangles in which it overlaps the shards of the old layout. Of ranks that hold the same
 //! (broadcast axes) one is chosen: the rank itself where it is among them, else by position, so that the load is
-//! balanced. Partial values are combined in the order of the ranks' coordinates: the same order on every rank and in
-//! every run, so results are the same bits. Towards a partial layout the rank at coordinate 0 of the partial axes gets
-//! the value, the others hold the identity.
+//! balanced. Partial values are combined in the order of the ranks' coordinates. That order is the same on every rank and
+//! in every run, so results are the same bits.
+//!
+//! Towards a partial layout the rank at coordinate 0 of the partial axes gets the value, and the others hold the
+//! identity.
 
 use graphc_ir::mesh::unravel;
 use graphc_ir::plan::Layout;

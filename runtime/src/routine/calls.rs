@@ -1,6 +1,13 @@
-//! What ranks call, compared. The ranks that take part in a call form a ring: each tells the next what it calls, and how many
-//! calls of which kind came before, and hears that from the one before it. Where two ranks differ there are neighbours that
-//! differ, one of which notices; so a call takes one message whatever the number of ranks.
+//! The comparison of what ranks call.
+//!
+//! The ranks that take part in a call form a ring. Before the call each tells the next one the number of the call and a
+//! digest of all so far, and hears the same from the one before it. Where ranks differ there are neighbours that differ,
+//! one of which ends the job on all ranks, with both calls by name. So a call costs one message each way, whatever the
+//! number of ranks.
+//!
+//! It is done for calls that communicate nothing as well, because otherwise ranks that compute different things would go
+//! on. A rank that lets go of its tensors says so, which ends the wait of who still calls. One that fails or dies ends
+//! the job as it does elsewhere.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,13 @@
 //! Routines: plans of a few actions that a program calls again and again, executed by the thread that calls them.
 //!
-//! A session hands each step to workers, which pays where steps are long. A routine is done before a worker would be awake:
-//! it has no thread, no machine of credits and one stream, whose order is all that there is to its execution. Its operands are
-//! this rank's shards, and so is its result. All routines of a rank share one device and its endpoints (`ends`), and every
-//! call is compared with that of the other ranks (`calls`). Start reading with [`Routines`], then `run`.
+//! A session hands each step to workers, which pays where steps are long. A routine is done before a worker would be
+//! awake: a hand-over to a thread that sleeps costs more than all the rest. So it has no thread, no machine of credits
+//! and one stream, whose order is all that there is to its execution. Its actors are resolved as for a session. Its
+//! operands are this rank's shards, and so is its result.
+//!
+//! Ranks execute one routine after the other, in the same order. So all routines of a rank share one device and its
+//! endpoints (`ends`), and plans come and go without endpoints. Every call is compared with that of the other ranks
+//! (`calls`). Start reading with [`Routines`], then `run`.
 
 mod calls;
 mod ends;

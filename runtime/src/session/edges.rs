@@ -1,4 +1,4 @@
-//! What goes into a step and comes out of it.
+//! The edges of a session: what goes into a step and comes out of it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

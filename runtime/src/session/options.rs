@@ -1,4 +1,4 @@
-//! How a plan is run.
+//! Options that say how a plan is run.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! From a plan to workers that wait for steps.
+//! The start of a session: from a plan to workers that wait for steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

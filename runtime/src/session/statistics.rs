@@ -1,4 +1,4 @@
-//! What a session measures.
+//! Measurements of a session.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where tensors go in and out of a step.
+//! Feeds and fetches: actors by which tensors go in and out of a step.
 
 use std::sync::PoisonError;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! How the actions of one worker share streams.
+//! Lanes: the streams that the actions of one worker share.
 //!
-//! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its streams, in one
-//! order: communication as soon as it may. Which action waits for which of the other stream is known beforehand
-//! ([`graphc_ir::streams`]), and becomes an event that is recorded behind the one and awaited before the other. Otherwise each
-//! stream has a worker of its own, which tells the others what it is done with.
+//! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its
+//! streams, in one order: communication as soon as it may. Which action waits for which of the other stream is known
+//! beforehand ([`graphc_ir::streams`]). It becomes an event that is recorded behind the one and awaited before the other.
+//! Otherwise each stream has a worker of its own, which tells the others what it is done with.
 
 use graphc_ir::plan::Program;
 use graphc_ir::streams::Known;

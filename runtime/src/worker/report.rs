@@ -1,4 +1,4 @@
-//! What a worker measures.
+//! Measurements of a worker.
 
 use std::time::Duration;
 

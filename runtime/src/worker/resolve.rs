@@ -1,4 +1,4 @@
-//! From a rank's part of a plan to actors that are ready to run.
+//! Resolution of a rank's part of a plan to actors that are ready to run.
 
 mod joint;
 

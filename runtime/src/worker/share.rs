@@ -1,4 +1,4 @@
-//! What each worker of a rank does.
+//! The share of each worker of a rank in its actions.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What a device reaches: products of matrices, memory, launches.
+//! The speeds that a device reaches: products of matrices, memory, launches.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What is to be started.
+//! An attempt: what is to be started.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What ranks print: to logs, to this process's output, line by whole line.
+//! The output of ranks: to logs, and to this process's output, line by whole line.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,8 @@
 //! The process of one rank, in a process group of its own.
+//!
+//! A group that has lost its leader but not its members keeps its number, so signals can go to it safely until it is
+//! empty. Orphans become children of the launch (`PR_SET_CHILD_SUBREAPER`), which reaps them. Where the launch is killed
+//! the kernel kills the leaders (`PR_SET_PDEATHSIG`), and the guard kills the groups.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,4 +1,4 @@
-//! Who is who: the ranks of this machine among all, and where they meet.
+//! The world of a launch: the ranks of this machine among all, and where they meet.
 
 use anyhow::{Context, Result};
 use graphc_ir::mesh::MOST_RANKS;

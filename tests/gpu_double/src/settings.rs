@@ -1,4 +1,4 @@
-//! What the environment says of the double.
+//! Settings of the double, from the environment.
 
 use std::path::PathBuf;
 

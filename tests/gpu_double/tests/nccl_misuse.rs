@@ -1,4 +1,4 @@
-//! What ranks must not do: each is told, and nothing hangs. Each test is a process of its own, as an error stays.
+//! Misuse of NCCL: each rank is told, and nothing hangs. Each test is a process of its own, as an error stays.
 
 mod communicators;
 mod programs;

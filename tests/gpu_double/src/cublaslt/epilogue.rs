@@ -1,4 +1,4 @@
-//! What happens to a product between its sums and memory.
+//! Epilogues: the steps of a product between its sums and memory.
 
 use super::problem::Problem;
 use super::product::Outcome;

@@ -1,4 +1,4 @@
-//! What kernels do wrong, and where.
+//! Reports of what kernels do wrong, and where.
 
 use thiserror::Error;
 

@@ -1,5 +1,5 @@
-//! What blocks tell each other by atomic accesses after fences, as the last block of a reduction learns that the others
-//! have written their parts.
+//! Messages of blocks to each other by atomic accesses after fences, as the last block of a reduction learns that the
+//! others have written their parts.
 
 use std::collections::HashMap;
 

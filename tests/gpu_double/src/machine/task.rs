@@ -1,4 +1,4 @@
-//! What a stream can be told to do.
+//! Tasks of streams.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,5 @@
-//! What happens before what: streams count their operations, and a clock holds how many of each stream's are known to be done.
+//! Clocks, which say what happens before what: streams count their operations, and a clock holds how many of each
+//! stream's are known to be done.
 
 /// How many operations of each stream come before something.
 #[derive(Clone, Debug, Default, PartialEq)]

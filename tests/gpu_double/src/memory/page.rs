@@ -1,4 +1,4 @@
-//! What is known of 4 KiB of memory: which bytes were written, and who touched each last.
+//! Pages: what is known of 4 KiB of memory, which bytes were written, and who touched each last.
 //!
 //! A cell stands for 4 bytes, or for 2 or 1 where something smaller was touched, or for the whole page as long as only
 //! whole pages were. After FastTrack (Flanagan and Freund, PLDI 2009): the last write and the last reads of a cell are

@@ -1,4 +1,4 @@
-//! What a rank asks of a communicator, as data that ranks compare.
+//! Calls of a communicator, as data that ranks compare.
 
 use std::fmt;
 

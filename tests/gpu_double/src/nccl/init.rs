@@ -1,4 +1,4 @@
-//! How communicators come to be: names, configurations, and the way of a rank to its hub.
+//! The making of communicators: names, configurations, and the way of a rank to its hub.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::net::UnixStream;

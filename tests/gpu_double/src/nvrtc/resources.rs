@@ -1,4 +1,4 @@
-//! What kernels need of a multiprocessor, as NVIDIA's assembler says it.
+//! The resources that kernels need of a multiprocessor, as NVIDIA's assembler says it.
 
 use super::compile_as;
 

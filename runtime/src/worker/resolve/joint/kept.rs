@@ -1,5 +1,5 @@
-//! What is kept in a product's place where its launch goes on: the product with a bias, which those who read the product add first of
-//! all. Then they need not add it.
+//! The value that is kept in a product's place where its launch goes on: the product with a bias, which those who read
+//! the product add first of all. Then they need not add it.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;

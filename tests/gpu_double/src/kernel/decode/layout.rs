@@ -1,4 +1,4 @@
-//! Where everything of a module is: registers and memory of functions, shared memory, arguments.
+//! The layout of a module: registers and memory of functions, shared memory, arguments.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,5 +1,5 @@
-//! From PTX to [`Program`]: operands become registers, names become addresses, opcodes become functions. What is not known
-//! is refused with its line, before anything runs.
+//! Decoding, from PTX to [`Program`]: operands become registers, names become addresses, opcodes become functions. What
+//! is not known is refused with its line, before anything runs.
 
 mod arithmetic;
 mod atomics;

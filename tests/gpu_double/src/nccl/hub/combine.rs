@@ -1,4 +1,5 @@
-//! What ranks get of what ranks give. Elements are reduced in the order of ranks, halves as f32 that are rounded once.
+//! The results of collectives: what ranks get of what ranks give. Elements are reduced in the order of ranks, halves as
+//! f32 that are rounded once.
 
 use half::{bf16, f16};
 
