@@ -45,12 +45,12 @@ use updater::Updater;
 /// Bytes of gradients that are reduced together unless told otherwise.
 pub const DEFAULT_BUCKET: usize = 25 << 20;
 
-/// How a [`DataParallel`] works.
+/// Options of a [`DataParallel`].
 #[derive(Clone, Debug)]
 pub struct DataParallelOptions {
-    /// What each rank compiles its graph with: the loss (`None`: the first output is the loss itself) and metrics; the
-    /// optimizer with schedule, clipping, groups and averages, alike on all ranks; microbatches, recomputation and so on. Its
-    /// mesh is the rank alone.
+    /// The options with which each rank compiles its graph: the loss (`None`: the first output is the loss itself) and
+    /// metrics; the optimizer with schedule, clipping, groups and averages, alike on all ranks; microbatches, recomputation
+    /// and so on. Its mesh is the rank alone.
     pub training: CompileOptions,
     /// Bytes of gradients that are reduced together, at least one gradient.
     pub bucket_bytes: usize,
@@ -66,7 +66,7 @@ impl Default for DataParallelOptions {
     }
 }
 
-/// What a step has computed.
+/// The results of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
     /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that [`CompileOptions::fetch`] names.
@@ -122,7 +122,7 @@ pub struct Gradients {
 pub struct DataParallel {
     group: Group,
     session: Session,
-    /// In rank 0's order.
+    /// The parameters, in rank 0's order.
     parameters: Vec<Variable>,
     buffers: Vec<Variable>,
     /// Names of the variables that the session's plan needs, and so holds.
@@ -136,7 +136,7 @@ pub struct DataParallel {
     layout: Arc<Layout>,
     /// Memory of the buckets between steps.
     buckets: Vec<HostTensor>,
-    /// What checkpoints say.
+    /// The record for checkpoints.
     record: Record,
 }
 
@@ -201,7 +201,7 @@ impl DataParallel {
         self.parameters.iter().map(|variable| variable.name.as_str())
     }
 
-    /// What this rank must be fed, by name: its own samples.
+    /// The feeds of this rank, by name: its own samples.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
         self.session.inputs()
     }
@@ -290,7 +290,7 @@ impl DataParallel {
         name.is_some_and(|name| self.parameters().any(|parameter| parameter == name))
     }
 
-    /// What reduces the gradients of the next step.
+    /// The reducer of the next step's gradients.
     fn reducer(&mut self) -> Reducer {
         let mut memory = std::mem::take(&mut self.buckets);
         if memory.is_empty() {
@@ -352,7 +352,7 @@ fn own_options(group: &Group, options: &SessionOptions) -> SessionOptions {
     SessionOptions { seed, threads_per_rank: Some(threads), ..options.clone() }
 }
 
-/// What the seeds of neighbouring ranks differ by: the golden ratio of 2^64, so that seeds nearby stay apart.
+/// The difference between the seeds of neighbouring ranks: the golden ratio of 2^64, so that seeds nearby stay apart.
 const SEED_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn session(

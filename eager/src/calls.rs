@@ -94,7 +94,7 @@ fn alike(operation: &Operation, operands: &[&GlobalTensor]) -> Result<(), EagerE
     Err(EagerError::Placements { call: text(operation, operands), first, other })
 }
 
-/// What people read of a call.
+/// The text of a call, for people.
 fn text(operation: &Operation, operands: &[&GlobalTensor]) -> String {
     let operands: Vec<String> = operands.iter().map(|operand| operand.spot().to_string()).collect();
     format!("{operation} of {}", operands.join(" and "))

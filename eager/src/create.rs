@@ -252,7 +252,7 @@ fn type_of(bytes: &[u8]) -> TensorType {
     }
 }
 
-/// What stands for bytes.
+/// The digest of bytes.
 fn digest(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));

@@ -23,7 +23,7 @@ pub(crate) struct Plans {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// What is done.
+    /// The operation.
     pub(crate) operation: Operation,
     /// The numbers of the operands' spots.
     pub(crate) operands: [Option<u64>; 2],
@@ -32,7 +32,7 @@ pub(crate) struct Key {
 /// An operation that can be executed.
 pub(crate) struct Prepared {
     pub(crate) routine: Routine,
-    /// Where the operands lie: their numbers mean this as long as the plan is kept.
+    /// The spots of the operands: their numbers mean this as long as the plan is kept.
     pub(crate) _operands: Vec<Arc<Spot>>,
     pub(crate) result: Arc<Spot>,
     pub(crate) ranks: Vec<u32>,

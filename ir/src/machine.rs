@@ -54,14 +54,14 @@ struct ActorState {
     acted: u64,
 }
 
-/// Why an actor may not act.
+/// The reason why an actor may not act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
     /// A register that it reads has no content for it yet.
     Empty {
         /// The register.
         register: RegisterId,
-        /// Who fills it.
+        /// The actor that fills it.
         producer: Option<ActorId>,
     },
     /// A register that it fills has no free slot: a reader is late.
@@ -81,7 +81,7 @@ pub enum Blocked {
 }
 
 impl Blocked {
-    /// What it waits for, in words; `actor` and `register` give names.
+    /// The wait in words; `actor` and `register` give names.
     pub fn describe<'a>(
         self,
         actor: impl Fn(ActorId) -> &'a str,
@@ -167,7 +167,7 @@ impl Machine {
         Self { microbatches: microbatches as u64, of_step, finished: 0, registers, actors }
     }
 
-    /// Why an action may not begin; `None` where it may.
+    /// The reason why an action may not begin; `None` where it may.
     pub fn blocked(&self, action: ActionId) -> Option<Blocked> {
         if self.of_step.is_some_and(|of_step| self.finished < action.step * of_step) {
             return Some(Blocked::Step);
@@ -249,7 +249,7 @@ impl Machine {
         self.count(register.rate, action)
     }
 
-    /// How often something of a rate has happened before an action.
+    /// The number of times that something of a rate has happened before an action.
     fn count(&self, rate: Rate, action: ActionId) -> u64 {
         match rate {
             Rate::Step => action.step,

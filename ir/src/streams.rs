@@ -40,16 +40,16 @@ struct Wait {
 /// The action that is waited for.
 #[derive(Clone, Copy)]
 enum Which {
-    /// That of the same microbatch.
+    /// The action of the same microbatch.
     Same,
-    /// That of so many microbatches before.
+    /// The action of so many microbatches before.
     Before(u32),
     /// The last of the step.
     Last,
 }
 
 impl Known {
-    /// Of a program with two streams; `None` of others.
+    /// The knowledge of a program with two streams; `None` of others.
     pub fn of(program: &Program) -> Option<Self> {
         let [first, second] = program.streams.as_slice() else { return None };
         let actions = [actions(first), actions(second)];
@@ -104,7 +104,7 @@ impl Known {
     }
 }
 
-/// How many actions must have ended for one of an actor's to have, given the places of all of its.
+/// The number of actions that must have ended for one of an actor's to have, given the places of all of its.
 fn needed(places: &[u32], which: Which, microbatch: u32) -> u32 {
     let index = match which {
         Which::Same => Some(microbatch as usize),

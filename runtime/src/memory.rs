@@ -24,7 +24,7 @@ use crate::transport::process::{Outbox, Segment};
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// From how many bytes on an arena has pages of its own: a large page of most systems.
+/// The bytes from which on an arena has pages of its own: a large page of most systems.
 const LARGE: usize = 1 << 21;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
@@ -35,7 +35,7 @@ pub struct Arena {
     owner: Owner,
 }
 
-/// Whose memory it is.
+/// The owner of an arena's memory.
 #[derive(Debug)]
 enum Owner {
     /// An allocation, which the arena is inside of.
@@ -60,12 +60,12 @@ enum Owner {
 pub struct Offered {
     segment: Segment,
     outbox: Arc<Outbox>,
-    /// How others know it.
+    /// The number by which others know it.
     number: u32,
 }
 
 impl Offered {
-    /// So many bytes; `None` where the system gives none.
+    /// Memory of so many bytes; `None` where the system gives none.
     pub(crate) fn new(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
         let segment = Segment::new(bytes.max(ALIGNMENT as u64)).ok()?;
         let number = outbox.lend(&segment)?;
@@ -162,7 +162,7 @@ impl<'a> Lent<'a> {
     }
 }
 
-/// What a kernel is told of a shard besides its elements.
+/// The shape of a shard, as a kernel is told it beside its elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     pub(crate) dtype: DType,

@@ -35,7 +35,7 @@ pub fn explain(error: io::Error) -> io::Error {
 
 /// The results of a number of tasks, in order, done by as many threads as the process may use, or as the system gives.
 pub(crate) fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    /// What the first thread of a process has: NVIDIA's compiler is made for that, and other threads of ours have less.
+    /// The stack of a process's first thread: NVIDIA's compiler is made for that, and other threads of ours have less.
     const STACK: usize = 8 << 20;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
     let next = AtomicUsize::new(0);

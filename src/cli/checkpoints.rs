@@ -94,7 +94,7 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// What the command line asks for: after every so many steps, and after the last, which the caller knows; none at
+    /// Checkpoints as the command line asks for: after every so many steps, and after the last, which the caller knows; none at
     /// `first_step`, where the training begins.
     pub fn new(
         args: &CheckpointArgs,

@@ -34,14 +34,15 @@ pub struct Diagnosis<'a> {
     pub ranks: &'a Ranks,
     /// The plan.
     pub plan: &'a VerifiedPlan,
-    /// Of the training from its beginning, with its seed.
+    /// The options of the training from its beginning, with its seed.
     pub options: SessionOptions,
-    /// What the training went on from.
+    /// The checkpoint that the training went on from.
     pub resumed: Option<Checkpoint>,
 }
 
 impl Diagnosis<'_> {
-    /// What there is to say of the step besides its loss. The sessions of the training must be gone: this takes as much memory.
+    /// Tells all that there is to say of the step besides its loss. The sessions of the training must be gone: this takes as
+    /// much memory.
     ///
     /// # Errors
     /// Where the steps cannot be made again.

@@ -70,10 +70,10 @@ fn mesh(args: &SharedArgs) -> Result<Vec<usize>> {
 /// The learning rate where none is given: torch.optim's.
 const USUAL_RATE: f64 = 1e-3;
 
-/// That of RMSprop.
+/// The rate of RMSprop.
 const RMSPROP_RATE: f64 = 1e-2;
 
-/// What is said where no learning rate is given.
+/// The text about the learning rate, where none is given.
 pub fn default_rate(optimizer: OptimizerName) -> String {
     let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
     let name = format!("{optimizer:?}").to_lowercase();

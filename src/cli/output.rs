@@ -52,7 +52,8 @@ pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// What a program prints, as a terminal may be shown it: escaped, but for carriage returns, with which progress bars end their lines.
+/// The output of a program as a terminal may be shown it: escaped, but for carriage returns, with which progress bars end
+/// their lines.
 pub fn for_terminal(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.split('\r').map(escaped).collect::<Vec<_>>().join("\r")

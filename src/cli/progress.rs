@@ -21,11 +21,11 @@ use super::training::Measure;
 pub struct Finished {
     /// The next one.
     step: u64,
-    /// What the last gave.
+    /// The outputs of the last step.
     pub outputs: BTreeMap<String, HostTensor>,
     /// Whether the plan scales its loss.
     scales: bool,
-    /// What the plan was compiled with.
+    /// The options with which the plan was compiled.
     options: CompileOptions,
     ignores: bool,
     /// Whether the exponential of the loss is said.
@@ -34,9 +34,9 @@ pub struct Finished {
     speed: bool,
     /// Steps whose update was not made.
     skipped: u64,
-    /// How many of them have come last, without one between them whose update was made.
+    /// The number of them that have come last, without one between them whose update was made.
     skipped_in_a_row: u64,
-    /// How many may come in a row.
+    /// The number that may come in a row.
     most_skips: Option<u64>,
     metrics: Option<MetricsWriter>,
     /// The last step's line.
@@ -85,9 +85,9 @@ impl Diverged {
 pub struct TooManySkipped {
     /// The last of them.
     pub step: u64,
-    /// How many there are.
+    /// The number of steps that changed nothing.
     pub skipped: u64,
-    /// How many may be.
+    /// The number that may come in a row.
     pub most: u64,
     /// The scale of the loss, where it is scaled.
     pub scale: Option<f32>,
@@ -101,17 +101,17 @@ fn of_scale(scale: &Option<f32>) -> String {
 
 /// A step that has begun.
 pub struct UnderWay {
-    /// When: before its batch was asked for.
+    /// The moment before its batch was asked for.
     pub begun: Instant,
-    /// What is waited for.
+    /// The step that is waited for.
     pub handle: StepHandle,
 }
 
-/// How a training that goes wrong is mended.
+/// The ways in which a training that goes wrong is mended.
 pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
                             labels are all ignored";
 
-/// How one goes on that is not mended.
+/// The ways to go on with one that is not mended.
 pub const WAYS_ON: &str =
     "skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
@@ -119,9 +119,9 @@ pub const WAYS_ON: &str =
 struct Pace {
     bar: ProgressBar,
     batch: usize,
-    /// When the last step had finished.
+    /// The moment when the last step had finished.
     last: Option<Instant>,
-    /// When the first step had finished, and how many since.
+    /// The moment when the first step had finished, and how many have since.
     since: Option<(Instant, u64)>,
 }
 

@@ -199,16 +199,16 @@ pub fn waits(block: &Block<'_>) -> Vec<Option<usize>> {
     waits
 }
 
-/// When computing would come to each place of a block, if it waited for nothing.
+/// The times at which computing would come to each place of a block, if it waited for nothing.
 pub struct Clock {
-    /// By place.
+    /// By place: when it begins.
     pub begins: Vec<f64>,
     /// The places of the first stream.
     computing: Vec<usize>,
 }
 
 impl Clock {
-    /// Of a block.
+    /// The clock of a block.
     pub fn new(block: &Block<'_>) -> Self {
         let mut now = 0.0;
         let (mut begins, mut computing) = (Vec::new(), Vec::new());
@@ -245,12 +245,12 @@ fn multiplies(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op, .. } if op.operation().multiplies_matrices())
 }
 
-/// What holds a gather back.
+/// The gate of a gather, which holds it back.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
     /// The first place of the first stream that reads what it gives.
     pub reader: usize,
-    /// By the clock, when it may begin.
+    /// The time of the clock when it may begin.
     pub opens: f64,
 }
 
@@ -333,7 +333,7 @@ impl Block<'_> {
         gathers.filter_map(|(place, task)| Some((place, reader(task)?))).collect()
     }
 
-    /// What is computed waits for collectives whose operands have another size than their results, so that operands are
+    /// Has computing wait for collectives whose operands have another size than their results, so that operands are
     /// freed.
     fn hold_computing(&self, clock: &Clock, waits: &mut [Option<usize>]) {
         let made: BTreeSet<BufferId> =

@@ -19,7 +19,7 @@ use super::sort::{edges, order, sort};
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
 
-/// What collectives of one bucket have in common.
+/// The terms that collectives of one bucket have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     depth: usize,
@@ -35,7 +35,7 @@ struct Key {
 /// Buckets of gradients that are alike, at least, where they travel beside the backward pass...
 const LEAST_BUCKETS: usize = 8;
 
-/// ...unless they are smaller than this.
+/// The least bytes of a bucket, even if buckets are fewer then.
 const LEAST_BYTES: usize = 4 << 20;
 
 /// Fuses what may be fused and sorts the tasks again.
@@ -129,7 +129,7 @@ fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
     })
 }
 
-/// When what a collective reduces is made: the last task before the chain of collectives that it ends.
+/// The moment when what a collective reduces is made: the last task before the chain of collectives that it ends.
 fn made(job: &Job, task: usize) -> Option<usize> {
     let before = job.tasks[task].inputs.iter().filter_map(|input| {
         let TaskId(before) = job.buffers[input.0].producer?;
@@ -146,7 +146,7 @@ fn bytes(job: &Job, task: &Task) -> usize {
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }
 
-/// How many collectives of the update phase come before each task, at most.
+/// The number of collectives of the update phase that come before each task, at most.
 fn depths(job: &Job) -> Result<Vec<usize>, LowerError> {
     let edges = edges(job);
     let mut before = vec![Vec::new(); job.tasks.len()];

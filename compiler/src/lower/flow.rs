@@ -10,12 +10,12 @@ pub struct Flow {
     at: Vec<(usize, usize)>,
     /// By stream and action: its place in the order.
     places: [Vec<usize>; 2],
-    /// What two streams know of each other.
+    /// The knowledge of two streams of each other.
     known: Option<Known>,
 }
 
 impl Flow {
-    /// Of an order; `stream_of` is by actor.
+    /// The flow of an order; `stream_of` is by actor.
     pub fn new(order: &[Action], stream_of: &[usize], known: Option<Known>) -> Self {
         let mut flow = Self { at: Vec::new(), places: [Vec::new(), Vec::new()], known };
         for (place, action) in order.iter().enumerate() {

@@ -16,11 +16,11 @@ pub struct Action {
 /// The life of one content, as first and last place in the order (both included).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// When it is made.
+    /// The place where it is made.
     pub made: usize,
-    /// When it is read for the last time.
+    /// The place where it is read for the last time.
     pub last: usize,
-    /// By stream: when that touches it for the last time.
+    /// By stream: the place where that touches it for the last time.
     pub touched: [Option<usize>; 2],
 }
 
@@ -63,7 +63,7 @@ pub fn lives(
     lives
 }
 
-/// How many contents exist at once: the slots that the order asks for.
+/// The number of contents that exist at once: the slots that the order asks for.
 pub fn slots(lives: &[Life]) -> u32 {
     let mut oldest = 0;
     let mut slots = 1;

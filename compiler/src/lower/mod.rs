@@ -58,18 +58,18 @@ mod together;
 
 pub use tables::collective_counts;
 
-/// What lowering gives to the plan.
+/// The result of lowering, for the plan.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// Where tensors lie.
+    /// The layouts of tensors.
     pub tensors: Vec<TensorEntry>,
-    /// What was inserted.
+    /// The boxing that was inserted.
     pub boxing: Vec<BoxingEntry>,
     /// Layouts that registers refer to.
     pub layouts: Vec<Layout>,
-    /// Exchanges.
+    /// The exchanges.
     pub channels: Vec<Channel>,
-    /// What ranks execute.
+    /// The programs that ranks execute.
     pub programs: Vec<Program>,
     /// The program of each rank.
     pub ranks: Vec<RankEntry>,
@@ -108,12 +108,12 @@ pub enum LowerError {
     },
 }
 
-/// How far, and for what, decisions are lowered.
+/// The terms of lowering: how far, and for what.
 #[derive(Clone, Copy, Debug)]
 pub struct Lowering {
     /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
     pub placed: bool,
-    /// What runs beside what.
+    /// Whether communication runs beside kernels.
     pub streams: Streams,
     /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other where one takes
     /// memory that the other gives back, and places in memory are looked for until they fit, or for longer.
@@ -130,7 +130,7 @@ pub enum Streams {
 }
 
 impl Streams {
-    /// What suits these machines best, where memory suffices.
+    /// The choice that suits these machines best, where memory suffices.
     pub fn best(cluster: &Cluster) -> Self {
         if cluster.overlaps() { Self::ByDue } else { Self::One }
     }

@@ -16,17 +16,17 @@ use super::reuse::{Clock, Content};
 /// communication: by then what the first stream did with it is over nearly always, and nobody waits.
 const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
 
-/// What the search for places looks at.
+/// The input of the search for places.
 pub struct Places<'a> {
     /// The registers.
     pub registers: &'a [Register],
-    /// What streams know of each other.
+    /// The knowledge of streams of each other.
     pub flow: &'a Flow,
     /// The places in the order where blocks begin, the last one past all.
     pub starts: Vec<usize>,
     /// Bytes in which all should lie, where memory is short.
     pub within: Option<u64>,
-    /// When actions begin, where a stream may be told to wait for the other.
+    /// The times when actions begin, where a stream may be told to wait for the other.
     pub clock: Option<Clock>,
 }
 

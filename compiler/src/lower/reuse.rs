@@ -23,20 +23,20 @@ use super::lifetimes::{Action, Life};
 pub struct Content {
     /// The first byte and the one past the last.
     pub lies: (u64, u64),
-    /// When.
+    /// The time for which it lives.
     pub life: Life,
 }
 
-/// When actions begin, by computing alone.
+/// The times when actions begin, by computing alone.
 pub struct Clock {
-    /// By place in the order.
+    /// By place in the order: when it begins.
     begins: Vec<f64>,
     /// Seconds of the longest communication beside kernels.
     longest: f64,
 }
 
 impl Clock {
-    /// Of the tasks of actions in their order.
+    /// The clock of the tasks of actions, in their order.
     pub fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
         for task in order.map(|task| &job.tasks[task.0]) {

@@ -53,7 +53,7 @@ fn both_kinds(job: &Job, tasks: &[usize]) -> bool {
         .all(|&kind| tasks.iter().any(|&task| job.tasks[task].background == Some(kind)))
 }
 
-/// What holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
+/// The gate that holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
 fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<Gate>> {
     let mut own = vec![None; before.len()];
     block.gates(clock).into_iter().for_each(|(gather, gate)| own[gather] = Some(gate));
@@ -72,13 +72,13 @@ fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<
 /// A block that is played through. Everything is by place in the block.
 struct Play<'a> {
     block: &'a Block<'a>,
-    /// By when a gather should have ended; never, of all else.
+    /// The time by which a gather should have ended; never, of all else.
     due: Vec<f64>,
-    /// What may begin behind each.
+    /// By place: the places that may begin behind it.
     after: Vec<Vec<usize>>,
-    /// Of how many before it each still waits.
+    /// By place: the number of those before it for which it still waits.
     missing: Vec<usize>,
-    /// When all before it had ended.
+    /// By place: when all before it had ended.
     free: Vec<f64>,
 }
 

@@ -17,7 +17,7 @@ use super::lifetimes::{Action as Step, Life};
 /// Others that stand between two actors at most.
 const PASSED: usize = 16;
 
-/// What the search for actors that go together looks at.
+/// The input of the search for actors that go together.
 pub struct Together<'a> {
     /// The registers.
     pub registers: &'a [Register],
@@ -83,9 +83,9 @@ impl Together<'_> {
         self.registers[group.members[0]].slot_bytes
     }
 
-    /// What lives longer where two actions are one, each with its group, its content, and its life as it would be and as it is. If all
-    /// that the second reads is there before, it acts where the first does, and writes its results then; else the first acts where
-    /// the second does, and reads its operands until then.
+    /// The contents that live longer where two actions are one, each with its group, and its life as it would be and as it
+    /// is. If all that the second reads is there before, it acts where the first does, and writes its results then. Else the
+    /// first acts where the second does, and reads its operands until then.
     fn longer(
         &self,
         [first, last]: [usize; 2],

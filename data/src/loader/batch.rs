@@ -14,7 +14,7 @@ use super::{LastBatch, Work};
 use crate::dataset::FieldKind;
 use crate::error::DatasetError;
 
-/// What a step is fed.
+/// The feeds of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The step, from the first of epoch 0.
@@ -23,7 +23,7 @@ pub struct Batch {
     pub epoch: u64,
     /// Which batch of the epoch it is, from 0.
     pub index: u64,
-    /// How many samples of the whole batch are some, and not zeros behind the last.
+    /// The number of samples of the whole batch that are some, and not zeros behind the last.
     pub samples: usize,
     /// The feeds: whole, or the rows of this process alone.
     pub feeds: BTreeMap<String, HostTensor>,

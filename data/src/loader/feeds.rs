@@ -23,7 +23,7 @@ const MOST_THREADS: usize = 256;
 #[derive(Debug)]
 pub struct Feeds {
     steps: Range<u64>,
-    /// Of each thread.
+    /// The receiver of each thread's batches.
     made: Vec<Receiver<Made>>,
     /// The thread whose turn it is.
     turn: usize,

@@ -22,9 +22,9 @@ use crate::error::DatasetError;
 use crate::mnist;
 use textures::Painter;
 
-/// How many samples there may be: each file must fit memory.
+/// The most samples that there may be: each file must fit memory.
 pub const MOST_SAMPLES: usize = 1_000_000;
-/// How many there must be: each file has one at least.
+/// The least samples that there must be: each file has one at least.
 pub const LEAST_SAMPLES: usize = 10;
 
 /// The format of a synthetic set.
@@ -36,7 +36,7 @@ pub enum SynthSet {
     Mnist,
 }
 
-/// How many held-out samples come with so many training samples: a fifth, as CIFAR-10 has.
+/// The number of held-out samples for so many training samples: a fifth, as CIFAR-10 has.
 pub fn held_out(samples: usize) -> usize {
     samples / 5
 }

@@ -93,9 +93,9 @@ pub struct PlanErrors(pub Vec<PlanError>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct PlanError {
-    /// Where in the plan, e.g. `programs[0].registers[3]`.
+    /// The place in the plan, e.g. `programs[0].registers[3]`.
     pub place: String,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
 }
 

@@ -35,7 +35,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     });
 }
 
-/// What an actor does with other ranks.
+/// The contact of an actor with other ranks.
 #[derive(Clone, Copy)]
 enum Contact {
     None,
@@ -46,12 +46,12 @@ enum Contact {
     Receives(usize),
 }
 
-/// Who exchanges what, and how often everybody of them has.
+/// The programs that exchange something, and how often all of them have.
 #[derive(Default)]
 struct Crowd {
     /// The programs.
     programs: Vec<usize>,
-    /// How many of them have come, by occurrence.
+    /// The number of them that have come, by occurrence.
     come: Vec<usize>,
 }
 
@@ -99,7 +99,7 @@ struct Runner<'a> {
     queued: bool,
 }
 
-/// Why a stream does not go on.
+/// The reason why a stream does not go on.
 enum Wait {
     Here(Blocked),
     Meeting(usize),
@@ -204,7 +204,7 @@ impl<'a> Execution<'a> {
         goes
     }
 
-    /// What an action waits for; who comes to a meeting is counted.
+    /// The wait of an action, if there is one; who comes to a meeting is counted.
     fn wait(&mut self, program: usize, stream: usize, action: ActionId) -> Option<Wait> {
         let runner = &mut self.runners[program];
         if let Some(blocked) = runner.machine.blocked(action) {
@@ -372,7 +372,7 @@ impl Runner<'_> {
     }
 }
 
-/// How often the action's actor has acted before.
+/// The number of times that the action's actor has acted before.
 fn occurrence(plan: &Plan, program: &Program, action: ActionId) -> usize {
     let before = match program.actors[action.actor.index()].rate {
         Rate::Step => action.step,

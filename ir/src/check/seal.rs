@@ -14,16 +14,16 @@ use sha2::{Digest, Sha256};
 use super::VerifiedPlan;
 use crate::plan::write_plan;
 
-/// What stands between a plan's text and the digits of its seal.
+/// The text between a plan's text and the digits of its seal.
 const BEFORE: &str = ",\n \"seal\": \"";
 
-/// What stands behind the digits.
+/// The text behind the digits.
 const BEHIND: &str = "\"\n}\n";
 
-/// What the end of a plan's text is without a seal.
+/// The end of a plan's text without a seal.
 const END: &str = "\n}\n";
 
-/// What the seal of a text says.
+/// The result of comparing a text with its seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
     /// There is none where seals stand.

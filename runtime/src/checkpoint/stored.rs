@@ -22,7 +22,7 @@ pub(super) struct Stored<'a> {
     pub(super) name: &'a str,
     pub(super) kind: TensorKind,
     pub(super) dtype: DType,
-    /// Of the whole.
+    /// The shape of the whole.
     pub(super) shape: &'a [usize],
     pub(super) rect: Rect,
     /// `None` where a rank before this one holds the same; otherwise how it combines with those before it.
@@ -62,7 +62,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Where the elements are.
+/// The place of the elements.
 pub(super) enum Bytes<'a> {
     /// In the memory of a rank.
     Of(&'a Memory, Place),

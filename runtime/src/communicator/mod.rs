@@ -53,7 +53,7 @@ pub(crate) struct CollectiveCall<'a> {
     /// The same number on all ranks that take part.
     pub(crate) sequence: u32,
     pub(crate) microbatches: usize,
-    /// Of each tensor the layouts before and after.
+    /// The layouts of each tensor before and after.
     pub(crate) layouts: Vec<(&'a Layout, &'a Layout)>,
     pub(crate) inputs: Vec<Port>,
     pub(crate) outputs: Vec<Port>,
@@ -205,7 +205,7 @@ impl Send {
         matches!(self, Self::Cards(_))
     }
 
-    /// What is sent from, where it is a card's.
+    /// The register that is sent from, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,
@@ -276,7 +276,7 @@ impl Receive {
         matches!(self, Self::Cards(_))
     }
 
-    /// What is received to, where it is a card's.
+    /// The register that is received to, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,

@@ -2,11 +2,11 @@
 
 use super::{cpu, cuda};
 
-/// What was prepared.
+/// A call that was prepared.
 pub(crate) enum Launch {
     /// For the processor.
     Cpu(cpu::Launch),
-    /// For a card.
+    /// The launch of a card.
     Cuda(cuda::Launch),
 }
 

@@ -94,7 +94,7 @@ impl Threads {
     pub(crate) const ONE: Self = Self { count: 1, have_cores: true };
 }
 
-/// Whose device is opened.
+/// The rank whose device is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
     pub(crate) rank: u32,
@@ -211,7 +211,7 @@ impl Device {
         }
     }
 
-    /// What tells a profiler of the device who launches, by the actors' numbers.
+    /// The ranges that tell a profiler of the device who launches, by the actors' numbers.
     pub(crate) fn ranges(&self, names: impl FnOnce() -> Vec<Option<String>>) -> Ranges {
         match self {
             Self::Cpu(_) => Ranges::default(),

@@ -31,7 +31,7 @@ const STAGED: RangeInclusive<usize> = 4 << 10..=SEGMENT;
 /// Messages that a queue holds. Collectives rely on at least two: a rank sends the next segment before it reads this one.
 pub(super) const SLOTS: usize = 4;
 
-/// Who is in a group, and its place among the job's tags.
+/// The members of a group, and its place among the job's tags.
 #[derive(Clone)]
 pub(crate) struct Members {
     pub(crate) transport: Arc<dyn Transport>,
@@ -43,7 +43,7 @@ pub(crate) struct Members {
     pub(crate) tag: u32,
 }
 
-/// How many tags a group has: point to point, and two lanes for collectives.
+/// The number of tags of a group: point to point, and two lanes for collectives.
 pub(super) const TAGS: u32 = 3;
 
 /// A group's queues between a pair of ranks.
@@ -51,7 +51,7 @@ pub(super) const TAGS: u32 = 3;
 pub(crate) enum Lane {
     /// Point to point.
     Pair,
-    /// Collectives.
+    /// Collectives go here.
     First,
     /// The second half of collectives that have two: so it can overtake the first.
     Second,
@@ -140,7 +140,7 @@ pub(super) fn segment(bytes: usize, index: usize) -> Range<usize> {
     start..(start + SEGMENT).min(bytes)
 }
 
-/// How many segments they are: one at least, for the header.
+/// The number of segments of so many bytes: one at least, for the header.
 pub(super) fn segments(bytes: usize) -> usize {
     bytes.div_ceil(SEGMENT).max(1)
 }

@@ -67,7 +67,7 @@ impl Op {
     }
 }
 
-/// What a rank does.
+/// The call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Call {
     pub(super) op: Op,
@@ -75,7 +75,7 @@ pub(super) struct Call {
     pub(super) dtype: DType,
     /// The rank in the group that is the root, where there is one.
     pub(super) root: Option<usize>,
-    /// How many operations came before in the group, or between the pair.
+    /// The number of operations that came before in the group, or between the pair.
     pub(super) number: u64,
 }
 

@@ -56,7 +56,7 @@ pub use reduce::ReduceOp;
 pub use sampler::{DistributedSampler, Remainder};
 pub use work::{Work, wait_all};
 
-/// How long a communication waits for a peer before it fails.
+/// The time for which a communication waits for a peer before it fails.
 pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The ranks that the launcher's environment describes ([`JobOptions::from_environment`]); this process alone where it was

@@ -46,7 +46,7 @@ struct Line {
     way: Way,
     peer: usize,
     end: Option<End>,
-    /// How many transfers were begun.
+    /// The number of transfers that were begun.
     number: u64,
     waiting: VecDeque<Item>,
     failed: Option<DistError>,
@@ -268,7 +268,7 @@ fn take(
 /// All pairs of this rank in a group.
 pub(super) struct Pairs {
     members: Members,
-    /// To each member, then from each.
+    /// The lines to each member, then from each.
     lines: Vec<Mutex<Line>>,
     /// Transfers that wait.
     waiting: Mutex<usize>,

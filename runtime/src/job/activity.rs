@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-/// What one thread is doing.
+/// The activity of one thread.
 #[derive(Debug)]
 pub struct Activity {
     name: String,
@@ -73,7 +73,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Activity>>> = const { RefCell::new(None) };
 }
 
-/// From now on this thread's waits are `activity`'s.
+/// Makes this thread's waits `activity`'s from now on.
 pub(crate) fn enter(activity: Arc<Activity>) {
     CURRENT.with(|current| *current.borrow_mut() = Some(activity));
 }

@@ -16,7 +16,7 @@ use super::Job;
 use super::wire::Message;
 use crate::error::RuntimeError;
 
-/// How much of a value an account shows.
+/// The number of characters of a value that an account shows.
 const SHOWN: usize = 60;
 
 /// Named fields, and of each what it is on this rank: a short text, and a digest of all of it.
@@ -31,12 +31,12 @@ struct Field {
 }
 
 impl Agreement {
-    /// Of nothing yet.
+    /// An agreement of nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// And of a value that people read.
+    /// Adds a value that people read.
     #[must_use]
     pub fn and(mut self, name: &str, value: impl Display) -> Self {
         let text = value.to_string();
@@ -49,7 +49,7 @@ impl Agreement {
         self
     }
 
-    /// And of a value that only its digest is told of.
+    /// Adds a value of which only its digest is told.
     #[must_use]
     pub fn and_digest(mut self, name: &str, value: &impl Serialize) -> Self {
         let mut hash = Hash(Sha256::new());
@@ -61,12 +61,12 @@ impl Agreement {
         self
     }
 
-    /// To be sent.
+    /// The bytes to be sent.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What was sent. All ranks run one version, they could not have met otherwise; so it can be read.
+    /// The agreement that was sent. All ranks run one version, they could not have met otherwise; so it can be read.
     pub(crate) fn read(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }

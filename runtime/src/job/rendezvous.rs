@@ -13,20 +13,20 @@ use rustix::fs::OFlags;
 
 /// The longest file: two addresses, of which one has the name of a host, and a secret.
 const LONGEST: u64 = 4096;
-/// Before the secret, on the last line.
+/// The text before the secret, on the last line.
 const SECRET: &str = "secret ";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Invitation {
-    /// Where rank 0 may be reached.
+    /// The addresses where rank 0 may be reached.
     pub(super) addresses: Vec<String>,
-    /// What it wants to be shown, after the token that the user has given.
+    /// The secret that it wants to be shown, after the token that the user has given.
     pub(super) secret: String,
 }
 
 impl Invitation {
-    /// To come to `at`, with a fresh secret.
+    /// An invitation to come to `at`, with a fresh secret.
     pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
         let name = rustix::system::uname();
         let host = name.nodename().to_string_lossy();
@@ -114,7 +114,7 @@ fn read_text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// What a complete file says.
+/// The content of a complete file.
 fn parse(text: &str) -> Option<Invitation> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let secret = lines.pop()?.strip_prefix(SECRET)?.to_owned();

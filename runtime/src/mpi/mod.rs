@@ -18,7 +18,7 @@ use mpi::traits::{Communicator as _, CommunicatorCollectives as _};
 
 pub(crate) use calls::{Communicator, Flying};
 
-/// What the owner does until MPI ends; whether it may be ended in order, which takes all processes.
+/// The owner's work until MPI ends; it gives whether MPI may be ended in order, which takes all processes.
 type Work = Box<dyn FnOnce() -> bool + Send>;
 
 /// MPI, started.

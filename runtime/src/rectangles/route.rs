@@ -16,7 +16,7 @@ use graphc_ir::shard::Rect;
 /// A rectangle that a rank gets from another, or from itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contribution {
-    /// Who holds it.
+    /// The rank that holds it.
     pub(crate) source: u32,
     /// The rectangle, in the whole tensor's coordinates.
     pub(crate) part: Rect,
@@ -49,7 +49,7 @@ pub(crate) fn masked(layout: &Layout, rank: u32) -> Option<ReduceKind> {
     })
 }
 
-/// What `rank` of `to` gets from the ranks of `from`, in the order in which it is combined.
+/// The contributions that `rank` of `to` gets from the ranks of `from`, in the order in which they are combined.
 ///
 /// # Errors
 /// Where the layouts are not of one tensor or `rank` is not of `to`.
@@ -101,7 +101,7 @@ fn replicas(layout: &Layout, coordinates: &[usize]) -> Vec<u32> {
     (0..layout.ranks.len()).filter(same).map(|position| layout.ranks[position]).collect()
 }
 
-/// What `rank` gets where only `axis` changes, from the ranks along that axis: in a slice or a mask from itself alone.
+/// The contributions to `rank` where only `axis` changes, from the ranks along that axis: in a slice or a mask from itself alone.
 ///
 /// # Errors
 /// Where the layouts do not differ as a step along one axis does.

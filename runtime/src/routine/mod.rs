@@ -29,7 +29,7 @@ use calls::Calls;
 use ends::SharedEnds;
 pub use run::Routine;
 
-/// What all routines of a rank have in common. All ranks of its group make the same calls in the same order.
+/// The routines of a rank, with all that they have in common. All ranks of its group make the same calls in the same order.
 pub struct Routines {
     calls: Calls,
     ends: Arc<SharedEnds>,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Routines {
 }
 
 impl Routines {
-    /// For the ranks of a group, all of which call it.
+    /// Routines for the ranks of a group, all of which call this.
     ///
     /// # Errors
     /// Where a rank does something else, the job ends, or the system gives no thread.
@@ -89,7 +89,7 @@ impl Routines {
         compared.map_err(|error| self.fail(error))
     }
 
-    /// What each rank brings, in the order of the ranks, behind a call in which all take part.
+    /// The bytes that each rank brings, in the order of the ranks, behind a call in which all take part.
     ///
     /// # Errors
     /// Where the job ends.

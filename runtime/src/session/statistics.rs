@@ -7,7 +7,7 @@ use graphc_ir::plan::{Actor, Plan, RankEntry, Register};
 
 use crate::worker::Report;
 
-/// What was measured, over all steps.
+/// The measurements of a session, over all steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Steps done.
@@ -16,7 +16,7 @@ pub struct Statistics {
     pub ranks: Vec<RankStatistics>,
 }
 
-/// What was measured on one rank, summed over its workers.
+/// The measurements of one rank, summed over its workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankStatistics {
     /// Number of actions.
@@ -35,7 +35,7 @@ pub struct RankStatistics {
     pub registers: Vec<RegisterStatistics>,
 }
 
-/// What was measured of one actor.
+/// The measurements of one actor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActorStatistics {
     /// The actor's name.
@@ -49,12 +49,12 @@ pub struct ActorStatistics {
     pub joined: Option<ActorId>,
 }
 
-/// What was measured of one register.
+/// The measurements of one register.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegisterStatistics {
     /// The register's name.
     pub name: String,
-    /// How many contents it can hold.
+    /// The number of contents that it can hold.
     pub slots: u32,
     /// The greatest number of contents that existed at once.
     pub high_water: u64,

@@ -8,15 +8,15 @@ use super::actor::Work;
 use super::lanes::Lanes;
 use super::resolve::RankPart;
 
-/// What one worker does.
+/// The actions of one worker.
 pub(crate) struct Share {
-    /// At their ids; none at those of others.
+    /// The actors at their ids; none at those of others.
     pub(crate) actors: Vec<Option<Work>>,
-    /// (actor, microbatch) of a step, in order.
+    /// The actions of a step in order: (actor, microbatch).
     pub(crate) order: Vec<(u32, u32)>,
     /// On which of its streams each action is.
     pub(crate) lanes: Lanes,
-    /// How many those are.
+    /// The number of those streams.
     pub(crate) streams: usize,
 }
 

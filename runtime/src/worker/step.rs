@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 
-/// What the workers of all ranks and who waits for them share of a step.
+/// The state of a step that the workers of all ranks and who waits for them share.
 pub(crate) struct StepState {
     /// Counted from the session's first.
     pub(crate) index: u64,
-    /// In the order of the plan's inputs.
+    /// The feeds, in the order of the plan's inputs.
     pub(crate) feeds: Vec<HostTensor>,
-    /// In the order of the plan's outputs; each rank writes its part. Those that are not fetched have no elements.
+    /// The outputs, in the order of the plan's; each rank writes its part. Those that are not fetched have no elements.
     pub(crate) outputs: Vec<Mutex<HostTensor>>,
     /// Whether its actions are launched one by one, and timed.
     pub(crate) apart: bool,
@@ -29,7 +29,7 @@ pub(crate) struct StepState {
     wake: Condvar,
 }
 
-/// What is called with an output, by its index, once it is whole.
+/// The function that is called with an output, by its index, once it is whole.
 pub(crate) type Watch = Box<dyn Fn(usize, &HostTensor) + Send + Sync>;
 
 impl std::fmt::Debug for StepState {
@@ -43,7 +43,7 @@ impl std::fmt::Debug for StepState {
     }
 }
 
-/// How often a wait yields before it sleeps.
+/// The number of times that a wait yields before it sleeps.
 const YIELDS: usize = 200;
 
 impl StepState {

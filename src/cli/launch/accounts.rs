@@ -22,7 +22,7 @@ impl Accounts {
         Self(memory())
     }
 
-    /// What ranks are told.
+    /// The path that ranks are told.
     pub fn path(&self) -> Option<String> {
         let file = self.0.as_ref()?;
         Some(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))

@@ -25,7 +25,7 @@ pub struct Process {
     pub seat: Seat,
     /// Its process group, whose number is that of its first process.
     pub group: Pid,
-    /// What it prints, where that goes through this process.
+    /// Its output, where that goes through this process.
     pub output: Option<Output>,
     /// Whether the guard still watches its group.
     pub watched: bool,
@@ -66,7 +66,7 @@ impl Process {
         }
     }
 
-    /// How its first process has ended, where it has.
+    /// The way in which its first process has ended, where it has.
     pub fn exit(&mut self) -> Option<ExitStatus> {
         if self.exit.is_none() {
             self.exit = self.child.try_wait().ok().flatten();
@@ -94,7 +94,7 @@ impl Process {
     }
 }
 
-/// How a process has ended, in words.
+/// The way in which a process has ended, in words.
 pub fn describe(status: ExitStatus) -> String {
     let Some(signal) = status.signal() else {
         return format!("exit status {}", status.code().unwrap_or_default());

@@ -21,13 +21,13 @@ use crate::mpi::{Flying, World};
 
 /// The longest message; longer frames go in several.
 const LONGEST: usize = 1 << 30;
-/// How many buffers are kept for later frames.
+/// The number of buffers that are kept for later frames.
 const KEPT: usize = 64;
-/// For how long after the last message the owner looks for the next one without sleeping.
+/// The time after the last message for which the owner looks for the next one without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
 /// Between two looks while nothing comes.
 const NAP: Duration = Duration::from_micros(200);
-/// How long the last messages may take when all ranks have left.
+/// The time that the last messages may take when all ranks have left.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The MPI side of one process.
@@ -35,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 pub(crate) struct Mpi {
     world: Arc<World>,
     inboxes: Arc<Inboxes>,
-    /// What the peers have not taken yet.
+    /// The messages that the peers have not taken yet.
     sending: Mutex<Vec<Flying>>,
     receiving: Mutex<BTreeMap<u32, Source>>,
     buffers: Mutex<Vec<Vec<u8>>>,
@@ -45,7 +45,7 @@ pub(crate) struct Mpi {
     owner: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What is under way from a peer, in order.
+/// The messages under way from a peer, in order.
 #[derive(Debug, Default)]
 struct Source {
     flying: VecDeque<Flying>,
@@ -59,7 +59,7 @@ struct Assembly {
 }
 
 impl Mpi {
-    /// Carries, until it is stopped.
+    /// Carries frames, until it is stopped.
     pub(super) fn start(world: Arc<World>, inboxes: &Arc<Inboxes>) -> io::Result<Arc<Self>> {
         let mpi = Arc::new(Self {
             world,

@@ -23,16 +23,16 @@ pub(super) use sender::SharedSender;
 
 /// `Piece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
 const OUTBOX: u32 = 0;
-/// Of what lies in the slot.
+/// The space of what lies in the slot.
 const INLINE: u32 = u16::MAX as u32;
-/// Of what lies in the sender's own memory, at an address of that process.
+/// The space of what lies in the sender's own memory, at an address of that process.
 const FOREIGN: u32 = INLINE - 1;
 
 /// The counters of a queue, each on cache lines of its own.
 #[repr(C, align(128))]
 struct QueueHead {
     emptied: Counter,
-    /// How many slots there are, and whether the receiver can read the sender's own memory.
+    /// The number of slots, and whether the receiver can read the sender's own memory.
     slots: Counter,
     foreign: AtomicU32,
     /// Whether the sender has given up: what it has lent is not there any more.
@@ -48,7 +48,7 @@ struct Counter(AtomicU64);
 /// waits for: so that message costs the transfer of one line or two.
 #[repr(C, align(128))]
 struct Slot {
-    /// How many messages there are with this one.
+    /// The number of messages with this one.
     number: AtomicU64,
     pieces: AtomicU32,
     /// Bytes of the head, which lies in `inline`.
@@ -104,7 +104,7 @@ fn queue_bytes(slots: u64) -> u64 {
     slot_at(0, slots)
 }
 
-/// Where slot `index` of the queue at `queue` lies.
+/// The place of slot `index` of the queue at `queue`.
 fn slot_at(queue: u64, index: u64) -> u64 {
     queue + SLOTS_AT + index * size_of::<Slot>() as u64
 }

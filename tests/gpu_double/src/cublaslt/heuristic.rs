@@ -30,13 +30,13 @@ pub struct Algorithm {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Choice {
-    /// What is handed back to compute the product.
+    /// The algorithm that is handed back to compute the product.
     pub algorithm: Algorithm,
     /// Bytes of workspace that it wants.
     pub workspace: usize,
     /// 0: the choice can be used.
     pub state: i32,
-    /// How often the device is filled.
+    /// The number of times that the device is filled.
     pub waves: f32,
     reserved: [i32; 4],
 }

@@ -13,7 +13,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// For a launch of so many blocks.
+    /// Messages for a launch of so many blocks.
     pub fn of(blocks: u32) -> Told {
         Told { by_address: HashMap::new(), blocks }
     }

@@ -14,7 +14,7 @@ pub const PAGE: usize = 4096;
 /// Several blocks.
 const MANY: u32 = u32::MAX;
 
-/// How bytes are touched.
+/// The way in which bytes are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -247,7 +247,7 @@ impl Mark {
         Mark { operation: who.operation, block: who.block, warps: 1 << who.warp, epoch: who.epoch }
     }
 
-    /// With one more thread of the same operation, or of a new one alone.
+    /// The mark with one more thread of the same operation, or of a new one alone.
     fn joined(self, who: &Who<'_>) -> Mark {
         let new = Mark::of(who);
         if self.operation != who.operation {

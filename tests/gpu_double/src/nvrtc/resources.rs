@@ -2,7 +2,7 @@
 
 use super::compile_as;
 
-/// What a kernel needs.
+/// The resources that a kernel needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// The kernel's name.

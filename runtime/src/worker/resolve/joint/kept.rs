@@ -5,14 +5,14 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 
-/// How a chain reads one of its operands.
+/// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
     /// As it is.
     Alone,
     /// In one step, which adds another operand to it and is no result.
     With {
-        /// What is added.
+        /// The operand that is added.
         summand: usize,
         /// The step.
         step: usize,
