@@ -69,7 +69,8 @@ impl Default for DataParallelOptions {
 /// The results of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
-    /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that [`CompileOptions::fetch`] names.
+    /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that
+    /// [`CompileOptions::fetch`] names.
     pub outputs: BTreeMap<String, HostTensor>,
     /// The gradient of each parameter by name, averaged over the ranks; 0 comes from a rank whose loss does not depend on
     /// the parameter.
@@ -249,8 +250,9 @@ impl DataParallel {
         Ok(Gradients { outputs, gradients })
     }
 
-    /// Makes the optimizer's step with these gradients, which are the same on all ranks: those of [`DataParallel::step`], or what a
-    /// program makes of those of several. Schedule and checkpoints count these steps. Gives what the step says, `grad_norm` say.
+    /// Makes the optimizer's step with these gradients, which are the same on all ranks: those of [`DataParallel::step`],
+    /// or what a program makes of those of several. Schedule and checkpoints count these steps. Gives what the step says,
+    /// `grad_norm` say.
     ///
     /// # Errors
     /// Where there is no optimizer, the gradient of a trained parameter is missing or of another type, or the session has failed.

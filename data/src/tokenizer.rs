@@ -24,8 +24,8 @@ const MOST_GROWTH: f64 = 64.0;
 /// The growth that replacements of usual tokenizers may cause, by single characters, of which few are replaced.
 const USUAL_GROWTH: f64 = 4.0;
 
-/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, 18, twice where it is split, and
-/// what it notes of a token for every few; some 220 where each byte is a token.
+/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, 18, twice where
+/// it is split, and what it notes of a token for every few; some 220 where each byte is a token.
 const TEXT_BYTES: f64 = 80.0;
 
 /// Bytes of the stack of the thread: what lies in each other in a file is no deeper.

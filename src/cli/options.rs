@@ -142,8 +142,8 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
     Ok(())
 }
 
-/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but what a plan does for
-/// one kind of device alone is done for that one.
+/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but
+/// what a plan does for one kind of device alone is done for that one.
 pub fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
     let mut cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
     if let (None, Some(device)) = (&args.cluster, device) {

@@ -1,7 +1,7 @@
 //! Files, standard output and standard error: what is written where, and what must not be overwritten.
 //!
-//! All text for people leaves here. What steers a terminal is escaped as JSON does it, so no name from a file can steer
-//! theirs, and JSON and the text form of graphs stay what they are.
+//! All text for people leaves here. What steers a terminal is escaped as JSON does it. So no name from a file can steer
+//! it, and JSON and the text form of graphs stay what they are.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -45,7 +45,8 @@ pub struct Finished {
     epoch: Option<u64>,
 }
 
-/// Steps in a row that may change nothing where nothing is said: from its first value the scale of a loss reaches its floor in 16.
+/// Steps in a row that may change nothing where nothing is said: from its first value the scale of a loss reaches its
+/// floor in 16.
 const MOST_SKIPS: u64 = 50;
 
 /// A training whose loss, or the norm of whose gradients, is not finite.
@@ -247,9 +248,9 @@ impl Finished {
         self.outputs.get(name).map(of).transpose()
     }
 
-    /// The line of metrics of a step but for its speed: with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
-    /// with the norm of the gradients where that is clipped; where the loss is scaled (f16) with the scale, there and
-    /// where steps may be left out with whether this one was.
+    /// The line of metrics of a step but for its speed: with its epoch where there are epochs, with what is measured,
+    /// with the learning rate where that has a schedule, with the norm of the gradients where that is clipped; where the
+    /// loss is scaled (f16) with the scale, there and where steps may be left out with whether this one was.
     fn metrics_of(&self, step: u64) -> Result<Value> {
         let mut line = json!({ "step": step, "loss": self.loss()? });
         if let Some(steps) = self.epoch {

@@ -31,8 +31,8 @@ use super::job::{Background, BufferId, Job, Task, TaskId};
 use crate::boxing::SCATTERED_BYTES;
 use crate::decisions::Phase;
 
-/// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right behind what they
-/// reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
+/// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right
+/// behind what they reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
 pub fn scatter_early(job: &mut Job) {
     let (late, readers) = (late(job), job.readers());
     let mut early = vec![false; job.tasks.len()];
@@ -261,9 +261,10 @@ impl Block<'_> {
         }
     }
 
-    /// The place of the first stream before `place` behind which something may begin that is held back until a time: the last that begins
-    /// by then, or that ends by then where memory is short. Where that is a matrix product, and the next is a chain of elementwise ops that reads it, the chain: a device may do both by
-    /// one launch, which it may not where something waits for the product alone.
+    /// The place of the first stream before `place` behind which something may begin that is held back until a time: the
+    /// last that begins by then, or that ends by then where memory is short. Where that is a matrix product, and the next
+    /// is a chain of elementwise ops that reads it, the chain: a device may do both by one launch, which it may not where
+    /// something waits for the product alone.
     pub fn behind(&self, clock: &Clock, time: f64, place: usize) -> Option<usize> {
         let last = match self.tight {
             true => clock.ended_by(time, place)?,
@@ -294,8 +295,8 @@ impl Block<'_> {
         readers.iter().map(|&(gather, reader)| (gather, gate(reader))).collect()
     }
 
-    /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the backward pass alone
-    /// reads in their layout it is that of many layers, which says nothing of the forward pass.
+    /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the
+    /// backward pass alone reads in their layout it is that of many layers, which says nothing of the forward pass.
     fn longest_gap(&self, clock: &Clock, readers: &[(usize, usize)], phase: Phase) -> f64 {
         let places = readers.iter().map(|&(_, reader)| reader);
         let times = places.filter(|&reader| self.tasks[reader].phase == phase);
@@ -304,8 +305,8 @@ impl Block<'_> {
         gaps.fold(0.0, f64::max)
     }
 
-    /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the other, and
-    /// sooner by the longest other communication, which may be under way by then and is not interrupted.
+    /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the
+    /// other, and sooner by the longest other communication, which may be under way by then and is not interrupted.
     fn latest(&self, clock: &Clock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
         let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
         let longest = others.map(|task| task.expected).fold(0.0, f64::max);

@@ -1,9 +1,9 @@
-//! Computes again what is cheaper to compute than to keep: a cast, or a sum or product with a few numbers, that several chains of
-//! elementwise ops read is a step of each of them instead of a tensor in memory.
+//! Recomputation of what is cheaper to compute than to keep: a cast, or a sum or product with a few numbers.
 //!
-//! Such a task reads one tensor of the size of its result. Its readers read that tensor instead, which is then kept as long as the
-//! result would have been and takes no more bytes, so the plan needs no more memory. A chain computes a step once, however many of its
-//! steps read it.
+//! Where several chains of elementwise ops read such a result, it is a step of each of them instead of a tensor in
+//! memory. Such a task reads one tensor of the size of its result, and its readers read that tensor instead. It is then
+//! kept as long as the result would have been and takes no more bytes, so the plan needs no more memory. A chain computes
+//! a step once, however many of its steps read it.
 
 use std::collections::BTreeMap;
 

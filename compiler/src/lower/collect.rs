@@ -194,8 +194,9 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Where an activation is brought into smaller parts that are kept for the backward pass: behind those that read it before, so that
-    /// it is not kept itself. What grows by that, or is there anyway, is not brought into another layout before it is needed.
+    /// Where an activation is brought into smaller parts that are kept for the backward pass: behind those that read it
+    /// before, so that it is not kept itself. What grows by that, or is there anyway, is not brought into another layout
+    /// before it is needed.
     fn behind_readers(&self, id: NodeId, node: &Node) -> Result<Option<Here>, LowerError> {
         let value = node.operands[0];
         let home = self.home(value)?;

@@ -1,12 +1,15 @@
-//! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once. Sums and means of what
-//! such ops give, or read, are steps of the actor as well, where they reduce all dims around those that stay; and where nothing is
-//! summed a convolution whose result no others read, since its kernels have an epilogue.
+//! Fusion of elementwise ops that run side by side on equal shards into one actor, which goes through memory once.
+//!
+//! Sums and means of what such ops give, or read, are steps of the actor as well, where they reduce all dims around those
+//! that stay. Where nothing is summed, so is a convolution whose result no others read, since its kernels have an
+//! epilogue.
 //!
 //! An op joins the group of an operand's producer, and groups that meet in an op become one, where the graph of groups
-//! stays free of circles: no way may lead out of a group and back into it. A sum is no operand of its own group: it is known when
-//! all elements have been seen. A reduction also joins what reads the tensor that it reads. Groups are kept in a topological order, so
-//! that only those between two need to be looked at (after Pearce and Kelly, "A dynamic topological sort algorithm for
-//! directed acyclic graphs", 2007).
+//! stays free of circles: no way may lead out of a group and back into it. A sum is no operand of its own group: it is
+//! known when all elements have been seen. A reduction also joins what reads the tensor that it reads.
+//!
+//! Groups are kept in a topological order, so only those between two need to be looked at (after Pearce and Kelly, "A
+//! dynamic topological sort algorithm for directed acyclic graphs", 2007).
 
 use std::collections::{BTreeMap, BTreeSet};
 

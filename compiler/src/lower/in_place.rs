@@ -64,8 +64,8 @@ impl Sharing<'_> {
             let actor = &self.actors[step.actor];
             let mut allowed = pairs(actor, self.microbatches);
             if matches!(actor.action, Action::Fused(_)) {
-                // Over what was made last: what a chain has from the forward pass stays whole until the chain has ended, so a device
-                // may begin to write the chain's result while it still reads that.
+                // Over what was made last: what a chain has from the forward pass stays whole until the chain has ended,
+                // so a device may begin to write the chain's result while it still reads that.
                 allowed.sort_by_key(|pair| Reverse(self.made(actor, *pair)));
             }
             for &pair in &allowed {

@@ -38,8 +38,9 @@ pub struct Arena {
 /// Items beyond which only the order of beginning is tried, without lists of who meets whom.
 const MOST_COMPARED: usize = 2048;
 
-/// How often an order is mended at most. The arena of the references' plans is up to 4.7 % above what lives at once where nothing is
-/// mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have several slots.
+/// How often an order is mended at most. The arena of the references' plans is up to 4.7 % above what lives at once where
+/// nothing is mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have several
+/// slots.
 const MENDINGS: usize = 400;
 
 /// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
@@ -236,9 +237,9 @@ impl Meetings {
 
 /// Best fit in the order of beginning: of what was placed, only what has not ended may meet the next.
 ///
-/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So what is looked at is
-/// small and lies in a row, lists of lives are compared only where an item lives more than once, and what has ended is cleared away only
-/// when it may be a fifth of it all: until then it meets nothing.
+/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So
+/// what is looked at is small and lies in a row, lists of lives are compared only where an item lives more than once, and
+/// what has ended is cleared away only when it may be a fifth of it all: until then it meets nothing.
 fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     // Placed and not ended, by offset.

@@ -115,8 +115,9 @@ pub struct Lowering {
     pub placed: bool,
     /// Whether communication runs beside kernels.
     pub streams: Streams,
-    /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other where one takes
-    /// memory that the other gives back, and places in memory are looked for until they fit, or for longer.
+    /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other
+    /// where one takes memory that the other gives back, and places in memory are looked for until they fit, or for
+    /// longer.
     pub tight: bool,
 }
 

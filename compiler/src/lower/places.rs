@@ -12,8 +12,9 @@ use super::lifetimes::Life;
 use super::memory::{self, Arena, Item, Span};
 use super::reuse::{Clock, Content};
 
-/// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as multiples of the longest
-/// communication: by then what the first stream did with it is over nearly always, and nobody waits.
+/// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as
+/// multiples of the longest communication: by then what the first stream did with it is over nearly always, and nobody
+/// waits.
 const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
 
 /// The input of the search for places.

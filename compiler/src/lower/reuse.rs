@@ -49,8 +49,8 @@ impl Clock {
         clock
     }
 
-    /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin` times as long as the
-    /// longest communication to know that the content is over, or knows it anyway.
+    /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin`
+    /// times as long as the longest communication to know that the content is over, or knows it anyway.
     pub fn until(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
         let known = flow.until(life, stream);
         let Some(last) = life.touched[1 - stream].filter(|&last| last < known) else {

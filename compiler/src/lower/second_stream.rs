@@ -20,8 +20,8 @@ use super::job::{Background, Job};
 use super::schedule::{BlockKey, key};
 use super::sort::{Edge, edges, order};
 
-/// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes its place
-/// among those of its block.
+/// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes
+/// its place among those of its block.
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
@@ -258,8 +258,8 @@ mod tests {
         let expected =
             ["small", "first", "large", "second", "third", "reduce", "reader", "fourth", "last"];
         assert_eq!(reordered(all.clone()), expected);
-        // The large one is read at 20 s and the small one at 12: they begin at 12 and 11 s, and 1 s sooner in case that a reduction is
-        // under way. The second product has ended by then, the third has not.
+        // The large one is read at 20 s and the small one at 12: they begin at 12 and 11 s, and 1 s sooner in case that
+        // a reduction is under way. The second product has ended by then, the third has not.
         let expected =
             ["first", "reduce", "second", "small", "third", "large", "reader", "fourth", "last"];
         assert_eq!(reordered_where(true, all), expected);

@@ -30,8 +30,8 @@ pub struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time; `None` where no
-    /// actors go together.
+    /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time;
+    /// `None` where no actors go together.
     pub fn wished(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
         let mut group_of = vec![0; self.registers.len()];
         for (index, group) in groups.iter().enumerate() {

@@ -116,8 +116,8 @@ impl Work {
         Ok(tensor)
     }
 
-    /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of the epoch to
-    /// which the sample before belongs, and becomes that of this one.
+    /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of
+    /// the epoch to which the sample before belongs, and becomes that of this one.
     fn sample(
         &self,
         order: &mut (u64, Arc<Vec<usize>>),

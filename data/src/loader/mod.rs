@@ -36,8 +36,8 @@ pub enum LastBatch {
     Drop,
     /// The first ones of the epoch come again behind them: every sample comes at least once.
     Wrap,
-    /// The next epoch begins behind them, in the same batch: samples follow each other without end, and batches belong to no epoch.
-    /// Such batches are taken by [`Loader::from_step`].
+    /// The next epoch begins behind them, in the same batch: samples follow each other without end, and batches belong to
+    /// no epoch. Such batches are taken by [`Loader::from_step`].
     Join,
     /// Zeros come behind them, with labels that are ignored (-100): for evaluation, where every sample counts once.
     Pad,
@@ -283,7 +283,8 @@ fn check(
     Err(DatasetError::Loader(text))
 }
 
-/// Bytes of memory that the order of an epoch takes for each sample: it is made of another list, and that of the epoch before is kept.
+/// Bytes of memory that the order of an epoch takes for each sample: it is made of another list, and that of the epoch
+/// before is kept.
 const ORDER_BYTES: u64 = 32;
 
 /// Whether the order of so many samples is more than there is memory; where the system does not say how much there is, it is not.

@@ -52,8 +52,8 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it what no training
-    /// goes on from.
+    /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it
+    /// what no training goes on from.
     fn write(&self, file: &mut HashedFile) -> std::io::Result<bool> {
         self.bytes.read(|bytes| {
             file.write(bytes)?;

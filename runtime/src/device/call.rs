@@ -49,8 +49,8 @@ pub(crate) struct Pair<'a> {
     /// Both factors.
     pub(crate) factors: Vec<Port>,
     pub(crate) with: With<'a>,
-    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums; of an update the
-    /// product, whose content then means nothing, and the update's results.
+    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums; of
+    /// an update the product, whose content then means nothing, and the update's results.
     pub(crate) results: Vec<Port>,
 }
 

@@ -219,8 +219,8 @@ impl Device {
         }
     }
 
-    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`; a wait ends where
-    /// `ended` says that the job has.
+    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`; a wait
+    /// ends where `ended` says that the job has.
     ///
     /// # Errors
     /// Where the device makes none.

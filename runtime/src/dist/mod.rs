@@ -101,8 +101,8 @@ fn hub(ranks: u32) -> Arc<Hub> {
 /// Runs `work` on `ranks` threads of this process, joined by a group, and gives their results in the order of the ranks.
 ///
 /// # Errors
-/// [`DistError::Rank`] with the first rank that fails or panics, [`DistError::Thread`] where the system has no thread for one. The
-/// communication of the others ends then.
+/// [`DistError::Rank`] with the first rank that fails or panics, [`DistError::Thread`] where the system has no thread for
+/// one. The communication of the others ends then.
 pub fn spawn<T: Send, E: Display>(
     ranks: u32,
     work: impl Fn(Group) -> Result<T, E> + Sync,

@@ -1,10 +1,13 @@
 //! Steps that are taken apart: each action is launched by itself and timed.
 //!
-//! On a card an action stands between two events of its stream, so the host goes on, and what it takes to launch does not count where the
-//! card has still something to do. One worker launches on all streams of a rank; here a stream first waits for the action before, also
-//! where that was on another one, so that nothing runs beside what is timed. Where ranks send to each other it does not: with one
-//! stream behind the other a rank could wait to send for what a peer receives only later. On a processor an action has ended when it
-//! returns, and the clock tells; a rank's streams are threads there and go on beside each other.
+//! On a card an action stands between two events of its stream, so the host goes on. What it takes to launch does not
+//! count where the card has still something to do. One worker launches on all streams of a rank. Here a stream first
+//! waits for the action before, also where that was on another one, so nothing runs beside what is timed. Where ranks
+//! send to each other it does not wait: with one stream behind the other a rank could wait to send for what a peer
+//! receives only later.
+//!
+//! On a processor an action has ended when it returns, and the clock tells. A rank's streams are threads there and go on
+//! beside each other.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +40,8 @@ impl Apart {
     }
 }
 
-/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all ranks have in the
-/// same order.
+/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all
+/// ranks have in the same order.
 fn may_take_turns(actors: &[Option<Work>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
     let works = actors.iter().flatten();
     let sends = works.filter(|work| matches!(work, Work::Send(_) | Work::Receive(_))).count() > 0;

@@ -180,8 +180,8 @@ impl FetchWork {
         (!self.copies.is_empty()).then_some(self.output)
     }
 
-    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver`] gives. Returns how
-    /// long it has waited.
+    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver`]
+    /// gives. Returns how long it has waited.
     pub(crate) fn run(
         &mut self,
         stream: &mut Stream,

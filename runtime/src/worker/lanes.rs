@@ -25,8 +25,8 @@ impl Lanes {
         Self { of: vec![0; actions], behind: vec![None; actions], awaited: vec![false; actions] }
     }
 
-    /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it has not two,
-    /// or they wait for each other.
+    /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it
+    /// has not two, or they wait for each other.
     pub(crate) fn of_both(program: &Program) -> Option<(Vec<(u32, u32)>, Self)> {
         let known = Known::of(program)?;
         let mut lanes = Self::default();

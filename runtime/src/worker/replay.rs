@@ -1,11 +1,12 @@
-//! Steps after the first, replayed: where a device records launches, a run of actions that are launches alone is recorded once and
-//! from then on begun by one call.
+//! Steps after the first, replayed: where a device records launches, a run of actions that are launches alone is recorded
+//! once and from then on begun by one call.
 //!
-//! A recording holds addresses, and registers with several slots change theirs from step to step: there is one recording for each
-//! place of a step in the period after which all slots come again. The first step is never recorded, as things are made in it
-//! that stay, communicators among them. A recording is of all streams of a worker: the first has begun it, the others wait for an event
-//! of the first where it begins, and the first waits for all where it ends. A recording copies to the host what the step that was recorded
-//! fetched: each set of outputs that steps are asked for has recordings of its own, and a first step.
+//! A recording holds addresses, and registers with several slots change theirs from step to step: there is one recording
+//! for each place of a step in the period after which all slots come again. The first step is never recorded, as things
+//! are made in it that stay, communicators among them. A recording is of all streams of a worker: the first has begun it,
+//! the others wait for an event of the first where it begins, and the first waits for all where it ends. A recording
+//! copies to the host what the step that was recorded fetched: each set of outputs that steps are asked for has
+//! recordings of its own, and a first step.
 
 use std::collections::HashMap;
 use std::ops::Range;

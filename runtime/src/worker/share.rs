@@ -21,8 +21,8 @@ pub(crate) struct Share {
 }
 
 impl RankPart {
-    /// The shares of a rank's workers: one for both streams where a device launches all that they do, otherwise one for each. `records`:
-    /// whether the device's streams record launches.
+    /// The shares of a rank's workers: one for both streams where a device launches all that they do, otherwise one for
+    /// each. `records`: whether the device's streams record launches.
     pub(crate) fn shares(self, program: &Program, records: bool) -> Vec<Share> {
         let mut works = self.actors.iter().flatten().flatten();
         let both = (records && works.all(Work::is_launched)).then(|| Lanes::of_both(program));

@@ -77,8 +77,8 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long to wait before processes are started again: what fails at once, e.g. because another machine is not there yet, should not
-/// use up all restarts in a moment. A second, twice as long each time, a minute at most.
+/// How long to wait before processes are started again: what fails at once, e.g. because another machine is not there
+/// yet, should not use up all restarts in a moment. A second, twice as long each time, a minute at most.
 fn pause_before(restart: u32) -> Duration {
     Duration::from_secs(1 << restart.min(6)).min(Duration::from_secs(60))
 }

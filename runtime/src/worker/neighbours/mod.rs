@@ -1,9 +1,13 @@
-//! Actors that stand near each other in a stream's order, and that a device may therefore do by one launch: updates of several
-//! variables ([`runs`]), a product with what reads it, and a product with a sum of what it reads ([`pairs`]).
+//! Neighbours: actors that stand near each other in a stream's order, and that a device may therefore do by one launch.
+//! These are updates of several variables ([`runs`]), a product with what reads it, and a product with a sum of what it
+//! reads ([`pairs`]).
 //!
-//! That is allowed where nothing tells the difference: an actor that acts earlier than the plan says waits for no more of the rank's
-//! other streams than was waited for by then, nobody waits for one that acts later, and none touches memory that another writes, or
-//! one that stands between them.
+//! That is allowed where nothing tells the difference:
+//!
+//! - an actor that acts earlier than the plan says waits for no more of the rank's other streams than was waited for by
+//!   then;
+//! - nobody waits for one that acts later;
+//! - none touches memory that another writes, or one that stands between them.
 
 mod pairs;
 

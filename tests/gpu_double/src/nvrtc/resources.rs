@@ -15,7 +15,8 @@ pub struct Resources {
     pub spills: usize,
 }
 
-/// Compiles CUDA C++ to machine code for an architecture such as `sm_90`, which nothing here executes: what each kernel of it needs.
+/// Compiles CUDA C++ to machine code for an architecture such as `sm_90`, which nothing here executes: what each kernel
+/// of it needs.
 ///
 /// # Errors
 /// The compiler's log, or that there is no compiler.
