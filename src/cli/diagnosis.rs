@@ -34,7 +34,7 @@ pub struct Diagnosis<'a> {
     pub ranks: &'a Ranks,
     /// The plan.
     pub plan: &'a VerifiedPlan,
-    /// Of the training from its beginning, with its seed.
+    /// The options of the training from its beginning, with its seed.
     pub options: SessionOptions,
     /// The checkpoint that the training went on from.
     pub resumed: Option<Checkpoint>,

@@ -107,7 +107,8 @@ mod tests {
         });
     }
 
-    /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing else reads it.
+    /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing
+    /// else reads it.
     fn moved(of_factor: usize) -> Vec<String> {
         let mut job = Job::new(1);
         let weights = [1, 2].map(|_| job.numbers(64, true));

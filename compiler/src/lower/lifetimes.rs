@@ -22,7 +22,7 @@ pub struct Life {
     pub made: usize,
     /// The place where it is read for the last time.
     pub last: usize,
-    /// By stream: when that touches it for the last time.
+    /// By stream: the place where that touches it for the last time.
     pub touched: [Option<usize>; 2],
 }
 

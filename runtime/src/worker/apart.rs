@@ -42,8 +42,8 @@ impl Apart {
     }
 }
 
-/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all ranks have in the
-/// same order.
+/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all
+/// ranks have in the same order.
 fn may_take_turns(actors: &[Option<Work>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
     let works = actors.iter().flatten();
     let sends = works.filter(|work| matches!(work, Work::Send(_) | Work::Receive(_))).count() > 0;

@@ -9,7 +9,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 
-/// How a chain reads one of its operands.
+/// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
     /// As it is.
