@@ -1,9 +1,11 @@
-//! Measures this machine: what a kernel costs to start, how fast matrix products of each size and shape, attention and passes over memory
-//! are, and how fast ranks reach each other, all through plans that the runtime executes, so that what is measured is
-//! what the planner asks about. Each figure is the slope of step times of two plans of different length: what a step costs
-//! by itself drops out.
+//! Measures this machine for a cluster file, by plans that the runtime executes.
 //!
-//! `bench` times plans, `products` and `passes` say which, and `file` makes a cluster of what they took.
+//! The figures are those that the planner asks about: the launch of a kernel, matrix products by size and shape,
+//! attention, passes over memory, and links between ranks. Each figure is the slope of step times over the length of
+//! a chain, so what a step costs by itself drops out. The work of a layer is what the same plans say of it. So bytes
+//! and FLOPs are counted as they are priced.
+//!
+//! `bench` times plans, `products` and `passes` say which, and `file` makes a cluster of the results.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +22,10 @@ mod file;
 mod passes;
 mod products;
 
-/// How much is measured.
+/// The extent of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// What is measured: the processor, or cards.
+    /// The device that is measured: the processor, or cards.
     pub device: DeviceKind,
     /// Ranks that work at the same time: threads of this process, each with its part of the cores, or a card.
     pub ranks: usize,
@@ -33,8 +35,8 @@ pub struct Effort {
     pub largest_matmul: usize,
     /// Bytes of the largest tensors.
     pub largest_bytes: usize,
-    /// Seconds that one figure may take: a size that would take longer, going by the size before it, ends its list, so that a slow
-    /// device is measured too.
+    /// Seconds that one figure may take: a size that would take longer, going by the size before it, ends its list, so
+    /// that a slow device is measured too.
     pub patience: f64,
 }
 
@@ -55,10 +57,10 @@ impl Effort {
     }
 }
 
-/// By element type (FLOPs of one product, FLOPs per second), ascending.
+/// Rates of products by element type: (FLOPs of one product, FLOPs per second), ascending.
 pub type Rates = BTreeMap<&'static str, Vec<(f64, f64)>>;
 
-/// How fast products of one shape are: a matrix of so many rows by a square one.
+/// The speed of products of one shape: a matrix of so many rows by a square one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProductRate {
     /// The element type.
@@ -71,7 +73,7 @@ pub struct ProductRate {
     pub rate: f64,
 }
 
-/// How fast attention of one shape is.
+/// The speed of attention of one shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionRate {
     /// The element type.
@@ -82,10 +84,10 @@ pub struct AttentionRate {
     pub rate: f64,
 }
 
-/// What was measured, on each rank while all work.
+/// The measurements, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// What was measured.
+    /// The device that was measured.
     pub device: DeviceKind,
     /// Ranks that worked.
     pub ranks: usize,
@@ -107,7 +109,7 @@ pub struct Measured {
     pub all_reduce: Vec<(usize, f64)>,
 }
 
-/// Why a machine could not be measured.
+/// An error because of which a machine could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// Fewer than one rank.

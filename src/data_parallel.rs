@@ -1,11 +1,19 @@
-//! Data parallelism beside that of SBP: each rank has a graph and a session of its own, and gradients are averaged over the
-//! ranks of a group.
+//! Data parallelism beside that of SBP: each rank has a graph and a session of its own, and gradients are averaged over
+//! the ranks of a group.
 //!
-//! Under SBP one plan covers all ranks and the compiler places the communication. Here ranks may have different graphs, as
-//! long as they have the same parameters. The session hands out each gradient when it is computed
-//! ([`Session::step_watched`]), so that gradients are reduced, in buckets, while the backward pass goes on (`reducer.rs`).
-//! A second plan, of updates alone, is fed with the averages (`updater.rs`): every rank makes the same step. Checkpoints
-//! are those of sessions (`checkpoint.rs`).
+//! Under SBP one plan covers all ranks and the compiler places the communication. Here ranks may have different graphs,
+//! as long as they have the same parameters. `CompileOptions::gradients` makes a plan without updates whose outputs are
+//! the gradients. Each is fetched right after it was computed, and the worker hands it out ([`Session::step_watched`]).
+//! Gradients fill buckets, which are reduced on the group's thread while the backward pass goes on (`reducer.rs`).
+//!
+//! The optimizer's step is a second plan of each rank, of updates alone (`CompileOptions::updates_alone`): trained
+//! variables whose gradients are inputs, which are fed with the averages (`updater.rs`). So every rank makes the same
+//! step, and what the passes know of schedules, clipping, groups, averages and states serves it as it is. A plan that had
+//! both halves would need feeds in the middle of a step.
+//!
+//! Parameters then lie in both sessions, and are copied from memory to memory after each step
+//! ([`Session::copy_variables`]). That is one pass over them, beside the five of an update with momentum. Checkpoints are
+//! those of sessions (`checkpoint.rs`).
 
 mod agreed;
 mod checkpoint;
@@ -37,12 +45,12 @@ use updater::Updater;
 /// Bytes of gradients that are reduced together unless told otherwise.
 pub const DEFAULT_BUCKET: usize = 25 << 20;
 
-/// How a [`DataParallel`] works.
+/// Options of a [`DataParallel`].
 #[derive(Clone, Debug)]
 pub struct DataParallelOptions {
-    /// What each rank compiles its graph with: the loss (`None`: the first output is the loss itself) and metrics; the
-    /// optimizer with schedule, clipping, groups and averages, alike on all ranks; microbatches, recomputation and so on. Its
-    /// mesh is the rank alone.
+    /// The options with which each rank compiles its graph: the loss (`None`: the first output is the loss itself) and
+    /// metrics; the optimizer with schedule, clipping, groups and averages, alike on all ranks; microbatches, recomputation
+    /// and so on. Its mesh is the rank alone.
     pub training: CompileOptions,
     /// Bytes of gradients that are reduced together, at least one gradient.
     pub bucket_bytes: usize,
@@ -58,10 +66,11 @@ impl Default for DataParallelOptions {
     }
 }
 
-/// What a step has computed.
+/// The results of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
-    /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that [`CompileOptions::fetch`] names.
+    /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that
+    /// [`CompileOptions::fetch`] names.
     pub outputs: BTreeMap<String, HostTensor>,
     /// The gradient of each parameter by name, averaged over the ranks; 0 comes from a rank whose loss does not depend on
     /// the parameter.
@@ -114,7 +123,7 @@ pub struct Gradients {
 pub struct DataParallel {
     group: Group,
     session: Session,
-    /// In rank 0's order.
+    /// The parameters, in rank 0's order.
     parameters: Vec<Variable>,
     buffers: Vec<Variable>,
     /// Names of the variables that the session's plan needs, and so holds.
@@ -128,7 +137,7 @@ pub struct DataParallel {
     layout: Arc<Layout>,
     /// Memory of the buckets between steps.
     buckets: Vec<HostTensor>,
-    /// What checkpoints say.
+    /// The record for checkpoints.
     record: Record,
 }
 
@@ -193,7 +202,7 @@ impl DataParallel {
         self.parameters.iter().map(|variable| variable.name.as_str())
     }
 
-    /// What this rank must be fed, by name: its own samples.
+    /// The feeds of this rank, by name: its own samples.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
         self.session.inputs()
     }
@@ -241,8 +250,9 @@ impl DataParallel {
         Ok(Gradients { outputs, gradients })
     }
 
-    /// Makes the optimizer's step with these gradients, which are the same on all ranks: those of [`DataParallel::step`], or what a
-    /// program makes of those of several. Schedule and checkpoints count these steps. Gives what the step says, `grad_norm` say.
+    /// Makes the optimizer's step with these gradients, which are the same on all ranks: those of [`DataParallel::step`],
+    /// or what a program makes of those of several. Schedule and checkpoints count these steps. Gives what the step says,
+    /// `grad_norm` say.
     ///
     /// # Errors
     /// Where there is no optimizer, the gradient of a trained parameter is missing or of another type, or the session has failed.
@@ -282,7 +292,7 @@ impl DataParallel {
         name.is_some_and(|name| self.parameters().any(|parameter| parameter == name))
     }
 
-    /// What reduces the gradients of the next step.
+    /// The reducer of the next step's gradients.
     fn reducer(&mut self) -> Reducer {
         let mut memory = std::mem::take(&mut self.buckets);
         if memory.is_empty() {
@@ -344,7 +354,7 @@ fn own_options(group: &Group, options: &SessionOptions) -> SessionOptions {
     SessionOptions { seed, threads_per_rank: Some(threads), ..options.clone() }
 }
 
-/// What the seeds of neighbouring ranks differ by: the golden ratio of 2^64, so that seeds nearby stay apart.
+/// The difference between the seeds of neighbouring ranks: the golden ratio of 2^64, so that seeds nearby stay apart.
 const SEED_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn session(

@@ -1,4 +1,4 @@
-//! Plans for people: tables and summaries that `graphc inspect` and the examples print.
+//! Reports plans for people: tables and summaries that `graphc inspect` and the examples print.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// What becomes of a tensor until the backward pass: `gathered again from S(0)`.
+/// Describes how a tensor waits for the backward pass: `gathered again from S(0)`.
 pub fn way(waits: &Waits) -> String {
     let sbp = waits.sbp.as_ref().map_or_else(|| "?".into(), NdSbp::to_string);
     match waits.way {
@@ -122,7 +122,7 @@ fn precision_lines(plan: &Plan) -> String {
     text
 }
 
-/// What is said of a training plan whose weights are of half precision themselves.
+/// The remark on a training plan whose weights are of half precision themselves.
 pub fn half_weights(plan: &Plan) -> Option<String> {
     let half = |entry: &&TensorEntry| matches!(entry.dtype, DType::BF16 | DType::F16);
     let weights = || plan.tensors.iter().filter(|entry| entry.kind == TensorKind::Parameter);
@@ -156,7 +156,7 @@ fn headline(plan: &Plan) -> String {
     )
 }
 
-/// What was planned as one, because there are too many axes.
+/// The axes that were planned as one, because there are too many.
 fn tied(axes: &[usize]) -> String {
     if axes.is_empty() {
         return String::new();
@@ -291,7 +291,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// What is computed again; nothing where nothing is.
+/// The line on what is computed again; nothing where nothing is.
 fn recomputed_line(plan: &Plan) -> String {
     match plan.options.recompute {
         _ if !plan.training => String::new(),
@@ -303,7 +303,7 @@ fn recomputed_line(plan: &Plan) -> String {
     }
 }
 
-/// In how many blocks which ops are computed again, those of most blocks first.
+/// The ops that are computed again, and in how many blocks, those of most blocks first.
 fn recomputed_ops(all: &[RecomputedOps]) -> String {
     let mut blocks: BTreeMap<(usize, &str), usize> = BTreeMap::new();
     for some in all {

@@ -17,7 +17,11 @@ use crate::Args;
 use crate::mutate::input;
 use crate::targets::Target;
 
-/// How often the child is looked at.
+/// How many times its limit an input may take by the clock where the child cannot get the processor.
+const CROWDED: f64 = 20.0;
+/// How many times its limit an input may take by the clock where the child cannot get the processor.
+const CROWDED: f64 = 20.0;
+/// The time between two looks at the child.
 const LOOK: Duration = Duration::from_millis(20);
 /// After so many different findings a target is left.
 const ENOUGH: usize = 10;
@@ -147,21 +151,37 @@ fn run_child(
 /// How the child has ended; `None` where a case took too long, for which it was killed.
 fn watch(mut child: Child, progress: &Progress, limit: f64) -> Result<Option<ExitStatus>> {
     let (mut seen, mut since) = (progress.read()[0], Instant::now());
+    let mut worked = seconds_of_processor(&child);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         let case = progress.read()[0];
         if case != seen {
-            (seen, since) = (case, Instant::now());
+            (seen, since, worked) = (case, Instant::now(), seconds_of_processor(&child));
         }
-        if since.elapsed().as_secs_f64() > limit {
+        let waited = since.elapsed().as_secs_f64();
+        // A busy machine makes nothing slow that is not.
+        let is_crowded = || match (worked, seconds_of_processor(&child)) {
+            (Some(before), Some(now)) => now - before < limit && waited < CROWDED * limit,
+            _ => false,
+        };
+        if waited > limit && !is_crowded() {
             child.kill()?;
             child.wait()?;
             return Ok(None);
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Seconds of the processor that a child has had, where the system tells.
+fn seconds_of_processor(child: &Child) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    // Fields behind the name, which may have spaces; the 14th and 15th of all are in hundredths of a second.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut hundredths = || fields.next()?.parse::<f64>().ok();
+    Some((hundredths()? + hundredths()?) / 100.0)
 }
 
 fn last_words(status: ExitStatus, errors: &Path) -> String {

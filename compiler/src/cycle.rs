@@ -1,4 +1,4 @@
-//! Why there is no order: a cycle of what waits for each other, as data and as text.
+//! Finds a cycle of things that wait for each other, as data and as text, where there is no order.
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;

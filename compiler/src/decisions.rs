@@ -1,5 +1,7 @@
-//! What passes decide, as data beside the graph: phases, stages and placements, rates, signatures. Each is made by
-//! one function and applied by another.
+//! The decisions of the compiler, kept as data beside the graph: phases, stages and placements, rates, signatures.
+//!
+//! Each is made by one function and applied by another. To the passes a chunk of an interleaved schedule is a stage
+//! (`Node::stage`). [`Staging`] has both, the stage and the chunk.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
@@ -8,7 +10,7 @@ use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
-/// What part of a step a node belongs to.
+/// The part of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// From inputs to loss and outputs.
@@ -54,7 +56,10 @@ impl Staging {
     }
 }
 
-/// What microbatches do to a value: the time axis of its layout.
+/// The effect of microbatches on a value: the time axis of its layout.
+///
+/// A part of a mean is divided by the extent of the whole tensor. So a mean keeps the divisor of the whole batch without a special
+/// case: each microbatch has a summand of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRate {
     /// The same in all microbatches: computed once per step.
@@ -78,7 +83,7 @@ pub struct Rates {
     pub microbatches: usize,
     /// Of each value.
     pub values: Vec<ValueRate>,
-    /// What the time axis does to each node, `None` for those that act once per step.
+    /// The effect of the time axis on each node, `None` for those that act once per step.
     pub nodes: Vec<Option<Choice>>,
 }
 
@@ -153,7 +158,7 @@ impl Decisions {
         }
     }
 
-    /// How often a node acts in a step.
+    /// The number of times that a node acts in a step.
     pub fn times(&self, node: &Node) -> usize {
         let values = node.operands.iter().chain(&node.results);
         let per_microbatch = |value: &ValueId| self.rates.values[value.index()] != ValueRate::Step;

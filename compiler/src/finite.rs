@@ -1,9 +1,13 @@
-//! Where numbers of a step first go wrong: a plan that computes what a training's forward pass computes, and counts in each of its
-//! tensors what is not finite.
+//! Makes a plan that finds the first tensor of a training step that is not finite.
 //!
-//! It is the graph of a plan with its loss, in the mode of training, and with two counts for each tensor of floating-point numbers as
-//! outputs: of what is not finite, and of what is no number. Counts are taken where a tensor lies and added up over ranks and
+//! The plan computes the training's forward pass and counts in each tensor. It is the graph of a plan with its loss,
+//! in the mode of training. Each tensor of floating-point numbers has two counts as outputs: elements that are not
+//! finite, and elements that are no number. Counts are taken where a tensor lies and added over ranks and
 //! microbatches, so nothing is gathered. Nothing is updated.
+//!
+//! `src/cli/diagnosis.rs` uses it after the event: it makes the steps since the last checkpoint again, bit for bit,
+//! and then the bad step with this plan. Keeping the variables of the step before would cost memory and time in every
+//! training that goes well.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::check::VerifiedPlan;
@@ -48,15 +52,15 @@ struct Counted {
 pub struct NotFinite {
     /// Its name, or its number in the graph.
     pub name: String,
-    /// What makes it.
+    /// The op that makes it.
     pub op: &'static str,
-    /// Where that was written.
+    /// The place where that was written.
     pub written: Source,
     /// Its type.
     pub ty: TensorType,
-    /// How many elements are infinite or no number.
+    /// The number of elements that are infinite or no number.
     pub count: u64,
-    /// How many of these are no number.
+    /// The number of these that are no number.
     pub nan: u64,
 }
 
@@ -90,7 +94,8 @@ impl FiniteCheck {
         Ok(Self { plan: compiled.plan, tensors })
     }
 
-    /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an output's number.
+    /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an
+    /// output's number.
     pub fn first(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
         let number = |output: &str| count(output).unwrap_or_default() as u64;
         self.tensors.iter().find_map(|tensor| {
@@ -101,7 +106,7 @@ impl FiniteCheck {
     }
 }
 
-/// What the plan was compiled with, but for what trains: gradients are asked for, because training mode comes with them.
+/// The options of the plan, except for what trains: gradients are asked for, because training mode comes with them.
 fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
     let stages = if graph.stages.is_empty() { 1 } else { plan.options.stages };
     CompileOptions {
@@ -157,13 +162,13 @@ fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     Ok((graph, tensors))
 }
 
-/// What updates make is made after the loss.
+/// Whether a value is counted: what updates make is made after the loss.
 fn is_counted(graph: &Graph, value: ValueId) -> bool {
     let updates = !graph.producer(value).op.operation().updates().is_empty();
     graph.value(value).ty.dtype.is_float() && !updates
 }
 
-/// What outputs are called that the graph has no name like.
+/// A stem for names of outputs that no name of the graph begins with.
 fn free_stem(graph: &Graph) -> String {
     let names = || graph.values.iter().filter_map(|value| value.name.as_deref());
     let free = |stem: &String| !names().any(|name| name.starts_with(stem.as_str()));

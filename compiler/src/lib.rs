@@ -1,6 +1,6 @@
-//! The compiler: from a graph to a plan. Start reading with `compile`, the pipeline of passes.
+//! The compiler: it turns a graph into a plan. Start reading with `compile`; `pipeline` lists the passes.
 //!
-//! Nothing here reads a clock, the network or the environment, and files are read by importers alone.
+//! Nothing here reads a clock, the network or the environment. Only importers read files.
 
 pub mod boxing;
 pub mod check;

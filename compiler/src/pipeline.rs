@@ -1,8 +1,13 @@
-//! From a user's graph to what the planner takes: every pass in order, with the verifier between them where assertions are on.
+//! Runs the passes that turn a user's graph into the training graph that the planner takes.
 //!
-//! [`PASSES`] is the only place that knows the order; all ways through it are [`run`] with some rows left out. What is
-//! chosen by planning (stages, the form of cross entropy, how much is recomputed) is chosen above, by
-//! [`compile`](crate::compile), which asks for the graph of each choice here.
+//! The table [`PASSES`] gives each pass its name, its function and the reason for its place. It is the only place
+//! that knows their order. Every other way through the passes is [`run`] with some rows left out.
+//!
+//! The verifier runs after each pass where assertions are on, as in tests. Without them it runs once, after the last
+//! pass. [`Common`] holds the work that all forms of cross entropy share, so these passes run once.
+//!
+//! Some questions are answered by planning: the number of stages, the form of cross entropy, how much is recomputed.
+//! [`compile`](crate::compile) asks them, and gets the graph of each choice from here.
 
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
@@ -34,14 +39,14 @@ use crate::passes::training_mode::set_mode;
 pub struct Pass {
     /// The name in `--emit after:NAME`, and in errors.
     pub name: &'static str,
-    /// Why it stands where it does.
+    /// The reason for its place.
     pub why: &'static str,
-    /// What it acts on.
+    /// The graphs that it acts on.
     scope: Scope,
     run: Run,
 }
 
-/// What a pass acts on.
+/// The graphs that a pass acts on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// Whole models alone.
@@ -63,7 +68,7 @@ enum Run {
     Rated(fn(Rated, Again<'_>) -> Result<Rated, PassError>),
 }
 
-/// What passes go by besides the graph.
+/// The input of passes besides the graph.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     options: &'a CompileOptions,
@@ -72,12 +77,12 @@ struct Asked<'a> {
     again: Again<'a>,
 }
 
-/// What the last passes do: as options ask, or as planning has chosen.
+/// The work of the last passes: as options ask, or as planning has chosen.
 #[derive(Clone, Copy)]
 struct Again<'a> {
-    /// What is computed again.
+    /// The extent of recomputation.
     extent: Option<Extent<'a>>,
-    /// What is gathered again.
+    /// The tensors that are gathered again.
     gathered: Regathered,
 }
 
@@ -97,7 +102,7 @@ impl Again<'_> {
     }
 }
 
-/// What the strategy gathers again whatever the memory.
+/// The tensors that the strategy gathers again whatever the memory.
 fn of_strategy(options: &CompileOptions) -> Regathered {
     // One rank has nothing to gather.
     if ranks(options) < 2 { Regathered::Nothing } else { Regathered::of(options.strategy) }
@@ -236,7 +241,7 @@ pub fn prepare_for(
     Common::new(graph, options, Some(cluster))?.form(options)
 }
 
-/// What all forms of cross entropy have in common: the graph before the first pass that tells them apart.
+/// The graph that all forms of cross entropy share: it stands before the first pass that tells them apart.
 pub struct Common {
     user: Graph,
     work: Work,
@@ -397,7 +402,7 @@ pub fn regathered(
     is_other.then(|| decided(again, options)).transpose()
 }
 
-/// The same before nodes have stages.
+/// The graph in which each tensor may lie otherwise for the backward pass, before nodes have stages.
 fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
     // One rank has nothing to gather.
     if options.strategy != Strategy::Auto || ranks(options) < 2 {
@@ -424,7 +429,7 @@ fn decided(rated: Rated, options: &CompileOptions) -> Result<Decisions, PassErro
     Ok(Decisions { training, staging, rates, recomputed })
 }
 
-/// What passes work on.
+/// The object that passes work on.
 #[derive(Clone)]
 enum Work {
     Forward(Graph),
@@ -472,8 +477,9 @@ fn run(
     run_rows(work, asked, |pass| acts(pass.scope), seen)
 }
 
-/// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in tests, each is
-/// verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
+/// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in
+/// tests, each is verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as
+/// long as the passes do.
 fn run_rows(
     work: Work,
     asked: Asked<'_>,
@@ -491,7 +497,7 @@ fn run_rows(
     Ok(work)
 }
 
-/// What the last pass gives, verified.
+/// The result of the last pass, verified.
 fn rated(work: Work) -> Result<Rated, PassError> {
     match work {
         Work::Rated(rated) => {

@@ -1,12 +1,14 @@
 //! The order in which a pipeline stage takes the forward and backward passes of its microbatches.
 //!
+//! Lowering takes it from here, and so do the memory of the planner and that of its check.
+//!
 //! - 1F1B (PipeDream-Flush, Narayanan et al., arXiv 2006.09503, section 3.2): stage `s` of `S` begins with `S-1-s`
 //!   forward passes, then takes one forward and one backward in turn, then the backwards that remain.
 //! - GPipe (Huang et al., arXiv 1811.06965): all forwards, then all backwards.
-//! - Interleaved (Narayanan et al., arXiv 2104.04473, section 2.2): each stage has `V` chunks of layers, chunk `c` of
-//!   `S*V` on stage `c mod S`. Microbatches are taken in groups of `S`, a group through one chunk after the other; stage
-//!   `s` begins with `2 (S-1-s) + (V-1) S` forwards of chunks, then takes one forward and one backward in turn. The bubble
-//!   is `(S-1) / (V M)` of the work, that of 1F1B divided by `V`.
+//! - Interleaved (Narayanan et al., arXiv 2104.04473, section 2.2): each stage has `V` chunks of layers, and chunk
+//!   `c` of `S*V` lies on stage `c mod S`. Microbatches go in groups of `S`, each group through one chunk after the
+//!   other. Stage `s` begins with `2 (S-1-s) + (V-1) S` forwards of chunks, then takes one forward and one backward
+//!   in turn. The bubble is `(S-1) / (V M)` of the work, which is that of 1F1B divided by `V`.
 
 use graphc_ir::plan::Schedule;
 

@@ -1,21 +1,23 @@
-//! Several things at once, where each is the same whether they are or not. Where the system gives fewer threads than there are
-//! processors, or none, the same is done with those that there are.
+//! Runs several pieces of work at once, with the same results as one after the other.
+//!
+//! What is done side by side never depends on the number of threads. Where the system gives fewer threads than there
+//! are processors, or none, the same work is done with those that there are.
 
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// How many threads are shared: as many as rayon would take, one for each processor or what `RAYON_NUM_THREADS` says, and where the system
-/// does not give them fewer.
+/// The numbers of shared threads that are tried: as many as rayon would take, one for each processor or what
+/// `RAYON_NUM_THREADS` says, and where the system does not give them fewer.
 const NUMBERS: [usize; 5] = [0, 16, 8, 4, 2];
 /// The stack of each thread, as main threads have: passes follow graphs in depth.
 const STACK: usize = 8 << 20;
 
 /// Does two things, the second in a thread of its own; one after the other where there is none to be had.
 ///
-/// The thread is not one of those that all of rayon's work shares: the second may wait for the first, and what the first has done in
-/// parallel must not wait for it.
+/// The thread is not one of those that all of rayon's work shares: the second may wait for the first, and what the
+/// first has done in parallel must not wait for it.
 pub fn side_by_side<A, B: Send>(
     first: impl FnOnce() -> A,
     second: impl FnOnce() -> B + Send,

@@ -27,8 +27,8 @@ pub struct BpeText {
 }
 
 impl BpeText {
-    /// The `.txt` files of a folder with a `tokenizer.json`, in windows of `length` tokens. They are taken apart here and now, each as a
-    /// whole and the same in every run, whatever the tokenizer says of truncation and dropout.
+    /// The `.txt` files of a folder with a `tokenizer.json`, in windows of `length` tokens. They are taken apart here and
+    /// now, each as a whole and the same in every run, whatever the tokenizer says of truncation and dropout.
     ///
     /// # Errors
     /// Where a file is missing, is no tokenizer or no UTF-8, or there is less than a window of text.

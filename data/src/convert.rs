@@ -1,4 +1,4 @@
-//! From the elements of a field to those of an input.
+//! The conversion of a field's elements to those of an input.
 
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
@@ -6,12 +6,12 @@ use graphc_runtime::HostTensor;
 use crate::augment::Normalize;
 use crate::dataset::Field;
 
-/// How elements become others.
+/// The way in which elements become others.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Conversion {
     /// They are the same.
     Copy,
-    /// Of each channel, what each byte becomes.
+    /// By channel: what each byte becomes.
     Table { channels: Vec<Vec<u8>>, size: usize },
     /// Integers, which must fit.
     Integers { from: DType, to: DType },

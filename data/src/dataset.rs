@@ -1,4 +1,7 @@
-//! What a data set is.
+//! The trait of data sets.
+//!
+//! A data set reads one field of one sample into memory that it is given, from any thread. Files are read where a sample
+//! lies, so a process holds no set, but labels and what was packed.
 
 use graphc_ir::types::TensorType;
 use graphc_runtime::HostTensor;
@@ -7,13 +10,13 @@ use crate::error::DatasetError;
 
 /// A number of samples, all of the same fields, each of which can be read at any time, from any thread.
 pub trait Dataset: Send + Sync {
-    /// What it is called in messages.
+    /// Its name in messages.
     fn name(&self) -> &str;
 
-    /// How many samples there are.
+    /// The number of samples.
     fn samples(&self) -> usize;
 
-    /// What a sample consists of.
+    /// The fields of a sample.
     fn fields(&self) -> &[Field];
 
     /// Reads field number `field` of a sample into `into`, which has as many bytes as the field. `sample` and `field` are
@@ -32,7 +35,7 @@ pub trait Dataset: Send + Sync {
         Ok(None)
     }
 
-    /// What whoever uses it should know, in a line: that it is read in another way than its files ask for.
+    /// A line for whoever uses it, where it is read in another way than its files ask for.
     fn note(&self) -> Option<&str> {
         None
     }
@@ -45,11 +48,11 @@ pub struct Field {
     pub name: String,
     /// Its type in one sample, without a dim of samples.
     pub ty: TensorType,
-    /// What it means.
+    /// Its meaning.
     pub kind: FieldKind,
 }
 
-/// What a field means.
+/// The meaning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// An image: `u8` of `[channels, height, width]`, which is augmented.
@@ -63,9 +66,9 @@ pub enum FieldKind {
 /// Which part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// What is trained on.
+    /// The samples to train on.
     Train,
-    /// What is held out.
+    /// The samples that are held out.
     Test,
 }
 

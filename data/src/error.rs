@@ -1,9 +1,9 @@
-//! What can go wrong with data.
+//! Errors of data sets and loaders.
 
 use graphc_ir::types::TensorType;
 use graphc_runtime::data::DataError;
 
-/// What can go wrong with data sets and loaders.
+/// An error of data sets and loaders.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DatasetError {
     /// A file of a set that is not there.
@@ -11,7 +11,7 @@ pub enum DatasetError {
     Missing {
         /// The file.
         path: String,
-        /// What must lie where, and where it comes from.
+        /// The files that must lie there, and where they come from.
         layout: &'static str,
     },
     /// A file that is not of its format, or not whole.
@@ -19,9 +19,9 @@ pub enum DatasetError {
     Damaged {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
-        /// What must lie where, and where it comes from.
+        /// The files that must lie there, and where they come from.
         layout: &'static str,
     },
     /// A file that cannot be read.
@@ -29,7 +29,7 @@ pub enum DatasetError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A file that cannot be written, or must not be.
@@ -37,15 +37,15 @@ pub enum DatasetError {
     Write {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A text that names no data.
     #[error("`{text}` names no data: {reason}")]
     Name {
-        /// What was given.
+        /// The text that was given.
         text: String,
-        /// What to write.
+        /// The text to write instead.
         reason: String,
     },
     /// Data that a graph cannot be fed with.
@@ -57,10 +57,10 @@ pub enum DatasetError {
         ty: TensorType,
         /// The data set, and what it has.
         set: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// What a loader cannot do.
+    /// A request that a loader cannot meet.
     #[error("{0}")]
     Loader(String),
     /// The system gave no thread, or one was lost.

@@ -92,8 +92,8 @@ impl ImageFolder {
     }
 }
 
-/// What reads an image in so many bytes of memory. So what stands beside its pixels, as a profile of colours, is bounded: a few bytes may
-/// unpack to anything.
+/// What reads an image in so many bytes of memory. So what stands beside its pixels, as a profile of colours, is bounded:
+/// a few bytes may unpack to anything.
 fn limited(path: &Path, most: u64) -> Result<ImageReader<BufReader<File>>, DatasetError> {
     let fail = |error: std::io::Error| DatasetError::read(&path.display().to_string(), error);
     let file = open_file(path).map_err(fail)?;

@@ -1,11 +1,15 @@
 //! Data sets and loaders: what a training is fed.
 //!
-//! A [`Dataset`] is a number of samples, read one by one: CIFAR, MNIST, folders of images, text, safetensors. A [`Source`] is
-//! one by name, as command lines have it (`cifar10:DIR`). A [`Loader`] makes the feeds of steps from a data set, in an order
-//! that is shuffled by seed and epoch, in threads of its own, and reads no more than the rows that its process's ranks do.
+//! A [`Dataset`] is a number of samples, read one by one: CIFAR, MNIST, folders of images, text, safetensors. A
+//! [`Source`] is one by name, as command lines have it (`cifar10:DIR`). A [`Loader`] makes the feeds of steps from a data
+//! set, in an order that is shuffled by seed and epoch, in threads of its own. It reads no more than the rows that its
+//! process's ranks do.
 //!
 //! Everything here is a function of data, seed, epoch and sample: the same on every mesh, and anew at any step. This room
-//! knows no plan; what a graph wants to be fed it learns from the types of inputs. Start reading with [`Loader`].
+//! knows no plan; what a graph wants to be fed it learns from the types of inputs.
+//!
+//! Files are checked as they are opened: sizes, heads, labels, and that files of a set are equally long. So those that
+//! were cut off between two samples are found. Start reading with [`Loader`].
 
 mod augment;
 #[cfg(feature = "bpe")]

@@ -1,8 +1,9 @@
 //! Tokenizers as Hugging Face's `tokenizers` saves them, and texts taken apart by them.
 //!
-//! A file may say anything, and the library takes it at its word: it panics at some of it, and takes all memory for other. So its
-//! JSON is looked through first, what is of no use here (or would make windows of text something else) is left out, and the library
-//! runs in a thread of its own, whose panic is an error of the file. Start reading with [`Saved`].
+//! A file may say anything, and the library takes it at its word: it panics at some of it, and takes all memory for
+//! other. So its JSON is looked through first, and what is of no use here, or would make windows of text something else,
+//! is left out. The library runs in a thread of its own, whose panic is an error of the file. Start reading with
+//! [`Saved`].
 
 use std::any::Any;
 use std::sync::Once;
@@ -17,14 +18,14 @@ pub(crate) const LONGEST: u64 = 256 << 20;
 /// Bytes of the longest token: the library keeps a token as a chain as deep.
 const LONGEST_TOKEN: usize = 4096;
 
-/// How many times as long as a text what comes of it may be, before it is taken apart.
+/// The most times as long as a text that what comes of it may be, before it is taken apart.
 const MOST_GROWTH: f64 = 64.0;
 
-/// What replacements of usual tokenizers may do to single characters, of which few are replaced.
+/// The growth that replacements of usual tokenizers may cause, by single characters, of which few are replaced.
 const USUAL_GROWTH: f64 = 4.0;
 
-/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, 18, twice where it is split, and
-/// what it notes of a token for every few; some 220 where each byte is a token.
+/// Bytes of memory that the library takes for a byte of text: its alignment with the text it came from, 18, twice where
+/// it is split, and what it notes of a token for every few; some 220 where each byte is a token.
 const TEXT_BYTES: f64 = 80.0;
 
 /// Bytes of the stack of the thread: what lies in each other in a file is no deeper.
@@ -37,16 +38,16 @@ const THREAD: &str = "tokenizer";
 #[derive(Debug)]
 pub(crate) struct Saved {
     json: Value,
-    /// What it was told to do to texts, and does not do here.
+    /// The treatment of texts that it asks for, and that is not done here.
     left_out: Vec<&'static str>,
     growth: f64,
 }
 
-/// What was made of texts.
+/// Texts taken apart.
 #[derive(Debug)]
 pub(crate) struct Apart {
     pub(crate) tokens: Vec<u32>,
-    /// How many different tokens there are.
+    /// The number of different tokens.
     pub(crate) vocabulary: usize,
 }
 
@@ -72,7 +73,7 @@ impl Saved {
         Ok(Self { json, left_out, growth })
     }
 
-    /// What it was told to do to texts, and does not do here; `None` where that is nothing.
+    /// The treatment of texts that it asks for, and that is not done here; `None` where that is nothing.
     pub(crate) fn left_out(&self) -> Option<String> {
         (!self.left_out.is_empty()).then(|| self.left_out.join(" and "))
     }
@@ -113,7 +114,7 @@ fn tokens(json: &Value) -> impl Iterator<Item = &str> {
     named.chain(listed).chain(added.filter_map(|token| token["content"].as_str()))
 }
 
-/// How many times as long as a text what all replacements make of it is at most.
+/// The most times as long as a text that all replacements make of it.
 fn growth(json: &Value) -> f64 {
     let inner: f64 = match json {
         Value::Object(fields) => fields.values().map(growth).product(),

@@ -1,8 +1,10 @@
-//! What an eager operation costs whose plan is cached: microseconds each, the median of rounds of 1000, and of the best round.
-//! Tensors of four elements, so that nothing but overhead is left.
+//! The cost of an eager operation whose plan is cached: microseconds each, the median of rounds of 1000, and of the best
+//! round. Tensors of four elements, so that nothing but overhead is left.
 //!
-//!     cargo run --release -p graphc-eager --example overhead            1 and 2 ranks, as threads
-//!     graphc launch --standalone --nproc-per-node 2 -- target/release/examples/overhead
+//! ```text
+//! cargo run --release -p graphc-eager --example overhead            1 and 2 ranks, as threads
+//! graphc launch --standalone --nproc-per-node 2 -- target/release/examples/overhead
+//! ```
 
 use std::time::Instant;
 

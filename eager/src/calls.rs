@@ -1,4 +1,4 @@
-//! Doing an operation: its plan is looked up or made, compared with what the other ranks do, and executed.
+//! Calls of operations: the plan is looked up or made, compared with what the other ranks do, and executed.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn alike(operation: &Operation, operands: &[&GlobalTensor]) -> Result<(), EagerE
     Err(EagerError::Placements { call: text(operation, operands), first, other })
 }
 
-/// What people read of a call.
+/// The text of a call, for people.
 fn text(operation: &Operation, operands: &[&GlobalTensor]) -> String {
     let operands: Vec<String> = operands.iter().map(|operand| operand.spot().to_string()).collect();
     format!("{operation} of {}", operands.join(" and "))

@@ -1,4 +1,5 @@
-//! Where global tensors come from.
+//! The making of global tensors. Random ones are Philox numbers of the seed, of how many were drawn before, and of an
+//! element's place in the whole.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
@@ -251,7 +252,7 @@ fn type_of(bytes: &[u8]) -> TensorType {
     }
 }
 
-/// What stands for bytes.
+/// The digest of bytes.
 fn digest(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));

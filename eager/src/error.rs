@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of eager tensors.
 
 use graphc_compiler::error::CompileError;
 use graphc_ir::mesh::Placement;
@@ -13,9 +13,9 @@ pub enum EagerError {
     /// Operands that an operation does not take.
     #[error("{call}: {reason}")]
     Operands {
-        /// What was called, with the operands' types and layouts.
+        /// The call, with the operands' types and layouts.
         call: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A number that the element type does not have.
@@ -29,7 +29,7 @@ pub enum EagerError {
     /// Random numbers of an element type that has none between 0 and 1.
     #[error("{what} of {dtype}: random numbers are f32, bf16 or f16; cast them afterwards")]
     Random {
-        /// What was called.
+        /// The call.
         what: &'static str,
         /// The element type.
         dtype: DType,
@@ -39,11 +39,11 @@ pub enum EagerError {
         "{call}: one operand is on {first}, another on {other}; bring one to the placement of the other with to_global"
     )]
     Placements {
-        /// What was called.
+        /// The call.
         call: String,
-        /// Of the first operand.
+        /// The placement of the first operand.
         first: Box<Placement>,
-        /// Of one that is elsewhere.
+        /// The placement of one that is elsewhere.
         other: Box<Placement>,
     },
     /// A placement on ranks that there are not.
@@ -70,9 +70,9 @@ pub enum EagerError {
     Local {
         /// The first rank whose tensor does not fit.
         rank: u32,
-        /// What it brings.
+        /// The type that it brings.
         found: TensorType,
-        /// What it would have to bring.
+        /// The type that it would have to bring.
         expected: TensorType,
         /// The whole tensor, as all local tensors together make it, and how it was to lie.
         layout: Box<Layout>,
@@ -80,7 +80,7 @@ pub enum EagerError {
     /// Tensors of two contexts.
     #[error("{call}: the operands belong to different `Eager` contexts")]
     Contexts {
-        /// What was called.
+        /// The call.
         call: String,
     },
     /// A layout that does not fit its tensor, or an element type that is another.
@@ -89,15 +89,15 @@ pub enum EagerError {
     /// An operation that the compiler has no plan for.
     #[error("{call}: {error}")]
     Compile {
-        /// What was called.
+        /// The call.
         call: String,
-        /// Why.
+        /// The reason.
         error: Box<CompileError>,
     },
     /// A plan that does not read its operands as they lie.
     #[error("{call}: the plan does not read its operands as they lie: a fault of graphc's")]
     Fault {
-        /// What was called.
+        /// The call.
         call: String,
     },
     /// The ranks do not call the same, one has died or does not come, or there is not the memory.

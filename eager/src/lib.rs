@@ -21,6 +21,9 @@
 //! An operation is a graph of one op whose operands lie as they do: the compiler plans it, boxing included, and the runtime
 //! executes the plan on the calling thread. Plans are kept by operation and layouts, so a loop plans once.
 //!
+//! This is a crate of its own: the runtime must not know the compiler, and the root should hold nothing that a program
+//! needs.
+//!
 //! No gradients here: a network that learns is a graph. Start reading with [`Eager`] and [`GlobalTensor`], then `calls`, which
 //! does an operation, and `planning`, which plans it.
 

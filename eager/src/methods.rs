@@ -1,4 +1,4 @@
-//! What is done with a tensor by name: where it goes, and operations of one operand, and the product.
+//! The methods of a tensor: where it goes, operations of one operand, and the product.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::sbp::NdSbp;

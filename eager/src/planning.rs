@@ -1,4 +1,13 @@
 //! Plans of one operation, by the compiler's own planner.
+//!
+//! An operation is a graph of one op. Its inputs are brought by `to_global` to where the operands lie, which the planner
+//! takes as given. It chooses the signature that costs least with the boxing around it; lowering and proof are those of
+//! any plan. Afterwards inputs are said to come in that layout at once, partial ones too, which no planner would choose
+//! for an input.
+//!
+//! Results are fetched, so the operation that makes partial sums makes them whole. To a partial layout a tensor goes as a
+//! whole one, of which the runtime masks what other ranks hold. Placements may be any ranks in any grid, because nodes of
+//! a plan have theirs.
 
 use graphc_compiler::boxing::fetched;
 use graphc_compiler::cluster::preset;

@@ -1,4 +1,7 @@
 //! Plans of operations that were called, kept for calls to come.
+//!
+//! All ranks make them, by operation and layouts, which takes about a millisecond. They see the same calls, so they keep
+//! the same plans. Numbers are operands like others, and not part of a plan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +23,7 @@ pub(crate) struct Plans {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// What is done.
+    /// The operation.
     pub(crate) operation: Operation,
     /// The numbers of the operands' spots.
     pub(crate) operands: [Option<u64>; 2],
@@ -29,7 +32,7 @@ pub(crate) struct Key {
 /// An operation that can be executed.
 pub(crate) struct Prepared {
     pub(crate) routine: Routine,
-    /// Where the operands lie: their numbers mean this as long as the plan is kept.
+    /// The spots of the operands: their numbers mean this as long as the plan is kept.
     pub(crate) _operands: Vec<Arc<Spot>>,
     pub(crate) result: Arc<Spot>,
     pub(crate) ranks: Vec<u32>,

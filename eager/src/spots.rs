@@ -1,4 +1,4 @@
-//! Where tensors lie: types and layouts, each there once and known by a number as long as a tensor or a plan has it.
+//! Spots: types in layouts on placements, each there once and known by a number as long as a tensor or a plan has it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use graphc_ir::plan::Layout;
 /// A type in a layout on a placement.
 #[derive(Debug)]
 pub(crate) struct Spot {
-    /// Of this context: equal numbers are equal layouts.
+    /// The number of this spot in its context: equal numbers are equal layouts.
     pub(crate) number: u64,
     pub(crate) layout: Layout,
     pub(crate) placement: Placement,
@@ -27,9 +27,9 @@ impl fmt::Display for Spot {
 #[derive(Debug, Default)]
 pub(crate) struct Spots {
     known: HashMap<Layout, Weak<Spot>>,
-    /// How many there have been; no number comes twice.
+    /// The number of spots that there have been; no number comes twice.
     met: u64,
-    /// How many may be known before those go that are gone.
+    /// The number of spots that may be known before those go that are gone.
     room: usize,
 }
 

@@ -1,4 +1,9 @@
-//! Global tensors: what they are. What is done with them stands in `methods` and `arithmetic`.
+//! Global tensors, each as one rank sees it.
+//!
+//! Every rank has the whole of what is known of a tensor (type, layout, placement) and one shard or none. So all ranks
+//! alike find what does not fit, before anything is sent, and later calls may succeed. `ShardedTensor` of the runtime is
+//! another thing: the shards of all ranks in one process, for the edges of a session. Operations stand in `methods` and
+//! `arithmetic`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What does not fit is an error on all ranks; ranks that do not call the same, leave or die are told of, and nobody waits for
-//! ever.
+//! Errors of calls that do not fit, which are found on all ranks. Ranks that do not call the same, leave or die are told
+//! of, and nobody waits for ever.
 
 mod common;
 
@@ -10,7 +10,7 @@ use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist;
 
-/// What a call that fails says, on each rank.
+/// The text of a call that fails, on each rank.
 fn said<T>(result: Result<T, impl ToString>) -> Result<String, Failure> {
     Ok(result.err().ok_or("it fits")?.to_string())
 }
@@ -84,7 +84,7 @@ fn local_tensors_that_are_no_shards_are_named_on_all_ranks() {
     assert!(dims.contains("rank 1 brings f32[2, 2], but f32[2] in (B)"), "{dims}");
 }
 
-/// What two ranks say that call different things, once each has called what follows too.
+/// The texts of two ranks that call different things, once each has called what follows too.
 fn differ(
     program: impl Fn(&Eager, &GlobalTensor, &GlobalTensor) -> Result<(), Failure> + Sync,
 ) -> Vec<String> {

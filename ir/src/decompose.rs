@@ -1,5 +1,7 @@
-//! Rewrites ops that need a whole dim (softmax, normalization, cross entropy and their gradients) into reductions and
-//! elementwise ops, whose dims may be split: the reductions become partial, and the planner prices their boxing.
+//! Rewrites ops that need a whole dim (softmax, normalization, cross entropy and their gradients) into reductions and elementwise
+//! ops, whose dims may be split. The reductions become partial, and the planner prices their boxing.
+//!
+//! Parts of an op of half precision are computed in f32: its operands are cast to f32 before, and its result back.
 
 use crate::graph::{Graph, Node, Output};
 use crate::ids::ValueId;
@@ -130,7 +132,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// What stands for the node's results; `None` where it has no parts.
+    /// The values that stand for the node's results; `None` where it has no parts.
     fn decompose(&mut self, operands: &[ValueId]) -> Result<Option<Vec<ValueId>>, OpError> {
         let results = match (&self.node.op, operands) {
             (Op::Softmax(op), &[x]) => vec![self.softmax(x, op.axis)?],

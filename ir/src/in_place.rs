@@ -1,4 +1,4 @@
-//! Which of an actor's outputs may take the memory of an input: what [`crate::op::Operation::in_place`] says of an op, for actors.
+//! The outputs of an actor that may take the memory of an input: [`crate::op::Operation::in_place`], for actors.
 
 use crate::op::{InPlace, Op};
 use crate::plan::{Action, Actor, BoxingKind, FusedArg, FusedOp, OperandSource};

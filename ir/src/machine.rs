@@ -1,14 +1,18 @@
-//! The actor state machine of one rank: pure counts, driven by the null device with modelled time and by the runtime
-//! with kernels. An actor may act when each register that it reads is full for it and each register that it fills
-//! has a free slot (OneFlow, arXiv 2110.15032, section 4).
+//! The actor state machine of one rank: pure counts that say when an actor may act.
 //!
-//! Contents of a register are numbered: content `n` of a register filled once per microbatch is that of
-//! microbatch `n mod M` of step `n / M`; it lies in slot `n mod slots`. So the whole state is how many contents were
-//! made and how many each reader has given back, and a worker that owns some of a rank's actors needs to hear no
-//! more than which actions of the others finished.
+//! The null device drives it with modelled time, the runtime with kernels. An actor may act when each register that it
+//! reads is full for it and each register that it fills has a free slot (OneFlow, arXiv 2110.15032, section 4).
 //!
-//! Where a rank has several streams, none begins a step before all have ended the one before, and an actor may stand
-//! behind another ([`crate::plan::Actor::after`]): so one stream runs ahead of another no further than memory allows.
+//! Contents of a register are numbered. Content `n` of a register that is filled once per microbatch is that of
+//! microbatch `n mod M` of step `n / M`, and lies in slot `n mod slots`. So the whole state is how many contents were
+//! made and how many each reader has given back. A worker that owns some of a rank's actors therefore hears no more than
+//! which actions of the others finished.
+//!
+//! A rank with several streams begins no step before all of them have ended the one before. An actor may also stand
+//! behind another ([`crate::plan::Actor::after`]), so one stream runs ahead of the other no further than memory allows.
+//!
+//! What happens between ranks is no part of it. A channel between stages has slots as well, so a send waits only where
+//! the receiver is that many contents behind.
 
 use crate::ids::{ActorId, RegisterId};
 use crate::plan::{Program, Rate, RegisterKind, Stream};
@@ -50,14 +54,14 @@ struct ActorState {
     acted: u64,
 }
 
-/// Why an actor may not act.
+/// The reason why an actor may not act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
     /// A register that it reads has no content for it yet.
     Empty {
         /// The register.
         register: RegisterId,
-        /// Who fills it.
+        /// The actor that fills it.
         producer: Option<ActorId>,
     },
     /// A register that it fills has no free slot: a reader is late.
@@ -77,7 +81,7 @@ pub enum Blocked {
 }
 
 impl Blocked {
-    /// What it waits for, in words; `actor` and `register` give names.
+    /// The wait in words; `actor` and `register` give names.
     pub fn describe<'a>(
         self,
         actor: impl Fn(ActorId) -> &'a str,
@@ -163,7 +167,7 @@ impl Machine {
         Self { microbatches: microbatches as u64, of_step, finished: 0, registers, actors }
     }
 
-    /// Why an action may not begin; `None` where it may.
+    /// The reason why an action may not begin; `None` where it may.
     pub fn blocked(&self, action: ActionId) -> Option<Blocked> {
         if self.of_step.is_some_and(|of_step| self.finished < action.step * of_step) {
             return Some(Blocked::Step);
@@ -245,7 +249,7 @@ impl Machine {
         self.count(register.rate, action)
     }
 
-    /// How often something of a rate has happened before an action.
+    /// The number of times that something of a rate has happened before an action.
     fn count(&self, rate: Rate, action: ActionId) -> u64 {
         match rate {
             Rate::Step => action.step,

@@ -1,4 +1,22 @@
-//! The closed set of ops. A new op is a file under `ops/`, a line in [`Op`] and one in [`Op::operation`].
+//! The closed set of ops, and the trait that says all that an op means.
+//!
+//! An op is a variant of [`Op`] with a typed payload. One file under `ops/` holds the payload and implements [`Operation`] for
+//! it. A new op is such a file, a line in [`Op`], and one in [`Op::operation`].
+//!
+//! - [`Operation::rule`] gives the iteration space: each dim of each operand and result is a product of factors. The shapes of
+//!   results, all valid SBP signatures on every mesh, FLOPs and bytes follow from it ([`crate::rule`]).
+//! - [`Operation::gradient`] is written with the builder, so a gradient is itself a graph.
+//! - [`Operation::evaluate`] is the oracle. It computes shards in `f64`, and knows each whole shape and where each shard begins.
+//! - The other methods answer questions, e.g. [`Operation::is_elementwise`], [`Operation::acts`] and [`Operation::movement`].
+//!   Passes, planner and lowering ask these questions. They name an op only where they mean that one op.
+//!
+//! Most ops take a fixed number of FLOPs for each point of their iteration space. An op that does not overrides
+//! [`Operation::flops`]: convolution does, because the extents of its images are no products of factors. An op whose FLOPs are
+//! those of matrix products says so ([`Operation::multiplies_matrices`]). The cost model then takes the share of a device's peak
+//! that products reach.
+//!
+//! The tests in `ir/tests/ops_properties` hold each op to this: signatures against the whole tensor, gradients against finite
+//! differences, and answers against what the op computes.
 
 mod error;
 
@@ -18,7 +36,7 @@ pub use error::{OpError, arity, dtypes, shapes};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
-    /// What the user feeds each step.
+    /// A tensor that the user feeds each step.
     Input(Input),
     /// A weight or a state of the optimizer.
     Variable(Variable),
@@ -150,7 +168,7 @@ pub enum Op {
     LambUpdate(LambUpdate),
     /// The sum of the squares of all elements.
     SquareSum(SquareSum),
-    /// What gradients are multiplied by so that their norm has a bound.
+    /// The factor of gradients that bounds their norm.
     ClipFactor(ClipFactor),
     /// A state that keeps a share of itself and takes in something new.
     Blend(Blend),
@@ -169,7 +187,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What holds all that the op means.
+    /// The payload, as that which says all that the op means.
     pub fn operation(&self) -> &dyn Operation {
         match self {
             Op::Input(op) => op,
@@ -288,18 +306,18 @@ impl Op {
     }
 }
 
-/// What an op's FLOPs are, which decides the share of a device's peak that they reach.
+/// The kind of an op's FLOPs, which decides the share of a device's peak that they reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arithmetic {
-    /// Those of elements one by one: what takes time is the memory that they lie in.
+    /// FLOPs of elements one by one: the memory that these lie in takes the time.
     Elementwise,
-    /// Those of matrix products.
+    /// FLOPs of matrix products.
     Products,
-    /// Those of attention without a matrix of scores: products between which exponentials are computed.
+    /// FLOPs of attention without a matrix of scores: products between which exponentials are computed.
     Attention(AttentionShape),
 }
 
-/// What the speed of attention depends on.
+/// The sizes that the speed of attention depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
     /// Elements of a head.
@@ -310,7 +328,7 @@ pub struct AttentionShape {
     pub backward: bool,
 }
 
-/// All that an op means. See docs/architecture.md, "The ideas".
+/// All that an op means: see the module for the idea.
 pub trait Operation {
     /// The name in the text format; equal to the serde tag of its [`Op`] variant.
     fn name(&self) -> &'static str;
@@ -370,7 +388,7 @@ pub trait Operation {
         self.updates().is_empty()
     }
 
-    /// What it does with the elements of its only operand, where each element of its only result is one of them.
+    /// How it moves the elements of its only operand, where each element of its only result is one of them.
     fn movement(&self) -> Option<Movement> {
         None
     }
@@ -380,7 +398,7 @@ pub trait Operation {
         false
     }
 
-    /// What its FLOPs are, for operands of these types, which it has accepted.
+    /// The kind of its FLOPs, for operands of these types, which it has accepted.
     fn arithmetic(&self, _operands: &[&TensorType]) -> Arithmetic {
         if self.multiplies_matrices() { Arithmetic::Products } else { Arithmetic::Elementwise }
     }
@@ -426,7 +444,7 @@ pub trait Operation {
     }
 }
 
-/// What an op does that only moves elements.
+/// The ways of ops that only move elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Movement {
     /// Each element is there once, in another shape or order.
@@ -497,7 +515,7 @@ pub struct Operand<'a> {
     pub region: &'a Region,
 }
 
-/// What evaluation needs besides operands.
+/// The seed and the step that evaluation needs besides operands.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EvalContext {
     /// The job's seed.

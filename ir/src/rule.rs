@@ -1,12 +1,16 @@
 //! Iteration-space rules: what an op's dims are made of, and every SBP signature that follows.
 //!
-//! A rule is like an einsum: each dim of each operand and result is a product of *factors*, leading factor first.
-//! Splitting one factor over a mesh axis splits every dim in which it leads; results in which it does not
-//! appear become partial where it is reduced. Shape inference, signatures, FLOPs and bytes all come from here.
+//! A rule is like an einsum: each dim of each operand and result is a product of *factors*, leading factor first. Splitting one
+//! factor over a mesh axis splits every dim in which it leads. A result in which a reduced factor does not appear becomes
+//! partial. Shape inference, signatures, FLOPs and bytes all come from here.
+//!
+//! [`Rule::linear`] names groups of operands in which the op is jointly linear: their partial sums pass through the op. That must
+//! hold for all finite operands, whether the result is finite or not. So no op is linear in an operand that it divides: 7 / 0 + 0
+//! / 0 is not 7 / 0.
 
 use crate::sbp::{NdSbp, ReduceKind, Sbp};
 
-/// What may happen to a factor.
+/// The kinds of factors: how each may be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactorKind {
     /// Every point is independent: may be split.
@@ -24,11 +28,11 @@ pub enum FactorKind {
 pub struct Factor {
     /// Number of points.
     pub size: usize,
-    /// What may happen to it.
+    /// How it may be split.
     pub kind: FactorKind,
 }
 
-/// What one dim of an operand or result is made of.
+/// The factors of one dim of an operand or result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimRule {
     /// The product of these factors (indices into [`Rule::factors`]), leading first; empty: extent 1.
@@ -48,7 +52,7 @@ pub struct Rule {
     pub results: Vec<Vec<DimRule>>,
     /// Groups of operands in which the op is jointly linear: partial sums pass, the other operands whole.
     ///
-    /// What ranks make of their summands adds up to what the op makes of the sum, to rounding, for all operands that are finite, be the
+    /// The results of ranks for their summands add up to that for the sum, to rounding, for all operands that are finite, be the
     /// result finite or not: so no op is in that divides by an operand, which may be 0. Where an operand is infinite or no number the
     /// result is finite if and only if the sum of results is, and then they are equal; which of infinite and no number it is may differ,
     /// as a product of infinity with a summand of 0 is no number. Left aside is what a sum of parts always has: summands may overflow
@@ -58,7 +62,7 @@ pub struct Rule {
     pub moves_data: bool,
 }
 
-/// What one mesh axis does to one application of an op.
+/// The use of one mesh axis by one application of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Choice {
     /// Every rank computes the whole.

@@ -1,4 +1,4 @@
-//! Which part of a tensor a rank holds: shard rectangles from (shape, hierarchy, SBP, coordinates).
+//! Shards: the rectangle of a tensor that a rank holds, from shape, hierarchy, SBP and coordinates.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ impl Rect {
         self.extent.iter().product()
     }
 
-    /// What both rectangles cover; `None` where that is empty.
+    /// The part that both rectangles cover; `None` where that is empty.
     pub fn intersect(&self, other: &Rect) -> Option<Rect> {
         let mut result = Rect { origin: Vec::new(), extent: Vec::new() };
         for dim in 0..self.origin.len() {

@@ -1,8 +1,13 @@
-//! What the two streams of a rank know of each other: an action begins when the one before it on its stream has ended,
-//! and with it what it waits for on the other stream (registers, credits, whom it stands behind). Which actions these are
-//! follows from the program alone, not from times, so what is known to have ended before an action begins is a number: a
-//! vector clock (Mattern, "Virtual time and global states of distributed systems", 1989) of two streams. Streams begin
-//! a step together, so steps are alike.
+//! The knowledge that the two streams of a rank have of each other. It follows from the program, not from times.
+//!
+//! An action begins when the one before it on its stream has ended, and with it all that it waits for on the other
+//! stream: registers, credits, and the actor behind which it stands. So the actions of the other stream that are known to
+//! have ended then are a number: a vector clock of two streams (Mattern, "Virtual time and global states of distributed
+//! systems", 1989). Streams begin a step together, so all steps are alike.
+//!
+//! Memory goes by this knowledge: a stream may write a register's bytes once it knows that all has been read
+//! (`lower::flow` of the compiler). So registers that both streams touch share memory like others, and all-reduces work
+//! in place.
 //!
 //! The state machine ([`crate::machine`]) is what holds actions back; tests hold both to the same times.
 
@@ -35,16 +40,16 @@ struct Wait {
 /// The action that is waited for.
 #[derive(Clone, Copy)]
 enum Which {
-    /// That of the same microbatch.
+    /// The action of the same microbatch.
     Same,
-    /// That of so many microbatches before.
+    /// The action of so many microbatches before.
     Before(u32),
     /// The last of the step.
     Last,
 }
 
 impl Known {
-    /// Of a program with two streams; `None` of others.
+    /// The knowledge of a program with two streams; `None` of others.
     pub fn of(program: &Program) -> Option<Self> {
         let [first, second] = program.streams.as_slice() else { return None };
         let actions = [actions(first), actions(second)];
@@ -99,7 +104,7 @@ impl Known {
     }
 }
 
-/// How many actions must have ended for one of an actor's to have, given the places of all of its.
+/// The number of actions that must have ended for one of an actor's to have, given the places of all of its.
 fn needed(places: &[u32], which: Which, microbatch: u32) -> u32 {
     let index = match which {
         Which::Same => Some(microbatch as usize),

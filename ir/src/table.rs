@@ -1,5 +1,7 @@
-//! Contents that plans carry: tables that an import computes, of shapes and numbers of the model alone. No file of weights holds
-//! them, because another extent of an input gives another table.
+//! Contents that plans carry: tables that an import computes, of shapes and numbers of the model alone.
+//!
+//! A table is a variable whose content stands in the plan. So a plan computes the same on either engine, and whatever it is
+//! resumed from. No file of weights holds tables, because another extent of an input gives another table.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a kernel call is given besides its operands and results.
+//! The context of a kernel call: all that it is given besides its operands and results.
 
 use graphc_ir::op::Op;
 
@@ -10,7 +10,7 @@ use crate::view::{Scratch, View, ViewMut};
 pub(crate) type Kernel =
     fn(&Op, &[View<'_>], &mut [ViewMut<'_>], &mut KernelContext<'_>) -> Result<(), KernelError>;
 
-/// What a kernel needs besides operands.
+/// All that a kernel needs besides operands.
 pub struct KernelContext<'a> {
     /// The job's seed.
     pub seed: u64,

@@ -1,7 +1,11 @@
-//! Epilogues: a chain of elementwise ops behind a convolution, evaluated on each part of its result as soon as the part is there,
-//! while the cache still has it.
+//! Epilogues: a chain of elementwise ops behind a convolution, evaluated on each part of its result while the cache still has it.
 //!
-//! The convolution writes where one of the chain's results will be; the chain reads it there and writes over it.
+//! The convolution computes a few images at a time, or a band of rows. It writes them where one of the chain's results will be.
+//! The chain reads them there and writes over them. So no operand may share the memory of such an actor's results
+//! ([`graphc_ir::in_place`]).
+//!
+//! The convolution's result is never in memory as a whole, so this is done only where the chain alone reads it, as in inference,
+//! and sums nothing.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Why a kernel cannot run.
+//! The reasons why a kernel cannot run.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum KernelError {
     Call {
         /// The op.
         op: &'static str,
-        /// What does not fit.
+        /// The misfit.
         reason: String,
     },
     /// Elements of another type than the kernel reads.

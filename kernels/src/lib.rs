@@ -1,9 +1,13 @@
-//! The kernels of all ops, behind one door: [`prepare`] is the exhaustive match on (op, element types, device).
+//! The kernels of all ops for the processor, behind one entry point: [`prepare`] is the exhaustive match on op, element types and
+//! device. Kernels of CUDA devices are sources, in [`cuda`].
 //!
-//! A call is prepared once, for the types of all its operands and results, and launched as often as needed. A kernel reads and writes shards ([`View`], [`ViewMut`]) of known place in their tensors. It allocates nothing in
-//! steady state (see [`Scratch`]), communicates with nobody, and gives the same bits whatever the number of threads:
-//! reductions are partitioned by shape only. It computes in `f32`; elements of 16 bits are widened, and results rounded
-//! once. Start reading with [`prepare`], then `elementwise`.
+//! A call is prepared once, for the types of all its operands and results, and launched as often as needed. A kernel reads and
+//! writes shards ([`View`], [`ViewMut`]) whose places in their tensors are known. It allocates nothing in steady state (see
+//! [`Scratch`]) and communicates with nobody. It gives the same bits whatever the number of threads: the shape alone partitions
+//! reductions.
+//!
+//! Kernels compute in `f32`. Elements of 16 bits are widened, and results rounded once. Start reading with [`prepare`], then
+//! `elementwise`.
 
 mod accumulate;
 mod attention;

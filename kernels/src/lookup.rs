@@ -1,4 +1,4 @@
-//! Which kernel computes an op.
+//! The kernel of each op, by element types.
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;

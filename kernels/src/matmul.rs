@@ -1,4 +1,7 @@
-//! Matrix product: `gemm` with strides for what is large, plain loops for what is small or integer.
+//! Matrix products: [`product`] for what is large, plain loops for what is small or integer.
+//!
+//! A product of `f32` with 8 to 256 rows and one large transposed matrix on the right is computed column by column and then
+//! transposed, because packing that matrix would take most of the time.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::MatMul;

@@ -1,5 +1,7 @@
-//! Floating-point element types. Those of 16 bits are widened to `f32`, computed with, and rounded once, to the nearest
-//! value and of two to the even one.
+//! Floating-point element types, for kernels with one body for all of them.
+//!
+//! A kernel is generic over [`Float`]. It widens a row or a block of bf16 or f16 to `f32` in the thread's own memory, computes,
+//! and rounds once: to the nearest value, and of two equally near ones to the even one. Rows of `f32` are read where they lie.
 
 use graphc_ir::types::DType;
 use half::slice::HalfFloatSliceExt;

@@ -1,5 +1,8 @@
-//! Calls that are prepared once and launched as often as needed: what a kernel is chosen by, and all that it can work out
-//! beforehand.
+//! Calls that are prepared once and launched as often as needed.
+//!
+//! A call's op, device and element types of all operands and results choose its kernel. Preparing a call also works out all else
+//! that is known before the first step. This is done when a plan is loaded, so a plan without a kernel is refused then. An action
+//! only launches.
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;

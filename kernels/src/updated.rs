@@ -1,7 +1,12 @@
-//! A matrix product that is the gradient of a variable, and the update of that variable, in one: the update takes each part of the
-//! product while the caches have it, so the gradient neither goes to memory nor comes from there.
+//! A matrix product that is the gradient of a variable, and the update of that variable, in one call.
 //!
-//! All numbers are those of the product and the update one after the other.
+//! The product is made part by part, and the update takes each part from the caches. It asks for the variable and its states
+//! while the part is multiplied. So the gradient is never in memory as a whole. All numbers are those of the product and the
+//! update one after the other.
+//!
+//! The product is of `f32`, large, and computed by `product::dense`; the update is that of SGD or Adam. Lowering puts the update
+//! right behind the product (`early_updates` in the compiler), and the runtime joins both. The time of such an update is counted
+//! with the product's actor.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::MatMul;

@@ -1,4 +1,4 @@
-//! Sums of products in registers of AVX-512: what products and convolutions of `f32` are made of.
+//! Sums of products in registers of AVX-512, of which products and convolutions of `f32` are made.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -101,7 +101,7 @@ impl Rows<'_> {
     }
 }
 
-/// What one call of [`multiply`] computes: `to[row + column] = scale sum over taps and channels of
+/// The work of one call of [`multiply`]: `to[row + column] = scale sum over taps and channels of
 /// from[row + tap + channel] panel[tap + channel][column]`.
 pub(crate) struct Strip<'a> {
     pub from: &'a [f32],
@@ -117,10 +117,10 @@ pub(crate) struct Strip<'a> {
     pub vectors: usize,
     /// The lanes of the last vector that are read and written.
     pub last: u16,
-    /// What sums are multiplied by, and whether they are added to what is there.
+    /// The factor of sums, and whether they are added to what is there.
     pub scale: f32,
     pub add: bool,
-    /// What is read after this strip.
+    /// The lines that are read after this strip.
     pub next: &'a [Lines],
 }
 
@@ -376,7 +376,7 @@ pub(crate) struct Run {
     pub count: usize,
 }
 
-/// What one call of [`accumulate`] adds: `to[row][column] += sum over places of narrow[place][row] wide[place][column]`.
+/// The work of one call of [`accumulate`]: `to[row][column] += sum over places of narrow[place][row] wide[place][column]`.
 pub(crate) struct Outer<'a> {
     /// Read as vectors.
     pub wide: &'a [f32],

@@ -1,4 +1,5 @@
-//! What callers rely on: fused chains, results in an operand's memory, the same bits on any number of threads, errors.
+//! The contract that callers rely on: fused chains, results in an operand's memory, the same bits on any number of threads,
+//! errors.
 
 mod common;
 
@@ -267,7 +268,7 @@ fn chain() -> FusedOp {
     }
 }
 
-/// What a chain gives by the oracle of each op.
+/// The results of a chain by the oracle of each op.
 fn chain_by_oracle(op: &FusedOp, operands: &[(Region, Memory)], shape: &[usize]) -> Vec<Array> {
     let arrays: Vec<Array> = operands
         .iter()

@@ -1,5 +1,5 @@
-//! What an action costs besides its kernel, and how fast ranks hand over to each other. Run with
-//! `cargo run --release -p graphc-runtime --example handover`.
+//! The cost of an action besides its kernel, and the speed at which ranks hand over to each other. Run with `cargo run
+//! --release -p graphc-runtime --example handover`.
 
 #[allow(dead_code, reason = "shared with tests")]
 #[path = "../tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! What can go wrong while a plan is loaded or run.
+//! Errors of plans that are loaded or run.
 
 use graphc_ir::types::TensorType;
 use graphc_kernels::KernelError;
@@ -6,13 +6,13 @@ use graphc_kernels::KernelError;
 use crate::tensor::TensorError;
 use crate::transport::TransportError;
 
-/// Why a session cannot be made or a step has failed.
+/// The reason why a session cannot be made or a step has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RuntimeError {
     /// A plan that this runtime cannot execute: written by another version, or edited.
     #[error("the plan cannot be executed: {reason}")]
     Plan {
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A plan that computes what this machine has no kernel for.
@@ -29,7 +29,7 @@ pub enum RuntimeError {
          --device cpu (in Rust: SessionOptions::device) runs the same plan on the processor"
     )]
     NoCard {
-        /// What is missing.
+        /// The part that is missing.
         reason: String,
     },
     /// A device does not do what it is asked for.
@@ -37,7 +37,7 @@ pub enum RuntimeError {
     Device {
         /// The rank.
         rank: u32,
-        /// What the driver says.
+        /// The driver's error.
         reason: String,
     },
     /// A card has not the memory.
@@ -58,7 +58,7 @@ pub enum RuntimeError {
     InputMissing {
         /// The input.
         name: String,
-        /// What the plan expects.
+        /// The type that the plan expects.
         ty: TensorType,
     },
     /// A tensor was fed that the graph has no input for.
@@ -74,9 +74,9 @@ pub enum RuntimeError {
     InputType {
         /// The input.
         name: String,
-        /// What the plan expects.
+        /// The type that the plan expects.
         expected: TensorType,
-        /// What was fed.
+        /// The type that was fed.
         found: TensorType,
     },
     /// An output is to be fetched that the plan does not give.
@@ -95,7 +95,7 @@ pub enum RuntimeError {
     WeightMissing {
         /// The variable.
         name: String,
-        /// What the plan expects.
+        /// The type that the plan expects.
         ty: TensorType,
     },
     /// Weights that the plan has no variables for: nothing of them would be used.
@@ -106,7 +106,7 @@ pub enum RuntimeError {
     WeightsUnknown {
         /// The first of them.
         name: String,
-        /// How many more there are.
+        /// The number of others.
         others: usize,
         /// Some of the plan's variables.
         known: String,
@@ -116,9 +116,9 @@ pub enum RuntimeError {
     VariableType {
         /// The variable.
         name: String,
-        /// What the plan expects.
+        /// The type that the plan expects.
         expected: TensorType,
-        /// What was given.
+        /// The type that was given.
         found: TensorType,
     },
     /// No variable of that name.
@@ -139,7 +139,7 @@ pub enum RuntimeError {
     /// The ranks have not alike what all must have.
     #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
     Differ {
-        /// What they were to agree on.
+        /// The subject of the agreement.
         what: String,
         /// A line for each field: its values, and which ranks have them.
         fields: String,
@@ -147,13 +147,13 @@ pub enum RuntimeError {
     /// The job has ended: some rank has failed, died or fallen silent.
     #[error("{report}")]
     Job {
-        /// Who, where, why, and what each rank was doing.
+        /// The account: who, where, why, and what each rank was doing.
         report: String,
     },
     /// The program that runs this rank cannot go on.
     #[error("{reason}")]
     Program {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A peer did not answer outside of a step.
@@ -202,13 +202,13 @@ pub enum RuntimeError {
     Thread {
         /// The rank.
         rank: u32,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 }
 
 impl RuntimeError {
-    /// That the system gave no thread for a rank.
+    /// The error that the system gave no thread for a rank.
     pub(crate) fn thread(rank: u32, error: std::io::Error) -> Self {
         Self::Thread { rank, reason: crate::threads::explain(error).to_string() }
     }
@@ -228,11 +228,11 @@ pub struct Failure {
     pub step: u64,
     /// The actor's name and microbatch.
     pub actor: String,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// Why an action failed.
+/// The cause why an action failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Cause {
     /// The kernel refused its operands.
@@ -250,9 +250,9 @@ pub enum Cause {
     /// A kernel that was launched before found something wrong.
     #[error("{actor}: {error}")]
     Found {
-        /// Whose kernel.
+        /// The actor whose kernel it is.
         actor: String,
-        /// What it found.
+        /// The kernel's error.
         error: Box<KernelError>,
     },
     /// A worker panicked: a fault of graphc, not of the user.

@@ -1,9 +1,23 @@
-//! The runtime: executes plans. Ranks are threads of this process, or processes of a [`job`]; a [`transport`] joins
-//! them. Each rank has one `device` with the memory of its registers, and one worker per stream, which drives the actor state
-//! machine of `graphc-ir`: it launches on the device what actors compute, and has a `communicator` do what crosses ranks.
+//! The runtime: executes plans.
 //!
-//! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
-//! [`transport::Transport`]; what lies where is in `rectangles`.
+//! Ranks are threads of this process, or processes of a [`job`]; a [`transport`] joins them. Each rank has one `device`
+//! with the memory of its registers. It has one worker per stream, or one for all of them, which drives the actor state
+//! machine of `graphc-ir`. The worker launches on the device what actors compute, and has a `communicator` do what
+//! crosses ranks.
+//!
+//! The runtime knows nothing of the compiler: a plan is all that it reads. A session opens devices of the kind for which
+//! its plan was made; [`SessionOptions::device`] has the processor run the same plan, with its streams as threads.
+//!
+//! Unsafe code is in few files, and each block says why it is sound:
+//!
+//! - `memory` (arenas and mapped files), `copy` (vector stores), `dist/element` (elements as bytes);
+//! - `transport/in_process/mailbox` (a peer's memory during a rendezvous), `transport/process/{segment,outbox,shared}`
+//!   (memory that processes share), `transport/process/foreign` (a system call that reads another process's memory);
+//! - `device/cuda/{driver,mark,compile,product,nccl,nvtx,library,stream}` (NVIDIA's libraries, whose handles are kept and
+//!   given back; the plan says what a launch touches);
+//! - `mpi/calls` (the MPI library, whose buffers stay until it is done with them).
+//!
+//! Start reading with [`Session`], then `worker`, then [`transport::Transport`]; what lies where is in `rectangles`.
 
 pub mod cards;
 mod checkpoint;

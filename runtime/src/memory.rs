@@ -1,9 +1,11 @@
-//! Memory of ranks and of files: the `unsafe` of the runtime outside the in-process transport.
+//! Memory of ranks and of files.
 //!
 //! An arena is shared by the workers of a rank. Who may touch which bytes when is said by the plan: registers that are
 //! alive at one time do not overlap, and a worker reads or fills a register only while the machine's credits let it
-//! ([`graphc_ir::machine::Machine::blocked`]), whose news travel through channels and so order the accesses. Every
-//! access is checked to be inside the arena, and every address to fit its element type.
+//! ([`graphc_ir::machine::Machine::blocked`]). News of credits travel through channels and so order the accesses.
+//!
+//! The `unsafe` of this file lends bytes of arenas and mapped files. Every access is checked to be inside the arena, and
+//! every address to fit its element type.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -22,7 +24,7 @@ use crate::transport::process::{Outbox, Segment};
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// From how many bytes on an arena has pages of its own: a large page of most systems.
+/// The bytes from which on an arena has pages of its own: a large page of most systems.
 const LARGE: usize = 1 << 21;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
@@ -33,7 +35,7 @@ pub struct Arena {
     owner: Owner,
 }
 
-/// Whose memory it is.
+/// The owner of an arena's memory.
 #[derive(Debug)]
 enum Owner {
     /// An allocation, which the arena is inside of.
@@ -58,12 +60,12 @@ enum Owner {
 pub struct Offered {
     segment: Segment,
     outbox: Arc<Outbox>,
-    /// How others know it.
+    /// The number by which others know it.
     number: u32,
 }
 
 impl Offered {
-    /// So many bytes; `None` where the system gives none.
+    /// Memory of so many bytes; `None` where the system gives none.
     pub(crate) fn new(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
         let segment = Segment::new(bytes.max(ALIGNMENT as u64)).ok()?;
         let number = outbox.lend(&segment)?;
@@ -160,7 +162,7 @@ impl<'a> Lent<'a> {
     }
 }
 
-/// What a kernel is told of a shard besides its elements.
+/// The shape of a shard, as a kernel is told it beside its elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     pub(crate) dtype: DType,

@@ -1,17 +1,17 @@
-//! Whether this process itself has stood still, as where a whole job is suspended for a while: then the silence of the others says nothing
-//! about them.
+//! The test whether this process itself has stood still, as where a whole job is suspended for a while: then the silence
+//! of the others says nothing about them.
 
 use std::time::{Duration, Instant};
 
 /// The looks of a thread that looks often.
 pub(crate) struct Looks {
     last: Instant,
-    /// What between two looks is a standstill.
+    /// The time between two looks beyond which it is a standstill.
     long: Duration,
 }
 
 impl Looks {
-    /// Of a thread that looks several times in so long a time.
+    /// The looks of a thread that looks several times in so long a time.
     pub(crate) fn new(heartbeat: Duration) -> Self {
         Self { last: Instant::now(), long: heartbeat / 2 }
     }
@@ -23,7 +23,7 @@ impl Looks {
         Some(since).filter(|&since| since > self.long)
     }
 
-    /// What the thread itself has waited for since the last look was no standstill.
+    /// Leaves out the time that the thread itself has waited since the last look: it was no standstill.
     pub(crate) fn skip(&mut self) {
         self.last = Instant::now();
     }
@@ -46,7 +46,7 @@ impl WaitingTime {
         Self { begun, looks, still: Duration::ZERO }
     }
 
-    /// How long it has lasted.
+    /// The time that it has lasted.
     #[inline]
     pub(crate) fn elapsed(&mut self) -> Duration {
         self.elapsed_at(Instant::now())

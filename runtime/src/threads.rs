@@ -1,4 +1,8 @@
-//! Threads: begun with a name, and errors that say what can be done where the system gives none; tasks that as many threads do as there are.
+//! Threads that are begun with a name, and tasks that several threads do.
+//!
+//! Where the system gives fewer threads than are wanted, what only goes faster by them is done with those that there are:
+//! files of checkpoints, compilation of kernels, random numbers. Ranks, streams and connections need theirs; lacking one
+//! is an error that says what to allow.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +35,7 @@ pub fn explain(error: io::Error) -> io::Error {
 
 /// The results of a number of tasks, in order, done by as many threads as the process may use, or as the system gives.
 pub(crate) fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    /// What the first thread of a process has: NVIDIA's compiler is made for that, and other threads of ours have less.
+    /// The stack of a process's first thread: NVIDIA's compiler is made for that, and other threads of ours have less.
     const STACK: usize = 8 << 20;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(tasks);
     let next = AtomicUsize::new(0);

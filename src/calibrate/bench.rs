@@ -1,4 +1,4 @@
-//! Seconds of a layer of a chain, with the work that plans say it has.
+//! Times a layer of a chain, and reads its work off the plans.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -34,24 +34,25 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then not known well.
+    /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then
+    /// not known well.
     pub fn at_work(&self, launch: f64) -> f64 {
         (self.seconds - self.kernels * launch).max(self.seconds / 2.0)
     }
 }
 
-/// How plans are measured.
+/// The way in which plans are measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bench {
-    /// How much.
+    /// The extent of the measurement.
     pub effort: Effort,
     /// Whether steps are replayed where the device records launches.
     pub replay: bool,
 }
 
 impl Bench {
-    /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which is the first of them
-    /// at first.
+    /// A layer of a chain of so many: `layer` makes the next tensor from those that `begin` makes and the last, which
+    /// is the first of them at first.
     pub fn per_layer(
         &self,
         layers: usize,
@@ -69,7 +70,7 @@ impl Bench {
         self.more(layers, &graph, &CompileOptions::default())
     }
 
-    /// Of a graph of any length what one of so many more layers takes.
+    /// The time and work of so many more layers, for each of them, in a graph of any length.
     pub fn more(
         &self,
         layers: usize,
@@ -91,8 +92,8 @@ impl Bench {
         })
     }
 
-    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps before, and as
-    /// many as are timed.
+    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps
+    /// before, and as many as are timed.
     pub fn affords(&self, layers: usize, seconds: f64) -> bool {
         (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.effort.patience
     }
@@ -125,7 +126,7 @@ impl Bench {
     }
 }
 
-/// What the first rank does in a step.
+/// The work of the first rank in a step.
 fn work(plan: &VerifiedPlan) -> Taken {
     let program = plan.program_of(0);
     let mut sum = Taken { seconds: 0.0, kernels: 0.0, flops: 0.0, bytes: 0.0 };

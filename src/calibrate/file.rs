@@ -1,4 +1,14 @@
-//! What was measured as a cluster, as the text of its file, and as a table.
+//! Turns measurements into a cluster, the text of its file, and a table.
+//!
+//! A cluster has the fewest constants that describe what was measured:
+//!
+//! - Products: shares of the peak by element type, from squares. Other shapes are printed but not priced, except odd
+//!   rows in half precision.
+//! - Attention: both halves (`AttentionShares`) from how much more wider heads and longer sequences reach, and each
+//!   direction's share from what reached most.
+//! - Memory: the one share of the bandwidth that half of the kinds of kernels reach.
+//!
+//! Whatever was measured, a reader accepts the file: numbers and shares are kept within the allowed range.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,8 +39,8 @@ fn share(of: f64, whole: f64) -> f64 {
 }
 
 impl Measured {
-    /// The machine as the planner and the null device know it: one level that joins any number of ranks, as it was measured, or the levels
-    /// of a preset.
+    /// The machine as the planner and the null device know it: one level that joins any number of ranks, as it was
+    /// measured, or the levels of a preset.
     pub fn cluster(&self) -> Cluster {
         let types = || self.matmul.keys().copied();
         let flops: BTreeMap<String, f64> =
@@ -74,7 +84,8 @@ impl Measured {
         }
     }
 
-    /// The element type whose products' shares of the peak hold for all that say nothing else: on cards bf16, where most time goes.
+    /// The element type whose products' shares of the peak hold for all that say nothing else: on cards bf16, where
+    /// most time goes.
     fn main_type(&self) -> &'static str {
         let usual = match self.device {
             DeviceKind::Cpu => DType::F32.name(),
@@ -101,8 +112,8 @@ impl Measured {
         self.matmul[dtype].iter().filter(is_possible).map(of).collect()
     }
 
-    /// The share that odd rows leave of the rate of products in half precision; `None` where that was not measured. On processors rows have
-    /// no alignment that matters.
+    /// The share that odd rows leave of the rate of products in half precision; `None` where that was not measured. On
+    /// processors rows have no alignment that matters.
     fn unaligned(&self) -> Option<f64> {
         let rows = |odd: usize| {
             let of = |p: &&ProductRate| p.dtype == self.main_type() && p.rows == p.columns;
@@ -122,8 +133,9 @@ impl Measured {
         share(median(self.passes.iter().map(|pass| pass.1)), self.best_bandwidth())
     }
 
-    /// The shares of the peak that attention reaches, by [`AttentionShares`]'s formula: both halves from how much more wider heads and
-    /// longer sequences reach, forward and backward together, and each direction's share from what reached most.
+    /// The shares of the peak that attention reaches, by [`AttentionShares`]'s formula: both halves from how much more
+    /// wider heads and longer sequences reach, forward and backward together, and each direction's share from what
+    /// reached most.
     fn attention_shares(&self, flops: &BTreeMap<String, f64>) -> Option<AttentionShares> {
         let directions = [false, true].map(|backward| {
             let of = |rate: &&AttentionRate| rate.shape.backward == backward;
@@ -161,7 +173,7 @@ impl Measured {
         Some((possible(latency.max(1e-8)), possible(1.0 / beta)))
     }
 
-    /// What the planner takes that was not measured; `None` where everything was.
+    /// The figures that the planner takes although they were not measured; `None` where everything was.
     pub fn unmeasured(&self) -> Option<String> {
         let preset = self.preset();
         self.link().is_none().then(|| {
@@ -169,7 +181,7 @@ impl Measured {
         })
     }
 
-    /// What was measured, line by line.
+    /// The measurements, line by line.
     pub fn lines(&self) -> String {
         let mut text = format!("{} ranks at once, figures of each\n", self.ranks);
         let launch = |seconds: f64| format!("{:.2} us per kernel", seconds * 1e6);
@@ -264,8 +276,8 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// The extent at which half is reached, where `more` of it reaches `gain` times what `less` reaches: by `n / (n + half)`. No more than 16
-/// times the greater one: what grows in step with it says nothing of where that ends.
+/// The extent at which half is reached, where `more` of it reaches `gain` times what `less` reaches: by `n / (n +
+/// half)`. No more than 16 times the greater one: what grows in step with it says nothing of where that ends.
 fn half(less: f64, more: f64, gain: f64) -> f64 {
     let most = 16.0 * more;
     let half = less * more * (gain - 1.0) / (more - gain * less);

@@ -1,4 +1,4 @@
-//! Launches, passes over memory, and all-reduces.
+//! Measures launches, passes over memory, and all-reduces.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::op::Op;

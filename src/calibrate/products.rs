@@ -1,4 +1,4 @@
-//! Matrix products by size and shape, and attention.
+//! Measures matrix products by size and shape, and attention.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Where a training begins and what it saves on the way.
+//! Checkpoints of a training: where it begins and what it saves on the way.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// What the command line asks for: after every so many steps, and after the last, which the caller knows; none at
+    /// Checkpoints as the command line asks for: after every so many steps, and after the last, which the caller knows; none at
     /// `first_step`, where the training begins.
     pub fn new(
         args: &CheckpointArgs,

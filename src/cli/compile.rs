@@ -130,8 +130,8 @@ fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
     print(&graphc_ir::text::print(&graph))
 }
 
-/// Reads and plans a model, for a device where the command line names one. The samples of `data` are the batch where the command line gives none; `training` asks for a loss and an
-/// optimizer.
+/// Reads and plans a model, for a device where the command line names one. The samples of `data` are the batch where the
+/// command line gives none; `training` asks for a loss and an optimizer.
 pub fn plan_model(
     path: &Path,
     (args, device): (&SharedArgs, Option<DeviceName>),

@@ -1,4 +1,4 @@
-//! What the CLI reads besides models: samples of a data file, weights for a session.
+//! Files that the CLI reads besides models: samples of a data file, weights for a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! What was not finite first, in a step whose loss is not.
+//! Finds the first tensor that was not finite, in a step whose loss is not finite.
 //!
-//! When that is known the variables have taken the step in, and those under way behind it. So the training is gone through again, from the
-//! last checkpoint or from its beginning, up to the step: it gives the same bits. The step itself is then computed by a plan
-//! that counts in every tensor what is not finite. Nothing of that is paid by a training that goes well.
+//! By the time that the loss is known, the variables have taken the step in, and those under way behind it. So the
+//! training is repeated up to that step, from the last checkpoint or from its beginning. Steps are functions of their
+//! number, so this gives the same bits. A plan that counts in every tensor what is not finite ([`FiniteCheck`]) then
+//! computes the step itself. A training that goes well pays nothing for this.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +34,15 @@ pub struct Diagnosis<'a> {
     pub ranks: &'a Ranks,
     /// The plan.
     pub plan: &'a VerifiedPlan,
-    /// Of the training from its beginning, with its seed.
+    /// The options of the training from its beginning, with its seed.
     pub options: SessionOptions,
-    /// What the training went on from.
+    /// The checkpoint that the training went on from.
     pub resumed: Option<Checkpoint>,
 }
 
 impl Diagnosis<'_> {
-    /// What there is to say of the step besides its loss. The sessions of the training must be gone: this takes as much memory.
+    /// Says what there is to say of the step besides its loss. The sessions of the training must be gone: this takes
+    /// as much memory.
     ///
     /// # Errors
     /// Where the steps cannot be made again.

@@ -1,9 +1,11 @@
-//! Loss and metrics over a whole data set, in inference form: what `graphc eval` prints and `graphc train --eval-data` logs.
+//! Loss and metrics over a whole data set, in inference form: what `graphc eval` prints and `graphc train --eval-data`
+//! logs.
 //!
-//! The plan is one of inference with the loss: dropout passes everything on, batch norm takes running statistics. Of a last
-//! batch that is not full the rest is filled up with labels that are ignored, so every sample counts once and one plan does for
-//! all batches. A loss against a target has no such label: there the plan gives the loss of each row, and those of samples alone are
-//! added up. A sum of the first output has neither, so there the batch must divide the number of samples.
+//! The plan is one of inference with the loss: dropout passes everything on, batch norm takes running statistics. The
+//! rest of a last batch that is not full is filled with labels that are ignored. So every sample counts once and one plan
+//! does for all batches. A loss against a target has no such label: there the plan gives the loss of each row, and those
+//! of samples alone are added up. A sum of the first output has neither, so there the batch must divide the number of
+//! samples.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a training is fed: rows of a file in their order, or the batches of a loader, epoch after epoch.
+//! The feeds of a training: rows of a file in their order, or the batches of a loader, epoch after epoch.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::ranks::Ranks;
 /// The data of a training, as far as it can be read before there is a plan.
 pub struct Training<'a> {
     args: &'a TrainArgs,
-    /// What a file holds whose rows are taken in their order, wrapping: no epochs.
+    /// The tensors of a file whose rows are taken in their order, wrapping: no epochs.
     tensors: Option<Types>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Training<'a> {
         self.tensors.as_ref()
     }
 
-    /// What ranks must have alike before there is a plan.
+    /// The tensors that ranks must have alike before there is a plan.
     pub fn tensors(&self) -> Option<(&Path, &Types)> {
         self.tensors.as_ref().map(|tensors| (self.args.data.path.as_path(), tensors))
     }

@@ -1,4 +1,4 @@
-//! From the command line to the compiler's options, and from files to models and clusters.
+//! The way from the command line to the compiler's options, and from files to models and clusters.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -70,10 +70,10 @@ fn mesh(args: &SharedArgs) -> Result<Vec<usize>> {
 /// The learning rate where none is given: torch.optim's.
 const USUAL_RATE: f64 = 1e-3;
 
-/// That of RMSprop.
+/// The rate of RMSprop.
 const RMSPROP_RATE: f64 = 1e-2;
 
-/// What is said where no learning rate is given.
+/// The text about the learning rate, where none is given.
 pub fn default_rate(optimizer: OptimizerName) -> String {
     let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
     let name = format!("{optimizer:?}").to_lowercase();
@@ -142,8 +142,8 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
     Ok(())
 }
 
-/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but what a plan does for
-/// one kind of device alone is done for that one.
+/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but
+/// what a plan does for one kind of device alone is done for that one.
 pub fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
     let mut cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
     if let (None, Some(device)) = (&args.cluster, device) {

@@ -1,5 +1,7 @@
-//! Files, standard output and standard error: what is written where, and what must not be overwritten. All text for people
-//! leaves here, so that no name from a file can steer their terminal.
+//! Files, standard output and standard error: what is written where, and what must not be overwritten.
+//!
+//! All text for people leaves here. What steers a terminal is escaped as JSON does it. So no name from a file can steer
+//! it, and JSON and the text form of graphs stay what they are.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -50,7 +52,8 @@ pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// What a program prints, as a terminal may be shown it: escaped, but for carriage returns, with which progress bars end their lines.
+/// The output of a program as a terminal may be shown it: escaped, but for carriage returns, with which progress bars end
+/// their lines.
 pub fn for_terminal(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.split('\r').map(escaped).collect::<Vec<_>>().join("\r")

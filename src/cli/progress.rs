@@ -1,4 +1,4 @@
-//! How far a training is: the last finished step, what the metrics file says of it, and the bar on the terminal.
+//! The progress of a training: the last finished step, what the metrics file says of it, and the bar on the terminal.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,11 +21,11 @@ use super::training::Measure;
 pub struct Finished {
     /// The next one.
     step: u64,
-    /// What the last gave.
+    /// The outputs of the last step.
     pub outputs: BTreeMap<String, HostTensor>,
     /// Whether the plan scales its loss.
     scales: bool,
-    /// What the plan was compiled with.
+    /// The options with which the plan was compiled.
     options: CompileOptions,
     ignores: bool,
     /// Whether the exponential of the loss is said.
@@ -34,9 +34,9 @@ pub struct Finished {
     speed: bool,
     /// Steps whose update was not made.
     skipped: u64,
-    /// How many of them have come last, without one between them whose update was made.
+    /// The number of them that have come last, without one between them whose update was made.
     skipped_in_a_row: u64,
-    /// How many may come in a row.
+    /// The number that may come in a row.
     most_skips: Option<u64>,
     metrics: Option<MetricsWriter>,
     /// The last step's line.
@@ -45,7 +45,8 @@ pub struct Finished {
     epoch: Option<u64>,
 }
 
-/// Steps in a row that may change nothing where nothing is said: from its first value the scale of a loss reaches its floor in 16.
+/// Steps in a row that may change nothing where nothing is said: from its first value the scale of a loss reaches its
+/// floor in 16.
 const MOST_SKIPS: u64 = 50;
 
 /// A training whose loss, or the norm of whose gradients, is not finite.
@@ -85,9 +86,9 @@ impl Diverged {
 pub struct TooManySkipped {
     /// The last of them.
     pub step: u64,
-    /// How many there are.
+    /// The number of steps that changed nothing.
     pub skipped: u64,
-    /// How many may be.
+    /// The number that may come in a row.
     pub most: u64,
     /// The scale of the loss, where it is scaled.
     pub scale: Option<f32>,
@@ -101,17 +102,17 @@ fn of_scale(scale: &Option<f32>) -> String {
 
 /// A step that has begun.
 pub struct UnderWay {
-    /// When: before its batch was asked for.
+    /// The moment before its batch was asked for.
     pub begun: Instant,
-    /// What is waited for.
+    /// The step that is waited for.
     pub handle: StepHandle,
 }
 
-/// How a training that goes wrong is mended.
+/// The ways in which a training that goes wrong is mended.
 pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
                             labels are all ignored";
 
-/// How one goes on that is not mended.
+/// The ways to go on with one that is not mended.
 pub const WAYS_ON: &str =
     "skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
@@ -119,9 +120,9 @@ pub const WAYS_ON: &str =
 struct Pace {
     bar: ProgressBar,
     batch: usize,
-    /// When the last step had finished.
+    /// The moment when the last step had finished.
     last: Option<Instant>,
-    /// When the first step had finished, and how many since.
+    /// The moment when the first step had finished, and how many have since.
     since: Option<(Instant, u64)>,
 }
 
@@ -247,9 +248,9 @@ impl Finished {
         self.outputs.get(name).map(of).transpose()
     }
 
-    /// The line of metrics of a step but for its speed: with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
-    /// with the norm of the gradients where that is clipped; where the loss is scaled (f16) with the scale, there and
-    /// where steps may be left out with whether this one was.
+    /// The line of metrics of a step but for its speed: with its epoch where there are epochs, with what is measured,
+    /// with the learning rate where that has a schedule, with the norm of the gradients where that is clipped; where the
+    /// loss is scaled (f16) with the scale, there and where steps may be left out with whether this one was.
     fn metrics_of(&self, step: u64) -> Result<Value> {
         let mut line = json!({ "step": step, "loss": self.loss()? });
         if let Some(steps) = self.epoch {

@@ -124,8 +124,8 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile, cluster: &s
     text
 }
 
-/// Whether kernels of a kind took less time than the cluster's peak or bandwidth allows: it says too little of the machine that was
-/// measured, so no share can be told.
+/// Whether kernels of a kind took less time than the cluster's peak or bandwidth allows: it says too little of the
+/// machine that was measured, so no share can be told.
 fn is_faster(sum: &KindSeconds) -> bool {
     sum.share(sum.measured).is_some_and(|share| share > 1.0)
 }

@@ -24,8 +24,8 @@ const LISTED: usize = 5;
 /// Tensors of the model that a plan was made with.
 pub type Fixed = BTreeMap<String, HostTensor>;
 
-/// A session of inference with the weights of the model, or with those of a file in their place. Of the model no more is read than that
-/// takes.
+/// A session of inference with the weights of the model, or with those of a file in their place. Of the model no more is
+/// read than that takes.
 pub fn inference(
     plan: &VerifiedPlan,
     weights: Weights,
@@ -43,9 +43,9 @@ pub fn inference(
     Ok(session)
 }
 
-/// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is in
-/// there, such as an optimizer's states, is left aside, and what is not trained keeps the model's value where the file lacks it, as
-/// files of PyTorch lack some buffers. All ranks find the same.
+/// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is
+/// in there, such as an optimizer's states, is left aside, and what is not trained keeps the model's value where the file
+/// lacks it, as files of PyTorch lack some buffers. All ranks find the same.
 pub fn load(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> Result<()> {
     let wanted = wanted(session);
     let mut found = Found::open(path, &wanted.keys().map(String::as_str).collect::<Vec<_>>())?;

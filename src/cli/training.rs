@@ -27,15 +27,15 @@ pub struct TrainingArgs {
     /// Weights without weight decay, by pattern
     #[arg(long, value_name = "PATTERN")]
     pub no_decay: Vec<String>,
-    /// Weights with a learning rate of their own, by pattern: FACTOR times the rate, and DECAY their weight decay, if it is given. Of
-    /// several that fit a name the first counts, and all of them before --no-decay
+    /// Weights with a learning rate of their own, by pattern: FACTOR times the rate, and DECAY their weight decay, if it
+    /// is given. Of several that fit a name the first counts, and all of them before --no-decay
     #[arg(long = "group", value_name = "PATTERN=FACTOR[,DECAY]", value_parser = group)]
     pub groups: Vec<ParameterGroup>,
     /// Batch norms that normalize by their running statistics, which stay as they are, by a pattern of these' names: '*' for all
     #[arg(long, value_name = "PATTERN")]
     pub keep_statistics: Vec<String>,
-    /// In which type gradients of half precision are summed over microbatches; default f32. half takes half the memory and rounds each
-    /// addition
+    /// In which type gradients of half precision are summed over microbatches; default f32. half takes half the memory
+    /// and rounds each addition
     #[arg(long, value_name = "TYPE", value_enum)]
     pub accumulate: Option<Accumulate>,
     /// What metrics say of each step besides its loss: shares of labels for which no class, or fewer than five, score more; the

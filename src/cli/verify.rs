@@ -116,8 +116,8 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     Ok(worst)
 }
 
-/// Of how many parts of the batch statistics are taken, each by itself: there is no comparing a plan with one rank that takes them
-/// otherwise.
+/// Of how many parts of the batch statistics are taken, each by itself: there is no comparing a plan with one rank that
+/// takes them otherwise.
 fn statistics(graph: &Graph, plan: &VerifiedPlan) -> usize {
     let normalizes = graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_)));
     if normalizes && plan.training { plan.microbatches } else { 1 }

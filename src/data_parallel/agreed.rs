@@ -1,4 +1,4 @@
-//! What the ranks of a group must have alike, and what they find out together.
+//! Agreements of the ranks of a group: what they must have alike, and what they find out together.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;

@@ -123,9 +123,9 @@ impl DataParallel {
         kept.chain(states.map(|(name, ty)| (name, (TensorKind::State, ty.clone())))).collect()
     }
 
-    /// Sets all variables to what a checkpoint holds, whether data parallelism wrote it, on however many ranks, or a session.
-    /// The checkpoint's step and seed must have been given as [`SessionOptions::first_step`](graphc_runtime::SessionOptions::first_step) and
-    /// seed. All ranks call it.
+    /// Sets all variables to what a checkpoint holds, whether data parallelism wrote it, on however many ranks, or a
+    /// session. The checkpoint's step and seed must have been given as
+    /// [`SessionOptions::first_step`](graphc_runtime::SessionOptions::first_step) and seed. All ranks call it.
     ///
     /// # Errors
     /// Where the variables are not those of this graph and optimizer, by name, element type and shape; where a file is damaged.

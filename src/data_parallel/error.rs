@@ -1,11 +1,11 @@
-//! What can go wrong in data parallelism.
+//! Errors of data parallelism.
 
 use graphc_compiler::error::CompileError;
 use graphc_ir::types::TensorType;
 use graphc_runtime::dist::DistError;
 use graphc_runtime::{CheckpointError, RuntimeError, TensorError};
 
-/// What can go wrong in data parallelism.
+/// An error of data parallelism.
 #[derive(Debug, thiserror::Error)]
 pub enum DataParallelError {
     /// The graph cannot be compiled.
@@ -28,7 +28,7 @@ pub enum DataParallelError {
     Parameters {
         /// This rank.
         rank: usize,
-        /// What differs.
+        /// The difference.
         difference: String,
     },
     /// A variable that is in no plan has no first content.
@@ -53,7 +53,7 @@ pub enum DataParallelError {
          ranks are those of the group"
     )]
     Mesh {
-        /// What was asked for.
+        /// The mesh that was asked for.
         mesh: Vec<usize>,
     },
     /// A graph that computes in f16.

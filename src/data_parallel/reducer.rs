@@ -1,7 +1,7 @@
-//! Gradients of one step on their way: they fill buckets in whatever order the backward pass makes them, and each bucket is
-//! reduced as soon as it and all buckets before it are full, while the backward pass goes on. That order is the same on
-//! all ranks, as that of collectives must be (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
-//! Training", VLDB 2020, section 3.2.3).
+//! The gradients of one step on their way. They fill buckets in whatever order the backward pass makes them. Each bucket
+//! is reduced as soon as it and all buckets before it are full, while the backward pass goes on. That order is the same
+//! on all ranks, as that of collectives must be (Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+//! Parallel Training", VLDB 2020, section 3.2.3).
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Why a tensor lies as it does: its alternatives, and what the best plan with each costs.
+//! Explains why a tensor lies as it does, by its alternatives and the cost of the best plan with each.
 
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::planner::{
@@ -26,7 +26,7 @@ pub struct Choice {
     pub all: Vec<Alternative>,
 }
 
-/// What the backward pass reads where the tensor may lie otherwise for it.
+/// The reading of the backward pass where the tensor may lie otherwise for it.
 pub struct Backward {
     /// The layout from which it is gathered again: all others are kept.
     pub rests: Option<NdSbp>,
@@ -34,19 +34,20 @@ pub struct Backward {
     pub choice: Choice,
 }
 
-/// What is known of why a tensor lies as it does.
+/// The reasons why a tensor lies as it does, as far as they are known.
 pub struct Explained {
     /// The layouts in which it may be made.
     pub choice: Choice,
-    /// What becomes of it until the backward pass, and about what else would cost; `None` where that does not read it.
+    /// The way in which it waits for the backward pass, and about what else would cost; `None` where that does not
+    /// read it.
     pub waiting: Option<Waiting>,
-    /// What the backward pass reads, where that may lie otherwise.
+    /// The value that the backward pass reads, where that may lie otherwise.
     pub backward: Option<Backward>,
 }
 
 impl Explained {
-    /// What a layout means that the tensor may have for the backward pass. In that in which it was made it is gathered again, unless it is
-    /// read so.
+    /// The meaning of a layout that the tensor may have for the backward pass. In that in which it was made it is
+    /// gathered again, unless it is read so.
     pub fn for_backward(&self, sbp: &NdSbp) -> String {
         let rests = self.backward.as_ref().and_then(|backward| backward.rests.as_ref());
         let read = self.waiting.as_ref().is_some_and(|Waiting { chosen, .. }| {
@@ -87,8 +88,8 @@ pub fn explain(
     Ok(Explained { choice, waiting, backward })
 }
 
-/// What becomes of a tensor until the backward pass: with the signatures of the plan, which are those of the planner's own with the tensor as the
-/// plan has it.
+/// Finds the ways of a tensor until the backward pass: with the signatures of the plan, which are those of the
+/// planner's own with the tensor as the plan has it.
 fn waits(
     plan: &Plan,
     decisions: &Decisions,
@@ -103,7 +104,7 @@ fn waits(
     waiting(decisions, machines, reading, &sharding, rests)
 }
 
-/// Why nothing is known of a tensor.
+/// The reason why nothing is known of a tensor.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExplainError {
     /// There is none of that name.
@@ -126,7 +127,7 @@ fn known(similar: &[String]) -> String {
     }
 }
 
-/// How the plan lays a tensor.
+/// The layout of a tensor in the plan.
 fn laid(plan: &Plan, tensor: &str) -> Option<NdSbp> {
     plan.tensors.iter().find(|entry| entry.name == tensor).map(|entry| entry.sbp.clone())
 }

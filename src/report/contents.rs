@@ -1,4 +1,4 @@
-//! What lies in registers, and from when to when.
+//! Lists what lies in registers, and from when to when.
 
 use std::collections::BTreeMap;
 
@@ -55,14 +55,14 @@ pub fn contents(program: &Program, order: &[Action]) -> Vec<Content> {
     all.into_values().collect()
 }
 
-/// What the bytes of a register are for.
+/// The use of the bytes of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
     /// A tensor that the plan lists.
     Tensor(TensorKind),
     /// A parameter that was brought to another layout: gathered, say.
     Copy,
-    /// What has no name in the plan: gradients on the way, what is computed again.
+    /// A tensor that has no name in the plan: gradients on the way, what is computed again.
     Intermediate,
 }
 
@@ -108,7 +108,7 @@ pub fn kind_word(kind: TensorKind) -> &'static str {
     }
 }
 
-/// What each register of a program is for.
+/// The use of each register of a program.
 pub fn kinds(plan: &Plan, program: &Program) -> Vec<Use> {
     let listed: BTreeMap<&str, TensorKind> =
         plan.tensors.iter().rev().map(|entry| (entry.name.as_str(), entry.kind)).collect();

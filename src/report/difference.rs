@@ -1,4 +1,4 @@
-//! Two plans: what differs, and what it costs.
+//! Compares two plans: what differs, and what it costs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use graphc_compiler::lower::collective_counts;
 use graphc_ir::plan::{Plan, TensorEntry};
 use serde_json::{Value, json};
 
-/// What differs. Each pair is (before, after).
+/// The differences of two plans. Each pair is (before, after).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// Options and other inputs, by name.

@@ -1,8 +1,12 @@
-//! A plan as one page that a browser shows without anything else: what goes where, what it costs, when, how much memory, why,
-//! and how it went.
+//! Makes the page of `graphc report`: a plan, or two, as one file that a browser shows without anything else.
 //!
-//! [`page`] reads everything off plans, the null device and the planner; [`html`] writes it, with the data as one JSON block
-//! that the page's own script draws. Nothing here reads files. Start reading with [`Page`], then `assets/main.js`.
+//! [`page`] reads its data off the plan, the passes made again (layers, phases, what is recomputed), the null
+//! device's trace and the planner's alternatives. [`html`] writes the page, with the data as one JSON block that the
+//! page's own script draws. Nothing here reads or writes files.
+//!
+//! `tests/report` opens pages in headless Chromium over the DevTools protocol on a pipe, without further crates,
+//! where one is installed. With `GRAPHC_IMAGES=1` it writes the guide's images. Start reading with [`Page`], then
+//! `assets/main.js`.
 
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::error::CompileError;
@@ -53,26 +57,26 @@ pub struct Page {
     pub version: u32,
     /// One plan, or two beside each other; none where there is no plan.
     pub plans: Vec<PlanPage>,
-    /// Why there is no plan.
+    /// The reason why there is no plan.
     pub failed: Option<Failed>,
     /// Of two plans what differs.
     pub difference: Option<Differs>,
-    /// How a run of the first plan went.
+    /// The course of a run of the first plan.
     pub went: Option<Went>,
 }
 
-/// What a page shows of one plan.
+/// The part of a page about one plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanPage {
-    /// What it is called: the graph's name.
+    /// Its name: that of the graph.
     pub name: String,
     /// The file that it is in.
     pub file: String,
     /// The figures at the top.
     pub summary: Summary,
-    /// What goes where.
+    /// The places of everything.
     pub places: Places,
-    /// What a step costs.
+    /// The costs of a step.
     pub costs: Costs,
     /// The simulated step.
     pub timeline: Timeline,
@@ -80,11 +84,11 @@ pub struct PlanPage {
     pub memory: Memory,
     /// Alternatives of the heaviest tensors.
     pub why: Vec<Why>,
-    /// What the user asked for, and what there is without it.
+    /// The user's wishes, and what there is without each.
     pub asked: Vec<Asked>,
 }
 
-/// What differs between two plans, each entry with its name, before and after.
+/// The differences between two plans, each entry with its name, before and after.
 #[derive(Clone, Debug, Serialize)]
 pub struct Differs {
     /// Options and other inputs.
@@ -93,11 +97,11 @@ pub struct Differs {
     pub figures: Vec<(&'static str, f64, f64)>,
     /// Collectives per step.
     pub collectives: Vec<(&'static str, usize, usize)>,
-    /// Where tensors lie.
+    /// The layouts of tensors.
     pub tensors: Vec<(String, Option<String>, Option<String>)>,
 }
 
-/// What a page is made of besides plans.
+/// The input of a page besides plans.
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions {
     /// Heaviest tensors whose alternatives are planned; `None`: a few where that is quick.
@@ -108,7 +112,7 @@ pub struct PageOptions {
     pub measured: Option<Profile>,
 }
 
-/// Why there is no page.
+/// The reason why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     /// The plan's graph or options are none.
@@ -124,7 +128,7 @@ pub enum PageError {
     Metrics {
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A line of the metrics is of a run of another plan.
@@ -134,7 +138,7 @@ pub enum PageError {
     OtherRun {
         /// The line, from 1.
         line: usize,
-        /// What differs.
+        /// The difference.
         reason: String,
     },
     /// The measured seconds are of another plan.
@@ -145,7 +149,8 @@ pub enum PageError {
 /// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
 ///
 /// # Errors
-/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of another plan.
+/// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of
+/// another plan.
 pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
     let shown = plans.iter().map(|(file, plan)| plan_page(file, plan, options.explain));
     let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;

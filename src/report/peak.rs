@@ -1,4 +1,4 @@
-//! What fills a rank's memory at its peak.
+//! Lists what fills a rank's memory at its peak.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use graphc_ir::streams::one_order;
 
 use super::contents::{Action, Content, contents, kinds};
 
-/// How many of the largest tensors are named.
+/// The number of the largest tensors that are named.
 const NAMED: usize = 8;
 
 /// The fullest moment of a step on a rank of one program.

@@ -1,4 +1,4 @@
-//! Whether every op has a trial, or why it has none.
+//! The check that every op has a trial, or a reason to have none. An op with neither makes the whole fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Traffic of exchanges between meshes that share no rank, found once for each pair of layouts.
 //!
-//! No receiver holds anything there, so it does not matter which ranks these are: stages of a pipeline hand on the same tensors from mesh
-//! to mesh, and what one pair of them exchanges is what all do.
+//! No receiver holds anything there, so it does not matter which ranks these are. Stages of a pipeline hand on the
+//! same tensors from mesh to mesh. So the exchange of one pair of stages is that of all pairs.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::Prices;
 use super::exchange::{Traffic, exchange_traffic, seconds};
 use crate::cluster::alpha_beta;
 
-/// What is known of exchanges.
+/// The exchanges known so far.
 #[derive(Default)]
 pub(super) struct Apart {
     /// By both layouts without their ranks.
@@ -80,7 +80,8 @@ mod tests {
         let all = ["B", "S(0)", "S(1)", "P(sum)"];
         let sbps: Vec<String> =
             all.iter().flat_map(|a| all.iter().map(move |b| format!("{a}, {b}"))).collect();
-        // The meshes of the first pair share no rank, and neither do those of the next two, before and behind; then they share some, and all.
+        // The meshes of the first pair share no rank, and neither do those of the next two, before and behind; then
+        // they share some, and all.
         for (first, second) in [(0, 6), (6, 12), (20, 3), (0, 4), (4, 4)] {
             for (from, to) in sbps.iter().flat_map(|from| sbps.iter().map(move |to| (from, to))) {
                 let (from, to) = (at(first, &[2, 3], from), at(second, &[3, 2], to));

@@ -1,8 +1,8 @@
-//! Traffic of an exchange on one mesh where all splits are even.
+//! Traffic of an exchange on one mesh where all splits are even, whatever the number of ranks.
 //!
-//! Then a dim is cut into blocks by the coordinates of the axes that split it, in either layout, and who needs what of
-//! whom is a product over dims: so the traffic of a rank follows from tables of each dim, without looking at other ranks.
-//! It is that of [`super::exchange::exchange_traffic`], which looks at all pairs.
+//! The axes that split a dim cut it into blocks by their coordinates, in either layout. Who needs what of whom is
+//! then a product over dims. So the traffic of a rank follows from tables of each dim, without looking at other
+//! ranks. The result is that of [`super::exchange::exchange_traffic`], which looks at all pairs.
 
 use graphc_ir::mesh::unravel;
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -19,7 +19,7 @@ pub struct Even<'a> {
     alike: usize,
 }
 
-/// How one dim is cut.
+/// One dim, as it is cut.
 struct Dim {
     /// Blocks of the whole dim.
     blocks: usize,
@@ -50,14 +50,14 @@ impl<'a> Even<'a> {
         self.dims.iter().map(|dim| dim.blocks).collect()
     }
 
-    /// What the busiest rank sends or receives; bytes are blocks.
+    /// Traffic of the busiest rank; bytes are blocks.
     pub fn traffic(&self) -> Traffic {
         let ranks = self.hierarchy.iter().product();
         let of = |position| self.of_rank(&unravel(position, self.hierarchy));
         (0..ranks).map(of).fold(Traffic::default(), Traffic::most)
     }
 
-    /// What the first rank sends or receives.
+    /// Traffic of the first rank.
     pub fn of_first(&self) -> Traffic {
         self.of_rank(&vec![0; self.hierarchy.len()])
     }
@@ -130,7 +130,7 @@ impl Dim {
         Self { blocks, from: before, to: after, beside, sent, received }
     }
 
-    /// Where a rank is in `sent`.
+    /// The place of a rank in `sent`.
     fn part(&self, hierarchy: &[usize], at: &[usize]) -> usize {
         let width = extent(hierarchy, &self.beside);
         index(hierarchy, &self.from, at) * width + index(hierarchy, &self.beside, at)
@@ -158,7 +158,7 @@ fn extent(hierarchy: &[usize], axes: &[usize]) -> usize {
     axes.iter().map(|&axis| hierarchy[axis]).product()
 }
 
-/// Where coordinates are among those of some axes.
+/// The place of coordinates among those of some axes.
 fn index(hierarchy: &[usize], axes: &[usize], at: &[usize]) -> usize {
     axes.iter().fold(0, |index, &axis| index * hierarchy[axis] + at[axis])
 }

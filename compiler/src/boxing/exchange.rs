@@ -1,4 +1,4 @@
-//! The general step: every rank receives the rectangles that it needs from ranks that hold them.
+//! The general step of boxing, an exchange: every rank receives the rectangles that it needs from ranks that hold them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::Prices;
 use crate::cluster::AlphaBeta;
 use crate::cost::exchange_seconds;
 
-/// What the busiest rank does in an exchange.
+/// The traffic of the busiest rank in an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Messages that it sends, or receives where that is more.
@@ -52,8 +52,8 @@ pub(super) fn holds_value(to: &Layout, position: usize) -> bool {
 /// Pairs of ranks up to which each is looked at.
 const MOST_PAIRS: usize = 1 << 22;
 
-/// What the busiest rank sends or receives. What a rank keeps for itself is no message. Of very many ranks all are taken to
-/// do what the first does, and to share what is sent evenly.
+/// The messages and bytes that the busiest rank sends or receives. What a rank keeps for itself is no message. Of very many ranks
+/// all are taken to do what the first does, and to share what is sent evenly.
 pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     if from.ranks.len().saturating_mul(to.ranks.len()) > MOST_PAIRS {
         return traffic_if_even(from, to, microbatches);
@@ -83,7 +83,7 @@ fn traffic_if_even(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     first.most(Traffic { messages: each(first.messages as u64) as usize, bytes: each(first.bytes) })
 }
 
-/// What the first rank receives: the busiest rank has no less to do.
+/// The traffic that the first rank receives: the busiest rank has no less to do.
 pub(super) fn received_first(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     Senders::new(from, microbatches).to(to, 0, &mut |_, _| ())
 }
@@ -114,7 +114,7 @@ impl<'a> Senders<'a> {
         Self { from, microbatches, position_of, copies, held }
     }
 
-    /// What the receiver at a position needs from others; `sends` is told each sender's position and bytes.
+    /// The traffic that the receiver at a position needs from others; `sends` is told each sender's position and bytes.
     fn to(&mut self, to: &Layout, position: usize, sends: &mut dyn FnMut(usize, u64)) -> Traffic {
         let mut received = Traffic::default();
         if !holds_value(to, position) {

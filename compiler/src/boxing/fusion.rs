@@ -1,8 +1,9 @@
-//! What boxing costs where it is fused: collectives of the update phase travel in buckets, so tensors share their latency.
+//! Prices boxing that is fused: collectives of the update phase travel in buckets, so tensors share their latency.
 //!
-//! Of the update phase are the gradients that updates take and the variables that go back to their layout. Lowering puts
-//! those that are reduced alike in one message of up to [`BUCKET_BYTES`]. A tensor's share of the latency is that of a
-//! bucket that it fills, but no less than if all variables of its mesh shared one.
+//! The update phase boxes the gradients that updates take, and the variables that go back to their layout. Lowering
+//! puts those that are reduced alike in one message of up to [`BUCKET_BYTES`] (`lower/buckets.rs`). Each tensor pays
+//! its bytes. Of the latency it pays the share of a bucket that it fills, but no less than if all variables of its
+//! mesh shared one. Without this rule plans would avoid many small gradients that together cost one message.
 
 use graphc_ir::mesh::Placement;
 
@@ -22,7 +23,7 @@ pub struct Fusion {
 }
 
 impl Fusion {
-    /// Of the updates on a mesh.
+    /// Counts the variables that are updated on a mesh.
     pub fn of(decisions: &Decisions, placement: &Placement) -> Self {
         let here = |node: usize| decisions.staging.placement[node] == *placement;
         let nodes = decisions.graph().nodes.iter().enumerate().filter(|(node, _)| here(*node));

@@ -1,20 +1,28 @@
-//! What communication costs where it runs beside kernels (`Device::overlap`): what is left of it.
+//! Prices communication that runs beside kernels (`Device::overlap`) by what is left of it.
 //!
-//! Boxing of a variable's gradients for its update, and of a variable from its layout at rest, may go on while
-//! something else is computed. It is charged `max(0, t - h)` each time, where `t` is its seconds and `h` the seconds of
-//! matrix products by which a neighbouring layer, taken to be like the variable's own, keeps the rank busy meanwhile:
+//! Two kinds of boxing may go on while something else is computed: that of a variable's gradients for its update or
+//! for an accumulation, and that of a variable from its layout at rest. Such boxing is charged `max(0, t - h)` each
+//! time. Here `t` is its seconds, and `h` the seconds for which matrix products keep the rank busy meanwhile. These
+//! are products of a neighbouring layer, which is taken to be like the variable's own:
 //!
-//! - of a gradient those of the backward pass: the products there that read the variable (those of recomputation
-//!   too), and the one that makes the gradient, of as many FLOPs as the variable's in the forward pass;
-//! - of the variable itself, or of it cast to half precision, those of the forward pass that read it;
-//! - of what is gathered again for the backward pass those under which the variable's gradient hides. Both are of as many bytes, so
-//!   they are taken to last equally long, and what is left of both, less what is left of the gradient, is charged for gathering.
+//! - For a gradient, the products of the backward pass that read the variable (those of recomputation too), and the
+//!   one that makes the gradient. The latter has as many FLOPs as the variable's product in the forward pass.
+//! - For the variable itself, or for its cast to half precision, the products of the forward pass that read it.
+//! - For what is gathered again for the backward pass, those under which the variable's gradient hides. Both have as
+//!   many bytes, so they are taken to last equally long. What is left of both, less what is left of the gradient, is
+//!   charged for gathering.
 //!
-//! Products are those of one microbatch, split evenly over the mesh, at the rate that the device reaches for their size. So
-//! `h` is a constant of graph, mesh and machines, whatever the plan, and the objective stays a sum. A gradient that is
-//! boxed once a step hides under the last microbatch alone, one that is boxed for each microbatch under each. What no
-//! product reads (embeddings, norms) hides nothing, and neither do variables that no backward product reads: nothing is
-//! computed after their gradients.
+//! Products are those of one microbatch, split evenly over the mesh, at the rate that the device reaches for their
+//! size. So `h` is a constant of graph, mesh and machines, whatever the plan, and the objective stays a sum. A
+//! gradient that is boxed once a step hides under the last microbatch alone. One that is boxed for each microbatch
+//! hides under each.
+//!
+//! What no product reads (embeddings, norms) hides nothing. Neither does a variable that no backward product reads,
+//! because nothing is computed after its gradient. Write-backs are charged in full.
+//!
+//! The rule leaves two things out: hidden communication of different variables shares one link and one stream, and
+//! nothing hides the last bucket. The null device knows both. Planner, integer programme and check share this one
+//! rule.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -39,7 +47,7 @@ struct Products {
 }
 
 impl Hidden {
-    /// Of a graph on these machines.
+    /// Finds the seconds of a graph on these machines.
     pub fn of(decisions: &Decisions, cluster: &Cluster) -> Self {
         let graph = decisions.graph();
         let mut seconds = vec![0.0; graph.values.len()];
@@ -127,19 +135,19 @@ pub struct Window {
 }
 
 impl Window {
-    /// What tells it from others.
+    /// Bits that tell it from others.
     pub fn bits(self) -> (u64, bool) {
         (self.seconds.to_bits(), self.shared)
     }
 }
 
-/// What is left of `seconds` beside such products.
+/// Seconds left of `seconds` beside such products.
 pub fn left(seconds: f64, under: Window) -> f64 {
     let of = |seconds: f64| (seconds - under.seconds).max(0.0);
     if under.shared { of(2.0 * seconds) - of(seconds) } else { of(seconds) }
 }
 
-/// What is made of variables, whatever types and shapes they are brought to.
+/// Everything made of variables, whatever types and shapes they are brought to.
 struct Reading {
     /// By node: of variables, the products that read them.
     products: Vec<Products>,

@@ -1,8 +1,12 @@
-//! Boxing: how a tensor goes from one layout to another, and what that costs.
+//! Boxing: the ways from one layout of a tensor to another, and their prices.
 //!
-//! On one mesh the cheapest way over single-axis steps is searched (Dijkstra over N-D SBPs); between meshes, and
-//! where it is cheaper than several steps, the rectangles in which the layouts overlap are exchanged point to point.
-//! Nothing here moves data or knows actors. Start reading with [`route`].
+//! Any layout becomes any layout. On one mesh the cheapest route over single-axis steps is searched (Dijkstra over N-D SBPs). The
+//! steps are all-reduce, reduce-scatter, all-gather, all-to-all, local slice and local mask (`steps`). Between meshes, and where
+//! it is cheaper than several steps, ranks exchange the rectangles in which the layouts overlap, point to point. Partial
+//! contributions are summed in rank order.
+//!
+//! A tensor is boxed to one layout once, however many ops read it so. The planner prices it so, and lowering does so
+//! (`lower/copies.rs`). Nothing here moves data or knows actors. Start reading with [`route`].
 
 mod apart;
 mod even;
@@ -122,7 +126,7 @@ impl BoxingStep {
 /// A step of a route with what it leaves behind and what it costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteStep {
-    /// What is done.
+    /// The step.
     pub step: BoxingStep,
     /// The layout afterwards.
     pub layout_after: Layout,

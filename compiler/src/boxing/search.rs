@@ -1,4 +1,7 @@
-//! The cheapest route: over single-axis steps of one mesh, or an exchange.
+//! The search for the cheapest route: over single-axis steps of one mesh, or by an exchange.
+//!
+//! Between meshes whose ranks hold copies on both sides, the senders may send parts, which the receivers gather among themselves.
+//! This is taken if it takes less time (scatter and gather, Narayanan et al., arXiv 2104.04473, section 4.1).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +22,7 @@ pub fn route(from: &Layout, to: &Layout, cluster: &Cluster, microbatches: usize)
 /// Routes between layouts, each searched once.
 pub struct Router<'a> {
     prices: Prices<'a>,
-    /// What is known of each tensor type on each mesh: of layouts that differ in their SBP alone.
+    /// The space of each tensor type on each mesh: of layouts that differ in their SBP alone.
     spaces: Vec<Space<'a>>,
     /// Indices into `spaces`, by a layout without SBP.
     index: BTreeMap<Layout, usize>,
@@ -78,7 +81,7 @@ impl<'a> Router<'a> {
         self.spaces[space.0].code(sbp)
     }
 
-    /// What boxing costs in a space.
+    /// The cost of boxing in a space.
     pub fn cost(&mut self, space: SpaceId, from: Code, to: Code) -> Cost {
         self.spaces[space.0].cost(from, to, &mut self.patterns)
     }

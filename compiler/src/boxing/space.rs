@@ -1,6 +1,8 @@
-//! The layouts of one tensor on one mesh as numbers: an N-D SBP is a number whose digits, the first axis first, are the
-//! SBPs of the axes in their order. So numbers order as SBPs do, and what is known of each is an entry of a table. Axes of
-//! extent 1 have no digit, as all SBPs mean the same there: so they do not make tables longer.
+//! Numbers the layouts of one tensor on one mesh, so that prices of boxing are tables over all of them.
+//!
+//! An N-D SBP is a number whose digits, the first axis first, are the SBPs of the axes in their order. So numbers
+//! order as SBPs do, and whatever is known of each is an entry of a table. Axes of extent 1 have no digit, since all
+//! SBPs mean the same there. So they do not make tables longer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,7 +16,7 @@ use super::patterns::Patterns;
 use super::steps::{Links, legal_steps};
 use super::{BoxingStep, Code, Prices, Route, RouteStep};
 
-/// What boxing costs, without the way.
+/// The cost of boxing, without the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Seconds, each time.
@@ -50,7 +52,7 @@ struct Edge {
     bytes: u64,
 }
 
-/// How a layout is reached from the root of a tree.
+/// The step by which a layout is reached from the root of a tree.
 #[derive(Clone, Copy)]
 struct Reached {
     /// Infinite where it is not.
@@ -181,7 +183,7 @@ impl<'a> Space<'a> {
         Layout { sbp: self.sbp(code), ..self.place.clone() }
     }
 
-    /// What the cheapest way costs. Patterns of exchanges are known to all tensors.
+    /// The cost of the cheapest way. Patterns of exchanges are known to all tensors.
     pub fn cost(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Cost {
         if from == to {
             return Cost { nothing: true, ..Cost::default() };
@@ -334,8 +336,8 @@ impl<'a> Space<'a> {
         Route { steps, seconds: tree[to as usize].seconds }
     }
 
-    /// What an exchange takes at least: what the first rank does. Most exchanges are too dear by that, and on many ranks it takes a
-    /// thousandth of what looking at all of them does.
+    /// The least cost of an exchange, by the traffic of the first rank. Most exchanges are too dear by that, and on
+    /// many ranks it takes a thousandth of what looking at all of them does.
     fn least_exchange(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> f64 {
         let (start, end) = (self.layout(from), self.layout(to));
         let parts = self.prices.microbatches;

@@ -1,4 +1,4 @@
-//! Single-axis steps: which are legal, what they lead to, what they cost.
+//! Single-axis steps of boxing: which are legal, where they lead, and their prices.
 
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};

@@ -29,7 +29,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
     Some(again.plan)
 }
 
-/// What the work of compiling grows with must be that of the plan at hand.
+/// Checks that what the work of compiling grows with is that of the plan at hand.
 fn sizes(plan: &Plan, errors: &mut Errors) {
     let options = &plan.options;
     let ranks = plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e));

@@ -1,4 +1,4 @@
-//! Cluster files: TOML whose every field is checked.
+//! Reads cluster files: TOML whose every field is checked.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde::Deserialize;
 
 use super::frameworks::framework as profile;
 
-/// What is wrong with a cluster file.
+/// An error in a cluster file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ClusterError {
     /// No TOML, an unknown field, a missing field or a value of another type.
     #[error("the cluster file cannot be read: {message}")]
     Syntax {
-        /// What the TOML reader says, with line and column.
+        /// The message of the TOML reader, with line and column.
         message: String,
     },
     /// A field whose value makes no sense.
@@ -23,9 +23,9 @@ pub enum ClusterError {
     Field {
         /// The field, e.g. `level[1].latency`.
         field: String,
-        /// What it holds.
+        /// The value found.
         found: String,
-        /// What to write.
+        /// Advice on what to write.
         advice: &'static str,
     },
 }
@@ -305,13 +305,13 @@ fn field(name: impl Into<String>, found: impl Shown, advice: &'static str) -> Cl
     ClusterError::Field { field: name.into(), found: found.shown(), advice }
 }
 
-/// What a message shows of a value.
+/// A value as a message shows it.
 trait Shown {
     fn shown(&self) -> String;
 }
 
 impl Shown for f64 {
-    /// As a person writes it: not with hundreds of zeros.
+    /// The value as a person writes it: not with hundreds of zeros.
     fn shown(&self) -> String {
         let plain = *self == 0.0 || !self.is_finite() || (1e-6..1e16).contains(&self.abs());
         if plain { self.to_string() } else { format!("{self:e}") }

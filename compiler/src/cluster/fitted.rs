@@ -1,5 +1,7 @@
-//! Constants that come from tables of measured trainings. They stand in `fitted.toml`, which `training_table --fit --write`
-//! writes (`examples/training_table/fit.rs`); presets and profiles of frameworks take them from there.
+//! Holds the constants that are fitted to tables of measured trainings.
+//!
+//! They stand in `fitted.toml`, which `training_table --fit --write` writes (`examples/training_table/fit.rs`).
+//! Presets and profiles of frameworks take them from there.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -58,7 +60,7 @@ pub enum Fitted {
     H100BetweenNodes,
 }
 
-/// What `fitted.toml` holds.
+/// The contents of `fitted.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedConstants {
@@ -79,7 +81,7 @@ pub struct FittedTable {
     /// The machines, where its rows do not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// How many rows with a measurement it has.
+    /// The number of its rows with a measurement.
     pub rows: usize,
 }
 
@@ -87,25 +89,25 @@ pub struct FittedTable {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedConstant {
-    /// What presets and profiles have.
+    /// The value that presets and profiles have.
     pub value: f64,
-    /// Where the search begins.
+    /// The value at which the search begins.
     pub begin: f64,
-    /// What the search found; nothing where it is held.
+    /// The value that the search found; nothing where it is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<f64>,
     /// To how many significant digits that is rounded.
     pub digits: usize,
-    /// Why `value` is not what was found, where it is not.
+    /// The reason why `value` is not what was found, where it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<String>,
-    /// Why it is not searched for, where it is not.
+    /// The reason why it is not searched for, where it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
 }
 
 impl FittedConstant {
-    /// What was found, rounded; `None` where nothing was searched for.
+    /// The value found, rounded; `None` where nothing was searched for.
     pub fn rounded(&self) -> Option<f64> {
         format!("{:.*e}", self.digits.saturating_sub(1), self.found?).parse().ok()
     }
@@ -147,12 +149,13 @@ const HEADER: &str = "\
 ";
 
 impl Fitted {
-    /// What presets and profiles have.
+    /// The value that presets and profiles have.
     pub fn value(self) -> f64 {
         CONSTANTS.constant.get(&self).expect("a test finds every constant in the file").value
     }
 
-    /// What a cluster with its framework has; `None` where the constant is of other machines or of another framework.
+    /// The value that a cluster with its framework has; `None` where the constant is of other machines or of another
+    /// framework.
     pub fn of(self, cluster: &Cluster) -> Option<f64> {
         self.places(&mut cluster.clone()).last().map(|place| **place)
     }
@@ -165,7 +168,7 @@ impl Fitted {
         }
     }
 
-    /// Whose it is.
+    /// The owner of the constant.
     fn owner(self) -> Owner {
         match self {
             Self::TorchEagerAttention | Self::TorchEagerTraffic | Self::TorchEagerInterference => {
@@ -212,7 +215,7 @@ impl Fitted {
         }
     }
 
-    /// Where it stands in a cluster, the value itself last.
+    /// The places of a cluster where it stands, the value itself last.
     fn places(self, cluster: &mut Cluster) -> Vec<&mut f64> {
         if !self.owner().has(cluster) {
             return Vec::new();
@@ -238,7 +241,7 @@ impl Fitted {
     }
 }
 
-/// Who has a constant: a framework on any machines, or machines with any framework.
+/// The owner of a constant: a framework on any machines, or machines with any framework.
 enum Owner {
     Framework(&'static str),
     Machines(&'static [&'static str]),
@@ -253,7 +256,7 @@ impl Owner {
     }
 }
 
-/// What a constant is in a cluster.
+/// The field of a cluster that a constant is.
 enum Place {
     Attention,
     Traffic,

@@ -1,4 +1,19 @@
-//! What frameworks take beyond what the machines need, by name.
+//! Profiles of frameworks by name: what each loses of what the machines allow.
+//!
+//! Presets say what the hardware and the best published kernels allow, and graphc's plans are made for that. A
+//! `Framework` says what another runtime loses on the same machines:
+//!
+//! - the host's time to issue a kernel or a collective, where the host is slower than the device;
+//! - bytes that elementwise ops move because they are not fused;
+//! - a slower attention kernel;
+//! - whether communication overlaps with kernels at all;
+//! - the share of communication beside kernels that the step pays for all the same, which the null device adds (both
+//!   share the device's units and memory);
+//! - the share of tensor parallelism's reductions that it hides under products;
+//! - the bandwidth between nodes of groups that have several of a node's ranks, but not all.
+//!
+//! It exists because measured trainings are of frameworks. With it predictions can be held against them
+//! (`examples/training_table`), and the losses of frameworks stay out of the prices by which graphc plans.
 
 use graphc_ir::plan::Framework;
 
@@ -12,9 +27,10 @@ pub fn framework(name: &str) -> Option<Framework> {
     let graphc = Framework::default();
     match name {
         "graphc" => Some(graphc),
-        // PyTorch without a compiler, its parameters sharded by FSDP. Fitted by `training_table --fit` to every second row of MPT, but for
-        // dispatch: no row is bound by the host, so the fit says nothing of it, and it is that of the other framework that runs
-        // from Python. The attention of the rows is as slow as FlashAttention before its second version (Dao, arXiv 2307.08691).
+        // PyTorch without a compiler, its parameters sharded by FSDP. Fitted by `training_table --fit` to every second
+        // row of MPT, but for dispatch: no row is bound by the host, so the fit says nothing of it, and it is that of
+        // the other framework that runs from Python. The attention of the rows is as slow as FlashAttention before its
+        // second version (Dao, arXiv 2307.08691).
         "torch-eager" => Some(Framework {
             name: name.into(),
             dispatch: Fitted::MegatronDispatch.value(),
@@ -23,11 +39,12 @@ pub fn framework(name: &str) -> Option<Framework> {
             interference: Fitted::TorchEagerInterference.value(),
             ..graphc
         }),
-        // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is not fused
-        // are fitted by `training_table --fit` to every second row of Megatron-LM's tables. Gradients are reduced behind the
-        // last backward pass. The gradient of a layer's input is reduced while that of its weight is computed, so of the
-        // six all-reduces of a block (two forward, two again in recomputation, two backward) four are waited for: reasoned, not fitted. Groups that
-        // have some ranks of each node but not all reach a third of what the cards allow, which is fitted to every second row of the table of many nodes.
+        // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is
+        // not fused are fitted by `training_table --fit` to every second row of Megatron-LM's tables. Gradients are
+        // reduced behind the last backward pass. The gradient of a layer's input is reduced while that of its weight
+        // is computed, so of the six all-reduces of a block (two forward, two again in recomputation, two backward)
+        // four are waited for: reasoned, not fitted. Groups that have some ranks of each node but not all reach a
+        // third of what the cards allow, which is fitted to every second row of the table of many nodes.
         "megatron" => Some(Framework {
             name: name.into(),
             dispatch: Fitted::MegatronDispatch.value(),

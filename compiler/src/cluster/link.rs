@@ -1,4 +1,10 @@
-//! How a group of ranks reaches each other, level by level.
+//! Finds the levels of links through which the ranks of a group reach each other.
+//!
+//! A collective goes through these levels. The ranks of a node share the tensor first, and each exchanges its part
+//! with the ranks of other nodes that hold the same part. So a group with `k` ranks in a node has `k` of the node's
+//! shares of its network cards. A level's bandwidth is that of a rank while all ranks of its node send at once, as
+//! symmetric ranks do. So contention is part of the constant. Constants that a cluster file gives by axis
+//! (`[[axis]]`) are taken as they are, as one ring.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +53,7 @@ impl Link {
     }
 }
 
-/// How a group of ranks reaches each other; along mesh axis `axis` where the cluster gives constants by axis. Groups that
+/// Finds the link of a group of ranks; along mesh axis `axis` where the cluster gives constants by axis. Groups that
 /// have unequally many ranks in the nodes go along one ring at the pace of its slowest link.
 pub fn link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link {
     if ranks.len() < 2 {

@@ -1,7 +1,11 @@
-//! Descriptions of machines: presets, profiles of frameworks, TOML files, and the constants of the links that a group of ranks uses.
+//! Describes machines: presets, profiles of frameworks, TOML files, and the constants of the links that a group of
+//! ranks uses.
 //!
-//! Nothing here reads a file: the text of a cluster file comes from the caller, that of `fitted.toml` is part of the program. Start reading with [`preset`],
-//! [`parse_cluster`], [`link`] and [`alpha_beta`].
+//! Machines and what runs on them are two things (`Cluster::device`, `Cluster::framework`). Plans and cluster files
+//! without a framework are graphc's.
+//!
+//! Nothing here reads a file. The text of a cluster file comes from the caller, and that of `fitted.toml` is part of
+//! the program. Start reading with [`preset`], [`parse_cluster`], [`link`] and [`alpha_beta`].
 
 mod file;
 mod fitted;
@@ -30,7 +34,7 @@ pub struct AlphaBeta {
 }
 
 impl AlphaBeta {
-    /// What a rank pays to reach itself.
+    /// The link of a rank to itself.
     pub const FREE: AlphaBeta = AlphaBeta { alpha: 0.0, beta: 0.0 };
 
     fn worst(self, other: Self) -> Self {

@@ -1,11 +1,16 @@
-//! Machines known by name: what the hardware and the best published kernels on it allow. Beside each figure stands its source: the
-//! maker's data sheet, a paper or another publication, the rows of measured trainings that it is fitted to (`fitted.toml`), or
-//! "assumed", where there is none, and why that value. `graphc calibrate` replaces a preset by what it measures.
+//! Machines known by name: what the hardware and the best published kernels on it allow.
 //!
-//! Memories are what graphc plans for. Makers write GB for both units: what data sheets call 40 and 80 GB are 40 and 80 GiB here, as
-//! `nvidia-smi` has it of A100 (40,960 and 81,920 MiB; of H100 81,559, half a percent less). The 141 GB of H200 are taken for 141e9 bytes,
-//! which is 131 GiB: less than the 143,771 MiB that `nvidia-smi` shows, so plans for it are on the safe side. Bandwidths are in 1e9 bytes
-//! per second throughout, of one direction. Nothing is taken off for what the driver and libraries hold.
+//! Beside each figure stands its source: the maker's data sheet, a paper or another publication, or the rows of
+//! measured trainings that it is fitted to (`fitted.toml`). "Assumed" stands where there is none, with the reason for
+//! the value. `graphc calibrate` replaces a preset by what it measures.
+//!
+//! Memories are what graphc plans for. Makers write GB for both units. What data sheets call 40 and 80 GB are 40 and
+//! 80 GiB here, as `nvidia-smi` has it of A100 (40,960 and 81,920 MiB; of H100 81,559, half a percent less). The 141
+//! GB of H200 are taken for 141e9 bytes, which is 131 GiB. That is less than the 143,771 MiB that `nvidia-smi` shows,
+//! so plans for it are on the safe side.
+//!
+//! Bandwidths are in 1e9 bytes per second throughout, of one direction. Nothing is taken off for what the driver and
+//! libraries hold.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +37,8 @@ pub fn preset(name: &str) -> Option<Cluster> {
             Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100() },
             a100_levels(Fitted::A100_40gbBetweenNodes.value()),
         ),
-        // 8 A100 of 80 GB and an HDR adapter (200 Gbit/s, 25 GB/s) for each (data sheet of DGX A100). Assumed that of these the same 56 %
-        // are reached as of the four adapters below.
+        // 8 A100 of 80 GB and an HDR adapter (200 Gbit/s, 25 GB/s) for each (data sheet of DGX A100). Assumed that of
+        // these the same 56 % are reached as of the four adapters below.
         "dgx-a100" => (a100(), a100_levels(2.0 * Fitted::A100_4hdrBetweenNodes.value())),
         // The same with 4 HDR adapters for 8 GPUs, 12.5 GB/s each, of which fitted rows of Megatron-LM reach 56 %.
         "dgx-a100-4hdr" => (a100(), a100_levels(Fitted::A100_4hdrBetweenNodes.value())),
@@ -55,9 +60,10 @@ fn flops(peaks: &[(&str, f64)]) -> BTreeMap<String, f64> {
     peaks.iter().map(|&(dtype, peak)| (dtype.to_string(), peak)).collect()
 }
 
-/// A core of a server, all of it assumed: processors differ too much for one figure, so `graphc calibrate` measures the one at hand.
-/// 100 GFLOP/s are some 30 FLOPs a cycle at 3 GHz, as two units of 8 floats have that multiply and add; small products reach less
-/// because a call costs something. 10 GB/s of memory are a core's share of a socket's, and 4 GiB what tests and small machines have.
+/// A core of a server, all of it assumed: processors differ too much for one figure, so `graphc calibrate` measures
+/// the one at hand. 100 GFLOP/s are some 30 FLOPs a cycle at 3 GHz, as two units of 8 floats have that multiply and
+/// add; small products reach less because a call costs something. 10 GB/s of memory are a core's share of a socket's,
+/// and 4 GiB what tests and small machines have.
 fn cpu() -> Device {
     Device {
         kind: DeviceKind::Cpu,
@@ -75,9 +81,9 @@ fn cpu() -> Device {
     }
 }
 
-/// The shares of the peak that products of so many FLOPs reach on GPUs of which nothing else is said. Assumed, before anything was
-/// measured: three quarters where a product fills the chip many times over, and hundredths where it has tiles for a few of its
-/// hundred processors only. No row at hand says the lower points: linear products of MPT have
+/// The shares of the peak that products of so many FLOPs reach on GPUs of which nothing else is said. Assumed, before
+/// anything was measured: three quarters where a product fills the chip many times over, and hundredths where it has
+/// tiles for a few of its hundred processors only. No row at hand says the lower points: linear products of MPT have
 /// 4e10 FLOPs and more, and Megatron-LM's ran on A100, which has points of its own.
 const PRODUCTS: [(f64, f64); 4] = [(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)];
 
@@ -88,8 +94,8 @@ fn products_up_to(largest: f64) -> Vec<(f64, f64)> {
     PRODUCTS.iter().map(|&(flops, of_peak)| (flops, share(of_peak))).collect()
 }
 
-/// A GPU. Assumed: 4 us for a kernel, the order of a launch behind others in a stream. Rows at hand do not tell it from the host's
-/// time for a kernel, which is longer. Compute and collectives run side by side, as streams do.
+/// A GPU. Assumed: 4 us for a kernel, the order of a launch behind others in a stream. Rows at hand do not tell it
+/// from the host's time for a kernel, which is longer. Compute and collectives run side by side, as streams do.
 fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
     Device {
         kind: DeviceKind::Cuda,
@@ -112,32 +118,35 @@ fn v100() -> Device {
     cuda(16 * GIB, &[("f32", 15.7e12), ("f16", 125e12)], 900e9)
 }
 
-/// AWS's p3.16xlarge. Within: NVLink 2, 6 links of 25 GB/s (data sheet of V100), of which four fifths are assumed to be
-/// reached, as NCCL reaches of H100's. Between: 25 Gbit/s (AWS's list of instances) shared by 8 ranks, all of it assumed to be reached. 4 us
-/// and, by TCP, 30 us are assumed.
+/// AWS's p3.16xlarge. Within: NVLink 2, 6 links of 25 GB/s (data sheet of V100), of which four fifths are assumed to
+/// be reached, as NCCL reaches of H100's. Between: 25 Gbit/s (AWS's list of instances) shared by 8 ranks, all of it
+/// assumed to be reached. 4 us and, by TCP, 30 us are assumed.
 fn v100_levels() -> Vec<Level> {
     vec![level(8, 4e-6, 120e9), level(0, 30e-6, 25e9 / 8.0 / 8.0)]
 }
 
-/// Within a node NVLink 3, 12 links of 25 GB/s (data sheet); what of these 300 GB/s is reached is from steps of Megatron-LM
-/// and more than the 235 GB/s by which NCCL itself has reckoned on this chip (`src/graph/tuning.cc` of NVIDIA/nccl). Latencies of 5 and 12 us are
-/// assumed: they were set with the bandwidths when these were first held against measured steps, and no search says them. By the same file of
-/// NCCL a step of a ring is 3.4 us over NVLink and 9.6 us, in later versions 14 us, between nodes (`hwLat`, protocol "simple").
+/// Within a node NVLink 3, 12 links of 25 GB/s (data sheet); what of these 300 GB/s is reached is from steps of
+/// Megatron-LM and more than the 235 GB/s by which NCCL itself has reckoned on this chip (`src/graph/tuning.cc` of
+/// NVIDIA/nccl). Latencies of 5 and 12 us are assumed: they were set with the bandwidths when these were first held
+/// against measured steps, and no search says them. By the same file of NCCL a step of a ring is 3.4 us over NVLink
+/// and 9.6 us, in later versions 14 us, between nodes (`hwLat`, protocol "simple").
 fn a100_levels(between_nodes: f64) -> Vec<Level> {
     vec![level(8, 5e-6, Fitted::A100WithinNodes.value()), level(0, 12e-6, between_nodes)]
 }
 
-/// 8 GPUs with NVLink 4: 18 links of 25 GB/s (data sheet), of which NCCL reaches 370 GB/s on a ring (its maintainer in number 212 of
-/// NVIDIA/nccl-tests); an NDR (400 Gbit/s, 50 GB/s) adapter per GPU (data sheet of DGX H100), of which fitted rows of MPT reach 31 GB/s. Latencies of 3
-/// and 7 us are assumed, a little over half those of A100, for links of a later generation.
+/// 8 GPUs with NVLink 4: 18 links of 25 GB/s (data sheet), of which NCCL reaches 370 GB/s on a ring (its maintainer in
+/// number 212 of NVIDIA/nccl-tests); an NDR (400 Gbit/s, 50 GB/s) adapter per GPU (data sheet of DGX H100), of which
+/// fitted rows of MPT reach 31 GB/s. Latencies of 3 and 7 us are assumed, a little over half those of A100, for links
+/// of a later generation.
 fn hopper_levels() -> Vec<Level> {
     vec![level(8, 3e-6, 370e9), level(0, 7e-6, Fitted::H100BetweenNodes.value())]
 }
 
-/// Peaks and 80 GB at 2.039 TB/s: NVIDIA's data sheet of A100 SXM. The shares that products and memory-bound kernels reach are
-/// from steps of Megatron-LM (`fitted.toml`), but for that of 1e8 FLOPs, which is assumed: products of the rows are larger. FlashAttention-2
-/// reaches 73 % of the peak in the forward and 63 % in the backward pass at its best (Dao, arXiv 2307.08691, section 4.1), with heads of 128:
-/// `forward` and `backward` are these over the share of a head of 128; the halves follow its figures over widths and lengths.
+/// Peaks and 80 GB at 2.039 TB/s: NVIDIA's data sheet of A100 SXM. The shares that products and memory-bound kernels
+/// reach are from steps of Megatron-LM (`fitted.toml`), but for that of 1e8 FLOPs, which is assumed: products of the
+/// rows are larger. FlashAttention-2 reaches 73 % of the peak in the forward and 63 % in the backward pass at its best
+/// (Dao, arXiv 2307.08691, section 4.1), with heads of 128: `forward` and `backward` are these over the share of a
+/// head of 128; the halves follow its figures over widths and lengths.
 fn a100() -> Device {
     let peaks = [("f32", 19.5e12), ("f16", 312e12), ("bf16", 312e12)];
     Device {
@@ -160,9 +169,10 @@ fn a100() -> Device {
     }
 }
 
-/// Peaks without sparsity: NVIDIA's data sheet of H100 SXM. Products reach less of them than on A100: fitted to rows of MPT, the lower points by
-/// the assumed curve of other GPUs. FlashAttention-2 reaches 34 to 37 % of the peak in the forward and 32 % in the backward pass with
-/// heads of 128 (Shah et al., arXiv 2407.08608, figures 5 and 6); its halves and the share of the memory's bandwidth are assumed to be those of A100.
+/// Peaks without sparsity: NVIDIA's data sheet of H100 SXM. Products reach less of them than on A100: fitted to rows
+/// of MPT, the lower points by the assumed curve of other GPUs. FlashAttention-2 reaches 34 to 37 % of the peak in the
+/// forward and 32 % in the backward pass with heads of 128 (Shah et al., arXiv 2407.08608, figures 5 and 6); its
+/// halves and the share of the memory's bandwidth are assumed to be those of A100.
 fn h100(memory: u64, bandwidth: f64) -> Device {
     Device {
         attention: Some(AttentionShares {

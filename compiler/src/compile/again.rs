@@ -1,4 +1,4 @@
-//! The decisions of a plan that was made before.
+//! Makes the decisions of an existing plan again, by its graph, its options and the choices that it names.
 
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
 use graphc_ir::text;

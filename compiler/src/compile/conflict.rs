@@ -1,9 +1,12 @@
-//! Why there is no plan: a smallest set of what the user asks for that cannot be had together.
+//! Explains why there is no plan, by a smallest set of the user's wishes that cannot be had together.
 //!
-//! What is asked for are pins (of options and of the graph), the strategy and the limit of memory. Whether a set of them
-//! can be had is what the planner finds out with the rest left free, up to the first plan that fits. Halves are left out in
-//! turn (Junker, "QuickXplain", AAAI 2004), so that none of the set found can be left out; then all smaller sets are looked
-//! at, unless they are many.
+//! The wishes are the pins (of options and of the graph), the strategy and the limit of memory. To test a set, the
+//! planner leaves the rest free and looks for any plan (`planner::feasible`). Without a limit of memory, signatures
+//! for every node suffice; with one it searches up to the first plan that fits.
+//!
+//! Halves are left out in turn (Junker, "QuickXplain", AAAI 2004), so that no wish of the set found can be left out.
+//! Then all smaller sets are tried, unless they are many. If the wishes conflict without the limit, their candidates
+//! alone tell them apart. Otherwise the limit is in every set.
 //!
 //! Nothing here plans: start reading with [`explained`].
 
@@ -123,7 +126,8 @@ impl Inquiry<'_> {
         (first.unwrap_or_else(|| with(&found)), true)
     }
 
-    /// What of `others`, which conflict with `base`, none can be left out of. `grown`: `base` has just got more members.
+    /// Finds members of `others`, which conflict with `base`, of which none can be left out. `grown`: `base` has just
+    /// got more members.
     fn quick_xplain(&mut self, base: &Set, grown: bool, others: &[usize]) -> Set {
         if grown && self.conflicts(base) {
             return Set::new();
@@ -174,7 +178,7 @@ impl Inquiry<'_> {
         (graph, options)
     }
 
-    /// What is known of the memory that would do: for all that is asked for, and what the set alone needs at least.
+    /// Tells the memory that would do: for all that is asked for, and at least for the set alone.
     fn tell_memory(&mut self, error: &CompileError, cause: &CompileError) {
         let proven = match cause {
             CompileError::Plan(PlanError::Memory { least, .. }) => *least,
@@ -247,7 +251,8 @@ fn has_plan(
     failed.map_or(Ok(()), Err)
 }
 
-/// The same where stages and microbatches are decided. Where memory decides what is computed again, all of it is.
+/// Whether there is a plan where stages and microbatches are decided. Where memory decides what is computed again,
+/// all of it is.
 fn staged_has_plan(
     graph: Graph,
     options: &CompileOptions,

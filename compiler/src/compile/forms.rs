@@ -1,9 +1,19 @@
-//! The forms in which a graph can be planned: cross entropy as one op, which keeps classes whole, or in parts, between
-//! which classes may be split. The planner prices both, and the cheaper one is taken.
+//! Plans the forms that a graph can have, and takes the cheapest.
 //!
-//! A second form is planned only as far as it may be cheaper: what its bound proves to be no better than the plan of the
-//! first is given up, and so is what the prices of memory of the first show to be no better where its own gap stays open. Where the
-//! planner is not free, on one rank, and where pins decide, there is one form.
+//! Cross entropy can be one op, which keeps the classes whole, or parts, between which the classes may be split.
+//! Split classes save the exchange of scores, and cost a few kernels. Classes can also be padded or not
+//! ([`variants`]). There is only one form where one rank, a fixed strategy or pins leave no choice.
+//!
+//! The form that the shapes speak for is planned first, and the other only as far as it may be cheaper. Labels
+//! (candidates of a node) whose bound is no better than the first plan are dropped. When none is left, the form is
+//! given up. Where memory is short, the memory prices of the first form may show that the second is no better
+//! (`planner::outbid`).
+//!
+//! The objective that is reported is the lesser of both, and so is the bound. `Plan::cross_entropy` and
+//! `Plan::padded` say which form was taken, so the same graph can be made again.
+//!
+//! The passes, candidates, prices and elimination of the second form are done beside the work for the first
+//! (`side_by_side`). The outcome never depends on the number of threads.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
@@ -28,14 +38,14 @@ use crate::side_by_side::side_by_side;
 pub struct Form<T> {
     /// [`CrossEntropyForm::Auto`] where there is but one.
     pub cross_entropy: CrossEntropyForm,
-    /// What was decided.
+    /// The decisions of the passes.
     pub decisions: Decisions,
-    /// Besides.
+    /// Further data of the caller.
     pub with: T,
 }
 
-/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each, and does both side by side where it
-/// is known before which of them is meant if options ask for none (`unasked`).
+/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each, and does both
+/// side by side where it is known before which of them is meant if options ask for none (`unasked`).
 ///
 /// # Errors
 /// What the graph or the options do not allow.
@@ -176,8 +186,8 @@ pub fn best_in_memory(
     Ok(InMemory { at, planned, regathered: regathered.collect() })
 }
 
-/// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What is done for that before
-/// the plan is known is done beside it.
+/// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What
+/// is done for that before the plan is known is done beside it.
 fn beside(
     plan: impl FnOnce() -> Result<Planned, PlanError>,
     next: &Decisions,
@@ -200,7 +210,7 @@ fn beside(
     side_by_side(first, second)
 }
 
-/// What is decided in each form where memory is short, as far as it is other.
+/// Makes the decisions of each form where memory is short, as far as they are other ones.
 ///
 /// # Errors
 /// Where an op does not take its operands.
@@ -211,8 +221,8 @@ pub fn all_regathered(
     forms.iter().map(|decisions| regathered(decisions, options)).collect()
 }
 
-/// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes before the search for
-/// the second is done beside what is done for the first.
+/// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes
+/// before the search for the second is done beside what is done for the first.
 fn both_with_room(
     forms: [&Decisions; 2],
     options: &CompileOptions,
@@ -238,7 +248,8 @@ fn both_with_room(
     first.into_inner().into_iter().chain(second).collect()
 }
 
-/// What is decided where memory is short, made if it is not known yet; `decisions` themselves where nothing can lie otherwise.
+/// The decisions where memory is short, made if they are not known yet; `decisions` themselves where nothing can lie
+/// otherwise.
 fn once<'a>(
     known: &'a mut Option<Decisions>,
     decisions: &'a Decisions,
@@ -266,7 +277,7 @@ impl<'a> BestForm<'a> {
         Self { forms, options, cluster, best: None, failed: None, bound: f64::INFINITY }
     }
 
-    /// What the best costs so far.
+    /// Seconds of the best form so far.
     fn ceiling(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
     }
@@ -350,9 +361,9 @@ pub struct Variant {
     pub forms: Vec<Form<()>>,
 }
 
-/// The variants of a graph that are to be planned. Where the machines multiply odd rows slowly and classes are worth padding, as far as
-/// that is known before layouts are, it is the padded one; if the planner is free to split classes over several ranks also the other, as a
-/// weight that is to be padded has to be whole.
+/// The variants of a graph that are to be planned. Where the machines multiply odd rows slowly and classes are worth
+/// padding, as far as that is known before layouts are, it is the padded one; if the planner is free to split classes
+/// over several ranks also the other, as a weight that is to be padded has to be whole.
 ///
 /// # Errors
 /// What the graph or the options do not allow.
@@ -380,7 +391,7 @@ pub fn variants(
     Ok([of(true, &padded)?].into_iter().chain(bare).collect())
 }
 
-/// What is decided in each.
+/// The decisions of each form.
 pub fn decided<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
     forms.iter().map(|form| &form.decisions).collect()
 }

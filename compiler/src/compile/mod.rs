@@ -1,8 +1,16 @@
-//! The whole way from a user's graph to a plan: [`compile`].
+//! Compiles a user's graph to a plan; start reading with [`compile`].
 //!
-//! [`once`] makes one plan of what is decided. What is left open is searched above it: numbers of stages and microbatches
-//! ([`stages`]), forms of cross entropy ([`forms`]), what is computed and gathered again ([`best`]); and where there is no plan, what
-//! of the user's wishes conflicts ([`conflict`]).
+//! [`once`] makes one plan from decisions that are given. The modules around it search for what the options leave
+//! open, by trying plans:
+//!
+//! - [`stages`]: numbers of stages and microbatches.
+//! - [`forms`]: forms of cross entropy, and classes with or without padding.
+//! - [`best`]: the best plan of all these choices, and what is gathered again.
+//! - `recompute` and `amounts`: the ops that are computed again.
+//! - [`conflict`]: where there is no plan, which of the user's wishes contradict each other.
+//!
+//! All of them share one error type (`error::CompileError`). Passes have an error of their own, which is one of its
+//! variants.
 
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -40,7 +48,7 @@ pub struct Compiled {
     pub decisions: Decisions,
     /// The signature of every node.
     pub sharding: Sharding,
-    /// What the null device measured.
+    /// The measurements of the null device.
     pub simulation: Simulation,
 }
 
@@ -158,7 +166,7 @@ pub fn compile(
     compile_observed(graph, options, cluster, weights, &mut |_| ())
 }
 
-/// How far a compilation is.
+/// A point that a compilation has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
     /// All passes before the planner are done.

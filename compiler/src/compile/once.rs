@@ -1,4 +1,5 @@
-//! One plan of what is decided: lowering, placement in memory, and the null device.
+//! Makes one plan from given decisions: it lowers them, places registers in memory, and asks the null device for the
+//! seconds of a step.
 
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -22,14 +23,14 @@ pub(super) struct Draft {
     pub decisions: Decisions,
     /// The signature of every node.
     pub sharding: Sharding,
-    /// What the null device measured.
+    /// The measurements of the null device.
     pub simulation: Simulation,
     /// By how many bytes the memory of the busiest rank was too short for two streams, where there is but one for that reason.
     pub short: Option<u64>,
 }
 
 impl Draft {
-    /// That of two whose step takes less time, this one of equals.
+    /// The one of two drafts whose step takes less time, this one of equals.
     pub fn faster(self, other: Self) -> Self {
         let seconds = |draft: &Self| draft.simulation.step_seconds;
         if seconds(&other) < seconds(&self) { other } else { self }
@@ -43,17 +44,17 @@ impl Draft {
     }
 }
 
-/// What a plan says about itself besides what ranks do.
+/// The part of a plan that describes it, beside what ranks do.
 pub struct Header<'a> {
     /// The graph as the user wrote it.
     pub graph: &'a Graph,
-    /// What it is compiled with.
+    /// The options that it is compiled with.
     pub options: &'a CompileOptions,
     /// The machines.
     pub cluster: &'a Cluster,
-    /// Where weights come from.
+    /// The source of weights.
     pub weights: Option<WeightsSource>,
-    /// What the planner reached.
+    /// The report of the planner.
     pub planner: PlannerReport,
 }
 

@@ -1,5 +1,26 @@
-//! What `--recompute auto` leaves to graphc: as little is computed again as the memory allows, of what is cheapest for the memory that it
-//! frees ([`super::amounts`]).
+//! Chooses the ops that `--recompute auto` computes again: as few as the memory allows, and first those that cost
+//! least for the memory that they free.
+//!
+//! A plan with everything computed again, for which memory is mostly not short, gives the prices: seconds of each op,
+//! and bytes of each tensor. [`super::amounts`] puts all ops in a row by these prices, and finds how far along the
+//! row a plan must go to fit.
+//!
+//! Only the chosen plan is lowered. It may have no room then, or lose 2 % of a step because it has no room for a
+//! second stream. In that case the same is done in less memory, with what is known of the plans so far. If a step
+//! still takes 2 % longer than the planner says, the plan with everything computed again is lowered as well, and the
+//! null device decides.
+//!
+//! A plan in which nothing is computed again may also fit at a price, by other layouts or by gathering again. It is
+//! then compared with the plan found here.
+//!
+//! Where memory is short even with everything computed again, the prices of one plan say little about the next. For
+//! models of few blocks (at most eight), selective recomputation of the first blocks is then planned as well, from
+//! one block to all.
+//!
+//! Which ops are computed again and how tensors lie is one problem, which is taken apart here.
+//! `compiler/examples/recompute_subsets.rs` solves it whole for small models, by one plan for every set of ops, and
+//! says how far off these plans are. Bounds hold for the ops that the plan computes again; no bound covers every
+//! choice of ops.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +37,10 @@ use crate::passes::recompute::{Blocks, Extent, OpPlace};
 use crate::pipeline::recomputed;
 use crate::planner::{Care, Planned, account, relaxed_bound};
 
-/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although everything is computed
-/// again. Layouts are then other ones for each amount, and what is cheapest for its bytes in one plan is not so in the next: the GPT of the
-/// references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without. More blocks take a time that nobody waits.
+/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although
+/// everything is computed again. Layouts are then other ones for each amount, and what is cheapest for its bytes in
+/// one plan is not so in the next: the GPT of the references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without.
+/// More blocks take a time that nobody waits.
 const FEW_BLOCKS: usize = 8;
 
 /// Forms in which some ops are computed again, and the best plan of them.
@@ -29,8 +51,9 @@ struct Again {
 }
 
 impl Job<'_> {
-    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that, else what is cheapest for
-    /// the memory that it frees ([`Row`], [`least`]), unless what memory costs without is less.
+    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that,
+    /// else what is cheapest for the memory that it frees ([`Row`], [`least`]), unless what memory costs without is
+    /// less.
     pub(super) fn least_again(
         &self,
         prepared: &[Form<()>],
@@ -48,8 +71,8 @@ impl Job<'_> {
         better(nothing.ok().map(Ok), something)
     }
 
-    /// The same where something is computed again. Where the plan has no room as it is lowered more is computed again, in less memory for the
-    /// planner.
+    /// The plan in which as little is computed again as the memory allows, but something. Where the plan has no room
+    /// as it is lowered more is computed again, in less memory for the planner.
     fn something_again(
         &self,
         prepared: &[Form<()>],
@@ -147,7 +170,7 @@ impl Job<'_> {
     }
 }
 
-/// By block of a graph in which nothing is computed again, what selective recomputation computes again.
+/// The ops that selective recomputation computes again, by block of a graph in which nothing is computed again.
 fn cheap_of_blocks(decisions: &Decisions) -> Vec<Vec<OpPlace>> {
     Blocks::new(&decisions.training, &decisions.rates).cheap(&decisions.training)
 }
@@ -165,7 +188,7 @@ fn with_again(
     prepared.iter().map(of).collect()
 }
 
-/// What a plan costs.
+/// The costs of a plan.
 fn costs_of(chosen: &InMemory) -> Costs {
     let Planned { relaxed, report, memory, .. } = &chosen.planned;
     Costs { relaxed: *relaxed, seconds: report.objective_seconds, memory: memory.clone() }

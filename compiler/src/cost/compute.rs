@@ -1,11 +1,31 @@
-//! Roofline of one node's local part.
+//! Prices one kernel by a roofline: its launch, and the longer of computing and of moving bytes.
+//!
+//! The peak depends on the element type in which an op computes (`Op::precision`), which for a product is that of its
+//! operands. The share of the peak that is reached depends on the kind of arithmetic (`Operation::arithmetic`):
+//!
+//! - Matrix products reach a share that grows with their FLOPs. Their extents do not count, because the measured rows
+//!   at hand cannot tell them apart. Products of many FLOPs are mostly large in every extent. Those thin in one come
+//!   with tensor parallelism, whose collectives are in the same measured steps. At equal FLOPs errors show no trend
+//!   with the least extent. A thin product takes at least the time of its bytes. Not priced is that it fills tiles
+//!   and processors only in part; `graphc calibrate` prints products by shape.
+//! - Products with *odd rows* reach `matmul_unaligned` of that share ([`has_odd_rows`]). Odd rows are those of half
+//!   precision that are no multiple of 16 bytes as they lie on a rank. Presets leave the share at 1, because public
+//!   figures differ with the library's kernels: one product on an H100 loses nothing (number 145 of
+//!   meta-pytorch/float8_experimental), another takes 14 instead of 10 ms (number 5134 of PaddlePaddle/models, which
+//!   names no card). A cluster file can say it of the card at hand.
+//! - Attention is no matrix product of its FLOPs. Between its two products exponentials are computed, and narrow
+//!   heads leave the units for products idle. So the device has a share for each direction, which falls with narrow
+//!   heads and with few keys (`AttentionShares`). The formula follows the published figures of FlashAttention-2 over
+//!   lengths and widths.
+//! - Elementwise kernels compute at the peak, so their bytes decide. Bytes of all kernels move at `bandwidth_share`
+//!   of the bandwidth.
 
 use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::plan::{Cluster, Device};
 use graphc_ir::rule::{Choice, DimRule, Rule};
 use graphc_ir::types::{DType, TensorType};
 
-/// What one application of an op does on the busiest rank.
+/// The work of one application of an op on the busiest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NodeWork {
     /// Floating-point operations.
@@ -16,8 +36,8 @@ pub struct NodeWork {
     pub unaligned: bool,
 }
 
-/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor cores takes (NVIDIA,
-/// "Matrix Multiplication Background User's Guide", section 2.2).
+/// Bytes of which rows are multiples where products of half precision reach their full rate: what a load of tensor
+/// cores takes (NVIDIA, "Matrix Multiplication Background User's Guide", section 2.2).
 pub const ROW_BYTES: usize = 16;
 
 /// Whether a row of so many elements is of half precision and no multiple of [`ROW_BYTES`].
@@ -26,23 +46,23 @@ pub fn is_odd_row((dtype, extent): (DType, usize)) -> bool {
     is_half && !(extent * dtype.size()).is_multiple_of(ROW_BYTES)
 }
 
-/// Whether an op is a product of matrices some of which have odd rows ([`is_odd_row`]). `rows` has the element type and the last extent of
-/// each operand and result, as they lie on a rank.
+/// Whether an op is a product of matrices some of which have odd rows ([`is_odd_row`]). `rows` has the element type
+/// and the last extent of each operand and result, as they lie on a rank.
 pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> bool {
     matches!(op, Op::MatMul(_)) && rows.any(is_odd_row)
 }
 
 impl NodeWork {
-    /// What is left of it without a part that has the product, if there is one.
+    /// The work left without a part that has the product, if there is one.
     pub fn without(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
         Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }
 }
 
-/// What one action of a node does on the busiest rank, and its seconds: the longer of computing and moving bytes, and the launch.
-/// `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each mesh axis.
-/// What does nothing by itself (variables, `to_global`) costs no seconds here.
+/// The work of one action of a node on the busiest rank, and its seconds: the longer of computing and moving bytes,
+/// and the launch. `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each
+/// mesh axis. What does nothing by itself (variables, `to_global`) costs no seconds here.
 pub fn compute_work(
     cluster: &Cluster,
     op: &Op,
@@ -59,7 +79,7 @@ pub fn compute_work(
     (work, roofline(cluster, precision, op.operation().arithmetic(operands), work))
 }
 
-/// What one application does on the rank that holds the largest part.
+/// The work of one application on the rank that holds the largest part.
 pub fn node_work(
     op: &Op,
     rule: &Rule,
@@ -113,7 +133,7 @@ pub fn roofline(
     cluster.device.launch + compute.max(moving)
 }
 
-/// How many times its bytes a kernel moves.
+/// The number of times that a kernel moves its bytes.
 fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Elementwise => cluster.framework.elementwise_traffic,
@@ -121,8 +141,9 @@ fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of its bytes at the whole
-/// bandwidth of the memory. [`roofline`] is never less than either, because no share of a peak is more than all of it.
+/// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of
+/// its bytes at the whole bandwidth of the memory. [`roofline`] is never less than either, because no share of a peak
+/// is more than all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LeastSeconds {
     /// Of computing.
@@ -175,8 +196,8 @@ pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }
 
-/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs, constant beyond
-/// the ends; 1 where the cluster does not say.
+/// The share of its peak that a matmul of `flops` reaches in an element type: interpolated in the logarithm of FLOPs,
+/// constant beyond the ends; 1 where the cluster does not say.
 pub fn matmul_efficiency(cluster: &Cluster, precision: DType, flops: f64) -> f64 {
     let Device { matmul_efficiency, matmul_efficiency_of, .. } = &cluster.device;
     let points = matmul_efficiency_of.get(precision.name()).unwrap_or(matmul_efficiency);

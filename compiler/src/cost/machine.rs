@@ -1,4 +1,11 @@
-//! A plan on other machines, and how much of their peak it uses.
+//! Prices an existing plan for other machines, and says how much of their peak it uses.
+//!
+//! Actors carry FLOPs and bytes beside seconds, so [`on_cluster`] needs no new planning. [`ActorWork`] is the work of
+//! an op by itself, or of the head of a chain and of what is behind it.
+//!
+//! Utilization (MFU) counts the matrix products of the graph that the plan was made of, gradients included. Each
+//! counts against the peak of its precision. Nothing that is recomputed counts. The scores that attention's backward
+//! pass computes again are such work, a fifth of it.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +42,7 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
     ActorWork::of(layouts, program, actor).map_or(0.0, |work| work.seconds(cluster))
 }
 
-/// What an action of an actor does that computes or moves memory, as the cost model takes it.
+/// The work of an actor's action that computes or moves memory, as the cost model takes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorWork {
     /// The op, or that at the head of a chain.
@@ -53,7 +60,7 @@ struct Piece {
 }
 
 impl ActorWork {
-    /// What an actor of a program does in an action; `None` of communication, which links price.
+    /// The work of an action of a program's actor; `None` of communication, which links price.
     pub fn of(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
         let head = match &actor.action {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
@@ -92,8 +99,8 @@ impl ActorWork {
         }
     }
 
-    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there is one: behind it
-    /// few FLOPs are left.
+    /// The least seconds that machines with these peaks take for it; of computing those of the head alone, where there
+    /// is one: behind it few FLOPs are left.
     pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
         let elementwise = |work| least_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
         let Some(Piece { precision, arithmetic, work }) = self.head else {
@@ -153,9 +160,9 @@ fn begun(layouts: &[Layout], program: &Program, actor: &Actor, head: &FusedStep)
     })
 }
 
-/// FLOPs of the matrix products of one step by the element type that they are computed in: those that the plan was made of, which are
-/// the model's without what simplification leaves out, and in training those of its gradients. What is computed again in the backward
-/// pass is not counted.
+/// FLOPs of the matrix products of one step by the element type that they are computed in: those that the plan was
+/// made of, which are the model's without what simplification leaves out, and in training those of its gradients. What
+/// is computed again in the backward pass is not counted.
 pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
     let (graph, mut flops) = (decisions.graph(), BTreeMap::new());
     for (id, node) in graph.iter() {
@@ -172,11 +179,11 @@ pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
 }
 
 /// The share of the machines' peak that the model's own FLOPs take in a step of so many seconds (model FLOPs
-/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). Each product is held against the peak of the element type that it
-/// is computed in. `None` of a step without time.
+/// utilization: Chowdhery et al., arXiv 2204.02311, appendix B). Each product is held against the peak of the element
+/// type that it is computed in. `None` of a step without time.
 ///
-/// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan, whose seconds are at
-/// least those of their FLOPs at that peak.
+/// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan,
+/// whose seconds are at least those of their FLOPs at that peak.
 pub fn utilization(plan: &Plan, decisions: &Decisions, step_seconds: f64) -> Option<f64> {
     let at_peak: f64 = model_flops(decisions)
         .into_iter()

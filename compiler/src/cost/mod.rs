@@ -1,7 +1,7 @@
-//! What things cost, in seconds: one set of formulas for the planner and the null device.
+//! Prices computing and communication in seconds, by one set of formulas for the planner and the null device.
 //!
-//! Compute by a roofline of the device, collectives by the alpha-beta model of rings and trees, level by level. Start
-//! reading with [`compute_work`] and [`collective_seconds`].
+//! Computing follows a roofline of the device. Collectives follow the alpha-beta model of rings and trees, level by
+//! level. Start reading with [`compute_work`] and [`collective_seconds`].
 
 mod compute;
 mod machine;
@@ -20,13 +20,13 @@ pub use machine::{ActorWork, model_flops, on_cluster, utilization};
 /// of all-reduce, of the input of reduce-scatter and all-to-all, of the output of all-gather. 0 among less than two
 /// ranks and for local steps.
 ///
-/// All-reduce is a reduce-scatter and an all-gather. Each of these takes, on a ring of `n` ranks, `n - 1` steps in which a
-/// rank sends `1/n` of the bytes (Thakur et al., 2005, section 4). Over several levels the ranks of the inner level share
-/// the bytes first, and each exchanges its part with those of other nodes that have the same (hierarchical); segments
-/// follow each other through the levels, so latencies add up and the slowest level sets the pace. Small messages are
-/// reduced along a tree instead, which sends all bytes in `log2 n` steps, where that is faster; large ones along two trees
-/// at once, which keeps both directions of every link busy (Sanders, Speck and Traeff, 2009). An all-to-all sends each rank its own part.
-/// Each collective is one kernel, and is launched once.
+/// All-reduce is a reduce-scatter and an all-gather. Each of these takes, on a ring of `n` ranks, `n - 1` steps in
+/// which a rank sends `1/n` of the bytes (Thakur et al., 2005, section 4). Over several levels the ranks of the inner
+/// level share the bytes first, and each exchanges its part with those of other nodes that have the same
+/// (hierarchical); segments follow each other through the levels, so latencies add up and the slowest level sets the
+/// pace. Small messages are reduced along a tree instead, which sends all bytes in `log2 n` steps, where that is
+/// faster; large ones along two trees at once, which keeps both directions of every link busy (Sanders, Speck and
+/// Traeff, 2009). An all-to-all sends each rank its own part. Each collective is one kernel, and is launched once.
 pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, bytes: f64) -> f64 {
     if link.ranks() < 2 {
         return 0.0;

@@ -1,4 +1,4 @@
-//! What a user asks for that cannot be had together.
+//! The wishes of a user that cannot be had together.
 
 use std::fmt;
 
@@ -37,10 +37,10 @@ pub enum Asked {
     },
 }
 
-/// What cannot be had together, though it can without any one of them.
+/// Wishes that cannot be had together, though they can without any one of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
-    /// At least two.
+    /// The wishes, at least two.
     pub members: Vec<Asked>,
     /// Whether no smaller set conflicts; otherwise none of these can be left out, but others may be fewer.
     pub smallest: bool,
@@ -65,7 +65,7 @@ impl fmt::Display for Asked {
 }
 
 impl Asked {
-    /// What is asked for, e.g. the pin `w=S(0)`.
+    /// The wish in words, e.g. the pin `w=S(0)`.
     pub fn what(&self) -> String {
         match self {
             Self::Pin(Pin { pattern, sbp }) => format!("the pin `{pattern}={sbp}`"),
@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// What to ask for instead.
+    /// The advice what to ask for instead.
     pub fn advice(&self) -> String {
         match self {
             Self::Pin(_) | Self::GraphPin { .. } => {

@@ -1,4 +1,4 @@
-//! Why a graph cannot be compiled: the errors of every step on the way, as one type.
+//! The errors of a compilation: those of every step on the way, as one type.
 
 use graphc_ir::check::PlanErrors;
 
@@ -11,7 +11,7 @@ mod conflict;
 
 pub use conflict::{Asked, Conflict};
 
-/// Why a graph cannot be compiled.
+/// The error of a compilation.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The graph and the options do not fit.
@@ -20,12 +20,12 @@ pub enum CompileError {
     /// A pin cannot be fulfilled, or the memory does not suffice.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What a step costs on these machines is no number.
+    /// The seconds of a step on these machines are no number.
     #[error(
         "the plan found takes {seconds} seconds a step: a fault of the compiler's, or of the cluster's figures"
     )]
     NotFinite {
-        /// What the planner reports.
+        /// The seconds that the planner reports.
         seconds: f64,
     },
     /// Passes contradict each other.
@@ -61,15 +61,15 @@ pub enum CompileError {
     NoPipeline {
         /// Layers that the graph has.
         layers: usize,
-        /// What the layers cannot be priced for.
+        /// The reason why the layers cannot be priced.
         cause: Option<Box<CompileError>>,
     },
     /// Pins, the strategy and the limit of memory cannot all be kept.
     #[error("{cause}\n{conflict}")]
     Conflict {
-        /// What conflicts.
+        /// The wishes that conflict.
         conflict: Conflict,
-        /// What is wrong where these alone are asked for.
+        /// The error where these alone are asked for.
         cause: Box<CompileError>,
     },
 }
@@ -84,7 +84,8 @@ impl CompileError {
         }
     }
 
-    /// That of two which says how much less memory would do; the first one where one of them is not about memory.
+    /// The error of two which says how much less memory would do; the first one where one of them is not about
+    /// memory.
     #[must_use]
     pub fn leaner(self, other: Self) -> Self {
         match (self.memory_needed(), other.memory_needed()) {
@@ -93,7 +94,7 @@ impl CompileError {
         }
     }
 
-    /// The same of so many bytes that a rank may use, where these are less.
+    /// The same error with so many bytes that a rank may use, where these are less.
     #[must_use]
     pub fn within(mut self, bytes: u64) -> Self {
         if let Self::Memory { limit, .. } | Self::Plan(PlanError::Memory { limit, .. }) = &mut self

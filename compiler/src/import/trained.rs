@@ -1,4 +1,4 @@
-//! Which weights are trained: what the user says by name or pattern, over what the model says.
+//! The choice of weights that are trained: the user's, by name or pattern, over the model's.
 
 use graphc_ir::types::TensorType;
 

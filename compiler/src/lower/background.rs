@@ -1,17 +1,26 @@
-//! What runs on the second stream of a rank, beside kernels, where the machine overlaps: communication that nothing
-//! waits for at once.
+//! The choice of what runs on the second stream of a rank, beside kernels: communication that nothing waits for at once.
 //!
-//! - Gathers of variables from their layout at rest: they depend on nothing, and may go ahead of their readers; casts of
+//! There is a second stream only where the machines run communication beside kernels (`Device::overlap`, as GPUs do). On
+//! it are:
+//!
+//! - Gathers of variables from their layout at rest. They depend on nothing, and may go ahead of their readers. Casts of
 //!   variables that are gathered in half precision go with them.
-//! - Collectives whose results only accumulations and the update phase read: gradients. They stand right behind what they
-//!   reduce, not in the update phase, so that they begin while the backward pass goes on. So do accumulations of what such
-//!   a collective gives.
-//! - Collectives of the update phase: variables on the way to their layout.
+//! - Collectives whose results only accumulations and the update phase read, that is gradients. They stand right behind
+//!   what they reduce, not in the update phase, so they begin while the backward pass goes on. Accumulations of their
+//!   results go with them.
+//! - Collectives of the update phase, which bring variables to their layout.
 //!
-//! All else stays among the kernels of the first stream: what tensor parallelism reduces is waited for at once, so it
-//! gains nothing on another stream, and would queue there behind gradients.
+//! All else stays among the kernels of the first stream, such as what tensor parallelism reduces and what stages send
+//! each other. Computing waits for it at once, so it gains nothing on another stream, and would queue there behind
+//! gradients. Both streams take their part of the one order of all communication, whose numbers ascend on each.
 //!
-//! How far one stream runs ahead of the other is bounded ([`waits`]), as what is made ahead takes memory.
+//! What is made ahead takes memory, so one stream runs ahead of the other only so far ([`waits`]). A gather waits until
+//! computing is near its first reader. Computing waits for gradients that are scattered, as these free memory.
+//!
+//! A rank on a processor has one stream. Its cores are busy with kernels, and a second thread would only add a hand-over
+//! of 10 us. There, collectives that scatter gradients of 4 MiB and more stand right behind what makes these
+//! ([`scatter_early`]), so that they are not whole until the updates. Smaller gradients wait for the update phase and
+//! share messages (`buckets`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +31,8 @@ use super::job::{Background, BufferId, Job, Task, TaskId};
 use crate::boxing::SCATTERED_BYTES;
 use crate::decisions::Phase;
 
-/// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right behind what they
-/// reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
+/// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right
+/// behind what they reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
 pub fn scatter_early(job: &mut Job) {
     let (late, readers) = (late(job), job.readers());
     let mut early = vec![false; job.tasks.len()];
@@ -190,16 +199,16 @@ pub fn waits(block: &Block<'_>) -> Vec<Option<usize>> {
     waits
 }
 
-/// When computing would come to each place of a block, if it waited for nothing.
+/// The times at which computing would come to each place of a block, if it waited for nothing.
 pub struct Clock {
-    /// By place.
+    /// By place: when it begins.
     pub begins: Vec<f64>,
     /// The places of the first stream.
     computing: Vec<usize>,
 }
 
 impl Clock {
-    /// Of a block.
+    /// The clock of a block.
     pub fn new(block: &Block<'_>) -> Self {
         let mut now = 0.0;
         let (mut begins, mut computing) = (Vec::new(), Vec::new());
@@ -236,12 +245,12 @@ fn multiplies(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op, .. } if op.operation().multiplies_matrices())
 }
 
-/// What holds a gather back.
+/// The gate of a gather, which holds it back.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
     /// The first place of the first stream that reads what it gives.
     pub reader: usize,
-    /// By the clock, when it may begin.
+    /// The time of the clock when it may begin.
     pub opens: f64,
 }
 
@@ -252,9 +261,10 @@ impl Block<'_> {
         }
     }
 
-    /// The place of the first stream before `place` behind which something may begin that is held back until a time: the last that begins
-    /// by then, or that ends by then where memory is short. Where that is a matrix product, and the next is a chain of elementwise ops that reads it, the chain: a device may do both by
-    /// one launch, which it may not where something waits for the product alone.
+    /// The place of the first stream before `place` behind which something may begin that is held back until a time: the
+    /// last that begins by then, or that ends by then where memory is short. Where that is a matrix product, and the next
+    /// is a chain of elementwise ops that reads it, the chain: a device may do both by one launch, which it may not where
+    /// something waits for the product alone.
     pub fn behind(&self, clock: &Clock, time: f64, place: usize) -> Option<usize> {
         let last = match self.tight {
             true => clock.ended_by(time, place)?,
@@ -285,8 +295,8 @@ impl Block<'_> {
         readers.iter().map(|&(gather, reader)| (gather, gate(reader))).collect()
     }
 
-    /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the backward pass alone
-    /// reads in their layout it is that of many layers, which says nothing of the forward pass.
+    /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the
+    /// backward pass alone reads in their layout it is that of many layers, which says nothing of the forward pass.
     fn longest_gap(&self, clock: &Clock, readers: &[(usize, usize)], phase: Phase) -> f64 {
         let places = readers.iter().map(|&(_, reader)| reader);
         let times = places.filter(|&reader| self.tasks[reader].phase == phase);
@@ -295,8 +305,8 @@ impl Block<'_> {
         gaps.fold(0.0, f64::max)
     }
 
-    /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the other, and
-    /// sooner by the longest other communication, which may be under way by then and is not interrupted.
+    /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the
+    /// other, and sooner by the longest other communication, which may be under way by then and is not interrupted.
     fn latest(&self, clock: &Clock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
         let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
         let longest = others.map(|task| task.expected).fold(0.0, f64::max);
@@ -324,7 +334,7 @@ impl Block<'_> {
         gathers.filter_map(|(place, task)| Some((place, reader(task)?))).collect()
     }
 
-    /// What is computed waits for collectives whose operands have another size than their results, so that operands are
+    /// Has computing wait for collectives whose operands have another size than their results, so that operands are
     /// freed.
     fn hold_computing(&self, clock: &Clock, waits: &mut [Option<usize>]) {
         let made: BTreeSet<BufferId> =

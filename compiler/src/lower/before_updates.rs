@@ -1,9 +1,10 @@
-//! Lets what updates wait for stand before all updates: boxing, that is reductions of gradients, and slices of variables of which each
-//! rank updates its own part; and of LAMB the directions of steps with the sums of squares, by which each finds its rate.
+//! Lets what updates wait for stand before all updates: boxing, that is reductions of gradients, and slices of variables
+//! of which each rank updates its own part; and of LAMB the directions of steps with the sums of squares, by which each
+//! finds its rate.
 //!
-//! If each stood right before its update, a card would launch updates one by one; behind all of it they are one launch for all
-//! variables. What they wait for then lives at one time, so that it is done only where a step takes no more memory for it: all, or
-//! boxing alone.
+//! If each stood right before its update, a card would launch updates one by one; behind all of it they are one launch
+//! for all variables. What they wait for then lives at one time, so that it is done only where a step takes no more
+//! memory for it: all, or boxing alone.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Rate};
@@ -69,8 +70,8 @@ fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
     moved
 }
 
-/// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which always live, do
-/// not count.
+/// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which
+/// always live, do not count.
 pub(super) fn peaks(job: &Job) -> Vec<u64> {
     let mut last: Vec<usize> = vec![0; job.buffers.len()];
     for (place, task) in job.tasks.iter().enumerate() {

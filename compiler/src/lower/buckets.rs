@@ -1,11 +1,11 @@
-//! Fuses the step-rate collectives of the update phase: gradients that are reduced alike travel in one message.
+//! Fusion of the step-rate collectives of the update phase: gradients that are reduced alike travel in one message.
 //!
 //! Collectives of one kind, axis and group of ranks may join where none waits for another, that is where equally many
-//! collectives come before them; a bucket takes about [`BUCKET_BYTES`] of each rank.
+//! collectives come before them. A bucket takes about [`BUCKET_BYTES`] of each rank.
 //!
-//! Where gradients travel beside the backward pass, those that are made one after another share a bucket, and no bucket
-//! takes more than an eighth of all that are like it, nor less than [`LEAST_BYTES`] for that: what is left when the backward
-//! pass ends is the last bucket.
+//! Where gradients travel beside the backward pass, those that are made one after another share a bucket. No bucket takes
+//! more than an eighth of all that are like it, nor less than [`LEAST_BYTES`] for that, so reductions start while the
+//! backward pass goes on. What is left when it ends is the last bucket.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::sort::{edges, order, sort};
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
 
-/// What collectives of one bucket have in common.
+/// The terms that collectives of one bucket have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     depth: usize,
@@ -35,7 +35,7 @@ struct Key {
 /// Buckets of gradients that are alike, at least, where they travel beside the backward pass...
 const LEAST_BUCKETS: usize = 8;
 
-/// ...unless they are smaller than this.
+/// The least bytes of a bucket, even if buckets are fewer then.
 const LEAST_BYTES: usize = 4 << 20;
 
 /// Fuses what may be fused and sorts the tasks again.
@@ -129,7 +129,7 @@ fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
     })
 }
 
-/// When what a collective reduces is made: the last task before the chain of collectives that it ends.
+/// The moment when what a collective reduces is made: the last task before the chain of collectives that it ends.
 fn made(job: &Job, task: usize) -> Option<usize> {
     let before = job.tasks[task].inputs.iter().filter_map(|input| {
         let TaskId(before) = job.buffers[input.0].producer?;
@@ -146,7 +146,7 @@ fn bytes(job: &Job, task: &Task) -> usize {
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }
 
-/// How many collectives of the update phase come before each task, at most.
+/// The number of collectives of the update phase that come before each task, at most.
 fn depths(job: &Job) -> Result<Vec<usize>, LowerError> {
     let edges = edges(job);
     let mut before = vec![Vec::new(); job.tasks.len()];

@@ -1,4 +1,4 @@
-//! Which tasks may be steps of one chain of elementwise ops.
+//! The test whether tasks may be steps of one chain of elementwise ops.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Layout, Rate};
@@ -11,7 +11,7 @@ use crate::decisions::Phase;
 /// How many elements a sum of a chain has at least: of fewer its result is no small part of what is read.
 const LEAST_SUMMED: usize = 8;
 
-/// What ops of one group have in common.
+/// The terms that ops of one group have in common.
 #[derive(PartialEq, Eq)]
 pub(super) struct Key {
     segment: usize,
@@ -20,7 +20,7 @@ pub(super) struct Key {
     stage: usize,
     chunk: usize,
     ranks: Vec<u32>,
-    /// How the values of the chain lie, which of a reduction is its operand.
+    /// The layout of the chain's values, of which that of a reduction is its operand's.
     pub(super) shards: Layout,
 }
 

@@ -1,9 +1,11 @@
-//! Computes again what is cheaper to compute than to keep: a cast, or a sum or product with a few numbers, that several chains of
-//! elementwise ops read is a step of each of them instead of a tensor in memory.
+//! Computes again what is cheaper to compute than to keep: a cast, or a sum or product with a few numbers, e.g. of channels.
 //!
-//! Such a task reads one tensor of the size of its result. Its readers read that tensor instead, which is then kept as long as the
-//! result would have been and takes no more bytes, so the plan needs no more memory. A chain computes a step once, however many of its
-//! steps read it.
+//! If several chains of elementwise ops read such a value, it is a step of each of them instead of a tensor in memory. So neither
+//! `x - mean` nor an f32 copy of a tensor of halves need be in memory.
+//!
+//! Such a task reads one tensor of the size of its result. Its readers read that tensor instead. That is then kept as long as the
+//! result would have been and takes no more bytes, so the plan needs no more memory. A chain computes a step once, however many
+//! of its steps read it.
 
 use std::collections::BTreeMap;
 

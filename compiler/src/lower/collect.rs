@@ -1,4 +1,4 @@
-//! From nodes to tasks: one task a node, and before it what brings its operands into the layouts that it takes.
+//! The tasks of all nodes: one task a node, and before it what brings its operands into the layouts that it takes.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::passes::samples::samples_of;
 
 /// Turns the graph into tasks.
 pub struct Collector<'a> {
-    /// What was decided.
+    /// The decisions of the passes.
     pub decisions: &'a Decisions,
     /// The signatures.
     pub sharding: &'a Sharding,
@@ -33,13 +33,13 @@ pub struct Collector<'a> {
     pub job: Job,
     /// The node at hand: its place among all nodes, its phase and stage.
     pub here: Here,
-    /// Where each value is made, and by which value it is known: a `to_global` gives no value of its own.
+    /// The home of each value: where it is made, and by which value it is known. A `to_global` gives no value of its own.
     pub homes: Vec<Option<Home>>,
     /// Every layout in which a value exists.
     pub copies: BTreeMap<(ValueId, u32), BufferId>,
     /// The ops that read each value.
     pub readers: Vec<Vec<NodeId>>,
-    /// By node where it stands.
+    /// By node: where it stands.
     pub places: Vec<Here>,
 }
 
@@ -56,7 +56,7 @@ pub struct Here {
     pub chunk: usize,
 }
 
-/// Where a value is made.
+/// The home of a value, where it is made.
 #[derive(Clone)]
 pub struct Home {
     /// The value by which it is known.
@@ -67,7 +67,7 @@ pub struct Home {
     pub placement: Placement,
     /// The layout.
     pub sbp: NdSbp,
-    /// What made it.
+    /// The place of the task that made it.
     pub made: Here,
 }
 
@@ -103,7 +103,7 @@ pub fn collect(
     Ok(collector.job)
 }
 
-/// By node where it stands: phase by phase.
+/// The place of each node: phase by phase.
 fn places(decisions: &Decisions) -> Vec<Here> {
     let place = |node: usize| {
         let phase = decisions.training.phases[node];
@@ -178,7 +178,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// What comes later reads this copy, or the value where it lies, and boxes it anew from there.
+    /// Gathers a value again: what comes later reads this copy, or the value where it lies, and boxes it anew from there.
     fn regather(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let here = self.here;
         self.here = self.behind_readers(id, node)?.unwrap_or(here);
@@ -194,8 +194,9 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Where an activation is brought into smaller parts that are kept for the backward pass: behind those that read it before, so that
-    /// it is not kept itself. What grows by that, or is there anyway, is not brought into another layout before it is needed.
+    /// Where an activation is brought into smaller parts that are kept for the backward pass: behind those that read it
+    /// before, so that it is not kept itself. What grows by that, or is there anyway, is not brought into another layout
+    /// before it is needed.
     fn behind_readers(&self, id: NodeId, node: &Node) -> Result<Option<Here>, LowerError> {
         let value = node.operands[0];
         let home = self.home(value)?;
@@ -284,7 +285,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// What the user takes. A partial value is made whole first.
+    /// Collects the outputs that the user takes. A partial value is made whole first.
     fn fetches(&mut self) -> Result<(), LowerError> {
         for (output, samples) in self.graph().outputs.iter().zip(self.samples_of_outputs()) {
             let home = self.home(output.value)?.clone();
@@ -315,7 +316,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Where the updates of a stage begin, if it has any.
+    /// The place where the updates of a stage begin, if it has any.
     fn first_update(&self, stage: usize) -> Option<Here> {
         let updates =
             self.job.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
@@ -354,14 +355,14 @@ impl<'a> Collector<'a> {
         })
     }
 
-    /// Where a value is made.
+    /// The home of a value.
     pub fn home(&self, value: ValueId) -> Result<&Home, LowerError> {
         let missing =
             || LowerError::BeforeMade { value: self.decisions.graph().display_name(value) };
         self.homes[value.index()].as_ref().ok_or_else(missing)
     }
 
-    /// How often a value is made.
+    /// The rate at which a value is made.
     pub fn rate(&self, value: ValueId) -> Rate {
         match self.decisions.rates.values[value.index()] {
             ValueRate::Step => Rate::Step,
@@ -374,7 +375,7 @@ impl<'a> Collector<'a> {
         format!("{op} {}", self.graph().display_name(value))
     }
 
-    /// Where the task stands that fills a buffer.
+    /// The place of the task that fills a buffer.
     pub fn maker(&self, buffer: BufferId) -> Option<Here> {
         let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
         let Task { anchor, phase, stage, chunk, .. } = *task;
@@ -445,7 +446,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// What a node does and takes on the busiest rank.
+    /// The work of a node on the busiest rank, and its seconds.
     fn price(&self, id: NodeId, op: &Op) -> (NodeWork, f64) {
         let node = self.graph().node(id);
         let operands = self.graph().operand_types(node);

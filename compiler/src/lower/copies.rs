@@ -99,8 +99,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Ranks send as often as others receive: what is there once a step, and is taken anew for each microbatch, is sent for each, where
-    /// that begins.
+    /// Ranks send as often as others receive: what is there once a step, and is taken anew for each microbatch, is sent
+    /// for each, where that begins.
     fn exchange(&mut self, root: ValueId, from: BufferId, to: BufferId, after: u32) -> BufferId {
         let channel = ChannelId::new(self.job.channels.len());
         let before = self.job.buffers[from.0].layout;

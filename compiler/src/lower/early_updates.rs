@@ -1,8 +1,15 @@
-//! On processors, lets each update stand right behind what gives its gradient, where nothing but the update wants that.
+//! On processors, puts each update right behind what gives its gradient, where nothing but the update reads that and a step takes
+//! no more memory for it.
 //!
-//! Gradients of all variables then do not live at one time, and a gradient that is a matrix product need not come to memory
-//! at all: the update takes it from the cache, part by part. A product whose neighbour reads the variable, which the
-//! update must wait for, goes behind that neighbour. Cards keep updates together, where all of them are one launch.
+//! Gradients of all variables then do not live at one time. A gradient that is a matrix product need not come to memory at all:
+//! the update takes it from the cache, part by part (`kernels/src/updated.rs`). A product whose neighbour reads the variable,
+//! which the update must wait for, goes behind that neighbour.
+//!
+//! This is the case on one rank and where axes split models, with one microbatch. Gradients that are summed over ranks, or
+//! clipped by their common norm, wait for the others. The planner counts all gradients at the end of the backward pass there too.
+//! So a plan takes less memory than the planner says, never more.
+//!
+//! Cards keep updates together, where all of them are one launch.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::Action;
@@ -100,7 +107,8 @@ mod tests {
         });
     }
 
-    /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing else reads it.
+    /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing
+    /// else reads it.
     fn moved(of_factor: usize) -> Vec<String> {
         let mut job = Job::new(1);
         let weights = [1, 2].map(|_| job.numbers(64, true));

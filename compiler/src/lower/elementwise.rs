@@ -1,12 +1,16 @@
-//! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once. Sums and means of what
-//! such ops give, or read, are steps of the actor as well, where they reduce all dims around those that stay; and where nothing is
-//! summed a convolution whose result no others read, since its kernels have an epilogue.
+//! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once.
 //!
-//! An op joins the group of an operand's producer, and groups that meet in an op become one, where the graph of groups
-//! stays free of circles: no way may lead out of a group and back into it. A sum is no operand of its own group: it is known when
-//! all elements have been seen. A reduction also joins what reads the tensor that it reads. Groups are kept in a topological order, so
-//! that only those between two need to be looked at (after Pearce and Kelly, "A dynamic topological sort algorithm for
-//! directed acyclic graphs", 2007).
+//! Sums and means of what such ops give, or read, are steps of the actor as well, where they reduce all dims around those that
+//! stay. So the backward pass of normalization and ReLU reads `dy`, `y` and `x` once, for the gradient that passes and both of
+//! its sums. If nothing is summed, a convolution whose result no others read is the first step, since its kernels have an
+//! epilogue.
+//!
+//! An op joins the group of an operand's producer. Groups that meet in an op become one. The graph of groups must stay free of
+//! circles: no way may lead out of a group and back into it. A sum is no operand of its own group: it is known when all elements
+//! have been seen. A reduction also joins what reads the tensor that it reads.
+//!
+//! Groups are kept in a topological order, so only those between two need to be looked at (after Pearce and Kelly, "A dynamic
+//! topological sort algorithm for directed acyclic graphs", 2007).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -240,7 +244,7 @@ fn reduces(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op: Op::Reduce(_), .. })
 }
 
-/// What these tasks read and none of them makes, each once, in order.
+/// The buffers that these tasks read and none of them makes, each once, in order.
 fn operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
     let mut operands = Vec::new();
     for input in members.iter().flat_map(|&member| &job.tasks[member].inputs) {

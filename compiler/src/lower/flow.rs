@@ -1,5 +1,5 @@
-//! Places in the order of all actions of a program, and what its streams know of each other there: when memory that one
-//! stream has read may be written by the other.
+//! The order of all actions of a program, and what its streams know of each other at each place of it: when memory that
+//! one stream has read may be written by the other ([`graphc_ir::streams`]).
 
 use super::lifetimes::{Action, Life};
 use graphc_ir::streams::Known;
@@ -10,12 +10,12 @@ pub struct Flow {
     at: Vec<(usize, usize)>,
     /// By stream and action: its place in the order.
     places: [Vec<usize>; 2],
-    /// What two streams know of each other.
+    /// The knowledge of two streams of each other.
     known: Option<Known>,
 }
 
 impl Flow {
-    /// Of an order; `stream_of` is by actor.
+    /// The flow of an order; `stream_of` is by actor.
     pub fn new(order: &[Action], stream_of: &[usize], known: Option<Known>) -> Self {
         let mut flow = Self { at: Vec::new(), places: [Vec::new(), Vec::new()], known };
         for (place, action) in order.iter().enumerate() {

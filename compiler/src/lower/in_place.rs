@@ -1,5 +1,9 @@
-//! Which registers share memory because an actor writes its result over an operand that nobody reads later, or because
-//! the result is the operand's bytes under another shape.
+//! Finds registers that share memory: an actor writes its result over an operand that nobody reads later, or the
+//! result is the operand's bytes under another shape.
+//!
+//! The last reader of the operand is the actor itself, or it is known to have ended when the actor begins. Each op
+//! says once which pairs these may be (`Operation::in_place`). Lowering, the proof in `ir/src/check/memory.rs` and
+//! the tests of kernels read that.
 
 use std::cmp::Reverse;
 
@@ -31,7 +35,7 @@ impl Group {
     }
 }
 
-/// What the search for sharing looks at.
+/// The input of the search for sharing.
 pub struct Sharing<'a> {
     /// The registers.
     pub registers: &'a [Register],
@@ -43,7 +47,7 @@ pub struct Sharing<'a> {
     pub order: &'a [Step],
     /// The lives of each register's contents.
     pub lives: &'a [Vec<Life>],
-    /// What streams know of each other.
+    /// The knowledge of streams about each other.
     pub flow: &'a Flow,
     /// Number of microbatches.
     pub microbatches: usize,
@@ -64,8 +68,8 @@ impl Sharing<'_> {
             let actor = &self.actors[step.actor];
             let mut allowed = pairs(actor, self.microbatches);
             if matches!(actor.action, Action::Fused(_)) {
-                // Over what was made last: what a chain has from the forward pass stays whole until the chain has ended, so a device
-                // may begin to write the chain's result while it still reads that.
+                // Over what was made last: what a chain has from the forward pass stays whole until the chain has
+                // ended, so a device may begin to write the chain's result while it still reads that.
                 allowed.sort_by_key(|pair| Reverse(self.made(actor, *pair)));
             }
             for &pair in &allowed {
@@ -99,7 +103,7 @@ impl Sharing<'_> {
         (groups, shares)
     }
 
-    /// When the operand of a pair was made; of variables the first moment.
+    /// The moment when the operand of a pair was made; of variables the first one.
     fn made(&self, actor: &Actor, pair: Pair) -> usize {
         let lives = actor.inputs.get(pair.input).map(|input| &self.lives[input.index()]);
         lives.and_then(|lives| lives.first()).map_or(0, |life| life.made)
@@ -155,7 +159,7 @@ impl Sharing<'_> {
     }
 }
 
-/// When actors act.
+/// The moments when actors act.
 struct Times {
     /// By actor: its places in the order.
     acts: Vec<Vec<usize>>,

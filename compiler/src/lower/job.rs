@@ -1,4 +1,4 @@
-//! What all ranks do, before it is cut into programs: tasks (one physical op each, on all ranks that take part) that
+//! The job: what all ranks do, before it is cut into programs. Tasks (one physical op each, on all ranks that take part)
 //! read and write buffers (one tensor in one layout each).
 
 use std::collections::BTreeMap;
@@ -25,15 +25,15 @@ pub struct Buffer {
     pub name: String,
     /// Index into [`Job::layouts`].
     pub layout: u32,
-    /// How often it is filled.
+    /// The rate at which it is filled.
     pub rate: Rate,
-    /// What the variable is, where it is one.
+    /// The variable, where it is one.
     pub variable: Option<VariableOf>,
     /// The task that fills it (not: updates).
     pub producer: Option<TaskId>,
 }
 
-/// What a variable's register tells.
+/// The terms of a variable that its register tells.
 #[derive(Clone, Debug)]
 pub struct VariableOf {
     /// The variable's name.
@@ -49,15 +49,15 @@ pub struct VariableOf {
 pub struct Task {
     /// Op and tensor, for reports.
     pub name: String,
-    /// What it does; sequence numbers are given last.
+    /// Its action; sequence numbers are given last.
     pub action: Action,
-    /// What it reads.
+    /// The buffers that it reads.
     pub inputs: Vec<BufferId>,
-    /// What it fills.
+    /// The buffers that it fills.
     pub outputs: Vec<BufferId>,
     /// Variables that it overwrites.
     pub updates: Vec<BufferId>,
-    /// How often it acts.
+    /// The rate at which it acts.
     pub rate: Rate,
     /// The part of the step that it belongs to.
     pub phase: Phase,
@@ -65,7 +65,7 @@ pub struct Task {
     pub stage: usize,
     /// The chunk of its stage.
     pub chunk: usize,
-    /// Who takes part.
+    /// The ranks that take part.
     pub ranks: Vec<u32>,
     /// Where it wants to stand: the place of the node that it serves, among all nodes.
     pub anchor: usize,
@@ -77,7 +77,7 @@ pub struct Task {
     pub bytes: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
-    /// What it is on the second stream, beside kernels, where there is one; `None` on the first.
+    /// Its kind on the second stream, beside kernels, where there is one; `None` on the first.
     pub background: Option<Background>,
     /// Seconds that a collective takes, about.
     pub expected: f64,
@@ -91,7 +91,7 @@ impl Task {
         self.phase != Phase::Forward
     }
 
-    /// Of one rank, where nothing else is said.
+    /// A task of one rank, where nothing else is said.
     #[cfg(test)]
     pub fn on_one_rank(action: Action) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Task {
     }
 }
 
-/// What a task of the second stream is.
+/// The kind of a task of the second stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Background {
     /// Boxing of a variable as it is at rest.
@@ -131,15 +131,15 @@ pub enum Background {
 /// All that all ranks do in a step.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// Layouts, each once.
+    /// The layouts, each once.
     pub layouts: Vec<Layout>,
-    /// Tensors.
+    /// The tensors.
     pub buffers: Vec<Buffer>,
-    /// In the order in which every rank acts, once [`super::sort::sort`] has run.
+    /// The tasks, in the order in which every rank acts, once [`super::sort::sort`] has run.
     pub tasks: Vec<Task>,
-    /// Exchanges.
+    /// The exchanges.
     pub channels: Vec<Channel>,
-    /// What was inserted.
+    /// The boxing that was inserted.
     pub boxing: Vec<BoxingEntry>,
     /// Number of microbatches.
     pub microbatches: usize,

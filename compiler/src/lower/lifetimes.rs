@@ -1,5 +1,8 @@
-//! When each content of each register lives, in the order of a program's actions over one step. Every content that is
-//! made in a step is read for the last time in the same step, so steps follow each other without overlap.
+//! Says when each content of each register lives, in the order of a program's actions over one step.
+//!
+//! Every content that is made in a step is read for the last time in the same step. So steps follow each other
+//! without overlap. A register has as many slots as contents of it are alive at once. Under 1F1B, stage `s` of `S`
+//! holds at most `S - s` contents of a microbatch-rate register.
 
 use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
 
@@ -15,11 +18,11 @@ pub struct Action {
 /// The life of one content, as first and last place in the order (both included).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// When it is made.
+    /// The place where it is made.
     pub made: usize,
-    /// When it is read for the last time.
+    /// The place where it is read for the last time.
     pub last: usize,
-    /// By stream: when that touches it for the last time.
+    /// By stream: the place where that touches it for the last time.
     pub touched: [Option<usize>; 2],
 }
 
@@ -62,7 +65,7 @@ pub fn lives(
     lives
 }
 
-/// How many contents exist at once: the slots that the order asks for.
+/// Counts the contents that exist at once: the slots that the order asks for.
 pub fn slots(lives: &[Life]) -> u32 {
     let mut oldest = 0;
     let mut slots = 1;

@@ -1,21 +1,26 @@
-//! Places registers in the arena: registers that never live at the same time share bytes.
+//! Places registers in the arena of a rank: registers that never live at the same time share bytes.
 //!
-//! Greedy best fit, largest first, each register into the smallest gap between those placed that live at the same time
-//! (Pisarchyk and Lee, arXiv 2001.03288, section 4); the best of several orders is kept. While that is above what lives at
-//! once, orders are mended: what reached the top is placed before all else. What lives always lies below everything. Of
-//! very many items only the order of beginning is tried, which needs no list of who meets whom.
+//! Lifetimes are places in the order of the program's actions, which is cyclic from step to step. Blocks that repeat
+//! are left out of the order (`distinct`), so that the work does not grow with microbatches. A program reports
+//! `arena_bytes` beside `live_bytes`, the most that is alive at one time. No arrangement can need less than that.
+//!
+//! Placement is a greedy best fit, largest first: each register takes the smallest gap between those placed that live
+//! at the same time (Pisarchyk and Lee, arXiv 2001.03288, section 4). The best of several orders is kept. While the
+//! arena is larger than what lives at once, orders are mended for a bounded time: what reached the top is placed
+//! before all else. Registers that always live lie below everything. Of very many items only the order of beginning
+//! is tried, which needs no list of who meets whom.
 
 mod distinct;
 
-/// What needs a place: registers that share memory count as one.
+/// An item that needs a place: registers that share memory count as one.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// Bytes.
     pub bytes: u64,
-    /// When it lives: first and last place in the order, ascending; `None`: always.
+    /// Its lives: first and last place in the order, ascending; `None`: always.
     pub lives: Option<Vec<Span>>,
-    /// Where there are two streams, by stream: until when what that stream makes may not take its memory. The last
-    /// place of each life is the last of that stream's which may come before all has been read.
+    /// Its ends by stream, where there are two: until when the results of that stream may not take its memory. The
+    /// last place of each life is the last of that stream's which may come before all has been read.
     pub until: Option<[Vec<Span>; 2]>,
     /// The stream that makes it.
     pub maker: usize,
@@ -24,7 +29,7 @@ pub struct Item {
 /// First and last place in the order, both included.
 pub type Span = (usize, usize);
 
-/// Where everything lies.
+/// The places of all items.
 #[derive(Clone, Debug)]
 pub struct Arena {
     /// Offset of each item.
@@ -38,17 +43,18 @@ pub struct Arena {
 /// Items beyond which only the order of beginning is tried, without lists of who meets whom.
 const MOST_COMPARED: usize = 2048;
 
-/// How often an order is mended at most. The arena of the references' plans is up to 4.7 % above what lives at once where nothing is
-/// mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have several slots.
+/// The most times that an order is mended. The arena of the references' plans is up to 4.7 % above what lives at once
+/// where nothing is mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have
+/// several slots.
 const MENDINGS: usize = 400;
 
 /// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
 const MOST_PAIRS: usize = 1 << 22;
 
-/// The same where memory is short: some 200 ms.
+/// Pairs of items that are looked at where memory is short: some 200 ms.
 const MOST_PAIRS_WHERE_SHORT: usize = 1 << 24;
 
-/// When a search for places ends.
+/// The aim of a search for places.
 struct Aim {
     /// Bytes that suffice.
     bytes: u64,
@@ -236,9 +242,9 @@ impl Meetings {
 
 /// Best fit in the order of beginning: of what was placed, only what has not ended may meet the next.
 ///
-/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So what is looked at is
-/// small and lies in a row, lists of lives are compared only where an item lives more than once, and what has ended is cleared away only
-/// when it may be a fifth of it all: until then it meets nothing.
+/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So
+/// what is looked at is small and lies in a row, lists of lives are compared only where an item lives more than once,
+/// and what has ended is cleared away only when it may be a fifth of it all: until then it meets nothing.
 fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     // Placed and not ended, by offset.
@@ -267,7 +273,7 @@ fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
 /// An item that may be alive when others are placed.
 #[derive(Clone, Copy)]
 struct Active {
-    /// Where it begins and ends in the arena.
+    /// First and last byte in the arena.
     bytes: (u64, u64),
     /// The last place of all its lives.
     end: usize,

@@ -1,9 +1,22 @@
 //! Lowering: from decisions to programs.
 //!
-//! `collect` lists what all ranks do as *tasks*; `segments` cuts the step into parts that run once
-//! and parts that run for every microbatch; `elementwise` and `buckets` fuse; `program` turns one rank's part into
-//! registers, actors and streams, for which `lifetimes`, `in_place` and `memory` find slots and offsets. Start reading
-//! with [`lower`]. Nothing here chooses a layout or a stage.
+//! `collect` lists what all ranks do as *tasks*. `segments` cuts the step into parts that run once and parts that run for
+//! every microbatch. `elementwise` and `buckets` fuse. `program` turns one rank's part into registers at fixed offsets,
+//! actors, and streams with a fixed order; `lifetimes`, `in_place` and `memory` find slots and offsets for them. Start
+//! reading with [`lower`]. Nothing here chooses a layout or a stage.
+//!
+//! # Where memory is short
+//!
+//! Two streams need more memory than one, because what runs beside kernels lives longer (`background` says what that is).
+//! Where a plan does not fit, it is lowered again with [`Lowering::tight`]. That changes no layout, so the planner's
+//! objective and bound stay those of what runs:
+//!
+//! - gathers begin as late as they may if all are to be there in time (`background`, `second_stream`);
+//! - better places are looked for, until everything fits (`memory`);
+//! - a stream may take memory that the other gives back before it knows of it, and then waits for it (`places`, `reuse`).
+//!
+//! Where two streams do not fit even so, the plan has one. If a step then takes 2 % longer than the planner says, or not
+//! even one stream fits, `compile::best` plans layouts again with less memory, twice at most, and takes the faster plan.
 
 use std::collections::BTreeMap;
 
@@ -45,18 +58,18 @@ mod together;
 
 pub use tables::collective_counts;
 
-/// What lowering gives to the plan.
+/// The result of lowering, for the plan.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// Where tensors lie.
+    /// The layouts of tensors.
     pub tensors: Vec<TensorEntry>,
-    /// What was inserted.
+    /// The boxing that was inserted.
     pub boxing: Vec<BoxingEntry>,
     /// Layouts that registers refer to.
     pub layouts: Vec<Layout>,
-    /// Exchanges.
+    /// The exchanges.
     pub channels: Vec<Channel>,
-    /// What ranks execute.
+    /// The programs that ranks execute.
     pub programs: Vec<Program>,
     /// The program of each rank.
     pub ranks: Vec<RankEntry>,
@@ -95,15 +108,16 @@ pub enum LowerError {
     },
 }
 
-/// How far, and for what, decisions are lowered.
+/// The terms of lowering: how far, and for what.
 #[derive(Clone, Copy, Debug)]
 pub struct Lowering {
     /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
     pub placed: bool,
-    /// What runs beside what.
+    /// Whether communication runs beside kernels.
     pub streams: Streams,
-    /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other where one takes
-    /// memory that the other gives back, and places in memory are looked for until they fit, or for longer.
+    /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other
+    /// where one takes memory that the other gives back, and places in memory are looked for until they fit, or for
+    /// longer.
     pub tight: bool,
 }
 
@@ -117,7 +131,7 @@ pub enum Streams {
 }
 
 impl Streams {
-    /// What suits these machines best, where memory suffices.
+    /// The choice that suits these machines best, where memory suffices.
     pub fn best(cluster: &Cluster) -> Self {
         if cluster.overlaps() { Self::ByDue } else { Self::One }
     }

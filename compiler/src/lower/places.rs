@@ -1,6 +1,8 @@
-//! Places in memory for the registers of a program. Where memory is short and there are two streams, one may take what the other gives
-//! back before it knows of it: the sooner, the less memory is needed and the more a stream waits ([`super::reuse`]). So it is done
-//! no sooner than what the memory suffices for.
+//! The search for places in memory for the registers of a program.
+//!
+//! Where memory is short and there are two streams, one may take what the other gives back before it knows of it
+//! ([`super::reuse`]). The sooner it does, the less memory is needed and the more a stream waits. So the longest time
+//! that the memory suffices for is taken, by the clock of computing.
 
 use graphc_ir::plan::{Register, RegisterKind};
 
@@ -10,21 +12,22 @@ use super::lifetimes::Life;
 use super::memory::{self, Arena, Item, Span};
 use super::reuse::{Clock, Content};
 
-/// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as multiples of the longest
-/// communication: by then what the first stream did with it is over nearly always, and nobody waits.
+/// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as
+/// multiples of the longest communication: by then what the first stream did with it is over nearly always, and nobody
+/// waits.
 const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
 
-/// What the search for places looks at.
+/// The input of the search for places.
 pub struct Places<'a> {
     /// The registers.
     pub registers: &'a [Register],
-    /// What streams know of each other.
+    /// The knowledge of streams of each other.
     pub flow: &'a Flow,
     /// The places in the order where blocks begin, the last one past all.
     pub starts: Vec<usize>,
     /// Bytes in which all should lie, where memory is short.
     pub within: Option<u64>,
-    /// When actions begin, where a stream may be told to wait for the other.
+    /// The times when actions begin, where a stream may be told to wait for the other.
     pub clock: Option<Clock>,
 }
 

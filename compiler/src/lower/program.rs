@@ -46,8 +46,8 @@ pub struct Context<'a> {
     pub memory: u64,
 }
 
-/// The part of an arena by which it may be larger so that a device may do more by one launch: sums of gradients, which are much smaller
-/// than what they are sums of, have places of their own then.
+/// The part of an arena by which it may be larger so that a device may do more by one launch: sums of gradients, which
+/// are much smaller than what they are sums of, have places of their own then.
 const FOR_LAUNCHES: u64 = 128;
 
 /// The program of a part.
@@ -235,8 +235,8 @@ fn place_registers(
     program.live_bytes = arena.live_bytes;
 }
 
-/// Gives registers the slots of their groups, and a group another as long as it is not known that what had a slot before has ended: what
-/// streams know of each other then.
+/// Gives registers the slots of their groups, and a group another as long as it is not known that what had a slot before
+/// has ended: what streams know of each other then.
 fn with_slots(
     program: &mut Program,
     groups: &mut [Group],

@@ -1,10 +1,15 @@
-//! Where memory is short, streams wait for each other so that one may take memory that the other gives back.
+//! Waits of streams for each other where memory is short, so that one may take memory that the other gives back.
 //!
-//! Otherwise memory is shared only where a stream knows anyway that the other has read what lies there: nothing waits for memory
-//! then, but what is not known of each other keeps bytes apart, in a large training up to a quarter of the arena. Here places are given by
-//! the order of all actions alone, as if there were one stream. Where something is then written over what the other stream
-//! touched before it in that order, and of which its stream does not know that it has ended, its actor stands behind the
-//! last that touched it. Waits go back in one order of all actions, the same for all ranks, so there is no circle.
+//! Otherwise memory is shared only where a stream knows anyway that the other has read what lies there. Nothing waits for
+//! memory then, but what is not known keeps bytes apart, in a large training up to a quarter of the arena.
+//!
+//! Here places are given by the order of all actions alone, as if there were one stream. Something may then be written
+//! over what the other stream touched before it in that order, and of which its stream does not know that it has ended.
+//! Its actor then stands behind the last actor that touched it. Waits go back in one order of all actions, the same for
+//! all ranks, so there is no circle. The proof of plans (`graphc_ir::check`) sees these waits as it sees all others.
+//!
+//! With several microbatches an actor cannot say which microbatch it stands behind, so streams there take only what they
+//! know of ([`may_wait`]).
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Actor, Rate};
@@ -18,20 +23,20 @@ use super::lifetimes::{Action, Life};
 pub struct Content {
     /// The first byte and the one past the last.
     pub lies: (u64, u64),
-    /// When.
+    /// The time for which it lives.
     pub life: Life,
 }
 
-/// When actions begin, by computing alone.
+/// The times when actions begin, by computing alone.
 pub struct Clock {
-    /// By place in the order.
+    /// By place in the order: when it begins.
     begins: Vec<f64>,
     /// Seconds of the longest communication beside kernels.
     longest: f64,
 }
 
 impl Clock {
-    /// Of the tasks of actions in their order.
+    /// The clock of the tasks of actions, in their order.
     pub fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
         for task in order.map(|task| &job.tasks[task.0]) {
@@ -44,8 +49,8 @@ impl Clock {
         clock
     }
 
-    /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin` times as long as the
-    /// longest communication to know that the content is over, or knows it anyway.
+    /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin`
+    /// times as long as the longest communication to know that the content is over, or knows it anyway.
     pub fn until(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
         let known = flow.until(life, stream);
         let Some(last) = life.touched[1 - stream].filter(|&last| last < known) else {

@@ -1,11 +1,14 @@
 //! The order of the second stream, beside which kernels run on the first: what is needed soonest goes first.
 //!
-//! Communication of the backward pass is of two kinds. A gather is needed when computing comes to what reads it, and what it
-//! gives takes memory until then, so it may begin only a while before. A reduction of gradients is needed by updates alone, and by
-//! whoever wants its operand's memory. Where gathers stood right before their readers, reductions that come from kernels shortly
-//! before would go first, and computing would wait for both. So both streams of a block are played through with the seconds that
-//! everything is expected to take, and the second one takes whatever is due soonest of what may begin (Jackson's rule: J. R.
-//! Jackson, *Scheduling a production line to minimize maximum tardiness*, 1955).
+//! Communication of the backward pass is of two kinds. A gather is needed when computing comes to its reader. What it
+//! gives takes memory until then, so it may begin only a while before. A reduction of gradients is needed by updates
+//! alone, and by whoever wants its operand's memory.
+//!
+//! If gathers stood right before their readers, reductions that come from kernels shortly before would go first, and
+//! computing would wait for both. So both streams of a block are played through with the seconds that everything is
+//! expected to take. The second one takes whatever is due soonest of what may begin (Jackson's rule: J. R. Jackson,
+//! *Scheduling a production line to minimize maximum tardiness*, 1955). Gathers for the layer to come so go before
+//! reductions of the layer just passed.
 //!
 //! All ranks of a group must communicate in one order, so the order is that of the job's tasks, the same for all ranks.
 
@@ -17,8 +20,8 @@ use super::job::{Background, Job};
 use super::schedule::{BlockKey, key};
 use super::sort::{Edge, edges, order};
 
-/// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes its place
-/// among those of its block.
+/// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes
+/// its place among those of its block.
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
@@ -50,7 +53,7 @@ fn both_kinds(job: &Job, tasks: &[usize]) -> bool {
         .all(|&kind| tasks.iter().any(|&task| job.tasks[task].background == Some(kind)))
 }
 
-/// What holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
+/// The gate that holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
 fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<Gate>> {
     let mut own = vec![None; before.len()];
     block.gates(clock).into_iter().for_each(|(gather, gate)| own[gather] = Some(gate));
@@ -69,13 +72,13 @@ fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<
 /// A block that is played through. Everything is by place in the block.
 struct Play<'a> {
     block: &'a Block<'a>,
-    /// By when a gather should have ended; never, of all else.
+    /// The time by which a gather should have ended; never, of all else.
     due: Vec<f64>,
-    /// What may begin behind each.
+    /// By place: the places that may begin behind it.
     after: Vec<Vec<usize>>,
-    /// Of how many before it each still waits.
+    /// By place: the number of those before it for which it still waits.
     missing: Vec<usize>,
-    /// When all before it had ended.
+    /// By place: when all before it had ended.
     free: Vec<f64>,
 }
 
@@ -255,8 +258,8 @@ mod tests {
         let expected =
             ["small", "first", "large", "second", "third", "reduce", "reader", "fourth", "last"];
         assert_eq!(reordered(all.clone()), expected);
-        // The large one is read at 20 s and the small one at 12: they begin at 12 and 11 s, and 1 s sooner in case that a reduction is
-        // under way. The second product has ended by then, the third has not.
+        // The large one is read at 20 s and the small one at 12: they begin at 12 and 11 s, and 1 s sooner in case that
+        // a reduction is under way. The second product has ended by then, the third has not.
         let expected =
             ["first", "reduce", "second", "small", "third", "large", "reader", "fourth", "last"];
         assert_eq!(reordered_where(true, all), expected);

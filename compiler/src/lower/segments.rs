@@ -1,7 +1,8 @@
-//! Cuts the step into segments: even ones run once a step, odd ones for every microbatch. A value that is accumulated
-//! over all microbatches and read by microbatch-rate tasks (the number of labels that count, say) ends one odd segment
-//! and is read in the next. Tasks stand as late as their readers allow, so that the way to such a value is short and
-//! everything else stays in the last odd segment, the pipelined one.
+//! Segments, into which the step is cut: even ones run once a step, odd ones for every microbatch.
+//!
+//! A value that is accumulated over all microbatches may be read by microbatch-rate tasks, such as the number of labels
+//! that count. It ends one odd segment and is read in the next. Tasks stand as late as their readers allow. So the way to
+//! such a value is short, and everything else stays in the last odd segment, the pipelined one.
 
 use std::collections::BTreeMap;
 

@@ -134,8 +134,8 @@ fn kind(op: &Op) -> TensorKind {
     }
 }
 
-/// Inputs are cut along dim 0; what that means for the others follows from their rules. What is gathered again is a variable, for each
-/// microbatch anew.
+/// Inputs are cut along dim 0; what that means for the others follows from their rules. What is gathered again is a
+/// variable, for each microbatch anew.
 fn rates(graph: &Graph, microbatches: usize) -> Rates {
     let mut values: Vec<ValueRate> = Vec::new();
     let mut nodes = Vec::new();

@@ -1,8 +1,10 @@
-//! What a device may do by one launch: a matrix product, a chain behind it that becomes its epilogue, and sums beside both.
+//! Keeps the memory of actors apart that a device may run by one launch.
 //!
-//! For that their memory must be apart: where a result lies in memory that another of them reads, or that is used between them, the
-//! device does one after the other. Here what such actors read or write lives as long as if they acted at one time. That is a wish: it is
-//! granted as far as a step takes hardly more memory for it.
+//! Such actors are a matrix product, a chain behind it that becomes its epilogue, and sums beside both. If a result
+//! lies in memory that another of them reads, or that is used between them, the device does one after the other. So
+//! the registers of these actors are to live as if all acted at one time.
+//!
+//! That is a wish. It is granted as far as the arena grows by less than 1/128 and still fits the device.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +18,7 @@ use super::lifetimes::{Action as Step, Life};
 /// Others that stand between two actors at most.
 const PASSED: usize = 16;
 
-/// What the search for actors that go together looks at.
+/// The input of the search for actors that go together.
 pub struct Together<'a> {
     /// The registers.
     pub registers: &'a [Register],
@@ -29,8 +31,8 @@ pub struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time; `None` where no
-    /// actors go together.
+    /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time;
+    /// `None` where no actors go together.
     pub fn wished(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
         let mut group_of = vec![0; self.registers.len()];
         for (index, group) in groups.iter().enumerate() {
@@ -60,7 +62,7 @@ impl Together<'_> {
         granted.then_some(wished)
     }
 
-    /// By place in the order: the bytes that live there.
+    /// The bytes that live at each place in the order.
     fn live(&self, groups: &[Group]) -> Vec<u64> {
         let always = groups.iter().filter(|group| group.lives.is_empty());
         let mut live: u64 = always.map(|group| self.bytes(group)).sum();
@@ -82,9 +84,9 @@ impl Together<'_> {
         self.registers[group.members[0]].slot_bytes
     }
 
-    /// What lives longer where two actions are one, each with its group, its content, and its life as it would be and as it is. If all
-    /// that the second reads is there before, it acts where the first does, and writes its results then; else the first acts where
-    /// the second does, and reads its operands until then.
+    /// Lists what lives longer where two actions are one, each with its group, its content, and its life as it would
+    /// be and as it is. If all that the second reads is there before, it acts where the first does, and writes its
+    /// results then; else the first acts where the second does, and reads its operands until then.
     fn longer(
         &self,
         [first, last]: [usize; 2],

@@ -43,7 +43,7 @@ impl ChannelState {
         }
     }
 
-    /// When a sender that is ready at `now` may send content `content`; or the receiver that it waits for.
+    /// The time when a sender that is ready at `now` may send content `content`; or the receiver that it waits for.
     pub fn may_send(&self, sender: usize, content: u64, now: f64) -> Result<f64, usize> {
         let Some(freed) = content.checked_sub(self.slots) else { return Ok(now) };
         let mut time = now;
@@ -54,7 +54,7 @@ impl ChannelState {
         Ok(time)
     }
 
-    /// When a receiver that is ready at `now` has content `content`; or the sender that it waits for.
+    /// The time when a receiver that is ready at `now` has content `content`; or the sender that it waits for.
     pub fn may_receive(&self, receiver: usize, content: u64, now: f64) -> Result<f64, usize> {
         let Some((senders, seconds)) = &self.sources[receiver] else { return Ok(now) };
         let mut time = now;

@@ -1,12 +1,13 @@
-//! Ranks that behave alike: simulated once.
+//! Finds ranks that behave alike, so that one rank of each class is simulated for all.
 //!
-//! Two ranks see the same times if they run the same program and all whom they meet do, in turn. So ranks are coloured by
-//! program, and colours are split until two ranks of one colour meet, in every collective and every channel, equally
-//! many ranks of each colour over links of equal constants: the coarsest equitable partition (colour refinement, as in
-//! Weisfeiler and Leman, 1968). Then every rank of a class finds itself, action by action, where the others of its class
-//! are: by induction over the order of events, as what an action waits for, and how long it takes, depends on the classes
-//! of those it meets alone. So one rank of each class is executed, with exact results; what ranks do unlike (uneven
-//! splits, a slower link) puts them in classes of their own.
+//! Two ranks see the same times if they run the same program, and if the ranks that they meet do so too, in turn. So
+//! ranks are coloured by program. Colours are then split until ranks of one colour meet alike. In every collective
+//! and every channel, they meet equally many ranks of each colour, over links of equal constants. This is the
+//! coarsest equitable partition (colour refinement, as in Weisfeiler and Leman, 1968).
+//!
+//! By induction over the order of events, all ranks of a class see the same times. What an action waits for, and how
+//! long it takes, depends on the classes that it meets alone. So the results are exact. Uneven shards have other
+//! programs, and a longer way is another link: both make classes of their own.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +99,7 @@ impl Classes {
     }
 }
 
-/// Whom ranks meet, each list once.
+/// The lists of ranks that others meet, each once.
 #[derive(Default)]
 struct Meetings {
     known: BTreeMap<Vec<u64>, u64>,

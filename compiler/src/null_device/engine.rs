@@ -1,8 +1,8 @@
 //! The event loop: streams go on until they wait for another rank or stream.
 //!
-//! One rank of each class is executed. Only communication ties ranks together, and its times depend on times alone, so a
-//! rank with one stream runs ahead by itself up to the next meeting with another class; streams of one rank meet in its
-//! registers and go on event by event.
+//! One rank of each class is executed. Only communication ties ranks together, and its times depend on times alone.
+//! So a rank with one stream runs ahead by itself up to the next meeting with another class. Streams of one rank meet
+//! in its registers and go on event by event.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -22,17 +22,17 @@ use super::{Detail, NullDeviceError, Run, TraceEvent};
 mod waits;
 use graphc_ir::streams::Known;
 
-/// What came of it.
+/// The outcome of an execution.
 pub struct Outcome {
     /// Seconds until every rank has finished the first step, and what communication beside kernels costs them.
     pub step_seconds: f64,
-    /// What ranks of each class spend the first step with.
+    /// The seconds of the first step on ranks of each class.
     pub spent: Vec<Spent>,
     /// The greatest number of contents of a microbatch-rate register at once, by class; where machines ran.
     pub high_water: Vec<u64>,
     /// The greatest number of contents under way at once, by channel.
     pub under_way: Vec<u32>,
-    /// What ran when.
+    /// The trace of all actions.
     pub trace: Vec<TraceEvent>,
 }
 
@@ -78,17 +78,17 @@ pub struct Engine<'a> {
 /// One rank, for all of its class.
 pub struct RankState<'a> {
     pub(super) program: &'a Program,
-    /// What says when actors may act; `None` where the order alone decides, as was checked before.
+    /// The state machine that says when actors may act; `None` where the order alone decides, as was checked before.
     machine: Option<Machine>,
     pub(super) streams: Vec<StreamState>,
     /// Of two streams: how far they are; `None` where a machine runs.
     pace: Option<Pace>,
     spent: Spent,
-    /// Where there are several streams, when they worked in the first step.
+    /// The times when several streams worked in the first step.
     worked: Worked,
 }
 
-/// When the streams of a rank worked: stream 0, then all others; kernels, then communication.
+/// The times when the streams of a rank worked: stream 0, then all others; kernels, then communication.
 type Worked = [[Vec<(f64, f64)>; 2]; 2];
 
 /// One stream.
@@ -97,7 +97,7 @@ pub struct StreamState {
     step: u64,
     item: usize,
     leg: usize,
-    /// When it is ready for its next action.
+    /// The time when it is ready for its next action.
     clock: Clock,
     /// Whether it has done the local part of its leg.
     worked: bool,
@@ -109,13 +109,13 @@ pub struct StreamState {
 /// An action under way.
 #[derive(Clone, Copy)]
 struct Running {
-    /// When it began.
+    /// The time when it began.
     start: f64,
-    /// When it ends.
+    /// The time when it ends.
     end: f64,
 }
 
-/// What a stream waits for.
+/// The thing that a stream waits for.
 #[derive(Clone, Debug)]
 pub enum Wait {
     /// A register of its rank.
@@ -468,7 +468,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// How long two things went on at the same time; the intervals of each ascend and are apart.
+/// Seconds for which two things went on at the same time; the intervals of each ascend and are apart.
 fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> f64 {
     let (mut i, mut j, mut seconds) = (0, 0, 0.0);
     while i < a.len() && j < b.len() {

@@ -1,4 +1,4 @@
-//! Who sends to whom in each channel, rank by rank. Channels between the same layouts are looked at once.
+//! Lists who sends to whom in each channel, rank by rank. Channels between the same layouts are looked at once.
 
 use std::collections::BTreeMap;
 

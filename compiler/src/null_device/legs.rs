@@ -1,5 +1,7 @@
-//! Blocks cut where ranks meet others: between two meetings a stream that is alone on its rank does not wait, so what it
-//! does there is one sum.
+//! Cuts blocks into legs, which end where ranks meet others.
+//!
+//! Between two meetings a stream that is alone on its rank does not wait. So the local actions of a leg are one sum
+//! of seconds.
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan, Program};
@@ -12,13 +14,13 @@ use super::rendezvous::{self, Party, Rendezvous};
 pub struct Leg {
     /// The actors: first place in the block, and one past the last.
     pub places: (usize, usize),
-    /// What the local actions take.
+    /// The work of the local actions.
     pub work: Work,
     /// The action that meets others.
     pub meets: Option<ActorId>,
 }
 
-/// What a run of local actions takes.
+/// The work of a run of local actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Seconds of kernels.
@@ -31,13 +33,13 @@ pub struct Work {
     from_host: f64,
 }
 
-/// When a stream is free, and when its host is: the host issues actions in order, each in `dispatch` seconds, and runs
-/// ahead of the device.
+/// The times when a stream and its host are free: the host issues actions in order, each in `dispatch` seconds, and
+/// runs ahead of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Clock {
-    /// When the stream has done what it was given.
+    /// The time when the stream has done what it was given.
     pub device: f64,
-    /// When the host has issued it.
+    /// The time when the host has issued it.
     pub host: f64,
 }
 
@@ -70,17 +72,17 @@ impl Work {
     }
 }
 
-/// What cutting blocks needs.
+/// The input of cutting blocks.
 pub struct Cutter<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// The classes of its ranks.
     pub classes: &'a Classes,
-    /// Where else legs end.
+    /// Further ends of legs.
     pub cuts: Cuts<'a>,
 }
 
-/// Where legs end besides at meetings.
+/// The ends of legs besides meetings.
 #[derive(Clone, Copy)]
 pub enum Cuts<'a> {
     /// Nowhere.

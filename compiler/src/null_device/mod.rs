@@ -1,9 +1,21 @@
-//! The null device: executes a plan on all ranks with modelled time, through the state machine that the runtime
-//! drives too. It finds what a step takes, how much of it pipeline stages wait, and plans that would hang.
+//! The null device: it executes a plan on all ranks in modelled time, through the state machine that the runtime
+//! drives too.
 //!
-//! Kernels take the seconds of their actors; collectives begin when the last of their group has come and take what the
-//! cost model says; what is sent arrives after what the cost model says, without holding up the sender. Ranks that
-//! behave alike are executed once (`classes`). Start reading with [`simulate`], then `engine`.
+//! It finds the seconds of a step, the time for which pipeline stages wait, and plans that would hang. Kernels take
+//! the seconds of their actors. A collective begins when the last of its group has come, and takes what the cost
+//! model says. What is sent arrives after what the cost model says, without holding up the sender.
+//!
+//! Ranks that behave alike are executed once (`classes`). On a rank with one stream, order alone decides which actor
+//! may act. So the state machine runs once for each program (`order`), and the clock goes from one meeting with
+//! another class to the next (`legs`). Where a rank has two streams, it is known beforehand what each waits for on
+//! the other. So blocks are cut there too, and no state machine runs with the clock (`pace`). The time to simulate
+//! grows with classes and meetings, not with ranks. [`simulate_every_rank`] executes each rank and each action, and
+//! tests hold both to the same figures.
+//!
+//! Collectives of both streams that run at once are given the whole bandwidth each. Those of tensor parallelism go
+//! inside nodes, and gradients mostly between nodes. Where both use one level, the prediction is too good.
+//!
+//! Start reading with [`simulate`], then `engine`.
 
 use graphc_ir::plan::{Plan, Rate};
 
@@ -25,13 +37,13 @@ use exchanges::Exchanges;
 
 pub use report::{ClassReport, Shares, Simulation, StageReport, TraceEvent};
 
-/// Why a plan cannot be executed.
+/// An error of a plan that cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NullDeviceError {
     /// No stream can go on.
     #[error("the plan hangs:\n  {}", .waits.join("\n  "))]
     Hang {
-        /// Who waits for whom, rank by rank.
+        /// The waits, rank by rank: who waits for whom.
         waits: Vec<String>,
     },
 }
@@ -89,7 +101,7 @@ pub fn trace(plan: &Plan, steps: u64) -> Result<Simulation, NullDeviceError> {
     measure(plan, Run { trace: true, detail: Detail::Actions, ..Run::of(steps.max(1)) })
 }
 
-/// What is executed.
+/// The settings of an execution.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     steps: u64,
@@ -107,10 +119,10 @@ impl Run {
     }
 }
 
-/// How finely streams that are alone on their rank are executed.
+/// The detail in which streams that are alone on their rank are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
-    /// What lies between two meetings at once.
+    /// Everything between two meetings at once.
     Legs,
     /// Action by action, through the state machine.
     Actions,

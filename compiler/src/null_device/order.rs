@@ -1,7 +1,8 @@
-//! Ranks with one stream: whether their actors may act does not depend on time, as nothing but the order of the stream
-//! fills and frees their registers. So the state machine of a program is executed once, for all its ranks. Of two streams
-//! it is executed in one of the orders that what they know of each other allows ([`graphc_ir::streams`]): where it holds no
-//! action back there, it does so in none.
+//! Runs the state machine once for each program with one or two streams, without time.
+//!
+//! On a rank with one stream, whether its actors may act does not depend on time: nothing but the order of the stream
+//! fills and frees its registers. Of two streams the machine follows one of the orders that their knowledge of each
+//! other allows ([`graphc_ir::streams`]). Where it holds no action back there, it does so in none.
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::machine::{ActionId, Machine};

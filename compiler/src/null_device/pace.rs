@@ -1,16 +1,19 @@
-//! Ranks with two streams: what a stream waits for on the other follows from the program ([`graphc_ir::streams`]), so blocks are
-//! cut into legs where one stream waits for the other too, and a leg begins when a number of the other's legs has ended.
-//! No state machine runs, and a stream goes on without an event until it needs what has not happened yet.
+//! Follows the two streams of a rank leg by leg, without a state machine.
+//!
+//! What a stream waits for on the other follows from the program ([`graphc_ir::streams`]). So blocks are also cut
+//! into legs where one stream waits for the other. A leg begins when a number of the other's legs has ended. A stream
+//! goes on without an event until it needs something that has not happened yet.
 
 use graphc_ir::plan::Program;
 
 use super::legs::Leg;
 use graphc_ir::streams::Known;
 
-/// By stream, block and place: whether a leg ends behind it.
+/// Whether a leg ends behind an action, by stream, block and place.
 pub type Cuts = [Vec<Vec<bool>>; 2];
 
-/// Where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits for.
+/// Finds where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits
+/// for.
 pub fn cuts(program: &Program, known: &Known) -> Cuts {
     let mut cuts = [0, 1].map(|stream| {
         let blocks = program.streams[stream].blocks.iter();
@@ -41,7 +44,7 @@ fn places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
     stream.order.iter().flat_map(|item| of(item.block as usize)).collect()
 }
 
-/// How far the two streams of a rank are, leg by leg.
+/// The progress of the two streams of a rank, leg by leg.
 pub struct Pace {
     /// By stream and leg of a step: how many of the other's legs have ended when it begins.
     needs: [Vec<u32>; 2],
@@ -49,7 +52,7 @@ pub struct Pace {
     ends: [Vec<f64>; 2],
     /// By stream: steps ended.
     steps: [u64; 2],
-    /// When both had ended the step before.
+    /// The time when both had ended the step before.
     begins: f64,
 }
 
@@ -79,7 +82,7 @@ impl Pace {
         Self { needs, ends: [Vec::new(), Vec::new()], steps: [0; 2], begins: 0.0 }
     }
 
-    /// When what the next leg of a stream needs has ended; `None` if it has not yet.
+    /// The time when everything has ended that the next leg of a stream needs; `None` if it has not yet.
     pub fn ready(&self, stream: usize) -> Option<f64> {
         let other = 1 - stream;
         if self.steps[stream] > self.steps[other] {

@@ -10,14 +10,14 @@ use super::classes::Classes;
 use crate::cluster::{Link, link};
 use crate::cost::collective_seconds;
 
-/// Who meets in a collective.
+/// The classes that meet in a collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Party {
     /// Their classes, ascending, each once.
     pub classes: Vec<usize>,
     /// The number of ranks.
     pub ranks: usize,
-    /// How they reach each other.
+    /// The link between them.
     pub link: Link,
 }
 
@@ -31,7 +31,7 @@ pub struct Arrival {
     pub class: usize,
     /// Its stream.
     pub stream: usize,
-    /// When.
+    /// The time when it came.
     pub time: f64,
     /// Bytes that it brings or takes away, whichever is more.
     pub bytes: u64,
@@ -47,11 +47,11 @@ pub struct Rendezvous {
 
 /// A collective that everybody has come to.
 pub struct Met {
-    /// When it begins.
+    /// The time when it begins.
     pub start: f64,
-    /// When it ends.
+    /// The time when it ends.
     pub end: f64,
-    /// Who takes part.
+    /// The classes that take part.
     pub arrivals: Vec<Arrival>,
 }
 
@@ -77,12 +77,12 @@ impl Rendezvous {
         Some(Met { start, end, arrivals })
     }
 
-    /// Who has come to a meeting that has not begun.
+    /// The classes that have come to a meeting that has not begun.
     pub fn present(&self, meeting: Meeting) -> Vec<usize> {
         self.open.get(&meeting).into_iter().flatten().map(|arrival| arrival.class).collect()
     }
 
-    /// Whom a class meets in a collective: of the layout of its first input.
+    /// The classes that a class meets in a collective: of the layout of its first input.
     pub fn party(
         &mut self,
         plan: &Plan,

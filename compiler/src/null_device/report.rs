@@ -1,4 +1,7 @@
-//! What the null device tells of a step.
+//! Reports what the null device measured: seconds of a step, shares of rank time, stages, classes, and the trace.
+//!
+//! *Overlap* is the time in which both a collective of the second stream and a kernel of the first run, over all time
+//! of communication.
 
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan};
@@ -6,20 +9,20 @@ use graphc_ir::plan::{Action, Actor, Plan};
 use super::classes::Classes;
 use super::engine::{Outcome, Spent};
 
-/// What the null device measured over one step.
+/// The measurements of one step on the null device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulation {
     /// Seconds from the step's start until every rank has finished it.
     pub step_seconds: f64,
     /// Share of rank time that ranks wait for others, over ranks that have work; 0 with one stage.
     pub bubble_fraction: f64,
-    /// What rank time is spent with, over ranks that have work.
+    /// Shares of rank time, over ranks that have work.
     pub shares: Shares,
     /// By stage.
     pub stages: Vec<StageReport>,
     /// Ranks that behave alike, by their first.
     pub classes: Vec<ClassReport>,
-    /// What ran when, by start, rank and stream, where it was asked for.
+    /// The trace, by start, rank and stream, where it was asked for.
     pub trace: Vec<TraceEvent>,
 }
 
@@ -36,7 +39,7 @@ pub struct Shares {
     pub overlap: f64,
 }
 
-/// What the null device measured of one stage.
+/// The measurements of one stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageReport {
     /// The stage.
@@ -56,7 +59,7 @@ pub struct StageReport {
 pub struct ClassReport {
     /// The first.
     pub rank: u32,
-    /// How many they are.
+    /// Their number.
     pub ranks: usize,
     /// Their stage.
     pub stage: usize,
@@ -88,7 +91,7 @@ impl TraceEvent {
         &plan.programs[program.index()].actors[self.actor.index()]
     }
 
-    /// What the action was: `compute`, `collective`, `send` or `receive`.
+    /// The kind of the action: `compute`, `collective`, `send` or `receive`.
     pub fn kind(&self, plan: &Plan) -> &'static str {
         match self.actor(plan).action {
             Action::Collective { .. } => "collective",
@@ -99,7 +102,7 @@ impl TraceEvent {
     }
 }
 
-/// What came of an execution; `high_water` is by program.
+/// Reports on an execution; `high_water` is by program.
 pub fn report(plan: &Plan, classes: &Classes, outcome: Outcome, high_water: &[u64]) -> Simulation {
     let mut sum = Spent::default();
     let mut working = 0.0;

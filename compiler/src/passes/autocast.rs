@@ -1,8 +1,19 @@
-//! Automatic mixed precision, as `torch.autocast` does it: variables stay as they are, and each op takes its operands in
-//! the element type that its [`Class`] says. Casts become nodes, each tensor's once, so the gradient of a variable that is
-//! cast is cast back, and the planner chooses whether a variable is cast before or after it is gathered.
+//! Automatic mixed precision: the pass inserts casts, as `torch.autocast` does.
 //!
-//! PyTorch's lists are in its documentation, "Automatic Mixed Precision package", section "Autocast Op Reference".
+//! Variables keep their type. Each op takes its operands in the element type that its [`Class`] says. One table gives
+//! the class of every op, after PyTorch's lists ("Automatic Mixed Precision package", section "Autocast Op
+//! Reference"). As in PyTorch's layers, a bias counts as part of its product.
+//!
+//! Regions of lower precision are marks on nodes (`autocast bf16` in the text of a graph), which this pass consumes.
+//! The option `--precision` marks all other nodes.
+//!
+//! Casts are nodes, and each tensor is cast once per type. So autodiff casts the gradient of a cast variable back.
+//! The planner sees casts as well: it can cast a weight in shards and gather it in half precision, or gather it whole
+//! first. Gradients have the same choice before and after their sum. A view of a weight is a view of the cast weight,
+//! so products still see how the weight lies.
+//!
+//! Sums over microbatches are f32 unless the options say otherwise (`rates`). How fixed strategies cast and reduce is
+//! said in `planner/strategies`.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +37,9 @@ enum Class {
     Single,
     /// The widest of the operands', of which numbers of the model's text are none.
     Widest,
-    /// What each operand has.
+    /// The type that each operand has.
     Own,
-    /// What each operand has where nothing is cast.
+    /// The type that each operand has where nothing is cast.
     Written,
 }
 
@@ -302,7 +313,7 @@ impl Caster<'_> {
         node
     }
 
-    /// What stands for a value, in this element type, in the stage and on the placement where it is made.
+    /// The value that stands for a value, in this element type, in the stage and on the placement where it is made.
     fn cast(&mut self, old: ValueId, dtype: DType) -> Result<ValueId, OpError> {
         let value = self.values[old.index()];
         if self.new.value(value).ty.dtype == dtype {

@@ -55,7 +55,7 @@ pub fn autodiff(
     Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
 }
 
-/// What stands before the name of a variable in that of its gradient.
+/// The prefix of a variable's name in that of its gradient.
 pub const GRADIENT: &str = "grad.";
 
 /// The graph with its gradients, which are inputs.

@@ -1,5 +1,11 @@
-//! Moving averages of trained variables (Polyak and Juditsky, 1992), as `torch.optim.swa_utils.AveragedModel` keeps them with
-//! an exponential average: each takes in its variable as the optimizer leaves it, and begins as that after the first step.
+//! Keeps moving averages of trained variables, for `--ema` (Polyak and Juditsky, 1992), as
+//! `torch.optim.swa_utils.AveragedModel` does with an exponential average.
+//!
+//! Each average takes in its variable as the optimizer leaves it, by a `blend`. After the first step it is the
+//! variable itself.
+//!
+//! An update whose result others read does not work in place. Its variable is overwritten later, when all readers of
+//! the variable are done. The planner counts the result beside the variable.
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
@@ -14,7 +20,7 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "averages";
 
-/// What stands before the name of a variable in that of its average.
+/// The prefix of a variable's name in that of its average.
 pub const AVERAGE: &str = "state.ema.";
 
 /// The training graph with an average of each variable that an optimizer changes, of this decay.
@@ -50,7 +56,7 @@ fn append(training: &mut TrainingGraph, variable: ValueId, decay: f64) -> Result
     Ok(())
 }
 
-/// What a step leaves in a variable; `None` where nothing updates it.
+/// The value that a step leaves in a variable; `None` where nothing updates it.
 fn updated(training: &TrainingGraph, variable: ValueId) -> Option<ValueId> {
     training.graph.nodes.iter().find_map(|node| {
         let pairs = node.op.operation().updates();

@@ -1,9 +1,11 @@
-//! Clipping of gradients by their common norm (Pascanu et al., arXiv 1211.5063, algorithm 1), in the graph, as
+//! Clips gradients by their common norm (Pascanu et al., arXiv 1211.5063, algorithm 1), by ops of the graph, as
 //! `torch.nn.utils.clip_grad_norm_` does it.
 //!
-//! The squares of each trained variable's gradient are added up in the layout in which its update takes it, so what ranks hold alike
-//! counts once; the sums are added over tensors, then over stages. One op makes of that the factor that updates multiply
-//! their gradients by, as under loss scaling, of which it takes the factor and gives its product with its own.
+//! The squares of each gradient are summed in the layout in which its update takes it. These are partial sums like
+//! any other, so a replicated gradient counts once. The sums are added over tensors, then over stages.
+//!
+//! One op makes of the sum the factor by which updates multiply their gradients, in the same pass over memory. Under
+//! loss scaling that factor includes the factor of the scale.
 
 use graphc_ir::graph::Output;
 use graphc_ir::ids::ValueId;

@@ -1,4 +1,4 @@
-//! Minimum cuts.
+//! Finds minimum cuts, by petgraph's version of Dinic's algorithm.
 
 use petgraph::Direction;
 use petgraph::algo::dinics;
@@ -11,8 +11,9 @@ pub trait Capacity: petgraph::algo::PositiveMeasure + std::ops::Sub<Output = Sel
 impl Capacity for u64 {}
 impl Capacity for u128 {}
 
-/// Of the minimum cuts between two nodes the one with the fewest nodes on one side: by node whether it is there. The side is that of the
-/// source (`Outgoing`: more could flow from there to the node) or of the sink (`Incoming`: more could flow from the node to there).
+/// The minimum cut between two nodes with the fewest nodes on one side: by node whether it is there. The side is that
+/// of the source (`Outgoing`: more could flow from there to the node) or of the sink (`Incoming`: more could flow
+/// from the node to there).
 pub fn smallest_side<C: Capacity>(
     graph: &DiGraph<(), C>,
     (source, sink): (NodeIndex, NodeIndex),

@@ -1,8 +1,16 @@
-//! Takes apart the ops that need a whole dim where that dim may have to be split.
+//! Takes apart the ops that need a whole dim, where that dim may have to be split.
 //!
-//! After autodiff: the gradient of cross entropy is an op that splits its classes as it is, those of softmax and
-//! normalization have parts of their own, which are fewer than gradients of the parts, and that of batch normalization in training has
-//! a closed form. The latter is always taken apart: it has no kernel.
+//! Batch normalization in training is always taken apart, since it has no kernel. Cross entropy becomes reductions
+//! and elementwise ops, so that its classes may be split. Softmax and normalization are taken apart where a pin asks
+//! for a split.
+//!
+//! The pass comes after autodiff. The gradient of cross entropy is an op that can split its classes as it is. Softmax
+//! and normalization have gradients with parts of their own, which are fewer than the gradients of their parts. The
+//! gradient of batch normalization in training has a closed form.
+//!
+//! Which form of cross entropy is cheaper depends on the plan: split classes save the exchange of scores and cost a
+//! few kernels. This pass guesses by the shapes. Where the planner is free, `compile::forms` plans the other form
+//! too.
 
 use graphc_ir::decompose::{decompose_values, decomposes};
 use graphc_ir::graph::{Graph, Node};
@@ -32,8 +40,9 @@ pub fn decompose_where_split(
     in_parts(&training, options).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
-/// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a pin asks to split the dim that the op keeps
-/// whole, and cross entropy also where the planner is free to split its classes and that may pay, or the strategy does.
+/// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a
+/// pin asks to split the dim that the op keeps whole, and cross entropy also where the planner is free to split its
+/// classes and that may pay, or the strategy does.
 pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     if matches!(node.op, Op::BatchNormTraining(_)) {
         return true;

@@ -1,4 +1,4 @@
-//! Why a graph cannot be prepared for planning: each error names the op, where the user wrote it, and what meets there.
+//! The errors of passes. Each names the op, where the user wrote it, and what meets there.
 
 use graphc_ir::builder::BuildErrors;
 use graphc_ir::graph::Source;
@@ -11,7 +11,7 @@ use graphc_ir::verify::VerifyErrors;
 
 use crate::schedule::MOST_MICROBATCHES;
 
-/// What a pass cannot do.
+/// The error of a pass.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PassError {
     /// A graph that breaks an invariant: the user's, or what a pass made of it.
@@ -27,19 +27,19 @@ pub enum PassError {
     Op {
         /// The pass.
         pass: &'static str,
-        /// What does not fit.
+        /// The operands that do not fit.
         error: OpError,
     },
     /// A precision that products cannot be computed in.
     #[error("the precision is f32, bf16 or f16, not {dtype}")]
     Precision {
-        /// What was asked for.
+        /// The type asked for.
         dtype: DType,
     },
     /// A decay of moving averages that is no share.
     #[error("the decay of moving averages is at least 0 and below 1, not {decay}")]
     Average {
-        /// What was asked for.
+        /// The decay asked for.
         decay: f64,
     },
     /// Ops that do not take what a pass gives them.
@@ -47,7 +47,7 @@ pub enum PassError {
     Build {
         /// The pass.
         pass: &'static str,
-        /// What does not fit.
+        /// The operands that do not fit.
         errors: BuildErrors,
     },
     /// A schedule with chunks of layers for each stage that does not fit stages or microbatches.
@@ -65,7 +65,7 @@ pub enum PassError {
     /// A plan whose graph cannot be read.
     #[error("the plan's graph: {error}")]
     PlanGraph {
-        /// Where and why.
+        /// The place and the reason.
         error: String,
     },
     /// A training request for a graph without outputs.
@@ -90,7 +90,7 @@ pub enum PassError {
         output: String,
         /// Its type.
         ty: TensorType,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A name that a pass needs and the graph uses for something else.
@@ -100,7 +100,7 @@ pub enum PassError {
         pass: &'static str,
         /// The name.
         name: String,
-        /// Where the user wrote what has it.
+        /// The place where the user wrote its owner.
         source_of: Source,
     },
     /// A graph that an optimizer cannot change.
@@ -124,7 +124,7 @@ pub enum PassError {
     Mesh {
         /// The extents asked for.
         mesh: Vec<usize>,
-        /// What is wrong.
+        /// The reason.
         error: PlacementError,
     },
     /// Stages that do not divide the mesh.
@@ -145,7 +145,7 @@ pub enum PassError {
     StageCount {
         /// The graph's.
         declared: usize,
-        /// Those asked for.
+        /// The number asked for.
         stages: usize,
     },
     /// A node in a stage that does not exist.
@@ -153,11 +153,11 @@ pub enum PassError {
     StageRange {
         /// The op.
         op: &'static str,
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
         /// Its stage.
         stage: usize,
-        /// How many there are.
+        /// The number of stages.
         stages: usize,
     },
     /// A graph with fewer ops than stages.
@@ -177,7 +177,7 @@ pub enum PassError {
         placement: Placement,
         /// The mesh.
         mesh: Vec<usize>,
-        /// How many ranks that has.
+        /// The number of its ranks.
         ranks: usize,
     },
     /// A pin of a tensor that the graph does not have.
@@ -218,9 +218,9 @@ pub enum PassError {
         parts(*.microbatches), fewer(*.microbatches)
     )]
     OneValue {
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
-        /// What is normalized, of the whole batch.
+        /// The type that is normalized, of the whole batch.
         ty: TensorType,
         /// Parts of a step's batch.
         microbatches: usize,
@@ -231,7 +231,7 @@ pub enum PassError {
         cumulative(*.momentum)
     )]
     Momentum {
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
         /// The share that stays.
         momentum: f64,
@@ -239,17 +239,17 @@ pub enum PassError {
     /// A number of the options that makes no sense.
     #[error("{what} is a number {expected}, not {value}")]
     Number {
-        /// What it is.
+        /// The meaning of the number.
         what: &'static str,
         /// The number.
         value: f64,
-        /// What it may be.
+        /// The values that it may have.
         expected: &'static str,
     },
     /// A schedule of the learning rate that makes no sense.
     #[error("{error}")]
     LrSchedule {
-        /// What is wrong.
+        /// The reason.
         error: LrScheduleError,
     },
     /// An option that only losses with labels have.
@@ -292,7 +292,7 @@ pub enum PassError {
     CannotCut {
         /// The op.
         op: &'static str,
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
         /// Parts of a step's batch.
         microbatches: usize,
@@ -302,14 +302,14 @@ pub enum PassError {
     /// A name that no pass has.
     #[error("there is no pass `{pass}`; the passes are {}", .passes.join(", "))]
     UnknownPass {
-        /// What was asked for.
+        /// The name asked for.
         pass: String,
         /// The passes.
         passes: Vec<&'static str>,
     },
 }
 
-/// What statistics are taken of.
+/// The part of the batch that statistics are taken of.
 fn parts(microbatches: usize) -> String {
     if microbatches > 1 {
         format!("each of {microbatches} microbatches")
@@ -318,12 +318,12 @@ fn parts(microbatches: usize) -> String {
     }
 }
 
-/// What else gives each microbatch more samples.
+/// The other way to give each microbatch more samples.
 fn fewer(microbatches: usize) -> &'static str {
     if microbatches > 1 { " or fewer microbatches" } else { "" }
 }
 
-/// What a share of 1 mostly comes from.
+/// The usual cause of a share of 1.
 fn cumulative(momentum: f64) -> &'static str {
     match momentum == 1.0 {
         true => {

@@ -1,7 +1,11 @@
-//! Which outputs a graph gives.
+//! Drops the outputs that nobody asks for.
 //!
-//! An output is held to the end of its step and copied to the host, in the element type of the model. Of a training that is seldom of use: the
-//! scores of a language model are its largest tensor. So they are outputs only where somebody asks for them.
+//! An output is held until its step ends, and then copied to the host in the element type of the model. A training
+//! seldom needs this: the scores of a language model are its largest tensor. So a training on a loss keeps only the
+//! outputs that the options ask for.
+//!
+//! The pass `loss` does this before any other pass sees the graph. Hence no cast to the model's element type is made
+//! for a dropped output. Simplification removes the ops that led to it alone.
 
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::CompileOptions;

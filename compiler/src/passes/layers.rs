@@ -1,13 +1,17 @@
-//! The layers of a model, found in its graph: no names and no annotations are needed, so that models from any source
-//! have them.
+//! Finds the layers of a model in its graph. No names or annotations are needed, so models from any source, ONNX
+//! files too, have layers.
 //!
-//! 1. A *cut* is a place in the order of forward ops over which one tensor alone leads: the stream of a residual
-//!    network between two blocks, the output of one layer in a stack. Only tensors count that depend on inputs and on
-//!    variables and have more than one element, so that masks, tables of positions and labels do not hide a cut.
-//! 2. Between two cuts is a *segment*. A segment that contracts nothing (a bias, an activation function) belongs to the
-//!    one before it.
-//! 3. What segments contract, op by op with types, is their signature. The longest run in which signatures repeat with
-//!    some period is the stack of equal layers: one period is one layer. Every other segment is a layer of its own.
+//! This is no pass. Stages, recomputation and the pages of `graphc report` use it.
+//!
+//! 1. A *cut* is a place in the order of forward ops over which one tensor alone leads. The stream of a residual
+//!    network between two blocks is one, or the output of one layer in a stack. Only tensors count that depend on
+//!    inputs and on variables and have more than one element. So masks, tables of positions and labels do not hide a
+//!    cut.
+//! 2. Between two cuts is a *segment*. A segment that contracts nothing (a bias, an activation function) belongs to
+//!    the one before it.
+//! 3. The contractions of a segment, op by op with types, are its signature. The longest run in which signatures
+//!    repeat with some period is the stack of equal layers: one period is one layer. Every other segment is a layer
+//!    of its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,7 +55,7 @@ pub fn layers(graph: &Graph, forward: impl Fn(usize) -> bool) -> Layers {
     Layers { of, count, repeated }
 }
 
-/// What each node depends on.
+/// The dependencies of each node.
 struct Reach {
     input: Vec<bool>,
     variable: Vec<bool>,
@@ -135,7 +139,7 @@ fn segments(graph: &Graph, ops: &[usize], cuts: &[usize]) -> Vec<Segment> {
     found.into_iter().map(kind).collect()
 }
 
-/// What the last of the equal layers has more than the one before belongs to what follows: the normalization before the
+/// Gives what the last of the equal layers has more than the one before to what follows: the normalization before the
 /// head, say.
 fn give_on(segments: &mut Vec<Segment>, period: usize, run: &Range<usize>) {
     let Some(last) = run.end.checked_sub(1) else { return };

@@ -1,9 +1,15 @@
-//! Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740, section 3.2), as `torch.amp.GradScaler` does it, in the graph.
+//! Dynamic loss scaling for f16, expressed as ops of the graph (Micikevicius et al., arXiv 1710.03740, section 3.2),
+//! as `torch.amp.GradScaler` does it.
 //!
-//! The gradient of the loss starts as the scale instead of 1. What is not finite is counted in the gradient of every trained
-//! variable, in the layout in which its update takes it; the counts are added up over ranks and stages. One op then says by
-//! how much updates multiply their gradients, 0 where they are not made, and changes the scale. Scale and counts are
-//! variables, so they are saved and restored like others.
+//! The gradient of the loss starts from the scale, a variable, instead of from 1. The op `non_finite` counts the
+//! elements that are not finite in the gradient of every trained variable, in the layout in which its update takes
+//! it. These counts are added over ranks and stages like any other partial sum.
+//!
+//! The op `loss_scale` then gives the next scale, and a factor by which updates multiply their gradients in the same
+//! pass over memory. The factor is 0 where the step is not made. It leaves variables and states as they are, so an
+//! update can still work in place.
+//!
+//! Scale and counts are variables, so checkpoints save and restore them like others.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Output;
@@ -34,10 +40,10 @@ const FIRST: f64 = 65536.0;
 const SCALING: LossScale =
     LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2000, floor: Scalar(1.0) };
 
-/// What updates take besides their tensors.
+/// The scalars that updates take besides their tensors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scaled {
-    /// By what gradients are multiplied; 0 where no update is made.
+    /// The factor of gradients; 0 where no update is made.
     pub factor: ValueId,
     /// The number of the update, from 1.
     pub step: ValueId,

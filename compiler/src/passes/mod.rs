@@ -1,5 +1,8 @@
-//! The passes from a user's graph to a training graph with stages and rates: free functions, one a file, that
-//! [`crate::pipeline`] lists in order. None chooses a layout: that is the planner's.
+//! The passes, which turn a user's graph into a training graph with stages and rates.
+//!
+//! Each pass is a free function in a file of its own. [`crate::pipeline`] lists them in order. No pass chooses a
+//! layout, since that is the planner's work. Some modules here are no passes but answer questions that several of
+//! them ask, such as `layers` and `samples`.
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;

@@ -1,4 +1,9 @@
-//! Appends what the optimizer does once a step: for each gradient an update of its variable and of the states.
+//! Appends the optimizer: an update of each trained variable and of its states, once a step.
+//!
+//! The schedule of the learning rate is part of the update's payload (`ir/src/learning_rate.rs`). The update
+//! evaluates it at the number of the step, so a schedule costs no operand and keeps nothing.
+//!
+//! LAMB is two ops with sums of squares between them, because its step needs norms of whole tensors.
 
 use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -98,17 +103,17 @@ fn check_number(
     }
 }
 
-/// What updates take besides their tensors.
+/// The scalars that updates take besides their tensors.
 #[derive(Clone, Copy)]
 struct Scalars {
-    /// By what gradients are multiplied; 0 where no update is made.
+    /// The factor of gradients; 0 where no update is made.
     factor: Option<ValueId>,
     /// The number of the update, from 1, where it is not the step's.
     step: Option<ValueId>,
 }
 
 impl Scalars {
-    /// Those that an op takes.
+    /// The scalars that an op takes.
     fn of(self, op: &Op) -> impl Iterator<Item = ValueId> {
         let corrects = matches!(op, Op::AdamUpdate(_) | Op::LambDirection(_));
         self.factor.into_iter().chain(self.step.filter(|_| corrects))

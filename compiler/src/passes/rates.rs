@@ -1,13 +1,16 @@
-//! What microbatches do to each value, and where what they contribute is summed.
+//! Decides how often each value is computed, and where the contributions of microbatches are summed.
 //!
-//! Time is treated as one more mesh axis, of as many parts as there are microbatches, on which every layout but that
-//! of what starts out is forced: an input is cut along the dim of its samples, a variable is whole. For each op the one signature of
-//! its rule that takes its operands so says how its results lie: cut along a dim, or partial sums, which an
-//! `accumulate` node makes one; its readers read the sum. What depends on no input is computed once a step, unless a
-//! reader needs its part of it: then what it is made of, as far as it comes from nothing, is made again, part by part.
+//! Time is treated as one more mesh axis with as many parts as there are microbatches. The layouts on that axis are
+//! forced by what the graph starts from: an input is cut along the dim of its samples, and a variable is whole. For
+//! each op the one signature of its rule that takes its operands so says how its results lie. They are cut along a
+//! dim, or they are partial sums. An `accumulate` node sums the latter, and readers read the sum.
 //!
-//! Sums of half precision are made in f32, because each addition would be rounded otherwise, so that the error grew with the number of
-//! microbatches (unless [`Accumulation::Half`] says so): summands are cast before, and the sum is cast back once, unless all that read it take f32, as updates do.
+//! What depends on no input is computed once a step, unless a reader needs its part of it. Then the ops that made it
+//! are made again part by part, as far as they depend on nothing.
+//!
+//! Sums of half precision are made in f32 (unless [`Accumulation::Half`] says so). Otherwise each addition would be
+//! rounded, and the error would grow with the number of microbatches. Summands are cast before. The sum is cast back
+//! once, unless all its readers take f32, as updates do.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +133,7 @@ struct Cutter<'a> {
     accumulation: Accumulation,
     /// Rates of the new graph's values.
     values: Vec<ValueRate>,
-    /// What time does to the new graph's nodes.
+    /// The choice of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
     /// Of each value of the old graph the nodes that read it; none of what is observed.
     readers: Vec<Vec<NodeId>>,
@@ -330,8 +333,8 @@ impl Cutter<'_> {
         self.parts.contains_key(&(value, dim)) || self.parts_of(value, dim).is_some()
     }
 
-    /// How the producer of such a value would make it in parts: its signature, and the dim of each operand that it
-    /// needs in parts.
+    /// The way in which the producer of such a value would make it in parts: its signature, and the dim of each
+    /// operand that it needs in parts.
     fn parts_of(&self, value: ValueId, dim: usize) -> Option<(Signature, Vec<(usize, usize)>)> {
         let graph = &self.rebuild.graph;
         let (node, index) = (graph.producer(value), graph.value(value).index);

@@ -128,7 +128,7 @@ impl<'a> Rebuild<'a> {
         Ok(())
     }
 
-    /// What stands for a value that has been visited.
+    /// The value that stands for a value that has been visited.
     pub fn new_of(&self, old: ValueId) -> ValueId {
         self.values[old.index()].expect("operands are visited before their readers")
     }

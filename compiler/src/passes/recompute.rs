@@ -1,15 +1,21 @@
-//! Computes activations again in the backward pass instead of keeping them (Chen et al., arXiv 1604.06174, section 4).
+//! Computes activations again in the backward pass instead of keeping them (Chen et al., arXiv 1604.06174, section
+//! 4).
 //!
-//! Of each block, a layer of the model on one stage, what other blocks read is kept: its inputs and its results.
-//! Whatever else its backward pass reads is computed again from that, op by op, right before the first op that reads
-//! it. The copies are the same ops with the same payloads on the same operands, so they give the same bits, and
-//! dropout draws the same numbers. What depends on no input is no activation: it is computed once and kept.
+//! A block is a layer of the model on one stage. What other blocks read of it is kept: its inputs and its results.
+//! Whatever else its backward pass reads is computed again from these, op by op. What depends on no input is no
+//! activation: it is computed once and kept.
 //!
-//! Where blocks are recomputed selectively what takes much computing is kept too ([`super::selective`]); where ops are said one by one
-//! ([`Extent::Ops`]) all that others give is.
+//! A copy is the same op with the same payload on the same operands. So it gives the same bits, and dropout draws the
+//! same numbers. The pass is nearly the last, so nothing merges or rewrites copies. A copy stands right before its
+//! first reader in the backward pass; the planner's lifetimes and the order of lowering go by that place.
+//! `Decisions::recomputed` names the original of each copy, and fixed strategies give both the same signature.
 //!
-//! The last layer, unless it is one of several equal ones, is the head with the loss: its backward pass follows at once,
-//! and nothing of it is computed again.
+//! Selective recomputation also keeps what takes much computing ([`super::selective`]). Where ops are given one by
+//! one ([`Extent::Ops`]), the results of all others are kept. `--recompute auto` chooses such ops by the memory
+//! (`compile::recompute`).
+//!
+//! The last layer, unless it is one of several equal ones, is the head with the loss. Its backward pass follows at
+//! once, so nothing of it is computed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +29,7 @@ use super::selective;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
 
-/// What is computed again.
+/// The extent of recomputation.
 #[derive(Clone, Copy, Debug)]
 pub enum Extent<'a> {
     /// Of all blocks what is cheap.
@@ -67,7 +73,7 @@ pub fn traced(rated: Rated, extent: Extent<'_>) -> Result<(Rated, Vec<NodeId>), 
     recomputing.map_err(|error| PassError::Op { pass: "recompute", error })
 }
 
-/// What of a graph may be computed again.
+/// The ops and values of a graph that may be computed again.
 #[derive(Debug)]
 pub struct Blocks {
     /// By block its ops that may be computed twice, in order.
@@ -97,7 +103,7 @@ impl Blocks {
         Self { ops, repeatable: repeatable(training, &of) }
     }
 
-    /// By block the ops that selective recomputation computes again.
+    /// The ops that selective recomputation computes again, by block.
     pub fn cheap(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
         let dropped = selective::dropped(training, &self.repeatable);
         let is_cheap = |id: &NodeId| {
@@ -117,8 +123,8 @@ impl Blocks {
     }
 }
 
-/// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no output; what a
-/// step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
+/// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no
+/// output; what a step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
 fn repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
     let graph = &training.graph;
     let block = |value: usize| of[graph.values[value].producer.index()];
@@ -169,7 +175,7 @@ struct Copier<'a> {
     rates: &'a Rates,
     /// Whether a value is computed again where the backward pass reads it.
     dropped: Vec<bool>,
-    /// What has been computed again, by the value it is a copy of.
+    /// The copies made so far, by the value that each is a copy of.
     copies: BTreeMap<ValueId, ValueId>,
     /// Of each new node its old one.
     old_of: Vec<NodeId>,
@@ -211,7 +217,7 @@ impl<'a> Copier<'a> {
         without_dead(&rebuild.finish(), (&old.graph, rates), &old_of, &is_copy)
     }
 
-    /// What the backward pass reads for a value of the old graph.
+    /// The value that the backward pass reads for a value of the old graph.
     fn read(&self, value: ValueId) -> ValueId {
         self.copies.get(&value).copied().unwrap_or_else(|| self.rebuild.new_of(value))
     }

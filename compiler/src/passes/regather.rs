@@ -1,15 +1,24 @@
-//! Lets memory decide what is kept from the forward to the backward pass in which layout.
+//! Lets the planner choose, for each tensor that the backward pass reads, whether to keep it or to gather it again.
 //!
-//! A tensor is boxed to a layout once, however many ops read it so, and is kept in that layout from the first of them to the last. A
-//! weight that is kept in shards and read whole would therefore be kept whole from the forward to the backward pass. This pass puts
-//! a `regather` before the first backward reader: the same tensor, whose layout is chosen anew. In the layout of the
-//! shards it is gathered again for the backward pass (FSDP's `reshard_after_forward`; ZeRO stage 3, Rajbhandari et al.,
-//! arXiv 1910.02054); in that of the copy it is kept. Either is one more choice of a signature, so the planner needs no variable of
-//! another kind. Activations have the same choice: kept whole, or kept in shards and gathered again (sequence parallelism,
-//! Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+//! A tensor is boxed to a layout once, however many ops read it so. The copy is kept from the first of these readers
+//! to the last. For a weight that is kept in shards and read whole, this would keep the whole weight from the forward
+//! to the backward pass. Large trainings have no memory for that.
 //!
-//! Where a step has several microbatches, what is computed once a step would be gathered once a step and kept through all of
-//! them. There the forward readers read a `regather` as well, and both are of each microbatch ([`ValueRate::Anew`]).
+//! This pass puts an op, `regather`, before the first backward reader. Its result is the same tensor, in a layout
+//! chosen anew, and the backward readers read that result. In the layout of the shards the op costs nothing, and its
+//! readers gather again (FSDP's `reshard_after_forward`; ZeRO stage 3, Rajbhandari et al., arXiv 1910.02054). In the
+//! layout of the copy it is the copy, which is kept.
+//!
+//! So the choice is one signature among others, and the planner needs no variable of a new kind. Activations have the
+//! same choice: kept whole, or kept in shards and gathered again (sequence parallelism, Korthikanti et al., arXiv
+//! 2205.05198, section 4.2.2). A plan has no actor for the op: nothing is computed or moved for it.
+//!
+//! With several microbatches, what is computed once a step would be gathered once a step and kept through all of
+//! them. There the forward readers read a `regather` as well. It is made anew for each microbatch
+//! ([`ValueRate::Anew`]), so the planner may gather for each microbatch or once a step.
+//!
+//! The strategy `zero3` applies the pass to its parameters. `auto` applies it to all that crosses into the backward
+//! pass, if the plan of fewest seconds does not fit the memory (`compile::forms`, `Plan::regathered`).
 
 use std::collections::BTreeMap;
 
@@ -36,7 +45,7 @@ pub enum Regathered {
 }
 
 impl Regathered {
-    /// What a strategy gathers again whatever the memory.
+    /// The tensors that a strategy gathers again whatever the memory.
     pub fn of(strategy: Strategy) -> Self {
         if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
     }
@@ -72,7 +81,7 @@ pub fn regather(recomputing: Rated, which: Regathered) -> Result<Rated, PassErro
     Ok(Rated { training: rebuild.finish(), rates, recomputed })
 }
 
-/// Where a tensor is regathered.
+/// The places where a tensor is regathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Before its first backward reader.
@@ -81,7 +90,7 @@ enum Place {
     Both,
 }
 
-/// By value.
+/// The place where each value is regathered, if it is.
 fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Option<Place>> {
     let graph = &training.graph;
     let parameters = parameters(training);
@@ -113,7 +122,7 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
     wanted
 }
 
-/// By value: whether it is a parameter, at most cast or moved.
+/// Whether each value is a parameter, at most cast or moved.
 fn parameters(training: &TrainingGraph) -> Vec<bool> {
     let graph = &training.graph;
     let mut is = vec![false; graph.values.len()];
@@ -137,7 +146,7 @@ struct Inserter<'a> {
     again: BTreeMap<(ValueId, Phase), ValueId>,
     /// Rates of the new graph's values.
     values: Vec<ValueRate>,
-    /// What time does to the new graph's nodes.
+    /// The choice of the new graph's nodes on the time axis.
     nodes: Vec<Option<Choice>>,
     /// By node of the old graph.
     new_of: Vec<NodeId>,
@@ -163,7 +172,7 @@ impl Inserter<'_> {
         Ok(())
     }
 
-    /// What a node reads for a value of the old graph.
+    /// The value that a node reads for a value of the old graph.
     fn read(&mut self, value: ValueId, reader: NodeId) -> Result<ValueId, OpError> {
         let old = self.rebuild.old;
         let made = self.rebuild.new_of(value);

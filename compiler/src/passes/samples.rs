@@ -1,7 +1,8 @@
-//! Which dim of a value counts samples: where those of the inputs go, op after op.
+//! Finds the dim of each value that counts samples, by following those of the inputs from op to op.
 //!
-//! An input says it itself. Of an op it is the signature that takes its operands cut along their samples which says along what its
-//! results are cut then: the same rule by which microbatches are cut (`rates`). What cannot be told so goes by its extents.
+//! An input names its dim. For an op, the signature that takes its operands cut along their samples says along which
+//! dim its results are cut. That is the rule by which microbatches are cut (`rates`). What the rule cannot tell goes
+//! by extents.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -9,7 +10,7 @@ use graphc_ir::op::Op;
 use graphc_ir::sbp::Sbp;
 use graphc_ir::types::Samples;
 
-/// What is known of a value.
+/// The samples of a value, as far as they are known.
 #[derive(Clone, Copy, PartialEq)]
 enum Known {
     /// It holds no samples, or sums over them.
@@ -39,7 +40,7 @@ pub fn samples_of(graph: &Graph, values: &[ValueId]) -> Vec<Samples> {
         .collect()
 }
 
-/// What divides the samples of every input.
+/// The divisor of the samples of every input.
 pub fn common_batch(graph: &Graph) -> usize {
     graph.nodes.iter().filter_map(batch_of).fold(0, greatest_common_divisor).max(1)
 }
@@ -55,7 +56,7 @@ fn batch_of(node: &Node) -> Option<usize> {
     }
 }
 
-/// What is known of the results of a node, where samples are cut into so many parts.
+/// The samples of the results of a node, where samples are cut into so many parts.
 fn results(graph: &Graph, node: &Node, parts: usize, known: &[Known]) -> Vec<Known> {
     if let Op::Input(input) = &node.op {
         return vec![input.samples_dim().map_or(Known::Whole, Known::Along)];
@@ -96,7 +97,8 @@ fn of(layout: Sbp) -> Known {
     }
 }
 
-/// Where samples are mixed, the first dim has as many as there are samples, or the only one that has.
+/// Finds the dim of samples where these are mixed: the first that has as many as there are samples, or the only one
+/// that has.
 fn said(known: Known, shape: &[usize], batch: usize) -> Samples {
     let mut alike = (0..shape.len()).filter(|&dim| shape[dim] == batch);
     match known {

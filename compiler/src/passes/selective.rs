@@ -1,10 +1,14 @@
-//! What selective recomputation drops: what takes much memory and little computing (Korthikanti et al., arXiv 2205.05198, section 5).
+//! Chooses the values that selective recomputation computes again: those that take much memory and little computing
+//! (Korthikanti et al., arXiv 2205.05198, section 5).
 //!
-//! What weights are multiplied with (linear layers, convolutions, recurrent cells) and what fused attention gives is never
-//! computed again. All else is cheap: scores of attention and the products with them, softmax, dropout, norms, activations. Of
-//! cheap values those are kept that take the fewest bytes in all among the sets from which everything that the backward pass
-//! reads can be computed again by cheap ops: a minimum cut between what is there anyway and what is read, as in the partitioner of
-//! PyTorch's AOTAutograd. Of several least cuts it is the one nearest to the readers, so that the least is computed again.
+//! Products with weights (linear layers, convolutions, recurrent cells) and the result of fused attention are never
+//! computed again. All else is cheap: scores of attention and the products with them, softmax, dropout, norms,
+//! activations.
+//!
+//! Some cheap values must be kept, so that cheap ops can make everything else that the backward pass reads. The pass
+//! keeps the set of fewest bytes that suffices. It is a minimum cut between the values that are there anyway and the
+//! values that are read, as in the partitioner of PyTorch's AOTAutograd. Dinic's algorithm finds it. Of several least
+//! cuts the pass takes the one nearest to the readers, so that the least is computed again.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -90,8 +94,9 @@ impl Network {
         })
     }
 
-    /// Where an operand is known, which is not cheap or may be made again; `None` where it is there at no cost, so that nothing has to
-    /// flow to it: what depends on no sample, and what is kept for the backward pass in any case.
+    /// The node of the network where an operand is known, which is not cheap or may be made again; `None` where it is
+    /// there at no cost, so that nothing has to flow to it: what depends on no sample, and what is kept for the
+    /// backward pass in any case.
     fn operand(
         &mut self,
         training: &TrainingGraph,
@@ -110,7 +115,7 @@ impl Network {
         Some(known)
     }
 
-    /// Of each cheap value whether it lies between the cut and its readers.
+    /// Whether each cheap value lies between the cut and its readers.
     fn behind_the_cut(&self) -> Vec<bool> {
         let ends = (self.source, self.sink);
         let reaches = smallest_side(&self.graph, ends, Direction::Incoming);
@@ -143,8 +148,8 @@ mod tests {
     use super::*;
     use crate::draw::Draw;
 
-    /// Products with a weight, elementwise ops and sums of `[4, 4]` and `[4, 1]`, of which the backward pass reads some; and which
-    /// values may be given up.
+    /// Products with a weight, elementwise ops and sums of `[4, 4]` and `[4, 1]`, of which the backward pass reads
+    /// some; and which values may be given up.
     fn training(draw: &mut Draw) -> (TrainingGraph, Vec<bool>) {
         let g = GraphBuilder::new("random");
         let weight =

@@ -1,9 +1,12 @@
-//! Steps that are not made because their loss is not finite, in the graph, where that is asked for.
+//! Leaves out the steps whose loss is not finite, where the options ask for it, by ops of the graph.
 //!
-//! What is not finite is counted in the loss of the whole step, which all ranks and microbatches have made together. One op makes of
-//! that a factor, 0 where the step is not made, which all updates take: so all ranks do the same, and it costs nothing but the factor's
-//! way to them. Updates of an optimizer are appended later; those of the states that the graph itself has stand before the loss,
-//! maybe, and are moved behind it here.
+//! `non_finite` looks at the loss of the whole step, which all ranks and microbatches have made together. The op
+//! `skip_step` makes a factor of the count: 0 where the step is not made, else 1. All updates take that factor, so
+//! all ranks do the same, and it costs nothing but the factor's way to them. The op also counts the updates that were
+//! made, for bias corrections and for averages that start.
+//!
+//! The optimizer appends its updates later. Updates of the graph's own states (`blend`) may stand before the loss, so
+//! this module moves them behind it. The number of skipped steps is a state too. A checkpoint need not have it.
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
@@ -15,7 +18,7 @@ use super::append::{one, push, push_state};
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, TrainingGraph};
 
-/// What updates take where steps may be left out.
+/// The scalars that updates take where steps may be left out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
     /// 0 where the step is not made, else 1.

@@ -1,7 +1,9 @@
-//! Whether the statistics of a batch make sense by which a training normalizes, and which batch norms keep their running ones.
+//! Checks that the batch statistics by which a training normalizes make sense, and says which batch norms keep their
+//! running ones.
 //!
-//! Of one value per channel the mean is the value and the variance 0: the output is the shift alone, and running variances shrink to
-//! nothing, as PyTorch says too. Ranks have the statistics of all samples of a microbatch together, so only its samples and places count.
+//! For one value per channel the mean is that value, and the variance 0. The output is then the shift alone, and
+//! running variances shrink to nothing; PyTorch refuses this too. Ranks take the statistics of all samples of a
+//! microbatch together, so only its samples and places count.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;

@@ -1,4 +1,7 @@
-//! Puts the ops that behave otherwise in training in the mode of the job.
+//! Puts dropout and batch normalization in the mode of the job, training or inference.
+//!
+//! In training, dropout drops, and batch normalization becomes the op that normalizes by the statistics of the batch.
+//! In inference, dropout passes everything on, and batch normalization is taken apart, on its given statistics.
 
 use graphc_ir::decompose::batch_norms_in_mode;
 use graphc_ir::graph::{Graph, Node, Output};
@@ -12,9 +15,10 @@ use crate::passes::rates;
 
 const PASS: &str = "training_mode";
 
-/// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization by the
-/// statistics of each microbatch, over all ranks, in training, which running statistics take in, and in parts, by those that are
-/// given, in inference and where statistics are to be kept. Inference leaves variables as they are: what updates them is left out.
+/// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization
+/// by the statistics of each microbatch, over all ranks, in training, which running statistics take in, and in parts,
+/// by those that are given, in inference and where statistics are to be kept. Inference leaves variables as they are:
+/// what updates them is left out.
 ///
 /// # Errors
 /// Where microbatches do not divide the batch that is normalized, and where statistics of a batch make no sense.

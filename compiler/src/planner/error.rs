@@ -1,9 +1,9 @@
-//! Why a graph cannot be planned.
+//! The errors of the planner.
 
 use graphc_ir::graph::Source;
 use graphc_ir::sbp::NdSbp;
 
-/// What cannot be planned.
+/// The error of the planner.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// A pin that no signature fulfils.
@@ -30,7 +30,7 @@ pub enum PlanError {
     NoSignature {
         /// The op.
         op: &'static str,
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
         /// The extents of the mesh axes.
         mesh: Vec<usize>,
@@ -43,7 +43,7 @@ pub enum PlanError {
     Signatures {
         /// The op.
         op: &'static str,
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
         /// The extents of the mesh axes.
         mesh: Vec<usize>,
@@ -55,9 +55,9 @@ pub enum PlanError {
     Heads {
         /// The op.
         op: &'static str,
-        /// Where the user wrote it.
+        /// The place where the user wrote it.
         place: Source,
-        /// Why not.
+        /// The reason why they cannot.
         cause: Box<HeadsReason>,
         /// Ranks that share them.
         ranks: usize,
@@ -79,15 +79,16 @@ pub enum PlanError {
         needed: u64,
         /// Bytes that it may use.
         limit: u64,
-        /// Bytes that no plan goes below, where that is proven to be above the limit. As everywhere in the planner each tensor has
-        /// memory of its own; of tensors that share memory, as a chain's result and its operand, a plan needs less.
+        /// Bytes that no plan goes below, where that is proven to be above the limit. As everywhere in the planner
+        /// each tensor has memory of its own; of tensors that share memory, as a chain's result and its operand, a
+        /// plan needs less.
         least: Option<u64>,
         /// The largest tensors at that peak, at most five.
         largest: Vec<(String, u64)>,
     },
 }
 
-/// Why ranks cannot share the heads of attention.
+/// The reason why ranks cannot share the heads of attention.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HeadsReason {
     /// There are so many.
@@ -117,7 +118,7 @@ pub enum HeadsReason {
     Stage {
         /// Number of heads.
         heads: usize,
-        /// What crosses.
+        /// The tensor that crosses.
         tensor: String,
     },
     /// An operand is not split along heads.

@@ -1,4 +1,4 @@
-//! A measure of the planner's work that is the same on every machine.
+//! Measures the planner's work by a count that is the same on every machine.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,29 +1,38 @@
-//! The planner: one signature for each node, so that a step takes the fewest seconds and fits the memory.
+//! The planner: it chooses one signature for each node, so that a step takes the fewest seconds and fits the memory.
 //!
-//! The integer programme, with a one-hot choice per node and one boxing per tensor and layout:
+//! A signature says in which layout a node takes each operand and gives each result. Boxing brings a tensor from one
+//! layout to another. The choice is an integer programme, with a one-hot choice per node and one boxing per tensor
+//! and layout:
 //!
 //! - (a) `x[n,c] in {0,1}`: node `n` has signature `c`. Forbidden signatures are absent.
 //! - (b) `sum_c x[n,c] = 1`.
 //! - (c) `b[v,L] >= sum of x[r,c] over signatures c of reader r that take v in layout L`, for each reader `r`: tensor
 //!   `v` is boxed to `L`, once however many readers take it so.
-//! - (d) `sum_S z[v,S,L] = b[v,L]` and `z[v,S,L] <= sum of x[p,c] over signatures c of the producer p that make v in S`:
-//!   it is boxed from the layout in which it is made.
+//! - (d) `sum_S z[v,S,L] = b[v,L]` and `z[v,S,L] <= sum of x[p,c] over signatures c of the producer p that make v in
+//!   S`: it is boxed from the layout in which it is made.
 //! - (e) `w[u,S,L]` likewise for each update `u`: its result goes back to the layout of its variable.
 //! - (f) `memory(d,t) <= limit` for ranks `d` at each position `t` of their order, linear in `x`, `z` and `w`.
 //! - (g) minimise `sum seconds[n,c] x[n,c] + sum seconds[v,S,L] z[v,S,L] + sum seconds[u,S,L] w[u,S,L]`, where what
 //!   happens once per microbatch counts as often.
 //!
-//! The rooms, each of which uses those before it:
+//! The planner solves the same problem as a *cost-function network*: variables with labels, and costs of labels and
+//! of pairs of labels. A variable stands for a node, and a label for a candidate, that is a signature which the node
+//! may have. Each of these modules uses only those before it:
 //!
 //! - [`problem`]: signatures, prices of boxing, lifetimes and sizes, and the memory that an assignment takes.
 //! - [`solver`]: minimises cost-function networks by message passing and exact elimination; knows nothing of graphs.
 //! - [`encoding`]: the problem as such a network, where memory has a price.
 //! - [`strategies`]: fixed plans, such as data parallelism.
-//! - [`memory`]: prices on (f), cutting planes, and branch and bound where memory is short.
-//! - [`mod@reference`]: the integer programme for a solver, and what a finished sharding costs from the graph alone. Plans are held
-//!   against them.
+//! - [`memory`]: the prices of memory that keep (f), cutting planes, and branch and bound where memory is short.
+//! - [`mod@reference`]: the integer programme for a solver, and the cost of a finished sharding from the graph alone.
+//!   Tests hold plan, exhaustive search, this cost and the integer programme to the same number.
+//! - `waiting`: for `graphc explain`, the ways in which a tensor can wait for the backward pass.
 //!
-//! - `waiting`: what becomes of a tensor until the backward pass, and about what the other ways cost, for `graphc explain`.
+//! The objective sums the seconds of all stages of a pipeline. No bound is known for the slowest of them.
+//!
+//! All layers are planned by themselves: nothing that is proven depends on layers being alike. `Planned::work` counts
+//! the work: entries of tables that are made or looked at, and routes that are priced. `compiler/tests/growth.rs`
+//! holds that it grows at most in proportion to layers, and not with ranks.
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
@@ -63,15 +72,15 @@ use problem::{Problem, compute_bound};
 pub struct Planned {
     /// The signature of each node.
     pub sharding: Sharding,
-    /// How good it is.
+    /// The quality of the plan.
     pub report: PlannerReport,
-    /// What the plan of fewest seconds costs that was found without regard to memory.
+    /// The seconds of the plan of fewest seconds that was found without regard to memory.
     pub relaxed: f64,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
-    /// What another form of the same model may be compared with; `None` where memory is not short.
+    /// The values with which another form of the same model may be compared; `None` where memory is not short.
     pub rival: Option<Rival>,
-    /// What it says to the search for another form; `None` where that has nothing from it.
+    /// The lead for the search for another form; `None` where that has nothing from it.
     pub lead: Option<Lead>,
     /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
     /// every machine.
@@ -111,15 +120,16 @@ pub fn plan_below(
 }
 
 impl Planned {
-    /// What is known before another form is searched for, when this one was planned first: no more is asked than whether the other is
-    /// better.
+    /// The knowledge before the search for another form, when this one was planned first: no more is asked than
+    /// whether the other is better.
     pub fn before(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
 }
 
-/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short. What is known
-/// `before` the search is asked for when all else is done; where it says nothing there is no search, and `None` as well.
+/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short.
+/// What is known `before` the search is asked for when all else is done; where it says nothing there is no search, and
+/// `None` as well.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.
@@ -139,8 +149,8 @@ pub fn plan_with_room<'a>(
     Ok(Some(Planned { lead, ..planned(&problem, options, solution) }))
 }
 
-/// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse; `None` where it is to be
-/// planned. For that form, its `rival`, is asked when all else is done.
+/// The bound of a form that is not to be planned, as a form that was planned already is no worse; `None` where it is
+/// to be planned. The `rival` is that form; it is asked for when all else is done.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
@@ -155,7 +165,7 @@ pub fn outbid(
     Ok(rival().and_then(|rival| rival.outbids(&problem)))
 }
 
-/// What the planner says of a solution.
+/// The planner's result for a solution.
 fn planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
     let (variables, constraints) = size(problem);
     let solution = match &problem.tied {

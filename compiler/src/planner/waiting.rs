@@ -1,9 +1,10 @@
-//! What becomes of a tensor between the forward and the backward pass, and about what its other ways cost: seconds of a step and
-//! bytes at the peak, where all else stays as it is.
+//! Prices the ways in which a tensor can wait for the backward pass, for `graphc explain`: kept, gathered again,
+//! sliced, computed again.
 //!
-//! These are estimates. What is computed again takes the seconds of the ops that have to run for it, what is gathered again those of its boxing
-//! that nothing hides, and a tensor takes its bytes at the peak if the peak comes while it waits. A plan of its own would lay other tensors
-//! in other ways as well.
+//! A way has seconds of a step and bytes at the peak, where all else stays as it is. These are estimates by the
+//! planner's own tables. What is computed again takes the seconds of the ops that run for it alone. What is gathered
+//! again takes those of its boxing that nothing hides. A tensor takes its bytes at the peak if the peak comes while
+//! it waits. A plan of its own would lay other tensors in other ways as well.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ use super::problem::usage;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::passes::recompute::Blocks;
 
-/// What becomes of a tensor.
+/// A way in which a tensor waits for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// It is kept as it is read.
@@ -56,20 +57,21 @@ pub struct Waiting {
     pub others: Vec<Waits>,
 }
 
-/// What the backward pass reads for a tensor of the forward pass.
+/// The reading of a tensor of the forward pass by the backward pass.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// The tensor of the forward pass.
     pub value: ValueId,
-    /// What the backward pass reads: this tensor, what stands for it where it may lie otherwise, or what is computed again.
+    /// The value that the backward pass reads: this tensor, what stands for it where it may lie otherwise, or what is
+    /// computed again.
     pub read: ValueId,
     /// The backward ops that read it on its ranks.
     readers: Vec<usize>,
 }
 
 impl Reading {
-    /// What the backward pass reads for a value, or for what it is cast to; `None` where it reads nothing of it, or the value is not of the
-    /// forward pass.
+    /// The reading of a value, or of what it is cast to; `None` where the backward pass reads nothing of it, or the
+    /// value is not of the forward pass.
     pub fn of(decisions: &Decisions, value: ValueId) -> Option<Self> {
         let consumers = decisions.graph().consumers();
         let mut pending = vec![value];
@@ -125,8 +127,8 @@ impl Reading {
     }
 }
 
-/// What becomes of a tensor until the backward pass in a plan with these signatures, in which what the backward pass reads lies as `rests`;
-/// `None` where the sharding is not of this problem.
+/// Finds the ways of a tensor until the backward pass in a plan with these signatures, in which what the backward
+/// pass reads lies as `rests`; `None` where the sharding is not of this problem.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
@@ -162,8 +164,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Self { contents: pricing.contents(), ..pricing }
     }
 
-    /// It waits from its last reader of the forward pass to its first of the backward pass, or through all microbatches where it is the same
-    /// for all of them.
+    /// It waits from its last reader of the forward pass to its first of the backward pass, or through all
+    /// microbatches where it is the same for all of them.
     fn contents(&self) -> u64 {
         let peak = self.peak();
         let Self { problem, reading, consumers, .. } = self;
@@ -258,7 +260,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         taken.unwrap_or_else(|| self.made(reading.read))
     }
 
-    /// What is kept of a tensor with no choice of its own: the copy that the forward pass reads too, or the tensor as it is made.
+    /// The layout that is kept of a tensor with no choice of its own: that of the copy that the forward pass reads
+    /// too, or that in which it is made.
     fn copy(&self, made: SbpId, taken: SbpId) -> SbpId {
         let phases = &self.problem.decisions.training.phases;
         let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());
@@ -298,8 +301,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         Waits { way, sbp: Some(NdSbp::clone(&self.problem.layouts.sbp(sbp))), seconds, bytes }
     }
 
-    /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed once for both passes if it
-    /// is kept, and else for each of them anew.
+    /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed
+    /// once for both passes if it is kept, and else for each of them anew.
     fn gathered(&self, from: SbpId, to: SbpId) -> f64 {
         let decisions = self.problem.decisions;
         let count = decisions.rates.microbatches as f64;
@@ -337,8 +340,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         nodes.iter().map(one).sum()
     }
 
-    /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the backward pass. `None` where it
-    /// cannot be, as other layers read it.
+    /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the
+    /// backward pass. `None` where it cannot be, as other layers read it.
     fn again(&self) -> Option<Waits> {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
@@ -378,7 +381,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
                 readers.filter(|node| decisions.training.phases[node.index()] != Phase::Forward);
             backward.all(|node| nodes.contains(&node.index()))
         };
-        // From readers to what they read, so that of each node all readers are known. An op whose other results are read has to run anyway.
+        // From readers to what they read, so that of each node all readers are known. An op whose other results are
+        // read has to run anyway.
         for node in (0..=copy).rev() {
             let results = &graph.nodes[node].results;
             let for_it = |&value: &ValueId| value == self.reading.read || for_these(&nodes, value);

@@ -1,4 +1,7 @@
-//! One batch: a function of the step's number.
+//! The batch of a step: a function of the step's number.
+//!
+//! The order of its epoch is Fisher and Yates' with Philox numbers of seed and epoch, the same that `DistributedSampler`
+//! deals out to ranks. Augmentation draws from seed, epoch and sample.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -11,7 +14,7 @@ use super::{LastBatch, Work};
 use crate::dataset::FieldKind;
 use crate::error::DatasetError;
 
-/// What a step is fed.
+/// The feeds of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The step, from the first of epoch 0.
@@ -20,7 +23,7 @@ pub struct Batch {
     pub epoch: u64,
     /// Which batch of the epoch it is, from 0.
     pub index: u64,
-    /// How many samples of the whole batch are some, and not zeros behind the last.
+    /// The number of samples of the whole batch that are some, and not zeros behind the last.
     pub samples: usize,
     /// The feeds: whole, or the rows of this process alone.
     pub feeds: BTreeMap<String, HostTensor>,
@@ -113,8 +116,8 @@ impl Work {
         Ok(tensor)
     }
 
-    /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of the epoch to
-    /// which the sample before belongs, and becomes that of this one.
+    /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of
+    /// the epoch to which the sample before belongs, and becomes that of this one.
     fn sample(
         &self,
         order: &mut (u64, Arc<Vec<usize>>),

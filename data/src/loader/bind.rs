@@ -1,4 +1,4 @@
-//! Which field of a data set feeds which input of a graph.
+//! Bindings: the field of a data set that feeds an input of a graph.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,14 +13,14 @@ use crate::dataset::{Dataset, Field, FieldKind, describe};
 use crate::error::DatasetError;
 use crate::tensors::without;
 
-/// What labels are where there is no sample: losses and metrics leave it out.
+/// The label of what is no sample: losses and metrics leave it out.
 pub const IGNORED: i64 = -100;
 
 /// An input, and what it is fed with.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     pub(super) input: String,
-    /// For a batch.
+    /// The type, for a batch.
     pub(super) ty: TensorType,
     /// Index among the data set's fields.
     pub(super) field: usize,
@@ -34,12 +34,12 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// How many rows of a batch are read.
+    /// The number of rows of a batch that are read.
     pub(super) fn held(&self) -> usize {
         self.rows.iter().map(Range::len).sum()
     }
 
-    /// How many samples a batch has.
+    /// The number of samples of a batch.
     pub(super) fn batch(&self) -> usize {
         self.ty.shape[self.dim]
     }
@@ -53,7 +53,7 @@ fn dim_of(input: &str, ty: &TensorType, dims: &Dims) -> Option<usize> {
     dims.get(input).copied().unwrap_or_default().dim(ty.shape.len())
 }
 
-/// What inputs are fed with that no dim of samples has: the tensor of the set of their name, whole.
+/// The feeds of inputs that no dim of samples has: the tensor of the set of their name, whole.
 ///
 /// # Errors
 /// Where the set has no such tensor.

@@ -1,4 +1,7 @@
 //! Batches that threads make ahead of who takes them.
+//!
+//! Of `n` threads each makes every `n`-th batch and holds it until it is taken, by a channel without room. That bounds
+//! memory, needs no queue to be put in order, and ends with the iterator.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +23,7 @@ const MOST_THREADS: usize = 256;
 #[derive(Debug)]
 pub struct Feeds {
     steps: Range<u64>,
-    /// Of each thread.
+    /// The receiver of each thread's batches.
     made: Vec<Receiver<Made>>,
     /// The thread whose turn it is.
     turn: usize,

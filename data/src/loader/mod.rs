@@ -1,7 +1,11 @@
 //! Loaders: from a data set to the feeds of steps.
 //!
-//! A step's batch is a range of the epoch's order, and the order a function of seed and epoch, so any step can be made anew
-//! (`batch.rs`). Threads make batches ahead of who takes them (`feeds.rs`); which field feeds which input `bind.rs` finds out.
+//! A step's batch is a range of the epoch's order, and the order a function of seed and epoch, so any step can be made
+//! anew (`batch.rs`). Threads make batches ahead of who takes them (`feeds.rs`). Which field feeds which input `bind.rs`
+//! finds out.
+//!
+//! A loader knows inputs by their types alone. With the rows of a batch that its process reads, which
+//! `Session::feed_rows` finds in the plan's feeds, it feeds those rows, packed, instead of whole tensors.
 
 mod batch;
 mod bind;
@@ -25,34 +29,34 @@ pub use bind::IGNORED;
 use bind::{Binding, bind, fixed};
 pub use feeds::Feeds;
 
-/// What becomes of the samples that are left where a batch is more than they are.
+/// The treatment of the samples that are left where a batch is more than they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
     /// They are left out: no sample comes twice in an epoch.
     Drop,
     /// The first ones of the epoch come again behind them: every sample comes at least once.
     Wrap,
-    /// The next epoch begins behind them, in the same batch: samples follow each other without end, and batches belong to no epoch.
-    /// Such batches are taken by [`Loader::from_step`].
+    /// The next epoch begins behind them, in the same batch: samples follow each other without end, and batches belong to
+    /// no epoch. Such batches are taken by [`Loader::from_step`].
     Join,
     /// Zeros come behind them, with labels that are ignored (-100): for evaluation, where every sample counts once.
     Pad,
 }
 
-/// How a loader works.
+/// Options of a loader.
 #[derive(Clone, Debug)]
 pub struct LoaderOptions {
-    /// Of the order and of augmentation.
+    /// The seed of the order and of augmentation.
     pub seed: u64,
     /// Whether the order is another one in each epoch; otherwise it is the data set's.
     pub shuffle: bool,
-    /// What becomes of the last batch of an epoch.
+    /// The treatment of the last batch of an epoch.
     pub last: LastBatch,
-    /// What is done to images at random.
+    /// The augmentation of images, at random.
     pub augment: Augment,
-    /// What is done to `u8` that feed floats, once they are in `[0, 1]`.
+    /// The normalization of `u8` that feed floats, once they are in `[0, 1]`.
     pub normalize: Option<Normalize>,
-    /// How many threads make batches. Each is one batch ahead, so this is also how many batches are held.
+    /// The number of threads that make batches. Each is one batch ahead, so this is also how many batches are held.
     pub ahead: usize,
     /// Which dims of inputs count samples: the first, where nothing is said. [`Loader::for_session`] knows them.
     pub samples: BTreeMap<String, Samples>,
@@ -61,12 +65,12 @@ pub struct LoaderOptions {
 }
 
 impl LoaderOptions {
-    /// For training: shuffled, without a last batch that is not full.
+    /// Options for training: shuffled, without a last batch that is not full.
     pub fn training(seed: u64) -> Self {
         Self { seed, shuffle: true, last: LastBatch::Drop, ..Self::evaluation() }
     }
 
-    /// For evaluation: each sample once, in order.
+    /// Options for evaluation: each sample once, in order.
     pub fn evaluation() -> Self {
         Self {
             seed: 0,
@@ -91,16 +95,16 @@ pub struct Loader {
     work: Arc<Work>,
 }
 
-/// What threads need.
+/// The work that threads share.
 struct Work {
     set: Arc<dyn Dataset>,
     bindings: Vec<Binding>,
-    /// What is the same in every step.
+    /// The feeds that are the same in every step.
     fixed: BTreeMap<String, HostTensor>,
     options: LoaderOptions,
     batch: usize,
     sampler: DistributedSampler,
-    /// Of the last two epochs that were asked for: threads are in two at the turn.
+    /// The orders of the last two epochs that were asked for: threads are in two at the turn.
     orders: Mutex<VecDeque<(u64, Arc<Vec<usize>>)>>,
 }
 
@@ -173,7 +177,7 @@ impl Loader {
         if self.work.options.last == LastBatch::Drop { all / batch * batch } else { all }
     }
 
-    /// Batches, and so steps, of an epoch.
+    /// The number of batches, and so of steps, of an epoch.
     pub fn batches(&self) -> u64 {
         self.work.batches()
     }
@@ -279,7 +283,8 @@ fn check(
     Err(DatasetError::Loader(text))
 }
 
-/// Bytes of memory that the order of an epoch takes for each sample: it is made of another list, and that of the epoch before is kept.
+/// Bytes of memory that the order of an epoch takes for each sample: it is made of another list, and that of the epoch
+/// before is kept.
 const ORDER_BYTES: u64 = 32;
 
 /// Whether the order of so many samples is more than there is memory; where the system does not say how much there is, it is not.
@@ -288,7 +293,7 @@ fn beyond_memory(samples: usize, memory: Option<u64>) -> bool {
     memory.is_some_and(|memory| bytes > memory)
 }
 
-/// Where a batch is padded labels must be able to say that they do not count.
+/// Checks that labels can say that they do not count, where a batch is padded.
 fn check_padding(bindings: &[Binding], last: LastBatch) -> Result<(), DatasetError> {
     match bindings.iter().find(|binding| binding.nothing.is_none()) {
         Some(Binding { input, ty, .. }) if last == LastBatch::Pad => {

@@ -2,11 +2,12 @@
 //!
 //! The class of an image is its texture (`textures.rs`), which fills a square of random size at a random place, in random
 //! phase, in two random colours. A convolution of few pixels tells textures apart wherever they are. Mirrored images keep
-//! their class. All is integers and Philox, so the files are the same bits everywhere.
+//! their class, because trainings mirror images. All is integers and Philox, so the files are the same bits everywhere.
 //!
-//! No linear classifier gets beyond 55 % of them right. An image is as likely as its negative (the colours exchanged, around the
-//! mean of all images), which has the same class. Where a linear classifier has both right, the scores' sum says that the class
-//! is the one that it gives to the mean image; of all other classes it has at most one of the two right: 1/2 (1 + 1/10).
+//! No linear classifier gets beyond 55 % of them right. An image is as likely as its negative (the colours exchanged,
+//! around the mean of all images), which has the same class. Where a linear classifier has both right, the scores' sum
+//! says that the class is the one that it gives to the mean image; of all other classes it has at most one of the two
+//! right: 1/2 (1 + 1/10).
 
 mod textures;
 
@@ -21,9 +22,9 @@ use crate::error::DatasetError;
 use crate::mnist;
 use textures::Painter;
 
-/// How many samples there may be: each file must fit memory.
+/// The most samples that there may be: each file must fit memory.
 pub const MOST_SAMPLES: usize = 1_000_000;
-/// How many there must be: each file has one at least.
+/// The least samples that there must be: each file has one at least.
 pub const LEAST_SAMPLES: usize = 10;
 
 /// The format of a synthetic set.
@@ -35,7 +36,7 @@ pub enum SynthSet {
     Mnist,
 }
 
-/// How many held-out samples come with so many training samples: a fifth, as CIFAR-10 has.
+/// The number of held-out samples for so many training samples: a fifth, as CIFAR-10 has.
 pub fn held_out(samples: usize) -> usize {
     samples / 5
 }

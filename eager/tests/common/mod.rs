@@ -1,4 +1,4 @@
-//! What tests of eager tensors share.
+//! Support that tests of eager tensors share.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 

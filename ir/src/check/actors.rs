@@ -1,4 +1,4 @@
-//! What an actor says: registers of the right number, rate and extent for what it does.
+//! Checks of actors: each has registers of the right number, rate and extent for what it does.
 
 use super::Errors;
 use crate::ids::RegisterId;
@@ -64,7 +64,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// What is wrong with what the actor does.
+    /// The fault of the actor's action, if there is one.
     fn action(&self) -> Option<String> {
         match &self.actor.action {
             Action::Compute { op, operands } => self.compute(op, operands),

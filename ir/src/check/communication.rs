@@ -1,4 +1,4 @@
-//! Ranks with each other: everybody who should take part in a collective or a channel does, once, and alike.
+//! Checks of ranks against each other: all that should take part in a collective or a channel do, once, and alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-/// What all ranks of a collective must agree on.
+/// The terms on which all ranks of a collective must agree.
 fn terms(program: &Program, actor: &Actor) -> String {
     let layouts = |ids: &[crate::ids::RegisterId]| -> Vec<u32> {
         ids.iter().map(|id| program.registers[id.index()].layout).collect()
@@ -90,7 +90,7 @@ fn channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     }
 }
 
-/// In a block collectives and sends stand in ascending order, and no two have the same number.
+/// Checks that collectives and sends stand in ascending order in a block, no two with the same number.
 fn ascending(plan: &Plan, index: usize, program: &Program, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (number, stream) in program.streams.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What goes into a step, comes out of it and lasts beyond it: everybody who has a part of an input, an output or a variable
-//! means the same tensor.
+//! Checks of what goes into a step, comes out of it and lasts beyond it: all ranks that have a part of an input, an
+//! output or a variable mean the same tensor.
 
 use std::collections::BTreeMap;
 

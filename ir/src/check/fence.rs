@@ -1,11 +1,12 @@
-//! Registers whose slots rotate: where the number of slots does not divide that of microbatches, a content lies in another slot
-//! at each step, and two steps do not show all. So memory that such a register shares with others is looked at as a whole:
-//! between the write of a content and its last read nobody of another memory writes into any of its slots. Then it does not
-//! matter where the content lies.
+//! Checks registers whose slots rotate: their number of slots does not divide that of microbatches.
+//!
+//! A content of such a register lies in another slot at each step, so two steps do not show all. The memory that it
+//! shares with others is therefore looked at as a whole. Between the write of a content and its last read, nobody of
+//! another memory may write into any of its slots. Then it does not matter in which slot the content lies.
 
 use super::clock::Clock;
 
-/// Who has written a segment last.
+/// The last writer of a segment.
 #[derive(Clone, Copy, Default)]
 struct Owner {
     /// The memory that the writer is of.
@@ -53,7 +54,7 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// Of so many segments.
+    /// Fences of so many segments.
     pub fn new(segments: usize, two_streams: bool) -> Self {
         let visits = if two_streams { segments } else { 0 };
         Self { owners: vec![Owner::default(); segments], visits: vec![Visits::default(); visits] }

@@ -1,13 +1,14 @@
-//! Proves that memory is shared safely: executes two steps of each stream on contents instead of numbers. Every write has
-//! a number, and the bytes that it covers bear it until they are written again; reading a content whose bytes bear
-//! another number is an error.
+//! Proves that memory is shared safely, by executing two steps of each stream on contents instead of numbers.
 //!
-//! Of two streams one order is executed, and whatever touches bytes that the other stream has touched, one of them
-//! writing, must know that this has ended ([`crate::streams`]): then every other order finds the same contents (as
-//! happens-before race detectors have it; Flanagan and Freund, "FastTrack", 2009). Where there are more streams, registers
-//! that several of them touch may overlap nothing, so each can be followed by itself.
+//! Every write has a number, and the bytes that it covers bear that number until they are written again. Reading a
+//! content whose bytes bear another number is an error.
 //!
-//! Two steps show all where contents lie in the same slots at each step; `fence` is for the others.
+//! Of two streams one order is executed. A stream that touches bytes which the other has touched, one of them
+//! writing, must know that the other has finished with them ([`crate::streams`]). Then every other order finds the
+//! same contents, as in happens-before race detectors (Flanagan and Freund, "FastTrack", 2009). Where there are more
+//! streams, registers that several of them touch may overlap nothing. So each stream can be followed by itself.
+//!
+//! Two steps show everything where contents lie in the same slots at each step. `fence` is for the others.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +44,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-/// What several streams touch overlaps nothing, and what one stream touches nothing of another's.
+/// Checks that what several streams touch overlaps nothing, and what one stream touches nothing of another's.
 fn streams_apart(program: &Program, errors: &mut Errors) {
     if program.streams.len() < 2 {
         return;
@@ -94,7 +95,7 @@ fn touched_by(program: &Program) -> Vec<Option<usize>> {
     touched.into_iter().map(only).collect()
 }
 
-/// Who has touched bytes, by stream: one past the number of its last action of this step; 0: none.
+/// The last touch of bytes, by stream: one past the number of its last action of this step; 0: none.
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Touched {
     written: [u32; 2],
@@ -118,7 +119,7 @@ struct Arena<'a> {
     bears: Vec<u64>,
     /// The first register of those that share each register's memory, one up.
     memories: Vec<u32>,
-    /// Where slots rotate.
+    /// The fences, where slots rotate.
     fences: Option<Fences>,
     /// Writes so far.
     writes: u64,
@@ -407,7 +408,7 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// By register: the first of those that share its memory, one up.
+/// The first of the registers that share a register's memory, one up, by register.
 fn memories(program: &Program) -> Vec<u32> {
     let mut memories: Vec<u32> = Vec::new();
     for (index, register) in program.registers.iter().enumerate() {

@@ -1,11 +1,31 @@
-//! What makes a plan sound, from the plan alone: whoever executes a [`VerifiedPlan`] touches no memory that another may be
-//! at, and waits for nobody for ever. It trusts no index and no size, and collects all that is wrong.
+//! The proof that a plan is sound, from the plan alone: [`VerifiedPlan::check`].
 //!
-//! `structure` checks what each part says by itself; where that holds, `communication` matches ranks with each other,
-//! `memory` proves that no content is overwritten before it is read, and `progress` that every step ends. `seal` says in a file that
-//! all of it was proven. That a plan computes
-//! its graph is none of it: the compiler checks that by compiling the graph again. Start reading with
-//! [`VerifiedPlan::check`].
+//! Whoever executes a [`VerifiedPlan`] touches no memory that another may be at, and waits for nobody for ever. Sessions
+//! take a `VerifiedPlan` alone, and there is one way to make one. The compiler gives its plans through it, the command
+//! line what it reads from files, and each rank of a job the plan that it gets from rank 0. The runtime checks nothing
+//! again.
+//!
+//! The proof trusts no index and no size. It takes time that grows with the plan and with the actions of a step, and
+//! collects all that is wrong:
+//!
+//! - `structure` checks indices, extents and sizes. Each register lies in its arena, which is no larger than its
+//!   registers need.
+//! - `actors` checks that registers have the number, rate and type that an action asks for. It goes through chains of
+//!   elementwise ops step by step.
+//! - `communication` and `edges` match ranks with each other. By a name they mean the same tensor, and they take part in
+//!   the same collectives and channels.
+//! - `memory` proves that no content is overwritten before it is read.
+//! - `progress` proves that every step ends, so ranks communicate in one order, microbatch after microbatch.
+//!
+//! `structure` goes first, with `actors`, and the others follow only where it finds nothing. It refuses sizes that would
+//! make the proof itself endless, such as 2^32 microbatches or more than 2^26 actions. `seal` says in a file that all of
+//! it was proven.
+//!
+//! That a plan computes its graph is not part of the proof. For that, `check::verify` of the compiler compiles the graph
+//! again, and an equal plan needs no second proof. So `graphc verify` refuses an exchange of equal shapes. `run` and
+//! `train` execute it as the plan says, because planning a large model again takes longer than many runs.
+//!
+//! `cargo test --test mutations` edits plans at random, and runs what is accepted.
 
 use std::fmt::{self, Display};
 use std::ops::Deref;
@@ -73,9 +93,9 @@ pub struct PlanErrors(pub Vec<PlanError>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct PlanError {
-    /// Where in the plan, e.g. `programs[0].registers[3]`.
+    /// The place in the plan, e.g. `programs[0].registers[3]`.
     pub place: String,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
 }
 

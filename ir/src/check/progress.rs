@@ -1,14 +1,18 @@
-//! Proves that every step ends: executes the orders of all programs, without time. A stream goes on until it must wait: for a
-//! register or another stream of its rank, as the state machine says, or for another rank.
+//! The proof that every step ends: the orders of all programs are executed without time.
 //!
-//! A program stands for all of its ranks, and waits for all ranks of other programs that it could wait for: a collective
-//! begins when all programs of its mesh have come, a content is there when all senders have sent it, and a send
-//! waits until all receivers have taken the content that lay in its slot. Each rank waits for some of these only. What may
-//! happen stays possible until it happens, so who waits for less is never later: where this ends, all ranks do, in
-//! whatever order they come. It takes time in proportion to the actions of all programs, not to ranks.
+//! A stream goes on until it must wait: for a register or the other stream of its rank, as the state machine says, or for
+//! another rank.
 //!
-//! After a step all counts stand as before it, one step on; two are executed because variables have no content that they were
-//! filled with by an actor before the second.
+//! A program stands for all of its ranks, and waits for all ranks of other programs for which it could wait. A collective
+//! begins when all programs of its mesh have come. A content is there when all senders have sent it. A send waits until
+//! all receivers have taken the content that lay in its slot.
+//!
+//! Each rank waits for some of these only. What may happen stays possible until it happens, so a rank that waits for less
+//! is never later. Where this execution ends, all ranks end, in whatever order they come. It takes time in proportion to
+//! the actions of all programs, not to ranks.
+//!
+//! After a step all counts stand as before it, one step on. Two steps are executed, because no actor has filled variables
+//! before the second.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +35,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     });
 }
 
-/// What an actor does with other ranks.
+/// The contact of an actor with other ranks.
 #[derive(Clone, Copy)]
 enum Contact {
     None,
@@ -42,12 +46,12 @@ enum Contact {
     Receives(usize),
 }
 
-/// Who exchanges what, and how often everybody of them has.
+/// The programs that exchange something, and how often all of them have.
 #[derive(Default)]
 struct Crowd {
     /// The programs.
     programs: Vec<usize>,
-    /// How many of them have come, by occurrence.
+    /// The number of them that have come, by occurrence.
     come: Vec<usize>,
 }
 
@@ -95,7 +99,7 @@ struct Runner<'a> {
     queued: bool,
 }
 
-/// Why a stream does not go on.
+/// The reason why a stream does not go on.
 enum Wait {
     Here(Blocked),
     Meeting(usize),
@@ -200,7 +204,7 @@ impl<'a> Execution<'a> {
         goes
     }
 
-    /// What an action waits for; who comes to a meeting is counted.
+    /// The wait of an action, if there is one; who comes to a meeting is counted.
     fn wait(&mut self, program: usize, stream: usize, action: ActionId) -> Option<Wait> {
         let runner = &mut self.runners[program];
         if let Some(blocked) = runner.machine.blocked(action) {
@@ -368,7 +372,7 @@ impl Runner<'_> {
     }
 }
 
-/// How often the action's actor has acted before.
+/// The number of times that the action's actor has acted before.
 fn occurrence(plan: &Plan, program: &Program, action: ActionId) -> usize {
     let before = match program.actors[action.actor.index()].rate {
         Rate::Step => action.step,

@@ -1,23 +1,29 @@
-//! Seals: that the text of a plan is what was proven, for engines that cannot prove it themselves.
+//! Seals: marks in plan files that say that the text was proven, for engines that cannot prove it themselves.
 //!
-//! A seal is the SHA-256 of all bytes that stand before it, and stands last in the file. So it is compared without reading a number,
-//! which languages write in different ways. It is no signature: who wants to deceive computes another one.
+//! A seal is the SHA-256 of all bytes that stand before it, and stands last in the file. So it is compared without
+//! reading a number, which languages write in different ways. It is no signature: who wants to deceive computes another
+//! one.
+//!
+//! `graphc_torch` proves no plans, because the proof is long and a second one would go its own way. It executes no plan
+//! without a seal. What it takes for granted when it reads (counts, places, types) it checks itself (`checking.py`), so a
+//! forged seal ends in an error too. `tests/contract/cases.json` holds both engines to the same judgement of plans,
+//! manifests, files and options.
 
 use sha2::{Digest, Sha256};
 
 use super::VerifiedPlan;
 use crate::plan::write_plan;
 
-/// What stands between a plan's text and the digits of its seal.
+/// The text between a plan's text and the digits of its seal.
 const BEFORE: &str = ",\n \"seal\": \"";
 
-/// What stands behind the digits.
+/// The text behind the digits.
 const BEHIND: &str = "\"\n}\n";
 
-/// What the end of a plan's text is without a seal.
+/// The end of a plan's text without a seal.
 const END: &str = "\n}\n";
 
-/// What the seal of a text says.
+/// The result of comparing a text with its seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
     /// There is none where seals stand.

@@ -1,4 +1,4 @@
-//! What each part of a plan says by itself: indices, extents, offsets, blocks.
+//! Checks of each part of a plan by itself: indices, extents, offsets, blocks.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ fn header(plan: &Plan, errors: &mut Errors) {
     errors.require(bounded, "cluster.levels", || "only the last may be without a size".into());
 }
 
-/// What is predicted of each program's memory is its arena.
+/// Checks that the predicted memory of each program is its arena.
 fn peaks(plan: &Plan, errors: &mut Errors) {
     let peaks = &plan.predicted.peak_memory_bytes;
     errors.require(peaks.len() == plan.programs.len(), "predicted.peak_memory_bytes", || {

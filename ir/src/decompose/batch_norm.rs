@@ -1,10 +1,11 @@
-//! Batch normalization in parts, and what its statistics do to running ones.
+//! Batch normalization in parts, and the update that its statistics make to running ones.
 //!
-//! torch takes in statistics with every forward pass: r' = d r + (1 - d) s, where d is the share that stays, and the variance
-//! is the unbiased one. A step of M microbatches is M forward passes, so
-//! r' = d^M r + (1 - d) sum_i d^(M - 1 - i) s_i, which is a weighted sum over the first dim of the statistics `[M, ..]`: cut along
-//! it by microbatches it is accumulated like a gradient. A layer that is applied several times takes them in in that order within
-//! each pass.
+//! torch takes in statistics with every forward pass: r' = d r + (1 - d) s. Here d is the share that stays, and the variance is
+//! the unbiased one. A step of M microbatches is M forward passes, so r' = d^M r + (1 - d) sum_i d^(M - 1 - i) s_i. This is one
+//! weighted sum over the first dim of the statistics `[M, ..]`. Microbatches cut that dim, so the sum is accumulated like a
+//! gradient.
+//!
+//! A layer that is applied several times takes in its statistics in that order within each pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ use crate::ops::{
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// What a batch normalization in training has found: the statistics of [`BatchNormTraining`].
+/// The statistics that a batch normalization in training has found: those of [`BatchNormTraining`].
 pub(super) struct Statistics {
     /// Over how many elements they are taken.
     count: usize,
@@ -42,7 +43,7 @@ struct Use {
     node: NodeId,
     /// The share that stays.
     decay: f64,
-    /// What it takes in, `[c]` and its factor, once it is known.
+    /// The statistic that it takes in, `[c]`, and its factor, once both are known.
     found: Option<(ValueId, f64)>,
 }
 

@@ -1,5 +1,7 @@
-//! Recurrent layers over `[batch, time, features]`, unrolled over time: the product of all inputs is made at once, that of the
-//! state step by step. Names, order of gates and first contents are torch's.
+//! Recurrent layers over `[batch, time, features]`, unrolled over time.
+//!
+//! One product takes the inputs of all steps; the products of the state are made step by step. Names, order of gates and first
+//! contents are torch's.
 
 use super::{Module, module};
 use crate::builder::{GraphBuilder, Tensor};
@@ -52,9 +54,9 @@ pub struct Lstm(Recurrent);
 /// The state of a layer's direction, each `[batch, hidden]`.
 #[derive(Clone)]
 pub struct LstmState {
-    /// What it gives.
+    /// The state that it gives.
     pub hidden: Tensor,
-    /// What it keeps.
+    /// The content that it keeps.
     pub cell: Tensor,
 }
 
@@ -264,7 +266,7 @@ impl Cell {
         }
     }
 
-    /// What every step gives, `[batch, time, hidden]`; `state` becomes that behind the last one.
+    /// The states that all steps give, `[batch, time, hidden]`; `state` becomes that behind the last one.
     #[track_caller]
     fn run(
         &self,

@@ -1,4 +1,4 @@
-//! Why an op does not take its operands, or does not compute.
+//! Reasons why an op does not take its operands, or does not compute.
 
 use crate::types::TensorType;
 
@@ -10,7 +10,7 @@ pub enum OpError {
     Arity {
         /// The op.
         op: &'static str,
-        /// What it takes, e.g. `2 operands`.
+        /// The operands that it takes, e.g. `2 operands`.
         expected: &'static str,
         /// How many there are.
         found: usize,
@@ -22,7 +22,7 @@ pub enum OpError {
         op: &'static str,
         /// The operands.
         operands: Vec<TensorType>,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// Shapes that do not fit each other or the payload.
@@ -32,7 +32,7 @@ pub enum OpError {
         op: &'static str,
         /// The operands.
         operands: Vec<TensorType>,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A source whose content comes from outside: a feed or a weights file.

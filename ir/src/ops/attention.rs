@@ -1,8 +1,17 @@
 //! Attention without the matrix of scores: softmax(scale q k^T) v for heads that share keys and values in groups.
 //!
-//! Kernels go over blocks of keys with a running maximum and sum (Milakov and Gimelshein, arXiv 1805.02867) and compute
-//! the scores again for the gradient (FlashAttention; Dao et al., arXiv 2205.14135), so nothing of extent
-//! queries x keys is ever a tensor.
+//! Kernels go over blocks of keys with a running maximum and sum (Milakov and Gimelshein, arXiv 1805.02867). For the gradient
+//! they compute the scores again (FlashAttention; Dao et al., arXiv 2205.14135). So no tensor has the extent queries x keys.
+//!
+//! *Splits.* The forward pass keeps keys whole, because its maximum and sum run over all of them. Batch, queries and heads may be
+//! split. The gradient knows the log-sum-exp, so there keys may be split as well, and `dq` is then partial. Heads are two factors
+//! on the side of queries, kv heads and the group that shares each, and one on the side of keys. So tensor parallelism first
+//! splits kv heads, and then the heads of a group, with keys whole.
+//!
+//! *FLOPs.* The forward pass makes two products. The gradient makes five, because it computes the scores again; four would be the
+//! model's own. A causal mask halves all of them. If ranks share queries under a causal mask, the last rank sees nearly all keys
+//! and has nearly twice the mean FLOPs. The op counts that rank's FLOPs ([`Operation::most_flops`]). So the planner chooses
+//! context parallelism where the batch and the heads of keys are fewer than the ranks.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -51,8 +60,8 @@ fn flops_of_product(causal: bool) -> f64 {
     if causal { 1.0 } else { 2.0 }
 }
 
-/// By how much more than the mean the part with most to do has: with a causal mask the last queries see the most keys, and the first
-/// keys are seen by the most queries.
+/// The FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the
+/// first keys are seen by the most queries.
 fn most_to_mean(causal: bool, whole: &Rule, part: &Rule) -> f64 {
     let [queries, keys] = [QUERIES, KEYS].map(|factor| part.factors[factor].size as f64);
     if !causal || queries * keys == 0.0 {
@@ -63,7 +72,7 @@ fn most_to_mean(causal: bool, whole: &Rule, part: &Rule) -> f64 {
     2.0 - masked * masked / (queries * keys)
 }
 
-/// What attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
+/// The sizes that attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
 fn arithmetic(operands: &[&TensorType], causal: bool, backward: bool) -> Arithmetic {
     let extent = |operand: usize, dim: usize| {
         operands.get(operand).and_then(|ty| ty.shape.get(dim)).copied().unwrap_or(1)
@@ -259,7 +268,7 @@ fn range(operand: &Operand<'_>, dim: usize) -> std::ops::Range<usize> {
     rect.origin[dim]..rect.origin[dim] + rect.extent[dim]
 }
 
-/// What a query and a key add to the gradients.
+/// The terms that a query and a key add to the gradients.
 struct Terms<'a> {
     scores: Scores<'a>,
     /// q, k, v, o, l, do and perhaps dl.

@@ -1,4 +1,10 @@
 //! Batch normalization (Ioffe and Szegedy, arXiv 1502.03167) by the statistics of the batch itself.
+//!
+//! The pass `training_mode` puts this op into a training graph, and it lasts until gradients are made. They have a closed form:
+//! two sums over the batch, which all else shares. Then [`crate::decompose`] always takes the op apart.
+//!
+//! With M microbatches the op sees the batch as `[M, n / M, ..]`. A reduction over the second dim is then the statistics of one
+//! microbatch over all ranks, by the same rule as any other reduction. With one microbatch nothing is reshaped.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What arithmetic ops share: broadcasting as NumPy does, elementwise evaluation, checks of element types.
+//! Helpers of arithmetic ops: broadcasting as NumPy does, elementwise evaluation, checks of element types.
 
 use crate::array::Array;
 use crate::builder::Tensor;

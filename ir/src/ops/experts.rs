@@ -1,10 +1,13 @@
-//! Tokens to experts and back, with a static capacity (GShard: Lepikhin et al., arXiv 2006.16668, section 3.2; Switch:
-//! Fedus et al., arXiv 2101.03961, section 2.2).
+//! Tokens to experts and back, with a static capacity (GShard: Lepikhin et al., arXiv 2006.16668, section 3.2; Switch: Fedus et
+//! al., arXiv 2101.03961, section 2.2).
 //!
-//! Tokens come in groups, and each expert has `capacity` places for each group. Of the tokens that choose an expert those
-//! that are first in order have its places: all first choices before all second ones, and of one choice in order of the
-//! tokens. The rest are dropped. So which token has which place follows from the choices of its group alone, which every
-//! rank has whole: tokens, experts, places and elements may be split, and ranks agree.
+//! Tokens come in groups, and each expert has `capacity` places for each group. Of the tokens that choose an expert the first
+//! ones in order have its places: all first choices before all second ones, and each choice in the order of the tokens. The rest
+//! are dropped. So the choices of a group alone decide which token has which place. Every rank has these choices, `[g, t, k]`,
+//! whole. Tokens, experts, places and elements may be split, and ranks agree.
+//!
+//! The places are `[experts, g, capacity, width]`. On one side of an all-to-all groups split them, on the other experts do. That
+//! all-to-all is boxing like any other. Capacity is counted within a group, so microbatches do not see each other.
 
 use std::ops::Range;
 

@@ -1,4 +1,7 @@
 //! Elements taken by computed places, and the sum of elements over such places, its gradient.
+//!
+//! A place is a computed index into one dim: [`Gather`] takes `[b.., n, w..]` at `[b.., m]`. [`ScatterSum`] is the gradient of
+//! [`Gather`]. Added to a tensor, it is also the sum of ONNX's scatters. Its places may be split, which gives partial sums.
 
 use serde::{Deserialize, Serialize};
 

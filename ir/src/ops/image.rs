@@ -1,5 +1,6 @@
-//! Where the dims of an image are: `[n, c, h, w]`, or with channels last `[n, h, w, c]`. Ops of images are written once, for the
-//! first, and bring dims of the second to it and back.
+//! The dims of an image: `[n, c, h, w]`, or with channels last `[n, h, w, c]`.
+//!
+//! Ops of images are written once, for the first order, and bring dims of the second to it and back.
 
 use crate::array::Array;
 use crate::op::{OpError, Operand, Region};
@@ -13,12 +14,12 @@ pub(crate) struct ImageDims {
 }
 
 impl ImageDims {
-    /// What stands at each of an image's dims, as `[n, c, h, w]`.
+    /// The content of each of an image's dims, as `[n, c, h, w]`.
     pub fn first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
         if self.channels_last { [a, d, b, c] } else { [a, b, c, d] }
     }
 
-    /// What belongs to `[n, c, h, w]`, in the order of the image's dims.
+    /// The items of `[n, c, h, w]`, in the order of the image's dims.
     pub fn order<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
         if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
     }

@@ -1,4 +1,4 @@
-//! The ops, a file for each family: its payload and all that it means. Start with `matmul.rs`.
+//! The ops, one file for each family: its payload and all that it means. Start with `matmul.rs`.
 
 mod attention;
 mod batch_norm;

@@ -1,8 +1,14 @@
-//! Recurrent cells over a whole sequence. One op goes through all steps, because unrolled a sequence of some hundred steps is
-//! a graph of thousands of nodes, each of which is planned and launched by itself.
+//! Recurrent cells over a whole sequence, as one op.
 //!
-//! The product of the inputs with their weights is not part of it: it needs no order of steps, so it is a matrix product of
-//! all of them before. Gates stand in the order of ONNX.
+//! Unrolled, a sequence of some hundred steps is a graph of thousands of nodes, each of which is planned and launched by itself.
+//! The importer of ONNX makes one such op for each layer and direction.
+//!
+//! The product of the inputs with their weights is not part of the op. It needs no order of steps, so one matrix product of all
+//! steps computes it before. The op multiplies the state with its weights, step by step. Gates stand in the order of ONNX.
+//!
+//! Ranks may split samples alone: each element of a state goes into every gate of the next step.
+//!
+//! The gates are not kept for the backward pass. The gradient computes them again, in one product of all steps.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +29,13 @@ use crate::types::{DType, TensorType};
 /// y holds the state after each step, c what the cell keeps. Samples may be split; a step needs the whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recurrence {
-    /// What a step computes.
+    /// The cell of each step.
     pub cell: Cell,
     /// Whether it goes from the last step to the first.
     pub reverse: bool,
 }
 
-/// What a step makes of its share of x, of p and of the state s, and how many gates that takes.
+/// The cell: how a step makes the next state of its share of x, of p and of the state s, and by how many gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {

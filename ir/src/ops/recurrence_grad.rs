@@ -1,5 +1,6 @@
-//! The gradient of recurrent cells over a sequence: the part that needs an order of steps. Those of weights and biases are
-//! products and sums over all steps behind it.
+//! The gradient of recurrent cells over a sequence: the part that needs an order of steps.
+//!
+//! The gradients of weights and biases are a product and a sum over all steps of what this op gives.
 
 use serde::{Deserialize, Serialize};
 

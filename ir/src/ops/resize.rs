@@ -1,7 +1,7 @@
-//! Another extent of a dim, by interpolation: of images, along one dim after the other.
+//! Interpolation of one dim to another extent. An image is resized along one dim after the other.
 //!
-//! An element of the result is a weighted sum of a few elements of the operand, with weights that follow from places alone. So
-//! the op is linear, and its gradient is the same thing with elements and sums exchanged.
+//! An element of the result is a weighted sum of a few elements of the operand. The weights follow from places alone, so the op
+//! is linear. Its gradient is the transpose of that sum.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct Resize {
     pub axis: usize,
     /// Its extent in the result.
     pub extent: usize,
-    /// What an element is made of.
+    /// How an element is made of those of the operand.
     pub sampling: Sampling,
 }
 
@@ -127,7 +127,7 @@ impl Filter {
 }
 
 impl Sampling {
-    /// What each of `to` elements is made of `from`, both at least 1.
+    /// The elements of `from` that make each of `to`, both at least 1.
     pub fn taps(&self, from: usize, to: usize) -> Taps {
         let mut found = Taps { starts: vec![0], taps: Vec::new() };
         for index in 0..to {

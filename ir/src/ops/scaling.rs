@@ -1,5 +1,7 @@
-//! Steps that are not made because something in them is not finite. Dynamic loss scaling, as `torch.amp.GradScaler` does it: the loss's gradient is multiplied by a scale, so that small
-//! gradients do not vanish in f16; a step whose gradients overflowed is not made, and halves the scale.
+//! Steps that are not made because something in them is not finite.
+//!
+//! Dynamic loss scaling works as in `torch.amp.GradScaler`. The loss's gradient is multiplied by a scale, so that small gradients
+//! do not vanish in f16. A step whose gradients overflowed is not made, and it halves the scale.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +30,9 @@ pub struct NonFinite {}
 /// scale of this step, and `skipped` 1 where it was not made, which is also the case where the scale is below `floor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LossScale {
-    /// What the scale is multiplied by after `interval` good steps in a row.
+    /// The factor of the scale after `interval` good steps in a row.
     pub growth: Scalar,
-    /// What it is multiplied by after a step that was not made.
+    /// The factor of the scale after a step that was not made.
     pub backoff: Scalar,
     /// Good steps until it grows.
     pub interval: u32,

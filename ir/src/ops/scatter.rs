@@ -1,4 +1,7 @@
-//! Values put at computed places of a tensor.
+//! Values put at computed places of a tensor, in the order of the values.
+//!
+//! Sums have an op of their own, [`ScatterSum`]; this op is the rest. Ranks may split the tensor: each takes the values for its
+//! part.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +25,7 @@ pub struct Scatter {
     pub function: ScatterFunction,
 }
 
-/// What a value makes of the element at its place. A sum is that of x and a [`ScatterSum`].
+/// How a value changes the element at its place. A sum is that of x and a [`ScatterSum`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScatterFunction {
@@ -37,7 +40,7 @@ pub enum ScatterFunction {
 }
 
 impl ScatterFunction {
-    /// What a value makes of the element at its place.
+    /// How a value changes the element at its place.
     pub fn join(self, there: f64, value: f64) -> f64 {
         match self {
             Self::Set => value,
@@ -95,7 +98,7 @@ impl Scatter {
     }
 }
 
-/// What is at the places.
+/// The elements at the places.
 fn taken(x: &Tensor, places: &Tensor) -> Tensor {
     x.builder().apply(Op::Gather(Gather {}), &[x, places])
 }

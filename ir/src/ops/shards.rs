@@ -1,4 +1,4 @@
-//! What the ops of several families share: evaluation of shards, checks of operands, rules of elementwise ops.
+//! Helpers of several families of ops: evaluation of shards, checks of operands, rules of elementwise ops.
 
 use crate::array::Array;
 use crate::builder::Tensor;

@@ -1,4 +1,7 @@
-//! Sources: what has no operands.
+//! Sources: ops without operands.
+//!
+//! The payload of an [`Input`] says which dim counts samples: the first unless said, another, or none. No later step takes dim 0
+//! for granted. The pass `rates` cuts an input along that dim, fixed strategies split it, and a feed of the plan names it.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +18,7 @@ use crate::scalar::Scalar;
 use crate::table::{Table, decode};
 use crate::types::{DType, Samples, TensorType, strides};
 
-/// What the user feeds each step. Under microbatches it is cut along the dim that counts samples.
+/// A tensor that the user feeds each step. Under microbatches it is cut along the dim that counts samples.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Input {
     /// The name of the tensor in a data file or a feed.
@@ -63,7 +66,7 @@ pub struct Variable {
 pub enum Init {
     /// Read by name from the model's weights.
     Weights,
-    /// What the import of the model has computed: no weight of the model, so no file of weights holds it.
+    /// A table that the import of the model has computed: no weight of the model, so no file of weights holds it.
     Table(Table),
     /// One value everywhere.
     Fill(Scalar),
@@ -168,7 +171,7 @@ impl Init {
         }
     }
 
-    /// What random content is drawn from: the distribution, and the stream of the variable's name. `None` where
+    /// The source of random content: the distribution, and the stream of the variable's name. `None` where
     /// the content is not random.
     pub fn stream(&self, name: &str, seed: u64) -> Option<(Distribution, Stream)> {
         let distribution = match *self {

@@ -1,5 +1,18 @@
-//! State that steps update: running statistics, averages of weights, counters. It is a variable that takes the place of
-//! itself once a step, as weights do under an optimizer.
+//! State that steps update: running statistics, averages of weights, counters.
+//!
+//! Such a state is a variable and one op, [`Blend`]. Like an optimizer's update it runs once a step, in the update phase, in the
+//! place and the layout of its variable, whatever the strategy. Graph authors write it by [`Tensor::after_step`] and
+//! [`Tensor::blend_after_step`].
+//!
+//! States are saved, restored and exported like other variables. Inference has no updates: the pass `training_mode` leaves them
+//! out.
+//!
+//! A state does not depend on whether the optimizer makes its step. A step of f16 whose gradients overflow takes in statistics
+//! all the same, as in torch, and so does a plan that computes gradients alone. The exception is a training that leaves out steps
+//! whose loss is not finite ([`super::SkipStep`]): there states stay as well.
+//!
+//! The verifier of graphs holds that a variable has one update, and that other updates alone read what it becomes. The scale of a
+//! loss ([`super::LossScale`]) is a state with a rule of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +39,7 @@ use crate::types::{DType, TensorType};
 pub struct Blend {
     /// The share of the state that stays.
     pub decay: Scalar,
-    /// What x is multiplied by.
+    /// The factor of x.
     pub rate: Scalar,
     /// Whether x takes the state's place at the first step of a training, or the first update of those that are numbered: an
     /// average begins with what it is of.
@@ -43,12 +56,12 @@ impl Blend {
         Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
     }
 
-    /// What it does at a step, from 0.
+    /// Its decay and rate at a step, from 0.
     pub fn at(&self, step: u64) -> Self {
         if self.starts && step == 0 { Self::REPLACE } else { *self }
     }
 
-    /// What it does at an update of this number, from 1.
+    /// Its decay and rate at an update of this number, from 1.
     pub fn at_update(&self, number: f64) -> Self {
         self.at(if number > 1.0 { 1 } else { 0 })
     }

@@ -1,12 +1,12 @@
 //! Steps of optimizers: results take the place of the variables. Formulas as in torch.optim.
 //!
-//! A variable of half precision has a gradient of its precision or f32, and states that are f32: moments of bfloat16
-//! would not grow, as a hundredth of them is below their last bit. What is computed between is f32.
+//! A variable of half precision has a gradient of its precision or f32. Its states are f32: moments of bfloat16 would not grow,
+//! as a hundredth of them is below their last bit. Updates compute in f32.
 //!
-//! Where gradients are clipped by their norm ([`super::ClipFactor`]) or the loss is scaled ([`super::LossScale`]) an update takes a
-//! `factor` besides, by which the gradient is multiplied first; 0 says that the update is not made: the variable and its
-//! states stay as they are. Under loss scaling those that correct a bias take the number of the update too, as steps that
-//! are not made must not count for it. Then each element of the gradient is clipped, if `clip` says so.
+//! Where the norm of gradients clips them ([`super::ClipFactor`]) or the loss is scaled ([`super::LossScale`]), an update also
+//! takes a `factor`. The gradient is multiplied by it first. A factor of 0 says that the update is not made: the variable and its
+//! states stay as they are. Under loss scaling, updates that correct a bias also take the number of the update, because steps
+//! that are not made must not count. Then each element of the gradient is clipped, if `clip` says so.
 //!
 //! The learning rate is a function of the training's step ([`LearningRate`]).
 
@@ -241,7 +241,7 @@ fn count(scalars: &[Operand<'_>], cx: &EvalContext) -> f64 {
     scalars.get(1).map_or(cx.step as f64 + 1.0, |step| step.array.data[0])
 }
 
-/// What is done to a gradient before it is used.
+/// The changes of a gradient before it is used.
 struct Clipping {
     factor: Option<f64>,
     clip: Option<f64>,

@@ -1,4 +1,4 @@
-//! Where a kernel's operands come from.
+//! The sources of a kernel's operands.
 
 use serde::{Deserialize, Serialize};
 

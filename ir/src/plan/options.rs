@@ -1,4 +1,4 @@
-//! What a plan is compiled with: the user's options and the machines.
+//! The options that a plan is compiled with: the user's, and the machines.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct CompileOptions {
     /// The share of the target of cross entropy that all classes have alike.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub label_smoothing: f64,
-    /// What is counted besides the loss, in training and evaluation alike.
+    /// The metrics that are counted besides the loss, in training and evaluation alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
     /// Of a loss against a target: the mean of each row of the first output is the output `loss.rows`. An evaluation adds up those of
@@ -290,7 +290,7 @@ impl Accumulation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossEntropyForm {
-    /// What costs less; of fixed strategies and pins, what they need.
+    /// The cheaper form; of fixed strategies and pins, what they need.
     #[default]
     Auto,
     /// One op, unless a pin splits its classes.

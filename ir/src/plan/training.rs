@@ -1,4 +1,4 @@
-//! What training computes: losses, metrics, optimizers.
+//! The parts of a training: losses, metrics, optimizers.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +42,7 @@ impl Loss {
     }
 }
 
-/// What is counted of the first output against the labels of a loss. It is an output of its name; with any there is the output
+/// A count of the first output against the labels of a loss. It is an output of its name; with any there is the output
 /// `samples`, the number of labels that are not ignored. All are sums over the whole batch, so that those of several batches
 /// may be added; a last batch of fewer samples is filled up with labels of -100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl Metric {
 pub struct ParameterGroup {
     /// Their names, `*` standing for any characters.
     pub pattern: String,
-    /// What the learning rate is multiplied by.
+    /// The factor of the learning rate.
     pub lr: f64,
     /// Their weight decay; `None`: the optimizer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

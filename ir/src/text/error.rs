@@ -1,4 +1,4 @@
-//! What is wrong with a text, shown with the user's own line and a caret.
+//! Errors of a text, shown with the user's own line and a caret.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct ParseError {
     pub column: usize,
     /// How many characters it concerns, at least 1.
     pub length: usize,
-    /// What is wrong.
+    /// The reason.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! From attributes to a payload: serde reads it, so that an op is described in one place alone.
+//! Payloads from attributes: serde reads them, so that an op is described in one place alone.
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};

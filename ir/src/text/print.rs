@@ -1,4 +1,4 @@
-//! From graph to text.
+//! Prints a graph as text.
 
 use std::fmt::Write;
 

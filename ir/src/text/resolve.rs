@@ -1,4 +1,4 @@
-//! From statements to a graph: names become ids, extents numbers, attributes payloads, and types are inferred.
+//! Turns statements into a graph: names become ids, extents numbers, attributes payloads, and types are inferred.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ pub struct Unresolved<'a> {
     text: Cow<'a, str>,
     /// Each with its line.
     statements: Vec<(usize, Statement)>,
-    /// What could not be read.
+    /// The errors: all that could not be read.
     errors: Vec<ParseError>,
 }
 

@@ -1,4 +1,4 @@
-//! From text to statements: what stands in each line, not yet what it means.
+//! Turns text into statements: what stands in each line, not yet what it means.
 
 use super::error::ParseError;
 use super::lex::{Kind, Label, Span, Token, tokens};

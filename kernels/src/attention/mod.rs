@@ -1,9 +1,9 @@
 //! Attention by blocks of queries and keys, with a running maximum and sum of each query (Milakov and Gimelshein, arXiv
 //! 1805.02867; Dao et al., arXiv 2205.14135, algorithm 1). Scores exist for one block at a time.
 //!
-//! Each block of queries is one thread's, and goes over the keys in order: bits do not depend on the number of threads.
-//! Scores, weights and sums are f32 whatever the element type is; scores of a key lie together, a vector for 16 queries ([`weights`]).
-//! Where a causal mask cuts a block it is multiplied in strips, of which each leaves out what none of its queries sees.
+//! One thread computes a block of queries and goes over the keys in order, so bits do not depend on the number of threads.
+//! Scores, weights and sums are f32 whatever the element type. The scores of a key lie together, a vector for 16 queries
+//! ([`weights`]). A block that a causal mask cuts is multiplied in strips ([`strips`]).
 
 mod gradient;
 mod strips;
@@ -83,7 +83,7 @@ fn forward<T: Number>(
     })
 }
 
-/// What one thread computes, and where it works.
+/// The blocks that one thread computes, and the memory that it works in.
 struct Piece<'a, T> {
     blocks: Vec<Block<'a, T>>,
     scratch: &'a mut [f32],

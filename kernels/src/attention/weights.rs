@@ -1,5 +1,7 @@
-//! What scores become. Those of a key lie together, so that 16 queries are one vector: each lane is a query's own, and nothing is summed
-//! across a vector.
+//! Attention's weights from its scores, and the running maximum and sum of each query.
+//!
+//! Scores of one key lie together, so 16 queries are one vector. Each lane is a query's own, and nothing is summed across a
+//! vector.
 
 use crate::math;
 use crate::simd::vectorized;
@@ -28,13 +30,13 @@ impl Group {
     }
 }
 
-/// What is known of [`LANES`] queries.
+/// The running state of [`LANES`] queries.
 pub(super) struct State<'a> {
     /// The greatest score so far, -inf before the first.
     pub greatest: &'a mut [f32],
     /// The sum of exp(score - greatest).
     pub total: &'a mut [f32],
-    /// What sums of the keys before are multiplied by.
+    /// The factor of sums of the keys before.
     pub shrink: &'a mut [f32],
 }
 

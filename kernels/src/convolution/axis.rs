@@ -1,4 +1,7 @@
-//! Which elements of a window meet which rows of an image, along one dim.
+//! Classes of places along one dim, by the elements of the window that meet the image there.
+//!
+//! The forward pass asks for places of the result and their sources in the image. The gradient of images is the same with places
+//! and sources exchanged.
 
 use graphc_ir::ops::Window;
 

@@ -1,7 +1,8 @@
-//! Convolution without columns: a tile of the result is summed in registers over all elements of the window, whose
-//! channels are read where they lie (after Dukhan, "The Indirect Convolution Algorithm", arXiv 1907.02129). Kernels are
-//! packed once a call. Places are taken by [`Class`], so border is never multiplied: in an image of 1 x 1 one element of
-//! nine is.
+//! Convolution without columns: a tile of the result is summed in registers over all elements of the window, whose channels are
+//! read where they lie (after Dukhan, "The Indirect Convolution Algorithm", arXiv 1907.02129). Kernels are packed once a call.
+//!
+//! Places of the result are grouped by the elements of the window that meet the image there ([`Class`]), so border is never
+//! multiplied. Of a 3 x 3 kernel on an image of 1 x 1 one element of nine is.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub(super) struct Gather {
     pub kernel: [usize; 2],
 }
 
-/// What is computed before what follows reads it.
+/// A part that is computed before what follows reads it.
 #[derive(Clone, Copy)]
 enum Each {
     Images(usize),
@@ -78,7 +79,7 @@ struct Part {
     rows: Range<usize>,
 }
 
-/// What parts alike have in common.
+/// The work of a part, and of all parts alike.
 struct Work {
     part: Part,
     gather: Gather,
@@ -137,7 +138,7 @@ struct Unit {
     rows: Range<usize>,
 }
 
-/// What two classes have in common.
+/// The taps and places of a pair of classes.
 struct Shared {
     taps: Vec<Tap>,
     /// Where the first tap's source and the result begin, of each row of places and of each place in a row.
@@ -278,7 +279,7 @@ impl Gather {
         Work { part, gather, shared, units }
     }
 
-    /// What each pair of classes has in common, those of h first.
+    /// The taps and places of each pair of classes, those of h first.
     fn shared(&self, slots: &[Option<usize>]) -> Vec<Shared> {
         let pairs =
             self.classes[0].iter().flat_map(|h| self.classes[1].iter().map(move |w| [h, w]));

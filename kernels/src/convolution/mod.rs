@@ -1,10 +1,11 @@
 //! Convolution and its gradients of images with their channels last. There are three ways:
 //!
-//! - [`direct`] and [`outer`]: `f32` by AVX-512, from the images as they lie;
-//! - [`depthwise`]: groups of one channel each, channels as vectors;
-//! - [`columns`]: all else. Windows are laid out as rows of a matrix (im2col; Chellapilla et al., 2006), which is multiplied.
+//! - [`direct`] and [`outer`]: `f32` by AVX-512, from the images as they lie, without a matrix of columns;
+//! - [`depthwise`]: groups of one channel each, with channels as the lanes of vectors;
+//! - [`columns`]: all else, and half precision. Windows are laid out as rows of a matrix (im2col; Chellapilla et al., 2006),
+//!   which is multiplied.
 //!
-//! Images whose channels come first are brought to that order and back.
+//! Images whose channels come first are brought to that order and back. The pass `channels_last` of the compiler avoids that.
 
 mod axis;
 mod columns;
@@ -218,7 +219,7 @@ fn forward<T: Number>(
     y.finish(cx)
 }
 
-/// What [`Space::is_product`].
+/// The product of a convolution that [`Space::is_product`].
 fn multiplied<T: Number>(
     space: &Space,
     x: &[T],

@@ -1,5 +1,8 @@
-//! The gradient of kernels without columns: for each element of the window the sum, over all places, of the products of
-//! channels of the image and of the gradient, in registers.
+//! The gradient of kernels without columns: for each element of the window the sum, over all places at which it meets the image,
+//! of the products of channels of the image and of the gradient, in registers.
+//!
+//! A part of the images at a time stays in the cache for all elements of the window. Threads share elements. If a kernel is too
+//! small for that, they share slabs of images, whose sums are added up at last. The shape alone decides how many slabs there are.
 
 use std::ops::Range;
 
@@ -45,7 +48,7 @@ pub(super) struct Sums {
     pub strides: [usize; 2],
 }
 
-/// What of a meeting lies in a range of places, when sources are `stride` apart.
+/// The part of a meeting that lies in a range of places, when sources are `stride` apart.
 fn meeting_within(meeting: Meeting, places: &Range<usize>, stride: usize) -> Option<Meeting> {
     let start = meeting.place.max(places.start);
     let end = (meeting.place + meeting.count).min(places.end);

@@ -1,4 +1,4 @@
-//! What a convolution of shards is about.
+//! The extents, window and groups of a convolution of shards.
 
 use graphc_ir::ops::Window;
 
@@ -97,7 +97,7 @@ impl Space {
         self.groups * self.outputs
     }
 
-    /// What one tap multiplies.
+    /// The number of multiplications.
     pub fn multiplications(&self) -> usize {
         self.batch * self.places() * self.taps() * self.inputs * self.features()
     }

@@ -1,5 +1,8 @@
-//! Attention and its gradient by tiles of queries and keys (Dao et al., arXiv 2205.14135): halves by the tensor cores as long as heads
-//! are narrow enough for their registers, all else by multiplications and sums of `f32`.
+//! Attention and its gradient by tiles of queries and keys (Dao et al., arXiv 2205.14135).
+//!
+//! Tensor cores multiply halves as long as heads are narrow enough for their registers; all else is `f32` arithmetic. A block
+//! computes 64 queries of a head. The gradient is two kernels, one with a block for 64 keys and one with a block for 64 queries.
+//! They compute the scores twice, but no block adds to what another writes.
 
 use graphc_ir::ops::{Attention, AttentionGrad};
 use graphc_ir::types::DType;
@@ -175,7 +178,7 @@ impl Space {
         self.width.next_multiple_of(16).max(16)
     }
 
-    /// What is subtracted from do v of each query, in the memory to work in.
+    /// The shift that is subtracted from do v of each query, in the memory to work in.
     fn shift(&self, has_gradient: bool) -> Launch {
         let source = self
             .source(include_str!("cu/attention_shift.cu"))

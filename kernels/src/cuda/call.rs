@@ -1,21 +1,21 @@
-//! What a device is to launch for an actor.
+//! The launches of one actor, as data.
 
 use graphc_ir::op::Op;
 
 use super::Shard;
 
-/// What is launched for one action, in order; each launch sees what those before it have written.
+/// The launches of one action, in order; each launch sees what those before it have written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The launches; none where there is nothing to compute.
     pub launches: Vec<Launch>,
     /// Bytes of memory to work in, which has nothing in it before and keeps nothing after.
     pub scratch: usize,
-    /// What changes from step to step and is worked out by the host.
+    /// The numbers that change from step to step and are worked out by the host.
     pub numbers: Numbers,
-    /// What indices among the operands' elements are, where kernels check some.
+    /// The meaning of indices among the operands' elements, where kernels check some.
     pub checked: Option<Checked>,
-    /// What lies in the device's memory for a launch that takes any number of registers; empty where none does.
+    /// The table in the device's memory for a launch that takes any number of registers; empty where none does.
     pub table: Vec<Entry>,
 }
 
@@ -128,11 +128,11 @@ pub struct Product {
     pub starts: Vec<[usize; 3]>,
     /// Where a factor is what.
     pub operands: Operands,
-    /// What becomes of sums before they are rounded and written.
+    /// The epilogue of sums, before they are rounded and written.
     pub epilogue: Epilogue,
 }
 
-/// What becomes of a product's sums: a summand of the result's shape, then one for each column, then a function.
+/// The epilogue of a product's sums: a summand of the result's shape, then one for each column, then a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epilogue {
     /// A matrix like the result, row-major and dense; it may be the result's memory.
@@ -173,7 +173,7 @@ pub enum Activation {
     GeluTanhGrad,
 }
 
-/// What is summed beside a product.
+/// The matrix that is summed beside a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summed {
     /// The rows of the result, to a sum for each column.
@@ -210,8 +210,8 @@ pub struct Operands {
     pub out: Place,
 }
 
-/// What a call needs from the host in each step: numbers that follow from the step, e.g. a learning rate. Kernels read them from the
-/// device's memory, so a launch is the same in every step.
+/// The needs of a call from the host in each step: numbers that follow from the step, e.g. a learning rate. Kernels read them from
+/// the device's memory, so a launch is the same in every step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Numbers {
     /// Nothing.
@@ -223,7 +223,7 @@ pub enum Numbers {
     Table(Vec<f32>),
 }
 
-/// What the indices are that a kernel checks, for the error that says so.
+/// The indices that a kernel checks, for the error that says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// `label`, `row`.

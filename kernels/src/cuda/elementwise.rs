@@ -1,8 +1,8 @@
-//! Chains of elementwise ops, generated: one kernel reads each operand once, computes all steps in registers and writes each result
-//! once. Reductions at the end of a chain are made in the same pass (`passes`): their results are written by launches of their own behind
-//! it, because they may take the memory of operands.
+//! Chains of elementwise ops, generated: one kernel reads each operand once, computes all steps in registers and writes each
+//! result once.
 //!
-//! A value of 16 bits is rounded after each step, so what is fused, or computed again, has the bits of what is not.
+//! Reductions at the end of a chain are made in the same pass (`passes`). A value of 16 bits is rounded after each step, so a
+//! chain, or a step that is computed again, has the bits of single ops.
 
 mod passes;
 mod value;
@@ -275,7 +275,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// What is read and computed.
+/// The operands that are read and the steps that are computed.
 struct Needed {
     operands: Vec<bool>,
     steps: Vec<bool>,

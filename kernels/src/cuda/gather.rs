@@ -1,4 +1,8 @@
 //! Rows taken by places and put to places: gather and embedding, their gradients, scatter.
+//!
+//! A sum over places goes over a list of positions for each row (`cu/lists.cu`). Atomic additions of whole numbers count the
+//! positions and put them into lists, in any order. Then each position finds its place in its list by comparing. So sums have the
+//! order of the positions.
 
 use graphc_ir::ops::{Scatter, ScatterFunction};
 

@@ -1,5 +1,6 @@
-//! A convolution and the chain of elementwise ops behind it: the one after the other. Where the convolution is no result of its own,
-//! what it gives lies in the memory to work in.
+//! A convolution and the chain of elementwise ops behind it, as launches one after the other.
+//!
+//! If the convolution is no result of its own, its elements lie in the memory to work in.
 
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::types::TensorType;
@@ -11,7 +12,7 @@ use super::{Shard, elementwise};
 use crate::epilogue::without;
 use crate::error::KernelError;
 
-/// What the chain is; `None` where no step is a convolution.
+/// The call of the chain; `None` where no step is a convolution.
 pub(super) fn headed(
     fused: &FusedOp,
     operands: &[Shard],
@@ -58,7 +59,7 @@ fn operand_of(arg: &FusedArg) -> Option<usize> {
     }
 }
 
-/// What the convolution gives: all values of the chain have its shape, and so have those results that are no sums.
+/// The result of the convolution: all values of the chain have its shape, and so have those results that are no sums.
 fn made(fused: &FusedOp, operands: &[Shard], head: usize, results: &[Shard]) -> Option<Shard> {
     let types: Vec<&TensorType> = operands.iter().map(|operand| &operand.ty).collect();
     let given = fused.steps[head].op.operation().dtypes(&types).ok()?;

@@ -1,13 +1,17 @@
-//! Kernels of CUDA devices: what an op is on such a device, worked out from static shapes when a plan is loaded. [`prepare`] is the
-//! exhaustive match on ops.
+//! Kernels of CUDA devices, worked out from static shapes when a plan is loaded. [`prepare`] is the exhaustive match on ops.
 //!
-//! This room knows no driver. A [`Call`] is a list of launches: kernels as CUDA C++ with the extents of the shards in them as
-//! numbers, products of matrices, and memory to clear. Who executes it compiles the source for the card at hand and fills in
-//! addresses. Sources stand in `cu/`, as files of CUDA C++ that take their extents and types as macros ([`source::Source`]); chains
-//! of elementwise ops are generated (`elementwise`). A kernel needs no header but `cu/common.cuh`.
+//! This module knows no driver, so all of it is tested on any machine. A [`Call`] is a list of launches: kernels as CUDA C++ with
+//! the extents of the shards in them as numbers, products of matrices, and memory to clear. The runtime compiles a source for the
+//! card at hand and fills in addresses. Sources stand in `cu/`, as files of CUDA C++ that take their extents and types as macros
+//! ([`source::Source`]). Chains of elementwise ops are generated (`elementwise`). A kernel needs no header but `cu/common.cuh`.
 //!
-//! As on the processor, elements of 16 bits are widened, all is computed in `f32` and rounded once, and sums have an order that
-//! follows from the shape alone: no sum is made by atomic additions. Start reading with `call`, then `elementwise`.
+//! A launch is the same in each step, so it can be recorded. Where a shard begins in its tensor differs between microbatches, and
+//! is an argument. The step's number and rates differ between steps: they lie in memory of the card, which the host writes once a
+//! step.
+//!
+//! As on the processor, elements of 16 bits are widened, all is computed in `f32` and rounded once. Sums have an order that
+//! follows from the shape alone: no floating-point sum is made by atomic additions. Start reading with `call`, then
+//! `elementwise`.
 
 mod argmax;
 mod attention;
@@ -55,7 +59,7 @@ pub use product::{own_product, product_end};
 pub use rectangle::{accumulate, copy_rectangle, fill};
 pub use update::{join_alike, joins};
 
-/// What is known of a register when a plan is loaded.
+/// A register as it is known when a plan is loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shard {
     /// The element type and the extents of the part that a rank has; all microbatches' parts have the same.
@@ -83,7 +87,7 @@ impl Shard {
     }
 }
 
-/// What an op is on a CUDA device, for shards of these types.
+/// The call of an op on a CUDA device, for shards of these types.
 ///
 /// # Errors
 /// Where the op does not take such elements, or has no kernel for them.
@@ -163,7 +167,7 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
     Ok(names::named(call, op, operands))
 }
 
-/// What a chain of elementwise ops is, or of a convolution and elementwise ops.
+/// The call of a chain of elementwise ops, or of a convolution and elementwise ops.
 ///
 /// # Errors
 /// Where the types do not fit the chain, or a step has no kernel.

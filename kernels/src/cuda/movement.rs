@@ -1,5 +1,7 @@
-//! Ops that move elements, whatever their type. Each is one or several walks over dims with strides on both sides; elements that lie
-//! side by side on both are moved in words of up to 16 bytes.
+//! Ops that move elements, whatever their type.
+//!
+//! Each is one or several walks over dims with strides on both sides. Elements move in words as wide as extents and strides on
+//! both sides allow, of up to 16 bytes. A transpose goes through tiles.
 
 mod pad;
 

@@ -1,8 +1,9 @@
 //! Names of kernels as profilers list them: what the kernel does, then the op that it is for, e.g. `chain_mul_add_gelu`,
 //! `attention_causal_d64`, `update_adam`, `join_reduce_sum`.
 //!
-//! Layers are in no name, because layers that are alike share one compiled kernel. Sources call their kernels by short names, which macros in
-//! front of a source make the long ones.
+//! All kernels of a call are named here. A name is the kernel's short name in its source, then those words of the op that it has
+//! not. Macros in front of the source make the short name the long one. Layers are in no name, because layers that are alike
+//! share one compiled kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,6 @@
-//! Recurrent cells over a sequence, a launch for each step: within it every unit reads all units of the step before.
+//! Recurrent cells over a sequence, a launch for each step: the product with the weights and the cell in one.
+//!
+//! Within a step every unit reads all units of the step before, and only launches order blocks.
 
 use graphc_ir::ops::{Cell, Recurrence, RecurrenceGrad};
 

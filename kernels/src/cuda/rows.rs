@@ -1,4 +1,7 @@
-//! How rows are shared among threads, for kernels that read a row as a whole.
+//! The share of each thread in rows, for kernels that read a row as a whole.
+//!
+//! A row is shared among as many threads as it has parts of 16 bytes, up to a block. They keep it in registers where it fits, and
+//! combine in a tree that follows from the extent. If there are many rows, a thread takes several parts.
 
 use super::Shard;
 use super::call::{Argument, Launch};
@@ -29,7 +32,7 @@ pub(super) struct Rows {
     pub(super) inner: usize,
 }
 
-/// What a thread does.
+/// The share of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share {
     lanes: usize,

@@ -1,8 +1,8 @@
-//! Steps of optimizers, each in one pass over its tensors.
+//! Steps of optimizers, each in one pass over its tensors. The kernels share a frame, `cu/update.cu`.
 //!
-//! What follows from the step alone is worked out by the host ([`Numbers`]). What follows from numbers on the device as well, e.g. the
-//! number of the update under loss scaling, is worked out by a thread before, into scratch. Updates by one rule can be one launch
-//! ([`join_alike`]), whose blocks find in a table what they update.
+//! The host works out, in `f64`, what follows from the step alone ([`Numbers`]). Other numbers follow from numbers on the device,
+//! e.g. the number of the update under loss scaling. One thread works these out before, into scratch. Several updates by one rule
+//! can be one launch ([`join_alike`]).
 
 mod blend;
 mod joint;
@@ -37,11 +37,11 @@ struct Update<'a> {
     /// Whether the operand behind these is a factor of the gradient.
     has_factor: bool,
     clip: Option<Scalar>,
-    /// What the first result is where the step is not made, of `w`.
+    /// The first result where the step is not made, of `w`.
     skipped: &'static str,
 }
 
-/// What a step is and what it needs, whatever it is done to.
+/// A step and all that it needs, whatever it is done to.
 struct Rule {
     /// The step, with macros for its numbers.
     step: Source,

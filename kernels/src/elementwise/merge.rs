@@ -1,5 +1,7 @@
-//! Steps of a chain that one loop computes: short arithmetic, whose values in between stay in registers. What is computed is the same,
-//! rounded after each operation.
+//! Steps of a chain that one loop computes: two sums or products in a row and bounds behind them, or a function of one number
+//! with short arithmetic around it.
+//!
+//! Values in between stay in registers. The loop computes what the steps compute, rounded after each operation.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
@@ -40,7 +42,7 @@ impl Arithmetic {
     }
 }
 
-/// What is done with two numbers.
+/// Arithmetic of two numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Operator {
     Add,
@@ -59,7 +61,7 @@ pub(super) struct Framed {
     pub scale: f32,
 }
 
-/// What changes no number, not even -0, as an offset.
+/// The offset that changes no number, not even -0.
 const NO_OFFSET: f32 = -0.0;
 
 impl Framed {

@@ -1,13 +1,19 @@
-//! Elementwise ops: one engine evaluates a chain of them block by block, so that intermediate values stay in the
-//! first-level cache. A single op is a chain of one step.
+//! Elementwise ops: one engine evaluates a chain of them block by block, so that intermediate values stay in the first-level
+//! cache. A single op is a chain of one step.
 //!
-//! A chain is worked out once ([`Chain::of`]), for the types of its operands and results, and then evaluated as often as
-//! needed. A block is a range of about a thousand consecutive elements of the result. For each block: operands are found in
-//! memory or gathered by broadcasting into a buffer (`operand`), steps are evaluated one after the other into
-//! buffers (`step`), and the results are written. A result may be the same memory as an operand of its shape: all of a block is read before
-//! the result is written, or each element is replaced as soon as it is read (`program::Meeting`).
+//! A chain is worked out once ([`Chain::of`]), for the types of its operands and results, and then evaluated as often as needed.
+//! A block is a range of about a thousand consecutive elements of the result. For each block the engine finds the operands in
+//! memory or gathers them into a buffer by broadcasting (`operand`). It evaluates the steps one after the other into buffers
+//! (`step`), and writes the results. Short arithmetic of several steps is one loop (`merge`).
 //!
-//! A chain may end in sums and means of what its steps give (`fold`): each block joins their accumulators as it is computed, so
+//! A result may be the same memory as an operand of its shape (`program::Meeting`). If the loop that gives it reads that memory
+//! as its first or second argument alone, it replaces each element as soon as it is read. If a later step reads that memory, the
+//! result waits in a buffer until all of the block is read.
+//!
+//! Elements of 16 bits are `f32` in buffers, and rounded after each step. So a chain, or a step that is computed again, has the
+//! bits of single ops.
+//!
+//! A chain may end in sums and means of its steps' values (`fold`). Each block adds to their accumulators as it is computed. So
 //! they cost no pass over memory of their own, and a value that is only summed is never written.
 
 mod float;
@@ -278,7 +284,7 @@ impl<'a> StepRef<'a> {
     }
 }
 
-/// What one thread does.
+/// The work of one thread.
 struct Part<'a, 'b> {
     frame: Frame<'a, 'b>,
     /// The elements.
@@ -356,7 +362,7 @@ impl<'a> Others<'a> {
     }
 }
 
-/// What one thread evaluates a part of the results with.
+/// The means by which one thread evaluates a part of the results.
 struct Frame<'a, 'b> {
     chain: &'a Chain,
     operands: &'a [View<'a>],

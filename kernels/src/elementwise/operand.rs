@@ -1,4 +1,4 @@
-//! How an operand broadcasts to the shape of the result, and its elements for a block.
+//! An operand's broadcast to the shape of the result, and its elements for a block.
 
 use std::ops::Range;
 

@@ -1,7 +1,4 @@
-//! A chain worked out for evaluation: where each step's value goes, and from where it reads.
-//!
-//! Values of 16 bits are kept in buffers as `f32`, and rounded after each step, so that a chain gives the bits that its
-//! steps give one by one.
+//! A chain worked out for evaluation: where each step reads, and where its value goes.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Reduce;
@@ -45,7 +42,7 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) op: Op,
-    /// What it computes, where that is short arithmetic: of several steps.
+    /// Its short arithmetic, of several steps, where it is such.
     pub(super) arithmetic: Option<Arithmetic>,
     /// The same of a function in its frame.
     pub(super) framed: Option<Framed>,
@@ -153,7 +150,7 @@ impl Meeting {
     }
 }
 
-/// What is read, where it lies, when a result is written.
+/// The operands that are read, where they lie, when a result is written.
 #[derive(Debug)]
 struct Reads {
     /// The operands that its step reads, and those of later steps, each as often as it is read.
@@ -314,7 +311,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// What a step that gives a result, and those after it, read where it lies.
+    /// The operands that a step that gives a result, and those after it, read where they lie.
     fn reads(&self, step: usize) -> Reads {
         let direct = |source: &Source| match *source {
             Source::Direct(operand) | Source::Row(operand) => Some(operand),

@@ -1,4 +1,4 @@
-//! What steps work on.
+//! The element types that steps work on.
 
 /// Elements of an argument. Truth values are `u8`.
 #[derive(Clone, Copy)]

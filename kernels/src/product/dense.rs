@@ -1,6 +1,13 @@
-//! Products of `f32` by AVX-512: blocks of the second factor are packed in panels of 64 columns, and the first one is read where
-//! it lies, or copied by columns where those are the rows in memory, and far apart (after Goto and van de Geijn, "Anatomy of High-Performance
-//! Matrix Multiplication", 2008, section 4).
+//! Products of `f32` by AVX-512, in tiles of up to 12 rows by 64 columns in registers (after Goto and van de Geijn, "Anatomy of
+//! High-Performance Matrix Multiplication", 2008, section 4).
+//!
+//! Blocks of the second factor are packed in panels of 64 columns. The first factor is read where it lies. If its columns are the
+//! rows in memory and lie far apart, as in the gradient of a weight, it is copied column by column.
+//!
+//! Stores and packing would otherwise wait for memory. So while a tile is summed, the lines of the result that are written next
+//! and those of the panel that is packed next are asked for, a few at a time. Packing itself asks for lines a few rows ahead.
+//!
+//! Each element is summed along the inner extent in steps of 512, however threads cut the product.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -146,7 +153,7 @@ impl Beside {
         parts.iter().take(MOST_BESIDE).map(part).collect()
     }
 
-    /// What lies beside the panel.
+    /// The lines beside the panel.
     fn lines(self, rows: usize, panel: Panel) -> Lines {
         let first = self.first.wrapping_add(panel.start * LANES);
         Lines { first, stride: self.stride, each: panel.vectors, count: rows * panel.vectors }
@@ -399,7 +406,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What is read of it.
+    /// The lines that are read of it.
     fn lines(&self) -> Lines {
         let (of_lanes, of_places) = (self.panel.vectors, self.depth.div_ceil(LANES));
         let (stride, each, rows) = match self.layout.column {

@@ -1,5 +1,8 @@
-//! Blocks multiplied by AMX: eight registers of 16 rows of 64 bytes each, and an instruction that adds the product of two
-//! tiles of `bf16` to one of `f32`. Rust has no stable functions for it, but its assembler knows the instructions.
+//! Blocks multiplied by AMX: eight registers of 16 rows of 64 bytes each, and an instruction that adds the product of two tiles
+//! of `bf16` to one of `f32`.
+//!
+//! Rust has no stable functions for AMX, but its assembler knows the instructions. Linux is asked once whether the process may
+//! use the registers.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -9,7 +12,7 @@ use super::method::multiplies_pairs;
 use super::pairs::Sums;
 use super::tiles::TILE;
 
-/// What `ldtilecfg` reads: palette 1 has registers of up to 16 rows and 64 bytes a row.
+/// The configuration that `ldtilecfg` reads: palette 1 has registers of up to 16 rows and 64 bytes a row.
 #[repr(C, align(64))]
 struct Shapes {
     palette: u8,

@@ -1,8 +1,12 @@
-//! How blocks of half precision are multiplied.
+//! The choice of how blocks of half precision are multiplied.
+//!
+//! Only `bf16` has instructions of its own; `f16` is widened. A processor with AMX never multiplies pairs by AVX-512 BF16. It
+//! begins such an instruction in every other cycle only, but two of `f32` in each. Both kinds of instructions take subnormal
+//! numbers for 0.
 
 use super::Data;
 
-/// What the blocks of a product are brought to.
+/// The form to which blocks of a product are brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// `f32`, in blocks that stay in the cache.

@@ -1,6 +1,12 @@
-//! Matrix products, bounds checked: what kernels that multiply matrices share. Those of `f32` are `gemm`'s; where a factor
-//! or the product is of half precision, blocks are brought to what the processor multiplies fastest ([`Method`]), summed in
-//! `f32`, and rounded once. Start reading with [`multiply`], then `blocks`.
+//! Matrix products of all kernels that multiply matrices, bounds checked. They are summed in `f32` and rounded once.
+//!
+//! - `f32` with AVX-512: `dense`, or `turned` for few rows.
+//! - `f32` without AVX-512, of fewer than 16 rows, or with strides in both directions: the crate `gemm-f32` (`single`).
+//! - A factor or product of half precision: `blocks` brings blocks of a cache's size to what the processor multiplies fastest
+//!   (`method`). That is `f32` by `gemm` (`widened`), or pairs of `bf16` by AMX (`matrices`) or AVX-512 BF16 (`pairs`).
+//!
+//! Each element is summed in an order that follows from the extents alone, however threads cut the product. Start reading with
+//! [`multiply`], then `dense`.
 
 mod blocks;
 #[cfg(target_arch = "x86_64")]
@@ -62,7 +68,7 @@ impl Layout {
     }
 }
 
-/// What becomes of what the product's memory holds.
+/// The use of what the product's memory holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Write {
     /// It is overwritten.
@@ -245,7 +251,7 @@ impl Made<'_> {
     }
 }
 
-/// What is done with parts of a product, on several threads.
+/// A reader of parts of a product, called on several threads.
 pub(crate) type Then<'a> = &'a (dyn Fn(Made<'_>) -> Result<(), KernelError> + Sync);
 
 /// Whether [`in_turn`] gives products of these extents and layouts, by rows, part by part.

@@ -1,8 +1,8 @@
-//! Products of `f32` by the crate `gemm-f32`, cut into blocks that threads share.
+//! Products of `f32` by the crate `gemm-f32`, cut into blocks that threads share. `gemm` itself has no threads here.
 //!
-//! Bits do not depend on cuts. `gemm` sums an element along the inner extent in steps whose size follows from all extents, the
-//! instructions and the caches of the processor; where there are no more than [`STEP`] places it is one step. So it is given that many at
-//! a time. A product that is so small, or so thin, that it goes another way is not cut ([`Cut::of`]).
+//! Bits do not depend on cuts. `gemm` sums an element along the inner extent in steps. Their size follows from all extents, the
+//! instructions and the caches of the processor. An inner extent of up to [`STEP`] places is one step, so it is given that many
+//! at a time. A product that is so small, or so thin, that it goes another way is not cut ([`Cut::of`]).
 
 use gemm_common::Parallelism;
 use gemm_f32::gemm::f32::get_gemm_fn;

@@ -1,6 +1,8 @@
-//! Products of few rows with a matrix whose columns are contiguous, as a linear layer's weights are: to pack these would take about as long
-//! as to multiply. They are read where they lie instead, as the first factor of the transposed product, whose second one is small, and
-//! parts of the result are turned while the cache has them.
+//! Products of up to 96 rows with a matrix whose columns are contiguous, as the weights of a linear layer are.
+//!
+//! To pack these weights would take about as long as to multiply. So the transposed product is computed: its first factor are the
+//! weights as they lie, and its second one is small. Parts of the result are turned while the cache has them. A convolution of 1
+//! x 1 on images of one place is such a product.
 
 use std::ops::Range;
 

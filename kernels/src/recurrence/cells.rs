@@ -1,4 +1,4 @@
-//! What the cells compute of one sample at one step. `x` and `p` are the shares of the inputs and of the state in all gates.
+//! The cells of one sample at one step. `x` and `p` are the shares of the inputs and of the state in all gates.
 
 use crate::math;
 use crate::simd::vectorized;
@@ -47,13 +47,13 @@ vectorized! {
     }
 }
 
-/// What the gradient of an LSTM's step reads.
+/// The numbers that the gradient of an LSTM's step reads.
 pub(super) struct LstmStep<'a> {
     /// x + p
     pub gates: &'a [f32],
-    /// What is kept before the step.
+    /// The kept content before the step.
     pub before: &'a [f32],
-    /// What is kept after it.
+    /// The kept content after it.
     pub after: &'a [f32],
     /// The gradient of that from elsewhere, or nothing.
     pub given: &'a [f32],
@@ -87,7 +87,7 @@ vectorized! {
     }
 }
 
-/// What the gradient of a GRU's step reads.
+/// The numbers that the gradient of a GRU's step reads.
 pub(super) struct GruStep<'a> {
     pub x: &'a [f32],
     pub p: &'a [f32],

@@ -1,5 +1,5 @@
-//! Recurrent cells over a sequence: of each step one product of all samples' states with the weights, and then the cell,
-//! element by element. Products are shared among threads, and cells between samples.
+//! Recurrent cells over a sequence: for each step one product of all samples' states with the weights, and then the cell, element
+//! by element. Threads share products by their rows or columns, and cells by samples.
 
 mod cells;
 mod gradient;
@@ -66,7 +66,7 @@ struct Work<'a> {
     threads: usize,
     /// The state, or its gradient, of all samples.
     state: &'a mut [f32],
-    /// What is kept, or its gradient.
+    /// The kept content, or its gradient.
     kept: &'a mut [f32],
     /// The gates of all samples at one step.
     gates: &'a mut [f32],

@@ -1,4 +1,4 @@
-//! Who may be at a task: helpers that entered while it was open.
+//! The gate of a task, which counts the helpers that entered while it was open.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

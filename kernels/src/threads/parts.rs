@@ -1,4 +1,4 @@
-//! Which parts of a task are still to be done.
+//! The parts of a task that are still to be done.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

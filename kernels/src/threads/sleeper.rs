@@ -1,4 +1,4 @@
-//! Where a helper sleeps until there is work.
+//! The place where a helper sleeps until there is work.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -10,7 +10,7 @@ use crate::explore::{exploring, point};
 pub(super) struct Sleeper {
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
-    /// What `unpark` leaves for `park`, in tests that explore.
+    /// The token that `unpark` leaves for `park`, in tests that explore.
     #[cfg(test)]
     token: AtomicBool,
 }

@@ -1,5 +1,7 @@
-//! Updates block by block: a block of each tensor is brought to the stack as `f32`, updated there, and written back. Operands may be the
-//! results' memory, as they nearly always are: of `f32` they are updated where they lie.
+//! Updates block by block.
+//!
+//! A variable or a state of `f32` whose memory is the result's, as it nearly always is, is updated where it lies. The gradient,
+//! other types and memory elsewhere are brought to the stack as `f32`, updated there, and written back.
 
 use std::ops::Range;
 
@@ -29,8 +31,8 @@ pub(crate) trait Parted: Sync {
     ) -> Result<(), KernelError>;
 }
 
-/// What an update works on: how variables and gradients are read and written, whatever their types, and where the gradient comes from
-/// if not from its operand.
+/// The tensors of an update: how variables and gradients are read and written, whatever their types, and where the gradient comes
+/// from if not from its operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     variable: Read,

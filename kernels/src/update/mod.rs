@@ -1,4 +1,5 @@
-//! Steps of optimizers and of other states, each in one pass over its tensors. The results are usually the operands' memory.
+//! Steps of optimizers and of other states, each in one pass over all its tensors, block by block. The results are usually the
+//! operands' memory.
 
 mod blocks;
 mod rules;
@@ -143,7 +144,7 @@ pub(crate) fn blend(
     })
 }
 
-/// What a blend does now: by the number of the update, where there is one, or by the step.
+/// The decay and rate of a blend now: by the number of the update, where there is one, or by the step.
 fn blend_at(
     op: &Blend,
     scalars: &[View<'_>],
@@ -266,7 +267,7 @@ fn number(scalar: &View<'_>) -> Result<f32, KernelError> {
     Ok(scalar.block::<f32>(0..1)?[0])
 }
 
-/// What is done to a gradient before it is used.
+/// The changes of a gradient before it is used.
 struct Clipping {
     /// By what it is multiplied; 0 where the update is not made.
     factor: Option<f32>,

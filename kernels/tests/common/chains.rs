@@ -1,4 +1,4 @@
-//! What chains of elementwise ops are, by the ops' own evaluation, one after the other.
+//! Chains of elementwise ops by the ops' own evaluation, one after the other.
 
 use graphc_ir::array::Array;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};

@@ -1,4 +1,4 @@
-//! What can go wrong with checkpoints.
+//! Errors of checkpoints.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use graphc_ir::types::TensorType;
 
 use crate::error::RuntimeError;
 
-/// Why a checkpoint cannot be saved or loaded.
+/// The reason why a checkpoint cannot be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// A path that leads nowhere.
@@ -26,7 +26,7 @@ pub enum CheckpointError {
     NotACheckpoint {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A checkpoint of another version.
@@ -36,7 +36,7 @@ pub enum CheckpointError {
         path: String,
         /// Its version.
         found: u64,
-        /// What this build reads.
+        /// The version that this build reads.
         own: u32,
     },
     /// A file of a checkpoint that is not as it was written.
@@ -44,7 +44,7 @@ pub enum CheckpointError {
     Damaged {
         /// The file.
         path: String,
-        /// How that is known.
+        /// The sign by which that is known.
         reason: String,
     },
     /// A file that cannot be read.
@@ -52,7 +52,7 @@ pub enum CheckpointError {
     Read {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// A variable that the checkpoint lacks.
@@ -64,7 +64,7 @@ pub enum CheckpointError {
         checkpoint: String,
         /// The variable.
         name: String,
-        /// What the plan expects.
+        /// The type that the plan expects.
         ty: TensorType,
     },
     /// A variable that the plan lacks.
@@ -87,9 +87,9 @@ pub enum CheckpointError {
         checkpoint: String,
         /// The variable.
         name: String,
-        /// What the plan expects.
+        /// The type that the plan expects.
         expected: TensorType,
-        /// What the checkpoint has.
+        /// The type that the checkpoint has.
         found: TensorType,
     },
     /// A session that does not go on where the checkpoint ends.
@@ -115,7 +115,7 @@ pub enum CheckpointError {
     Write {
         /// The file or directory.
         path: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// A directory into which another process saves.
@@ -132,12 +132,12 @@ pub enum CheckpointError {
         /// The latest checkpoint in the directory.
         path: String,
     },
-    /// What ranks wrote does not fit together.
+    /// The parts of ranks do not fit together.
     #[error("the checkpoint in {path} cannot be completed: {reason}")]
     Parts {
         /// The directory.
         path: String,
-        /// What does not fit.
+        /// The fault.
         reason: String,
     },
     /// Variables from which no training goes on.
@@ -160,7 +160,7 @@ pub enum CheckpointError {
 /// Names that an error lists.
 const LISTED: usize = 5;
 
-/// So many variables by name, with the verb.
+/// The names of so many variables, with the verb.
 fn names_of(names: &[String]) -> String {
     let first: Vec<String> = names.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(LISTED);

@@ -1,7 +1,8 @@
-//! Whether the variables of a checkpoint are those that a session or a program has.
+//! The test whether the variables of a checkpoint are those that a session or a program has.
 //!
-//! Which weights are trained may change from one training to the next, and so may tables, which imports compute: states of what was
-//! frozen in one of both are passed over, or begin anew, and what no step changes keeps its value where a checkpoint lacks it.
+//! Which weights are trained may change from one training to the next, and so may tables, which imports compute. States
+//! of what was frozen in one of both are passed over, or begin anew. What no step changes keeps its value where a
+//! checkpoint lacks it.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +65,9 @@ impl Checkpoint {
     }
 }
 
-/// Whether a variable that the checkpoint lacks begins as it does without one: the count of steps that were left out, which is 0 where
-/// nobody asked to leave any out, what a training does not change, and states of a weight that was frozen.
+/// Whether a variable that the checkpoint lacks begins as it does without one: the count of steps that were left out,
+/// which is 0 where nobody asked to leave any out, what a training does not change, and states of a weight that was
+/// frozen.
 fn may_lack(manifest: &Manifest, name: &str, wanted: &Wanted) -> bool {
     let was_frozen = |weight: &str| {
         let trained = manifest.settings.as_ref().and_then(|settings| settings.trained());
@@ -77,8 +79,8 @@ fn may_lack(manifest: &Manifest, name: &str, wanted: &Wanted) -> bool {
         || (wanted.kind == TensorKind::State && weight(name).is_some_and(was_frozen))
 }
 
-/// Whether it does not matter that nobody wants a variable of the checkpoint: a table that an earlier version has saved, and states of
-/// a weight that is frozen now.
+/// Whether it does not matter that nobody wants a variable of the checkpoint: a table that an earlier version has saved,
+/// and states of a weight that is frozen now.
 fn is_passed_over(name: &str, kind: TensorKind, wanted: &BTreeMap<&str, Wanted>) -> bool {
     let is_frozen = |weight: &str| wanted.get(weight).is_some_and(|wanted| !wanted.updated);
     match kind {

@@ -1,4 +1,8 @@
-//! What a checkpoint says of itself.
+//! The manifest of a checkpoint: what it says of itself.
+//!
+//! It is checked before it is believed. Pieces of a variable form a grid, as shards do, so none overlap. No piece is
+//! larger than its file, whose size is compared before memory is asked for. It records the optimizer with its numbers,
+//! the loss and the inputs' types. Who goes on with others is told (`Session::changes_since`), and may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -36,7 +40,7 @@ pub(super) struct Manifest {
     /// Variables that training has made infinite or no number, where they were to be saved all the same.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) not_finite: BTreeSet<String>,
-    /// What it was trained with; earlier versions did not say.
+    /// The settings that it was trained with; earlier versions did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) settings: Option<Settings>,
     pub(super) variables: BTreeMap<String, VariableRecord>,
@@ -54,7 +58,7 @@ pub struct VariableRecord {
     pub dtype: DType,
     /// Shape of the whole.
     pub shape: Vec<usize>,
-    /// Where its elements are.
+    /// The places of its elements.
     pub(super) pieces: Vec<Piece>,
 }
 
@@ -78,7 +82,7 @@ pub(super) struct FileRecord {
     pub(super) sha256: String,
 }
 
-/// What one rank adds to a checkpoint.
+/// The part of one rank in a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) variables: BTreeMap<String, VariableRecord>,
@@ -88,7 +92,7 @@ pub(super) struct Part {
     pub(super) not_finite: BTreeSet<String>,
 }
 
-/// What is said of a whole checkpoint besides what ranks add.
+/// The terms of a whole checkpoint, besides the parts of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header<'a> {
     /// Number of finished steps.
@@ -311,7 +315,7 @@ mod tests {
         Manifest::new(Header { step: 3, seed: 7, model: "m", mesh: &[2], settings }, parts)
     }
 
-    /// What reading a manifest says that was changed and sealed again.
+    /// The result of reading a manifest that was changed and sealed again.
     fn reread(change: impl FnOnce(&mut Manifest)) -> Result<Manifest, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("manifest.json");

@@ -86,9 +86,9 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Renames directories that are named like checkpoints and lack a manifest, of which nobody knows what they hold, so that
-    /// checkpoints of those steps can be saved again: their names before and now. For the process of rank 0 once it has claimed the directory; saving
-    /// does so too.
+    /// Renames directories that are named like checkpoints and lack a manifest, of which nobody knows what they hold, so
+    /// that checkpoints of those steps can be saved again: their names before and now. For the process of rank 0 once it
+    /// has claimed the directory; saving does so too.
     ///
     /// # Errors
     /// Where one cannot be renamed.

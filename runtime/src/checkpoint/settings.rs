@@ -1,4 +1,4 @@
-//! What a checkpoint was trained with: the options that decide what a step does to variables, whatever the mesh.
+//! The settings of a checkpoint's training: options that decide what a step does to variables, whatever the mesh.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ impl Settings {
         Some(names.iter().filter_map(Value::as_str))
     }
 
-    /// What is not as it was in `before`, in words.
+    /// The differences from `before`, in words.
     pub(crate) fn changes(&self, before: &Self) -> Vec<String> {
         let text = |value: &Value| match value {
             Value::String(text) => text.clone(),
@@ -90,7 +90,7 @@ impl Settings {
 /// The record that names the weights which are trained.
 const TRAINED: &str = "trained weights";
 
-/// How many names a sentence has.
+/// The number of names in a sentence.
 const NAMED: usize = 3;
 
 fn trained(graph: &Graph) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! What goes into the files of a checkpoint.
+//! The content of a checkpoint's files.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -22,7 +22,7 @@ pub(super) struct Stored<'a> {
     pub(super) name: &'a str,
     pub(super) kind: TensorKind,
     pub(super) dtype: DType,
-    /// Of the whole.
+    /// The shape of the whole.
     pub(super) shape: &'a [usize],
     pub(super) rect: Rect,
     /// `None` where a rank before this one holds the same; otherwise how it combines with those before it.
@@ -52,8 +52,8 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it what no training
-    /// goes on from.
+    /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it
+    /// what no training goes on from.
     fn write(&self, file: &mut HashedFile) -> std::io::Result<bool> {
         self.bytes.read(|bytes| {
             file.write(bytes)?;
@@ -62,7 +62,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Where the elements are.
+/// The place of the elements.
 pub(super) enum Bytes<'a> {
     /// In the memory of a rank.
     Of(&'a Memory, Place),

@@ -1,4 +1,4 @@
-//! What one layout has saved another loads, in one process and in several.
+//! Checkpoints that one layout has saved and another loads, in one process and in several.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

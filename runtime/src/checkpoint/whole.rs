@@ -1,5 +1,8 @@
-//! Checkpoints of variables that no session holds alone: a program that keeps them alike on all of its ranks saves them whole.
-//! They are what those of sessions are, and either is loaded by the other.
+//! Checkpoints of variables that no session holds alone: a program that keeps them alike on all of its ranks saves them
+//! whole.
+//!
+//! Data parallelism by a group keeps its variables in two sessions of each rank. Rank 0 saves them, with the samples of
+//! all ranks as the batch. These checkpoints are what those of sessions are, and either is loaded by the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,7 +16,7 @@ use super::stored::{Stored, write};
 use super::{Checkpoint, CheckpointError, Checkpoints, Settings};
 use crate::tensor::HostTensor;
 
-/// What a checkpoint says besides its variables.
+/// The header of a checkpoint: all that it says besides its variables.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointHeader<'a> {
     /// Number of finished steps.
@@ -24,9 +27,9 @@ pub struct CheckpointHeader<'a> {
     pub model: &'a str,
     /// The ranks that train it.
     pub mesh: &'a [usize],
-    /// What it is trained with.
+    /// The options that it is trained with.
     pub options: &'a CompileOptions,
-    /// What a step of all ranks together is fed.
+    /// The feeds of a step of all ranks together.
     pub inputs: &'a BTreeMap<String, TensorType>,
     /// Variables that training changes: all of their elements must be finite.
     pub updated: &'a BTreeSet<String>,

@@ -1,11 +1,11 @@
-//! What a collective works on.
+//! The buffers of a collective.
 
 use crate::memory::{Arena, Place};
 
 /// The memory that a collective works on.
 pub(crate) struct Buffers<'a> {
     pub(crate) arena: &'a Arena,
-    /// Where the inputs and outputs lie in this action.
+    /// The places of the inputs and outputs in this action.
     pub(crate) inputs: &'a [Place],
     pub(crate) outputs: &'a [Place],
     /// Buffers of the outputs' sizes, for collectives in place; otherwise none.

@@ -1,9 +1,27 @@
-//! Communicators: what crosses ranks in a step. An actor's collective, send or receive is worked out once, when its plan is
-//! loaded, into a [`Collective`], a [`Send`] or a [`Receive`], which then runs for each action.
+//! Communicators: what crosses ranks in a step.
 //!
-//! Exchanges of host memory over a [`Transport`] are one communicator: they wait until what was launched has ended, and
-//! read and write the memory of the rank in place (`collectives`, `channel`). Another one, for devices whose memory the host
-//! does not reach, is a further variant of these enums. Which memory lies where is `device`'s.
+//! An actor's collective, send or receive is worked out once, when its plan is loaded, into a [`Collective`], a [`Send`]
+//! or a [`Receive`], which then runs for each action. Which memory lies where is `device`'s. There are two kinds, each a
+//! variant of these enums:
+//!
+//! - Exchanges of host memory over a [`Transport`] (`collective`, `channel`). They wait until what was launched has
+//!   ended, and read and write the memory of the rank in place. On a card that is its image on the host.
+//! - NCCL from card to card (`nccl`), where each rank of a machine has a card of its own and the library is there.
+//!   Nothing waits on the host. A channel of which a rank is at both ends goes through the host all the same.
+//!
+//! These are the functions, with their promises:
+//!
+//! - `Communicator::collective`, `send`, `receive`: works out once what an actor exchanges with whom. By host memory it
+//!   joins the group or queue, too.
+//! - `Send::join`, `Receive::join`: joins the peers before the first step, all ranks in the order of the channels'
+//!   numbers. Collectives of cards join when they first run.
+//! - `Collective::run`, `Send::run`, `Receive::run`: takes part once, behind what was launched on the stream; what is
+//!   launched next sees the results. The host takes sums in the order of coordinates, cards in one order from run to run.
+//!   A peer that does not come is an error, not a hang.
+//! - `Collective::is_launched`, `Send::is_launched`, `Receive::is_launched`: whether all of it is launched on the device,
+//!   so that a step can be recorded.
+//! - `Send::rejoin`: the stream waits for all sends that are under way.
+//! - `Send::abort`, `Receive::abort`: ends what waits for peers on the device.
 
 mod channel;
 mod collective;
@@ -35,7 +53,7 @@ pub(crate) struct CollectiveCall<'a> {
     /// The same number on all ranks that take part.
     pub(crate) sequence: u32,
     pub(crate) microbatches: usize,
-    /// Of each tensor the layouts before and after.
+    /// The layouts of each tensor before and after.
     pub(crate) layouts: Vec<(&'a Layout, &'a Layout)>,
     pub(crate) inputs: Vec<Port>,
     pub(crate) outputs: Vec<Port>,
@@ -187,7 +205,7 @@ impl Send {
         matches!(self, Self::Cards(_))
     }
 
-    /// What is sent from, where it is a card's.
+    /// The register that is sent from, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,
@@ -258,7 +276,7 @@ impl Receive {
         matches!(self, Self::Cards(_))
     }
 
-    /// What is received to, where it is a card's.
+    /// The register that is received to, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,

@@ -1,4 +1,8 @@
-//! Files that are whole or not there, and files that are files.
+//! Reading of files that are files, and writing of files that are whole or not there.
+//!
+//! What is no file is refused, as opening a pipe waits and a device has no end. A file is written beside its place, under
+//! a random name that is made exclusively, and renamed. `import/file.rs` of the compiler reads files by the same rules;
+//! neither room knows the other.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};

@@ -2,8 +2,8 @@
 
 use graphc_ir::types::TensorType;
 
-/// How the samples of a tensor lie along a dim: in blocks, one for each element of the dims before it, of which each has a piece of
-/// every sample, in order.
+/// How the samples of a tensor lie along a dim: in blocks, one for each element of the dims before it, of which each has
+/// a piece of every sample, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
     /// How many blocks there are.

@@ -97,8 +97,8 @@ pub fn save_safetensors(
     save_each(path, &types, of)
 }
 
-/// [`save_safetensors`] of tensors that need not be in memory at one time: `bytes` is called with the name of each of them, in the order of
-/// [`order_in_file`], and calls what it is given once, with the tensor's elements.
+/// [`save_safetensors`] of tensors that need not be in memory at one time: `bytes` is called with the name of each of
+/// them, in the order of [`order_in_file`], and calls what it is given once, with the tensor's elements.
 ///
 /// # Errors
 /// Where `bytes` fails, gives other bytes than the type has, or the file cannot be written; nothing half-written is left.
@@ -139,8 +139,8 @@ pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) 
     (Reverse(file_dtype(dtype)), name)
 }
 
-/// What a file begins with: names, element types and shapes of its tensors, which are in the order of [`place_in_file`]. Their elements
-/// follow without gaps.
+/// What a file begins with: names, element types and shapes of its tensors, which are in the order of [`place_in_file`].
+/// Their elements follow without gaps.
 ///
 /// # Errors
 /// Where that is no head of a safetensors file.

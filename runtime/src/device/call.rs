@@ -1,4 +1,4 @@
-//! What an actor has its device do.
+//! The calls of a device: what an actor has it do.
 
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::{MatMul, Reduce};
@@ -7,7 +7,7 @@ use graphc_kernels::KernelError;
 
 use super::port::Port;
 
-/// What is to be prepared.
+/// A call that is to be prepared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call<'a> {
     /// An op.
@@ -18,7 +18,7 @@ pub(crate) enum Call<'a> {
     Accumulate,
     /// Copies the operand to the result.
     Copy,
-    /// What a rank keeps of its operand, a slice or a mask, by the layouts before and after.
+    /// A rank's own part of its operand, a slice or a mask, by the layouts before and after.
     Local {
         /// The rank.
         rank: u32,
@@ -29,7 +29,7 @@ pub(crate) enum Call<'a> {
     },
 }
 
-/// Why something cannot be prepared.
+/// The reason why something cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unprepared {
     /// The device has no kernel for it.
@@ -49,12 +49,12 @@ pub(crate) struct Pair<'a> {
     /// Both factors.
     pub(crate) factors: Vec<Port>,
     pub(crate) with: With<'a>,
-    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums; of an update the
-    /// product, whose content then means nothing, and the update's results.
+    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums; of
+    /// an update the product, whose content then means nothing, and the update's results.
     pub(crate) results: Vec<Port>,
 }
 
-/// What goes with a product.
+/// The company of a product.
 pub(crate) enum With<'a> {
     /// The chain behind it.
     Chain {
@@ -72,7 +72,7 @@ pub(crate) enum With<'a> {
     Sums {
         /// Which factor.
         factor: usize,
-        /// What is summed, the same memory.
+        /// The tensor that is summed, the same memory.
         operand: Port,
         reduce: &'a Reduce,
     },

@@ -1,12 +1,12 @@
-//! What a device was prepared to do for an actor.
+//! Launches: what a device was prepared to do for an actor.
 
 use super::{cpu, cuda};
 
-/// What was prepared.
+/// A call that was prepared.
 pub(crate) enum Launch {
     /// For the processor.
     Cpu(cpu::Launch),
-    /// For a card.
+    /// The launch of a card.
     Cuda(cuda::Launch),
 }
 

@@ -1,4 +1,4 @@
-//! What a rank keeps of its operand where a layout changes without communication: a slice, or a mask.
+//! The part of its operand that a rank keeps where a layout changes without communication: a slice, or a mask.
 
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{ReduceKind, Sbp};
@@ -10,7 +10,7 @@ use crate::rectangles::masked;
 
 /// A slice or a mask, worked out for one rank.
 pub(super) struct Local {
-    /// What the result holds where this rank's part of a partial layout is the identity.
+    /// The reduction whose identity the result holds, where that is this rank's part of a partial layout.
     pub(super) identity: Option<ReduceKind>,
     /// Per microbatch, or one for all: what is held and what is kept of it.
     pub(super) rects: Vec<(Rect, Rect)>,

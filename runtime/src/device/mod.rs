@@ -1,15 +1,49 @@
-//! Devices: what ranks compute on. A device owns memory, streams, events and launches; whatever touches a rank's memory
-//! (sessions, variables, feeds, fetches, channels, checkpoints) does so through this room.
+//! Devices: the memory, streams, events and launches of ranks.
 //!
-//! An actor is *prepared* once, when its plan is loaded, into a [`Launch`]: kernels, element types, extents and addresses are
-//! known from then on. An action only launches it on a [`Stream`]. A launch may end later than the call that makes it:
-//! [`Stream::record`] gives an [`Event`] that has come when all launches so far have ended, another stream waits for it by
-//! [`Stream::wait`], and the host by [`Stream::synchronize`]. During a step the host reaches memory through the stream
-//! alone, which orders it behind what was launched; between steps through [`Memory`].
+//! A device is what a rank computes on. Whatever touches a rank's memory (sessions, variables, feeds, fetches, channels,
+//! checkpoints) does so through this room. No communication here: what crosses ranks is `communicator`'s.
 //!
-//! The processor is one device (`cpu`); there launches have ended when they return. Another device is a further variant
-//! of these enums: the compiler then names every function that it has to bring. docs/architecture.md lists them with their
-//! promises. No communication here: what crosses ranks is `communicator`'s.
+//! An actor is *prepared* once, when its plan is loaded, into a [`Launch`]: kernels, element types, extents and addresses
+//! are known from then on. An action only launches it on a [`Stream`]. A launch may end later than the call that makes
+//! it. [`Stream::record`] gives an [`Event`] that has come when all launches so far have ended. Another stream waits for
+//! it by [`Stream::wait`], and the host by [`Stream::synchronize`]. During a step the host reaches memory through the
+//! stream alone, which orders it behind what was launched; between steps through [`Memory`].
+//!
+//! There are two kinds of device, each a variant of these enums: the processor (`cpu`), on which launches have ended when
+//! they return, and NVIDIA's cards (`cuda`). A third is one more variant of each, and the compiler then names every
+//! function that it lacks. These are the functions, with their promises:
+//!
+//! - `Device::open`: the device of a rank, or an error that says what is missing.
+//! - `Device::allocate`: memory in which a program's registers lie at the plan's offsets, aligned to 64 bytes; an error
+//!   where there is not so much. A processor's is zeros, a card's has no content yet. `offered` is memory that the
+//!   transport's peers can map; on a card its image on the host lies there.
+//! - `Device::prepare`: does once all that can be done before the first step: finds the kernel for the element types of
+//!   all operands, builds the program of a chain, looks up addresses. An error where there is no kernel.
+//! - `Device::joins`, `prepare_joint`, `prepare_pair`: what the device does for several actors by one launch: updates by
+//!   one rule, or a product and what goes with it.
+//! - `load_kernels`: makes launches ready that were prepared on these devices. What must be compiled for them is compiled
+//!   side by side.
+//! - `Device::stream`: a queue whose launches begin in the order in which they are made. Its waits end where the job has.
+//! - `Stream::begin_step`: launches from now on draw their random numbers for this step.
+//! - `Stream::launch`: computes on the contents that the turn (step, microbatch) says; allocates nothing; may return
+//!   before it has ended. The same operands give the same bits, however many threads or streams there are.
+//! - `Stream::record`, `record_at`: an event that has come when all launches so far have ended.
+//! - `Stream::wait`: launches from now on begin after an event; the host goes on.
+//! - `Stream::synchronize`: the host waits for all launches so far. A launch that failed is an error here at the latest.
+//! - `Stream::read`, `fill`: the host sees, or fills, the bytes of a content in the order of the stream.
+//! - `Stream::passage`, `begin_fill`, `begin_read`: copies between the host and a device whose memory it does not reach,
+//!   for feeds and fetches. They go on while the host does.
+//! - `Stream::host`, `written`: memory that the host and its peers reach in place, when all launches so far have ended,
+//!   for the host's communicator; launches from now on see what was written there.
+//! - `Device::records`, `Stream::begin_recording`, `end_recording`, `replay`: launches that are recorded once and begun
+//!   again by one call, where the device has such (cards alone).
+//! - `Stream::stopwatch`, `begin`, `end`: the time of what stands between two places of a stream.
+//! - `Stream::rest`, `abort`: the end of waits where the job ends: for launches, and for other ranks.
+//! - `Memory::read`, `write`: the host sees, or changes, bytes between steps, for variables and checkpoints.
+//! - `Memory::begin_with_zeros`: bytes to which nothing was written hold zeros.
+//!
+//! A worker tells the others of its rank what it is done with together with an event. So a device whose launches end
+//! later makes its streams wait for each other instead of the host.
 
 mod call;
 mod cpu;
@@ -60,7 +94,7 @@ impl Threads {
     pub(crate) const ONE: Self = Self { count: 1, have_cores: true };
 }
 
-/// Whose device is opened.
+/// The rank whose device is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
     pub(crate) rank: u32,
@@ -177,7 +211,7 @@ impl Device {
         }
     }
 
-    /// What tells a profiler of the device who launches, by the actors' numbers.
+    /// The ranges that tell a profiler of the device who launches, by the actors' numbers.
     pub(crate) fn ranges(&self, names: impl FnOnce() -> Vec<Option<String>>) -> Ranges {
         match self {
             Self::Cpu(_) => Ranges::default(),
@@ -185,8 +219,8 @@ impl Device {
         }
     }
 
-    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`; a wait ends where
-    /// `ended` says that the job has.
+    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`; a wait
+    /// ends where `ended` says that the job has.
     ///
     /// # Errors
     /// Where the device makes none.

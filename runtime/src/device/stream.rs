@@ -157,7 +157,8 @@ impl Stream {
         }
     }
 
-    /// The event of all launches so far, of an action by its place among those of a step. In the next step it stands for the same place.
+    /// The event of all launches so far, of an action by its place among those of a step. In the next step it stands for
+    /// the same place.
     pub(crate) fn record_at(&mut self, place: usize) -> Event {
         match self {
             Self::Cpu(_) => Event::Past,
@@ -213,7 +214,8 @@ impl Stream {
         }
     }
 
-    /// Begins to copy to a place, on this stream, what lies in a passage. That is left alone until the launches so far have ended.
+    /// Begins to copy to a place, on this stream, what lies in a passage. That is left alone until the launches so far
+    /// have ended.
     ///
     /// # Errors
     /// Where the device does not take it.

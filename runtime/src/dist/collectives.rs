@@ -1,14 +1,16 @@
 //! The algorithms of collectives, on bytes.
 //!
-//! Ranks reach each other directly, so most collectives are one exchange: in round `s` every rank first sends segment `s + 1`
-//! to all whom it concerns and then reads segment `s` of each, in the order of the ranks. A queue holds more messages than
-//! a rank is ahead, so that nobody waits in a circle. Reductions are of that form too: a rank combines what the others send,
-//! where it lies, in the order of the ranks.
+//! Ranks reach each other directly, so most collectives are one exchange. In round `s` every rank first sends segment `s
+//! + 1` to all whom it concerns, and then reads segment `s` of each, in the order of the ranks. A queue holds more
+//! messages than a rank is ahead, so nobody waits in a circle and nothing needs a scheduler. Reductions are of that form
+//! too: a rank combines what the others send, where it lies, in the order of the ranks.
 //!
-//! All-reduce sends the whole to everybody while it is small, and otherwise goes in blocks: each rank reduces its part of a
-//! block and sends it to all, on a second lane, while the next block comes in. Either way an element is combined in the order
-//! of the ranks, so that the choice does not show in the result. The barrier is by dissemination (Hensgen, Finkel, Manber, "Two
-//! algorithms for barrier synchronization", 1988).
+//! All-reduce sends the whole to everybody while it is small. Beyond, it goes in blocks: each rank reduces its part of a
+//! block and sends it to all, on a second lane, while the next block comes in. Either way an element is combined in the
+//! order of the ranks, so the choice does not show in the result. A ring or recursive doubling would not keep that order.
+//! The barrier is by dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
+//!
+//! How the bytes of a message get across, `ends` decides.
 
 use std::ops::Range;
 
@@ -20,31 +22,31 @@ use super::reduce::Reduction;
 use crate::copy::copy;
 use crate::transport::Body;
 
-/// Up to so many bytes that all ranks together receive, all-reduce and reduce are one exchange of the whole.
+/// The bytes up to which all-reduce and reduce are one exchange of the whole: those that all ranks together receive.
 const WHOLE: usize = 64 << 10;
 /// Two ranks exchange the whole up to here: it costs one more pass over memory and saves a round.
 const WHOLE_OF_TWO: usize = 64 << 10;
 
-/// What a rank expects of a peer.
+/// The bytes that a rank expects of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     Nothing,
     Bytes(usize),
-    /// As much as it sends.
+    /// As many bytes as it sends.
     Any,
 }
 
 /// One exchange: what goes to whom, and what becomes of what comes.
 pub(super) trait Flow {
-    /// What goes to `peer`, if anything.
+    /// The bytes for `peer`, if any.
     fn outgoing(&self, peer: usize) -> Option<&[u8]>;
 
-    /// What goes to all peers alike, if that is so.
+    /// The bytes for all peers, where these are alike.
     fn for_all(&self) -> Option<&[u8]> {
         None
     }
 
-    /// What comes from `peer`.
+    /// The bytes that `peer` is to send.
     fn expect(&self, peer: usize) -> Expect;
 
     /// A part from `peer`, which sends `bytes` in all, from `offset` on.
@@ -70,7 +72,7 @@ fn others(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (1..n).map(move |step| (me + step) % n)
 }
 
-/// What has come from a peer.
+/// The bytes that have come from a peer.
 #[derive(Clone, Copy)]
 struct Incoming {
     /// All that it sends.
@@ -78,7 +80,7 @@ struct Incoming {
     taken: usize,
 }
 
-/// Exchanges.
+/// Does one exchange.
 pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let mut incoming: Vec<Option<Incoming>> = vec![None; n];
@@ -187,7 +189,7 @@ fn receive_part(
 /// this rank's is reduced in place.
 pub(super) struct Reduce<'a> {
     pub(super) whole: &'a mut [u8],
-    /// What goes to each rank; to this one: what is reduced here, if anything.
+    /// The part of each rank; of this one the part that is reduced here, if any.
     pub(super) parts: Vec<Option<Range<usize>>>,
     pub(super) reduction: Reduction,
 }
@@ -248,11 +250,11 @@ fn same<'a>(outgoing: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
 /// Pieces that go from rank to rank as they are.
 pub(super) struct Copy<'a> {
     pub(super) call: Call,
-    /// What goes to each rank.
+    /// The bytes that go to each rank.
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
-    /// Where what comes from each rank goes to.
+    /// The place of what comes from each rank.
     pub(super) into: Vec<Option<&'a mut [u8]>>,
-    /// What this rank keeps, and where.
+    /// The bytes that this rank keeps, and where.
     pub(super) own: Option<(&'a [u8], &'a mut [u8])>,
     /// Rounds in which a segment of it was copied.
     pub(super) kept: usize,

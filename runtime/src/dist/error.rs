@@ -1,16 +1,16 @@
-//! What can go wrong in a communication.
+//! Errors of communications.
 
 use crate::error::RuntimeError;
 use crate::job::JobError;
 use crate::transport::TransportError;
 
-/// Why a communication has failed.
+/// The reason why a communication has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DistError {
     /// The ranks have not alike what all must have.
     #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
     Differ {
-        /// What they were to agree on.
+        /// The subject of the agreement.
         what: String,
         /// A line for each field: its values, and which ranks of the group have them.
         fields: String,
@@ -21,39 +21,39 @@ pub enum DistError {
     /// Arguments that make no sense; nothing was communicated.
     #[error("rank {rank}: {op}: {reason}")]
     Usage {
-        /// Whose.
+        /// The rank whose call it is.
         rank: u32,
-        /// What was called.
+        /// The call.
         op: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// Two ranks do not do the same, or disagree about sizes or types. The job ends on all ranks.
     #[error("rank {rank} {mine}, but rank {peer} {theirs}")]
     Mismatch {
-        /// Who has noticed.
+        /// The rank that has noticed.
         rank: u32,
-        /// What it does.
+        /// Its own call.
         mine: String,
         /// The other.
         peer: u32,
-        /// What that does.
+        /// The peer's call.
         theirs: String,
     },
     /// A peer did not answer.
     #[error("{op} with rank {peer}: {source}")]
     Transport {
-        /// What was called.
+        /// The call.
         op: String,
         /// The peer.
         peer: u32,
-        /// What has happened.
+        /// The error of the transport.
         source: TransportError,
     },
     /// The job has ended: who, where, why.
     #[error("{op}: the job has ended: {reason}")]
     Ended {
-        /// What was called.
+        /// The call.
         op: String,
         /// The account.
         reason: RuntimeError,
@@ -61,13 +61,13 @@ pub enum DistError {
     /// The thread that communicates has ended before its work: a fault of graphc, not of the user.
     #[error("{op} was given up: its thread has ended")]
     Abandoned {
-        /// What was called.
+        /// The call.
         op: String,
     },
     /// The system gave no thread.
     #[error("cannot start a thread: {reason}")]
     Thread {
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// A rank of [`super::spawn`] has failed or panicked.
@@ -75,7 +75,7 @@ pub enum DistError {
     Rank {
         /// The first that failed.
         rank: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,5 +1,5 @@
-//! What stands before the first message between two ranks in each operation: what the sender does. The receiver compares
-//! it with what itself does, so that programs that disagree end with an error that says how.
+//! Headers: what stands before the first message between two ranks in each operation, and says what the sender does. The
+//! receiver compares it with what itself does, so programs that disagree end with an error that says how.
 
 use graphc_ir::types::DType;
 
@@ -67,7 +67,7 @@ impl Op {
     }
 }
 
-/// What a rank does.
+/// The call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Call {
     pub(super) op: Op,
@@ -75,7 +75,7 @@ pub(super) struct Call {
     pub(super) dtype: DType,
     /// The rank in the group that is the root, where there is one.
     pub(super) root: Option<usize>,
-    /// How many operations came before in the group, or between the pair.
+    /// The number of operations that came before in the group, or between the pair.
     pub(super) number: u64,
 }
 

@@ -15,13 +15,14 @@
 //! ```
 //!
 //! The ranks are processes that a launcher has started ([`init`]) or that know where to meet ([`init_at`]), or threads of
-//! this process ([`spawn`]). Everything goes through the queues of [`crate::transport`], so results are the same bits over
-//! memory and network.
+//! this process ([`spawn`]). This room knows no plan. Everything goes through the queues of [`crate::transport`], so
+//! results are the same bits over memory and network.
 //!
 //! Every wait ends: with the peer's answer, with the job's failure, or after the group's timeout. A rank whose
 //! communication fails ends the job on all ranks, with one account.
 //!
-//! Start reading with [`Group`], then `collectives` and `broadcast`, then `pairs`; `ends` and `header` say what a message looks like.
+//! Start reading with [`Group`], then `collectives` and `broadcast`, then `pairs`; `ends` and `header` say what a message
+//! looks like.
 
 mod api;
 mod broadcast;
@@ -55,7 +56,7 @@ pub use reduce::ReduceOp;
 pub use sampler::{DistributedSampler, Remainder};
 pub use work::{Work, wait_all};
 
-/// How long a communication waits for a peer before it fails.
+/// The time for which a communication waits for a peer before it fails.
 pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The ranks that the launcher's environment describes ([`JobOptions::from_environment`]); this process alone where it was
@@ -100,8 +101,8 @@ fn hub(ranks: u32) -> Arc<Hub> {
 /// Runs `work` on `ranks` threads of this process, joined by a group, and gives their results in the order of the ranks.
 ///
 /// # Errors
-/// [`DistError::Rank`] with the first rank that fails or panics, [`DistError::Thread`] where the system has no thread for one. The
-/// communication of the others ends then.
+/// [`DistError::Rank`] with the first rank that fails or panics, [`DistError::Thread`] where the system has no thread for
+/// one. The communication of the others ends then.
 pub fn spawn<T: Send, E: Display>(
     ranks: u32,
     work: impl Fn(Group) -> Result<T, E> + Sync,

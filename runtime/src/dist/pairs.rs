@@ -1,6 +1,8 @@
-//! Messages between two ranks of a group. Each direction of each pair is a line of transfers, done in order. A transfer that
-//! cannot be done at once is moved on by whoever waits for it, or by the group's pump, a thread that looks after all
-//! lines: so that what was started goes on whatever the program does meanwhile.
+//! Messages between two ranks of a group.
+//!
+//! Each direction of each pair is a line of transfers, done in order. A transfer that cannot be done at once is moved on
+//! by whoever waits for it, or by the group's pump, a thread that looks after all lines. So what was started goes on
+//! whatever the program does meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +46,7 @@ struct Line {
     way: Way,
     peer: usize,
     end: Option<End>,
-    /// How many transfers were begun.
+    /// The number of transfers that were begun.
     number: u64,
     waiting: VecDeque<Item>,
     failed: Option<DistError>,
@@ -266,7 +268,7 @@ fn take(
 /// All pairs of this rank in a group.
 pub(super) struct Pairs {
     members: Members,
-    /// To each member, then from each.
+    /// The lines to each member, then from each.
     lines: Vec<Mutex<Line>>,
     /// Transfers that wait.
     waiting: Mutex<usize>,

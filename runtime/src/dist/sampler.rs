@@ -1,8 +1,8 @@
-//! Which samples a rank trains on.
+//! The samples on which a rank trains.
 
 use graphc_ir::random::{Stream, key_of};
 
-/// What becomes of samples that do not divide evenly.
+/// The treatment of samples that do not divide evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
     /// The first ones of the epoch are taken again, so that all ranks have equally many.
@@ -30,7 +30,7 @@ impl DistributedSampler {
         Self { samples, ranks: ranks.max(1), rank, remainder, shuffle: None, epoch: 0 }
     }
 
-    /// Shuffles, with this seed.
+    /// Shuffles the samples, with this seed.
     #[must_use]
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.shuffle = Some(seed);
@@ -47,12 +47,12 @@ impl DistributedSampler {
         self.epoch(self.epoch)
     }
 
-    /// How many samples the data set has.
+    /// The number of samples of the data set.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// How many samples a rank has in an epoch.
+    /// The number of samples of a rank in an epoch.
     pub fn len(&self) -> usize {
         match self.remainder {
             Remainder::Wrap => self.samples.div_ceil(self.ranks),

@@ -1,4 +1,4 @@
-//! What a process is doing, for the account of a job that ends: each worker says which action it is in, and each wait
+//! The activity of a process, for the account of a job that ends: each worker says which action it is in, and each wait
 //! that takes long says for whom and for what.
 
 use std::cell::RefCell;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-/// What one thread is doing.
+/// The activity of one thread.
 #[derive(Debug)]
 pub struct Activity {
     name: String,
@@ -73,7 +73,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Activity>>> = const { RefCell::new(None) };
 }
 
-/// From now on this thread's waits are `activity`'s.
+/// Makes this thread's waits `activity`'s from now on.
 pub(crate) fn enter(activity: Arc<Activity>) {
     CURRENT.with(|current| *current.borrow_mut() = Some(activity));
 }

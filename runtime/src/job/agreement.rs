@@ -1,5 +1,9 @@
-//! What all ranks must have alike, said before they begin: ranks that were started with another seed, other options or
-//! other data would otherwise compute something else than the others, and nobody would notice.
+//! Agreements: what all ranks must have alike, said before they begin. Ranks that were started with another seed, other
+//! options or other data would otherwise compute something else than the others, and nobody would notice.
+//!
+//! Each rank brings named fields with digests, and all get the same account of those that differ. The command line
+//! compares how ranks were started, `Session::on` the plan, the seed and the first step, and data parallelism its
+//! buckets.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,7 +16,7 @@ use super::Job;
 use super::wire::Message;
 use crate::error::RuntimeError;
 
-/// How much of a value an account shows.
+/// The number of characters of a value that an account shows.
 const SHOWN: usize = 60;
 
 /// Named fields, and of each what it is on this rank: a short text, and a digest of all of it.
@@ -27,12 +31,12 @@ struct Field {
 }
 
 impl Agreement {
-    /// Of nothing yet.
+    /// An agreement of nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// And of a value that people read.
+    /// Adds a value that people read.
     #[must_use]
     pub fn and(mut self, name: &str, value: impl Display) -> Self {
         let text = value.to_string();
@@ -45,7 +49,7 @@ impl Agreement {
         self
     }
 
-    /// And of a value that only its digest is told of.
+    /// Adds a value of which only its digest is told.
     #[must_use]
     pub fn and_digest(mut self, name: &str, value: &impl Serialize) -> Self {
         let mut hash = Hash(Sha256::new());
@@ -57,12 +61,12 @@ impl Agreement {
         self
     }
 
-    /// To be sent.
+    /// The bytes to be sent.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What was sent. All ranks run one version, they could not have met otherwise; so it can be read.
+    /// The agreement that was sent. All ranks run one version, they could not have met otherwise; so it can be read.
     pub(crate) fn read(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! The coordinator: rank 0's service that brings the processes of a job together and, when one of them fails, dies or
-//! falls silent, ends the job on all of them with one account.
+//! The coordinator: rank 0's service that brings the processes of a job together. When one of them fails, dies or falls
+//! silent, it ends the job on all of them with one account.
 
 use std::collections::BTreeMap;
 use std::io;

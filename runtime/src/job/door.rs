@@ -1,6 +1,8 @@
-//! The door of a process: where connections come in, those of the job and those of strangers. One thread speaks with all who
-//! have not shown yet that they know the job's token, and waits for none of them. So whoever is silent, slow or speaks
-//! nonsense takes no thread, holds up nobody, and is sent away when its time is over, or before, where others come.
+//! The door of a process: where connections come in, those of the job and those of strangers.
+//!
+//! One thread speaks with all who have not shown yet that they know the job's token, and waits for none of them. Whoever
+//! is silent, slow or speaks nonsense is sent away after 5 seconds, or sooner where others come. So strangers take no
+//! threads, hold up nobody, and take no place for long.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::handshake::{Guest, PATIENCE};
 
-/// How many may stand at the door at once: each takes a file descriptor.
+/// The most guests that may stand at the door at once: each takes a file descriptor.
 const GUESTS: usize = 256;
-/// How many come in before those at the door are listened to again.
+/// The most guests that come in before those at the door are listened to again.
 const AT_ONCE: usize = 32;
-/// After how long the door looks whether it is to close.
+/// The time after which the door looks whether it is to close.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long it waits where the system gives no descriptor.
+/// The time that it waits where the system gives no descriptor.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A door.
@@ -26,7 +28,7 @@ pub(crate) struct Door {
     listener: TcpListener,
     address: SocketAddr,
     token: String,
-    /// How long a handshake may take.
+    /// The time that a handshake may take.
     patience: Duration,
     closing: AtomicBool,
 }
@@ -40,7 +42,7 @@ impl Door {
         Ok(Self { listener, address, token, patience, closing })
     }
 
-    /// Where it is.
+    /// The address of the door.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,63 +1,63 @@
-//! Why a job cannot begin.
+//! Errors of jobs that cannot begin.
 
-/// Why a process cannot join its job.
+/// The reason why a process cannot join its job.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum JobError {
     /// The environment or the options make no sense.
     #[error("{reason}")]
     Environment {
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// Rank 0 cannot listen.
     #[error("rank 0 cannot listen at {address}: {reason}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// Rank 0 was not reached.
     #[error("rank {rank} could not reach rank 0 at {address} within {seconds:.0} s: {reason}")]
     Unreachable {
-        /// Who tried.
+        /// The rank that tried.
         rank: u32,
-        /// Where.
+        /// The address.
         address: String,
-        /// For how long.
+        /// The seconds that it tried.
         seconds: f64,
-        /// What the system said last.
+        /// The system's last error.
         reason: String,
     },
     /// Rank 0 did not say who takes part.
     #[error("rank {rank} has waited {seconds:.0} s for rank 0 to begin the job")]
     Late {
-        /// Who waited.
+        /// The rank that waited.
         rank: u32,
-        /// For how long.
+        /// The seconds that it waited.
         seconds: f64,
     },
     /// The job ended before it began.
     #[error("{report}")]
     Ended {
-        /// Who, where, why.
+        /// The account: who, where, why.
         report: String,
     },
     /// MPI does not join the processes.
     #[cfg(feature = "mpi")]
     #[error("MPI: {reason}")]
     Mpi {
-        /// What it says.
+        /// The reason that it gives.
         reason: String,
     },
     /// The system refused something: a socket, memory, a thread.
     #[error("rank {rank} cannot {what}: {reason}")]
     System {
-        /// Who.
+        /// The rank.
         rank: u32,
-        /// What was tried.
+        /// The call that was tried.
         what: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Who may speak: both ends of a new connection prove that they know the job's token, without sending it
-//! (HMAC-SHA256, RFC 2104, over nonces of both sides).
+//! The handshake of a new connection: both ends prove that they know the job's token, without sending it (HMAC-SHA256,
+//! RFC 2104, over nonces of both sides). Nothing else is read before.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,9 +12,9 @@ use sha2::Sha256;
 const MAGIC: [u8; 8] = *b"graphc\x00\x01";
 const NONCE: usize = 16;
 const PROOF: usize = 32;
-/// Magic, rank and nonce.
+/// The bytes of a hello: magic, rank and nonce.
 const HELLO: usize = MAGIC.len() + 4 + NONCE;
-/// How long a handshake may take, all of it.
+/// The time that a handshake may take, all of it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somebody at the door, who may be a stranger. Nothing here waits.
@@ -23,12 +23,12 @@ pub(super) struct Guest {
     stream: TcpStream,
     until: Instant,
     heard: Vec<u8>,
-    /// What it was asked, once it has said hello.
+    /// The nonce for which it is to give proof, once it has said hello.
     asked: Option<[u8; NONCE]>,
 }
 
 impl Guest {
-    /// Who has just come, and may take so long.
+    /// A guest that has just come, and may take so long.
     pub(super) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -41,7 +41,7 @@ impl Guest {
         &self.stream
     }
 
-    /// When its time is over.
+    /// The time when its patience is over.
     pub(super) fn until(&self) -> Instant {
         self.until
     }

@@ -1,4 +1,4 @@
-//! How the processes of a job find each other: rank 0 listens, where the others need it and no further, and the others come.
+//! The meeting of a job's processes: rank 0 listens, where the others need it and no further, and the others come.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -9,12 +9,12 @@ use super::rendezvous::{self, Invitation};
 use super::{JobError, JobOptions, Meeting, handshake};
 use crate::standstill::WaitingTime;
 
-/// How long to wait before the next try to reach rank 0.
+/// The time before the next try to reach rank 0.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long one try may take.
+/// The time that one try may take.
 const TRY: Duration = Duration::from_secs(5);
 
-/// Without a secret a job meets on one machine alone: whoever came first could be a rank.
+/// Checks that a job without a secret meets on one machine alone: otherwise whoever came first could be a rank.
 pub(super) fn check(options: &JobOptions) -> Result<(), JobError> {
     let Meeting::Tcp { host, port } = &options.meeting else { return Ok(()) };
     if options.world_size == 1 || !options.token.is_empty() || is_loopback(host) {
@@ -157,7 +157,7 @@ fn first<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
     Err(last)
 }
 
-/// Where rank 0 may be, and what it wants to be shown.
+/// The places where rank 0 may be, and what it wants to be shown.
 fn ways(options: &JobOptions, own: Option<SocketAddr>) -> io::Result<(Vec<String>, String)> {
     let token = options.token.clone();
     if let Some(own) = own {

@@ -1,8 +1,16 @@
 //! A job: several processes, one rank each, that run one plan or one program together.
 //!
-//! They meet at rank 0 ([`Job::join`]), whose coordinator then watches over them: a process that dies, falls silent or
-//! fails ends the job on all of them, with one account of who, where, why, and what each was doing. Tensors do not go this
-//! way but through [`crate::transport`]; what does are beats, small exchanges of bytes ([`Job::all_gather`]), and the end.
+//! This is the control plane. The processes meet at rank 0 ([`Job::join`]), whose coordinator then watches over them. It
+//! hears their beats, and ends the job when one fails, dies (its connection closes without a goodbye) or is silent for
+//! too long. Then it asks each process what its workers were doing, and sends all of them one account of who, where and
+//! why. So every wait of the runtime ends: with the answer, with the job, with the peer's leave, or with the session's
+//! timeout.
+//!
+//! Tensors do not go this way but through [`crate::transport`]. What does are beats, small exchanges of bytes
+//! ([`Job::all_gather`]), and the end.
+//!
+//! Rank 0 alone plans; the others get the plan through the job. Ranks of different versions of graphc cannot join. What
+//! else must be alike on all ranks is compared before the first step ([`Agreement`]).
 //!
 //! Start reading with `options` and `meeting`, then `door`, `wire`, `coordinator` and `line`.
 
@@ -45,7 +53,7 @@ pub use options::{JobOptions, Links, Meeting};
 pub use port::free_port;
 pub(crate) use wire::Member;
 
-/// What a process does with the bytes of the control plane, for those who try what it does with nonsense: how many messages they are.
+/// Reads the bytes of the control plane, for those who try what a process does with nonsense: how many messages they are.
 ///
 /// # Errors
 /// Where they are none.
@@ -149,7 +157,7 @@ impl Job {
         self.options.local_rank
     }
 
-    /// How many ranks, this one among them, are joined by this host's memory.
+    /// The number of ranks, this one among them, that are joined by this host's memory.
     pub fn neighbours(&self) -> usize {
         self.fabric.neighbours()
     }
@@ -191,12 +199,12 @@ impl Job {
         self.line.fail(RuntimeError::Program { reason: reason.to_string() });
     }
 
-    /// What the workers of this process are doing, and for whom they wait: a line each.
+    /// The activities of this process's workers, and for whom they wait: a line each.
     pub fn doing(&self) -> Vec<String> {
         self.line.activities.lines()
     }
 
-    /// Why the job has ended, if it has: who, where, why, and what each rank was doing.
+    /// The reason why the job has ended, if it has: who, where, why, and what each rank was doing.
     pub fn ended(&self) -> Option<RuntimeError> {
         self.line.ended()
     }
@@ -231,7 +239,7 @@ impl Drop for Job {
     }
 }
 
-/// From the first word to the connections with all others.
+/// Meets all others, from the first word to the connections with them.
 fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<Fabric>, JobError> {
     let rank = options.rank;
     let system = |error: io::Error| JobError::System {
@@ -263,12 +271,12 @@ fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<
     parts.join(rank, &options.token, roster, &shares, line).map_err(system)
 }
 
-/// What must be the same build: other versions may take the same plan for something else.
+/// The version that must be the same build: other versions may take the same plan for something else.
 fn version() -> String {
     format!("{}, plans of version {PLAN_VERSION}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What processes that can see each other's memory have in common: one kernel, one set of process numbers, one network.
+/// The name of the host, for processes that can see each other's memory: one kernel, one set of process numbers, one network.
 fn host_name() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |name: &str| {

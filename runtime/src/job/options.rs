@@ -1,4 +1,4 @@
-//! Who a process is in its job, and where the job meets.
+//! Options of a process in its job: its rank, and where the job meets.
 
 use std::env;
 use std::fmt;
@@ -9,7 +9,7 @@ use graphc_ir::mesh::MOST_RANKS;
 
 use super::JobError;
 
-/// Where the processes of a job meet.
+/// The place where the processes of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meeting {
     /// Rank 0 listens there.
@@ -62,14 +62,14 @@ pub struct JobOptions {
     pub local_rank: u32,
     /// Number of hosts.
     pub nodes: u32,
-    /// Where they meet.
+    /// The place where they meet.
     pub meeting: Meeting,
-    /// What a process must know to be let in: the same secret on all ranks. Without one a job meets at an address of the
+    /// The secret that a process must know to be let in, the same on all ranks. Without one a job meets at an address of the
     /// loopback alone, or by a file, which brings a secret of its own.
     pub token: String,
-    /// How long to wait for all processes at the start.
+    /// The time to wait for all processes at the start.
     pub join_timeout: Duration,
-    /// After this long without a sign of life a process counts as dead.
+    /// The time without a sign of life after which a process counts as dead.
     pub heartbeat_timeout: Duration,
     /// Which of shared memory, TCP and MPI messages take.
     pub links: Links,
@@ -110,7 +110,7 @@ impl JobOptions {
         })
     }
 
-    /// What the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
+    /// Options as the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
     /// and what the user may: GRAPHC_TRANSPORT (`auto`, `tcp` or `mpi`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
     /// (seconds). `None` where there is no WORLD_SIZE: the program was started alone. With the feature `mpi`, where
     /// `mpirun` has started the process, rank, size and the place to meet are MPI's.
@@ -181,7 +181,7 @@ impl JobOptions {
         Ok(self)
     }
 
-    /// What the user has set.
+    /// Adds the options that the user has set.
     fn with_wishes(mut self) -> Result<Self, JobError> {
         self.token = env::var("GRAPHC_JOB_TOKEN").unwrap_or_default();
         seconds("GRAPHC_HEARTBEAT_TIMEOUT", &mut self.heartbeat_timeout)?;
@@ -199,7 +199,7 @@ fn check_world_size(size: u32) -> Result<(), JobError> {
     Err(JobError::Environment { reason })
 }
 
-/// GRAPHC_TRANSPORT.
+/// The links that GRAPHC_TRANSPORT asks for.
 fn links() -> Result<Links, JobError> {
     let reason = match env::var("GRAPHC_TRANSPORT").as_deref() {
         Err(_) | Ok("auto" | "") => return Ok(Links::Auto),

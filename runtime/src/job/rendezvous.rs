@@ -1,5 +1,7 @@
-//! The file by which processes meet: where rank 0 listens, and a secret that it has drawn. Only this user may read it, so
-//! only processes of this user can come in; and it is believed only where nobody else can have written it.
+//! The file by which processes meet: where rank 0 listens, and a secret that it has drawn.
+//!
+//! The file has mode 0600, so only processes of this user can come in. It is written under a fresh name and renamed, and
+//! believed only where nobody else can have written it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,20 +13,20 @@ use rustix::fs::OFlags;
 
 /// The longest file: two addresses, of which one has the name of a host, and a secret.
 const LONGEST: u64 = 4096;
-/// Before the secret, on the last line.
+/// The text before the secret, on the last line.
 const SECRET: &str = "secret ";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Invitation {
-    /// Where rank 0 may be reached.
+    /// The addresses where rank 0 may be reached.
     pub(super) addresses: Vec<String>,
-    /// What it wants to be shown, after the token that the user has given.
+    /// The secret that it wants to be shown, after the token that the user has given.
     pub(super) secret: String,
 }
 
 impl Invitation {
-    /// To come to `at`, with a fresh secret.
+    /// An invitation to come to `at`, with a fresh secret.
     pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
         let name = rustix::system::uname();
         let host = name.nodename().to_string_lossy();
@@ -112,7 +114,7 @@ fn read_text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// What a complete file says.
+/// The content of a complete file.
 fn parse(text: &str) -> Option<Invitation> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let secret = lines.pop()?.strip_prefix(SECRET)?.to_owned();

@@ -1,7 +1,7 @@
-//! The MPI library as this process sees it, behind the feature `mpi`. It is started once in a process, by a thread that
-//! owns it: the same thread must end it, and carries messages in between ([`World::serve`]).
+//! The MPI library as this process sees it, behind the feature `mpi`.
 //!
-//! What crosses over to the library is in `calls`, which has all the unsafe code.
+//! It is started once in a process, by a thread that owns it. The same thread must end it, and carries messages in
+//! between ([`World::serve`]). All unsafe code is in `calls`.
 
 mod calls;
 
@@ -18,7 +18,7 @@ use mpi::traits::{Communicator as _, CommunicatorCollectives as _};
 
 pub(crate) use calls::{Communicator, Flying};
 
-/// What the owner does until MPI ends; whether it may be ended in order, which takes all processes.
+/// The owner's work until MPI ends; it gives whether MPI may be ended in order, which takes all processes.
 type Work = Box<dyn FnOnce() -> bool + Send>;
 
 /// MPI, started.

@@ -1,6 +1,8 @@
-//! Which part of a tensor goes where: rectangles in which layouts overlap, and their copies between the row-major
-//! memory of shards. No communication and no threads here: collectives, channels, sessions and global tensors all
-//! move data by what this room works out. Start reading with [`contributions`], then [`Move`].
+//! Rectangles in which layouts overlap, and their copies between the row-major memory of shards: which part of a tensor
+//! goes where.
+//!
+//! No communication and no threads here: collectives, channels, sessions and global tensors all move data by what this
+//! room works out. Start reading with [`contributions`], then [`Move`].
 
 mod fold;
 mod moves;

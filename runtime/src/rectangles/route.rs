@@ -1,10 +1,12 @@
-//! From whom a rank gets the elements of its shard when a tensor changes its layout.
+//! Routes: from whom a rank gets the elements of its shard when a tensor changes its layout.
 //!
 //! A shard is covered by the rectangles in which it overlaps the shards of the old layout. Of ranks that hold the same
 //! (broadcast axes) one is chosen: the rank itself where it is among them, else by position, so that the load is
-//! balanced. Partial values are combined in the order of the ranks' coordinates: the same order on every rank and in
-//! every run, so results are the same bits. Towards a partial layout the rank at coordinate 0 of the partial axes gets
-//! the value, the others hold the identity.
+//! balanced. Partial values are combined in the order of the ranks' coordinates. That order is the same on every rank and
+//! in every run, so results are the same bits.
+//!
+//! Towards a partial layout the rank at coordinate 0 of the partial axes gets the value, and the others hold the
+//! identity.
 
 use graphc_ir::mesh::unravel;
 use graphc_ir::plan::Layout;
@@ -14,7 +16,7 @@ use graphc_ir::shard::Rect;
 /// A rectangle that a rank gets from another, or from itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contribution {
-    /// Who holds it.
+    /// The rank that holds it.
     pub(crate) source: u32,
     /// The rectangle, in the whole tensor's coordinates.
     pub(crate) part: Rect,
@@ -47,7 +49,7 @@ pub(crate) fn masked(layout: &Layout, rank: u32) -> Option<ReduceKind> {
     })
 }
 
-/// What `rank` of `to` gets from the ranks of `from`, in the order in which it is combined.
+/// The contributions that `rank` of `to` gets from the ranks of `from`, in the order in which they are combined.
 ///
 /// # Errors
 /// Where the layouts are not of one tensor or `rank` is not of `to`.
@@ -99,7 +101,7 @@ fn replicas(layout: &Layout, coordinates: &[usize]) -> Vec<u32> {
     (0..layout.ranks.len()).filter(same).map(|position| layout.ranks[position]).collect()
 }
 
-/// What `rank` gets where only `axis` changes, from the ranks along that axis: in a slice or a mask from itself alone.
+/// The contributions to `rank` where only `axis` changes, from the ranks along that axis: in a slice or a mask from itself alone.
 ///
 /// # Errors
 /// Where the layouts do not differ as a step along one axis does.

@@ -1,4 +1,4 @@
-//! Sums of 16-bit numbers: kept as `f32` until all summands have come, and rounded once.
+//! Sums of 16-bit numbers: kept as `f32` until all summands have come, in the order of the ranks, and rounded once at the end.
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;

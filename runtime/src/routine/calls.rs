@@ -1,6 +1,13 @@
-//! What ranks call, compared. The ranks that take part in a call form a ring: each tells the next what it calls, and how many
-//! calls of which kind came before, and hears that from the one before it. Where two ranks differ there are neighbours that
-//! differ, one of which notices; so a call takes one message whatever the number of ranks.
+//! The comparison of what ranks call.
+//!
+//! The ranks that take part in a call form a ring. Before the call each tells the next one the number of the call and a
+//! digest of all so far, and hears the same from the one before it. Where ranks differ there are neighbours that differ,
+//! one of which ends the job on all ranks, with both calls by name. So a call costs one message each way, whatever the
+//! number of ranks.
+//!
+//! It is done for calls that communicate nothing as well, because otherwise ranks that compute different things would go
+//! on. A rank that lets go of its tensors says so, which ends the wait of who still calls. One that fails or dies ends
+//! the job as it does elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +15,10 @@ use crate::dist::{Lane, Members};
 use crate::error::RuntimeError;
 use crate::transport::{Receiver, Sender, TransportError};
 
-/// What a rank calls.
+/// The call of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// For people: `add(f32[4, 4] S(0), f32[4, 4] B)`.
+    /// The text for people: `add(f32[4, 4] S(0), f32[4, 4] B)`.
     pub text: &'a str,
     /// Stands for all of it, numbers among the arguments included.
     pub digest: u64,
@@ -24,7 +31,7 @@ const MOST_TEXT: usize = 512;
 /// The number of a rank that makes no more calls.
 const LEFT: u64 = u64::MAX;
 
-/// How long a rank that has left may take to say that it has failed.
+/// The time that a rank that has left may take to say that it has failed.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The calls of one rank so far.
@@ -120,7 +127,7 @@ impl Calls {
         RuntimeError::Differ { what, fields: fields.join("\n") }
     }
 
-    /// What each rank brings, in their order.
+    /// The bytes that each rank brings, in their order.
     ///
     /// # Errors
     /// Where a rank does not answer.
@@ -176,7 +183,7 @@ impl Drop for Calls {
     }
 }
 
-/// What stands for a list of numbers, from what stands for all but the last.
+/// The digest of a list of numbers, from that of all but the last.
 fn mixed(history: u64, digest: u64) -> u64 {
     let mixed = (history.rotate_left(5) ^ digest).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ mixed >> 29

@@ -1,9 +1,13 @@
 //! Routines: plans of a few actions that a program calls again and again, executed by the thread that calls them.
 //!
-//! A session hands each step to workers, which pays where steps are long. A routine is done before a worker would be awake:
-//! it has no thread, no machine of credits and one stream, whose order is all that there is to its execution. Its operands are
-//! this rank's shards, and so is its result. All routines of a rank share one device and its endpoints (`ends`), and every
-//! call is compared with that of the other ranks (`calls`). Start reading with [`Routines`], then `run`.
+//! A session hands each step to workers, which pays where steps are long. A routine is done before a worker would be
+//! awake: a hand-over to a thread that sleeps costs more than all the rest. So it has no thread, no machine of credits
+//! and one stream, whose order is all that there is to its execution. Its actors are resolved as for a session. Its
+//! operands are this rank's shards, and so is its result.
+//!
+//! Ranks execute one routine after the other, in the same order. So all routines of a rank share one device and its
+//! endpoints (`ends`), and plans come and go without endpoints. Every call is compared with that of the other ranks
+//! (`calls`). Start reading with [`Routines`], then `run`.
 
 mod calls;
 mod ends;
@@ -25,7 +29,7 @@ use calls::Calls;
 use ends::SharedEnds;
 pub use run::Routine;
 
-/// What all routines of a rank have in common. All ranks of its group make the same calls in the same order.
+/// The routines of a rank, with all that they have in common. All ranks of its group make the same calls in the same order.
 pub struct Routines {
     calls: Calls,
     ends: Arc<SharedEnds>,
@@ -42,7 +46,7 @@ impl std::fmt::Debug for Routines {
 }
 
 impl Routines {
-    /// For the ranks of a group, all of which call it.
+    /// Routines for the ranks of a group, all of which call this.
     ///
     /// # Errors
     /// Where a rank does something else, the job ends, or the system gives no thread.
@@ -85,7 +89,7 @@ impl Routines {
         compared.map_err(|error| self.fail(error))
     }
 
-    /// What each rank brings, in the order of the ranks, behind a call in which all take part.
+    /// The bytes that each rank brings, in the order of the ranks, behind a call in which all take part.
     ///
     /// # Errors
     /// Where the job ends.

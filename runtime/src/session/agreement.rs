@@ -1,4 +1,4 @@
-//! What the processes of a session must have alike, compared before its first step.
+//! The agreement of a session's processes, compared before its first step.
 
 use std::collections::BTreeMap;
 

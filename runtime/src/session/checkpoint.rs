@@ -66,9 +66,9 @@ impl Session {
     /// its seed. Each rank reads what its own shards need.
     ///
     /// # Errors
-    /// Where the variables are not those of the plan, by name, element type and shape (but for states of weights that are trained in
-    /// one of both alone, and for what no step changes); where a file is damaged (some
-    /// variables may then be set), or a rank has failed.
+    /// Where the variables are not those of the plan, by name, element type and shape (but for states of weights that are
+    /// trained in one of both alone, and for what no step changes); where a file is damaged (some variables may then be
+    /// set), or a rank has failed.
     pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), CheckpointError> {
         self.idle()?;
         let (expected, own_seed) = (self.first_step + self.begun, self.seed);
@@ -91,9 +91,10 @@ impl Session {
         self.variables.held().filter(|held| held.kind != TensorKind::Table)
     }
 
-    /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs' types and so the
-    /// batch) this session differs from the one that saved a checkpoint: a sentence each. All of them may be changed;
-    /// who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record it.
+    /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs'
+    /// types and so the batch) this session differs from the one that saved a checkpoint: a sentence each. All of them
+    /// may be changed; who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record
+    /// it.
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
         checkpoint.settings().map_or(Vec::new(), |before| self.settings().changes(before))
     }

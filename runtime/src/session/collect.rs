@@ -1,5 +1,8 @@
 //! Outputs of a step across processes: who has which part, who wants it, and the thread that takes in what comes from
 //! others.
+//!
+//! Outputs go from the ranks that hold them to those that want them (`SessionOptions::outputs_at`). The thread empties
+//! their queues, so steps that nobody waits for do not block.
 
 use std::sync::{Arc, PoisonError};
 
@@ -22,7 +25,7 @@ pub(crate) fn output_tag(output: usize) -> u32 {
     FIRST_TAG + output as u32
 }
 
-/// How an output leaves one rank.
+/// A fetch: how an output leaves one rank.
 struct Fetch<'a> {
     layout: &'a Layout,
     /// The microbatches in which it does, in order.
@@ -79,11 +82,11 @@ pub(crate) fn readers(
 struct Part {
     output: usize,
     receiver: Box<dyn Receiver>,
-    /// Of each message of a step: how it goes into the whole.
+    /// The copy of each message of a step into the whole.
     copies: Vec<Move>,
 }
 
-/// What takes in the parts of outputs that other ranks have.
+/// The collector of the parts of outputs that other ranks have.
 pub(super) struct Collector {
     transport: Arc<dyn Transport>,
     parts: Vec<Part>,
@@ -113,7 +116,7 @@ impl Collector {
         Ok(Self { transport: Arc::clone(transport), parts })
     }
 
-    /// For whom it collects.
+    /// The rank for which it collects.
     pub(super) fn rank(&self) -> u32 {
         self.transport.rank()
     }

@@ -1,4 +1,4 @@
-//! What goes into a step and comes out of it.
+//! The edges of a session: what goes into a step and comes out of it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// What the actors of a plan feed and fetch, and which rows of it `ranks` feed, those of this process.
+    /// The tensors that the actors of a plan feed and fetch, and the rows of them that `ranks` feed, those of this process.
     pub(crate) fn of(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
         let (mut samples, mut output_samples) = (BTreeMap::new(), BTreeMap::new());

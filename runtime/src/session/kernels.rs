@@ -22,8 +22,9 @@ pub struct Prepared {
     pub compiled: usize,
 }
 
-/// Compiles all kernels that plans launch on cards of a capability, such as `(9, 0)`, and keeps them in a folder. No card and no
-/// driver are needed, NVRTC is. A session on a machine with such cards takes them from there where `GRAPHC_CACHE` names the folder.
+/// Compiles all kernels that plans launch on cards of a capability, such as `(9, 0)`, and keeps them in a folder. No card
+/// and no driver are needed, NVRTC is. A session on a machine with such cards takes them from there where `GRAPHC_CACHE`
+/// names the folder.
 ///
 /// # Errors
 /// Where there is no compiler, a plan cannot be executed on cards, or the folder cannot be written.

@@ -110,13 +110,14 @@ impl StepHandle {
 }
 
 impl Session {
-    /// Loads a plan: allocates arenas, fills variables, starts workers. The compiler gives plans that are verified; one that
-    /// was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what variables begin with, whole, by
-    /// name: all that are `Init::Weights` must be among them, and any other may be, instead of what its initialization says.
+    /// Loads a plan: allocates arenas, fills variables, starts workers. The compiler gives plans that are verified; one
+    /// that was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what variables begin
+    /// with, whole, by name: all that are `Init::Weights` must be among them, and any other may be, instead of what its
+    /// initialization says.
     ///
     /// # Errors
-    /// Where this machine cannot execute the plan, a weight is missing, of another type or of no variable of the plan, or there is no
-    /// thread to be had.
+    /// Where this machine cannot execute the plan, a weight is missing, of another type or of no variable of the plan, or
+    /// there is no thread to be had.
     pub fn new(
         plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
@@ -214,9 +215,10 @@ impl Session {
         self.aside.extend(tensors);
     }
 
-    /// Has the steps that are begun from now on give these outputs alone; a session begins with all. What is not fetched is not
-    /// copied to the host, nor sent to other processes. Where ranks are processes, all of them ask for the same. On a card the first
-    /// step of each set of outputs is not replayed; the four sets that were asked for last are remembered.
+    /// Has the steps that are begun from now on give these outputs alone; a session begins with all. What is not fetched
+    /// is not copied to the host, nor sent to other processes. Where ranks are processes, all of them ask for the same.
+    /// On a card the first step of each set of outputs is not replayed; the four sets that were asked for last are
+    /// remembered.
     ///
     /// # Errors
     /// Where the plan does not give such an output.
@@ -247,9 +249,9 @@ impl Session {
         self.begin(feeds_by_name, |state| state)
     }
 
-    /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one instead of being
-    /// replayed, and nothing else is launched meanwhile, unless ranks send to each other; on processors the clock tells, and streams go
-    /// on beside each other. The step computes what any step does, bit for bit.
+    /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one
+    /// instead of being replayed, and nothing else is launched meanwhile, unless ranks send to each other; on processors
+    /// the clock tells, and streams go on beside each other. The step computes what any step does, bit for bit.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -260,9 +262,10 @@ impl Session {
         self.begin(feeds_by_name, StepState::taken_apart)
     }
 
-    /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on. It is
-    /// called on a worker's thread, which computes nothing meanwhile, once for each output that is fetched and comes to this process. In
-    /// what order is the plan's: an output is fetched right after it was computed, where the graph has no updates.
+    /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on.
+    /// It is called on a worker's thread, which computes nothing meanwhile, once for each output that is fetched and
+    /// comes to this process. In what order is the plan's: an output is fetched right after it was computed, where the
+    /// graph has no updates.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -314,8 +317,8 @@ impl Session {
         self.variables.read(name)
     }
 
-    /// Calls `read` once with the elements of a variable after all steps begun so far; where a rank of this process holds the whole of it,
-    /// they are not copied.
+    /// Calls `read` once with the elements of a variable after all steps begun so far; where a rank of this process holds
+    /// the whole of it, they are not copied.
     ///
     /// # Errors
     /// As [`Session::variable`].

@@ -1,22 +1,22 @@
-//! How a plan is run.
+//! Options that say how a plan is run.
 
 use std::time::Duration;
 
 use graphc_ir::mesh::DeviceKind;
 
-/// How a plan is run.
+/// Options of a session: how a plan is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// Seed of initial parameters and dropout.
     pub seed: u64,
-    /// What ranks compute on; `None`: devices of the kind that the plan was made for. A plan for other devices runs on the
+    /// The device of ranks; `None`: devices of the kind that the plan was made for. A plan for other devices runs on the
     /// processor too, with the same numbers, if that is asked for.
     pub device: Option<DeviceKind>,
     /// Threads of each rank's kernels; `None`: the cores divided among the ranks, at least 1.
     pub threads_per_rank: Option<usize>,
-    /// How long a rank waits for a peer before the job fails.
+    /// The time that a rank waits for a peer before the job fails.
     pub timeout: Duration,
-    /// How many steps may be under way.
+    /// The number of steps that may be under way.
     pub queue: usize,
     /// The number of the first step: not 0 where a training is resumed.
     pub first_step: u64,

@@ -1,4 +1,4 @@
-//! Whether this machine has the memory that a plan asks of it, known before anything is taken: systems promise more than
+//! The check that this machine has the memory that a plan asks of it, before anything is taken: systems promise more than
 //! they have, and end those who take them at their word.
 
 use graphc_ir::plan::Plan;

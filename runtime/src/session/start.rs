@@ -1,4 +1,4 @@
-//! From a plan to workers that wait for steps.
+//! The start of a session: from a plan to workers that wait for steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -302,7 +302,7 @@ fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
 }
 
-/// What a profiler reads where actors launch: their names, and how many others the same launch does.
+/// The ranges that a profiler reads where actors launch: their names, and how many others the same launch does.
 fn ranges(program: &Program, actors: &[Option<Work>]) -> Vec<Option<String>> {
     let joined = Report::of(actors).joined;
     let name = |(index, actor): (usize, &Actor)| {

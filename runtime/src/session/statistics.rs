@@ -1,4 +1,4 @@
-//! What a session measures.
+//! Measurements of a session.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use graphc_ir::plan::{Actor, Plan, RankEntry, Register};
 
 use crate::worker::Report;
 
-/// What was measured, over all steps.
+/// The measurements of a session, over all steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Steps done.
@@ -16,7 +16,7 @@ pub struct Statistics {
     pub ranks: Vec<RankStatistics>,
 }
 
-/// What was measured on one rank, summed over its workers.
+/// The measurements of one rank, summed over its workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankStatistics {
     /// Number of actions.
@@ -35,26 +35,26 @@ pub struct RankStatistics {
     pub registers: Vec<RegisterStatistics>,
 }
 
-/// What was measured of one actor.
+/// The measurements of one actor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActorStatistics {
     /// The actor's name.
     pub name: String,
     /// Time in its actions, without waiting.
     pub time: Duration,
-    /// Of steps taken apart ([`Session::step_apart`](super::Session::step_apart)): each action, from where it is launched to its end,
-    /// with waiting for other ranks.
+    /// Of steps taken apart ([`Session::step_apart`](super::Session::step_apart)): each action, from where it is launched
+    /// to its end, with waiting for other ranks.
     pub apart: Vec<Duration>,
     /// The actor whose launch does what this one says, where several are launched as one: its actions are theirs.
     pub joined: Option<ActorId>,
 }
 
-/// What was measured of one register.
+/// The measurements of one register.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegisterStatistics {
     /// The register's name.
     pub name: String,
-    /// How many contents it can hold.
+    /// The number of contents that it can hold.
     pub slots: u32,
     /// The greatest number of contents that existed at once.
     pub high_water: u64,

@@ -5,8 +5,9 @@
 //! waits for never holds up another. All waiting ends: with the peer's answer, with the job's failure, or with
 //! [`TransportError::Timeout`].
 //!
-//! Where ranks are threads ([`in_process`]) or processes of one host ([`process`]) they read each other's memory in place
-//! ([`Transport::direct`]). Between hosts messages are packed, which the callers do alike on every transport.
+//! Where ranks are threads ([`in_process`]) or processes of one host (`process`) they read and write each other's memory
+//! in place ([`Transport::direct`]). The memory that they share is offered by the transport and owned by the device
+//! ([`Transport::offer`]). Between hosts messages are packed, which the callers do alike on every transport.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub use crate::memory::{Lent, Offered};
 pub mod in_process;
 pub(crate) mod process;
 
-/// What a process does with the bytes that a peer sends, for those who try what it does with nonsense: how many frames they are.
+/// Reads the bytes that a peer sends, for those who try what a process does with nonsense: how many frames they are.
 ///
 /// # Errors
 /// Where they are none.
@@ -38,13 +39,13 @@ pub enum TransportError {
     /// A peer did not answer in time.
     #[error("rank {rank} has waited {seconds:.1} s for rank {peer} {what}")]
     Timeout {
-        /// Who waits.
+        /// The rank that waits.
         rank: u32,
-        /// For whom.
+        /// The rank for which it waits.
         peer: u32,
-        /// For what.
+        /// The thing for which it waits.
         what: String,
-        /// Since when: seconds of waiting.
+        /// The seconds of waiting.
         seconds: f64,
     },
     /// The two ends of a connection do not fit each other: the ranks run different plans.
@@ -54,17 +55,17 @@ pub enum TransportError {
         rank: u32,
         /// The other.
         peer: u32,
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// A peer has left the job in order, and is still waited for.
     #[error("rank {rank} waits for rank {peer} {what}, but that has left the job")]
     Left {
-        /// Who waits.
+        /// The rank that waits.
         rank: u32,
-        /// For whom.
+        /// The rank for which it waits.
         peer: u32,
-        /// For what.
+        /// The thing for which it waits.
         what: String,
     },
     /// A connection broke.
@@ -74,13 +75,13 @@ pub enum TransportError {
         rank: u32,
         /// The other.
         peer: u32,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// The shared memory of a process is used up.
     #[error("rank {rank} has no shared memory left for messages; GRAPHC_TRANSPORT=tcp needs none")]
     Memory {
-        /// Who.
+        /// The rank.
         rank: u32,
     },
 }
@@ -147,7 +148,7 @@ pub trait Transport: Send + Sync {
     /// Has this rank's threads in [`Transport::wait_until`] look again, because this rank has changed something.
     fn nudge(&self);
 
-    /// What a worker says it is doing, for the account of a job that ends; `None` where nobody asks.
+    /// The activity of a worker, for the account of a job that ends; `None` where nobody asks.
     fn activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
         None
     }
@@ -155,11 +156,11 @@ pub trait Transport: Send + Sync {
     /// Ends the job on every rank; the first reason given stays. All waits end soon after.
     fn end(&self, reason: RuntimeError);
 
-    /// Why the job has ended, if it has.
+    /// The reason why the job has ended, if it has.
     fn ended(&self) -> Option<RuntimeError>;
 }
 
-/// What a rank offers to one peer in an exchange.
+/// The pieces that a rank offers to one peer in an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The peer's index in the group.
@@ -190,7 +191,7 @@ pub trait Group: Send {
     }
 }
 
-/// What a rank does with memory that all have lent: given the rank's index in the group, what it has lent.
+/// The work of a rank on memory that all have lent: given the rank's index in the group, what it has lent.
 pub type Work<'w> = dyn for<'l> FnMut(&(dyn Fn(usize) -> &'l [Lent<'l>] + 'l)) + 'w;
 
 /// A group whose ranks write each other's memory.

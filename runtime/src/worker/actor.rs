@@ -29,8 +29,9 @@ impl Work {
         matches!(self, Self::Kernel(_) | Self::Joined(_))
     }
 
-    /// Whether all that it does is launched on a device, the same in each step but for what lies in memory. So are feeds and fetches of
-    /// one whose memory the host does not reach: these copy between it and memory of the host, which stays.
+    /// Whether all that it does is launched on a device, the same in each step but for what lies in memory. So are feeds
+    /// and fetches of one whose memory the host does not reach: these copy between it and memory of the host, which
+    /// stays.
     pub(crate) fn is_launched(&self) -> bool {
         match self {
             Self::Kernel(_) | Self::Joined(_) | Self::Local(_) | Self::Feed(_) | Self::Fetch(_) => {

@@ -1,10 +1,15 @@
 //! Steps that are taken apart: each action is launched by itself and timed.
 //!
-//! On a card an action stands between two events of its stream, so the host goes on, and what it takes to launch does not count where the
-//! card has still something to do. One worker launches on all streams of a rank; here a stream first waits for the action before, also
-//! where that was on another one, so that nothing runs beside what is timed. Where ranks send to each other it does not: with one
-//! stream behind the other a rank could wait to send for what a peer receives only later. On a processor an action has ended when it
-//! returns, and the clock tells; a rank's streams are threads there and go on beside each other.
+//! On a card an action stands between two events of its stream, which are read when the step has ended. So the host goes on
+//! ahead, and the time to launch counts only where the card has nothing else to do. One worker launches on all streams of a rank.
+//! Here an action also waits for the one before on another stream, so nothing runs beside what is timed.
+//!
+//! Two kinds of ranks do not take turns: those that send or receive, and those whose collectives are on several streams. A rank
+//! with all actions in one row could wait to send for what a peer receives only later. All ranks have the collectives of one
+//! stream in one order.
+//!
+//! On a processor an action has ended when it returns, and the clock tells. A rank's streams are threads there and go on beside
+//! each other.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +18,7 @@ use super::lanes::Lanes;
 use crate::device::{Stopwatch, Stream};
 use crate::error::Cause;
 
-/// What times the actions of a worker.
+/// The stopwatches of a worker's actions.
 #[derive(Default)]
 pub(crate) struct Apart {
     /// By the actions' places in a step; none where another's launch does what one says. Made when a step is first taken apart.
@@ -37,8 +42,8 @@ impl Apart {
     }
 }
 
-/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all ranks have in the
-/// same order.
+/// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all
+/// ranks have in the same order.
 fn may_take_turns(actors: &[Option<Work>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
     let works = actors.iter().flatten();
     let sends = works.filter(|work| matches!(work, Work::Send(_) | Work::Receive(_))).count() > 0;

@@ -1,4 +1,4 @@
-//! Where tensors go in and out of a step.
+//! Feeds and fetches: actors by which tensors go in and out of a step.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) struct FeedWork {
 struct Passages(Vec<Option<Passage>>);
 
 impl Passages {
-    /// That of a microbatch, which is made when it first comes and stays; `None` where the host reaches the device's memory.
+    /// The passage of a microbatch, made when that first comes and kept; `None` where the host reaches the device's memory.
     fn of(
         &mut self,
         microbatch: usize,
@@ -45,7 +45,7 @@ impl Passages {
         Ok(self.0[microbatch].as_mut())
     }
 
-    /// That of a microbatch which was there before.
+    /// The passage of a microbatch which was there before.
     fn known(&mut self, microbatch: usize) -> Option<&mut Passage> {
         self.0.get_mut(microbatch).and_then(Option::as_mut)
     }
@@ -66,7 +66,7 @@ impl FeedWork {
         Self { input, output, copies, from_rows, passages: Passages::default() }
     }
 
-    /// Where this rank's part goes.
+    /// The place of this rank's part.
     pub(crate) fn port(&self) -> &Port {
         &self.output
     }
@@ -136,7 +136,7 @@ pub(crate) struct FetchWork {
     input: Port,
     /// Empty where another rank gives the same.
     copies: Vec<Move>,
-    /// To the processes that lack it.
+    /// The senders to the processes that lack it.
     senders: Vec<Box<dyn Sender>>,
     passages: Passages,
 }
@@ -165,12 +165,12 @@ impl FetchWork {
         Ok(Self { output, input, copies, senders, passages: Passages::default() })
     }
 
-    /// Where this rank's part lies.
+    /// The place of this rank's part.
     pub(crate) fn port(&self) -> &Port {
         &self.input
     }
 
-    /// Where this rank's part lies.
+    /// The place of this rank's part.
     pub(crate) fn into_port(self) -> Port {
         self.input
     }
@@ -180,8 +180,8 @@ impl FetchWork {
         (!self.copies.is_empty()).then_some(self.output)
     }
 
-    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver`] gives. Returns how
-    /// long it has waited.
+    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver`]
+    /// gives. Returns how long it has waited.
     pub(crate) fn run(
         &mut self,
         stream: &mut Stream,

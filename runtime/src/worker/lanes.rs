@@ -1,9 +1,9 @@
-//! How the actions of one worker share streams.
+//! Lanes: the streams that the actions of one worker share.
 //!
-//! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its streams, in one
-//! order: communication as soon as it may. Which action waits for which of the other stream is known beforehand
-//! ([`graphc_ir::streams`]), and becomes an event that is recorded behind the one and awaited before the other. Otherwise each
-//! stream has a worker of its own, which tells the others what it is done with.
+//! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its
+//! streams, in one order: communication as soon as it may. Which action waits for which of the other stream is known
+//! beforehand ([`graphc_ir::streams`]). It becomes an event that is recorded behind the one and awaited before the other.
+//! Otherwise each stream has a worker of its own, which tells the others what it is done with.
 
 use graphc_ir::plan::Program;
 use graphc_ir::streams::Known;
@@ -25,8 +25,8 @@ impl Lanes {
         Self { of: vec![0; actions], behind: vec![None; actions], awaited: vec![false; actions] }
     }
 
-    /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it has not two,
-    /// or they wait for each other.
+    /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it
+    /// has not two, or they wait for each other.
     pub(crate) fn of_both(program: &Program) -> Option<(Vec<(u32, u32)>, Self)> {
         let known = Known::of(program)?;
         let mut lanes = Self::default();

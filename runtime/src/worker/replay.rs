@@ -1,11 +1,16 @@
-//! Steps after the first, replayed: where a device records launches, a run of actions that are launches alone is recorded once and
-//! from then on begun by one call.
+//! Recordings of steps: where a device records launches, a run of actions that are launches alone is recorded once and from then
+//! on begun by one call.
 //!
-//! A recording holds addresses, and registers with several slots change theirs from step to step: there is one recording for each
-//! place of a step in the period after which all slots come again. The first step is never recorded, as things are made in it
-//! that stay, communicators among them. A recording is of all streams of a worker: the first has begun it, the others wait for an event
-//! of the first where it begins, and the first waits for all where it ends. A recording copies to the host what the step that was recorded
-//! fetched: each set of outputs that steps are asked for has recordings of its own, and a first step.
+//! If a rank shares its card with none, its whole step is such a run. Otherwise communication goes through the host and cuts the
+//! step into several runs.
+//!
+//! A rank records in the second step that fetches a set of outputs. The first such step is never recorded, because it makes
+//! things that stay: communicators, and memory of the host for what it fetches. A recording copies to the host what its step
+//! fetched, so each set of outputs has recordings of its own; 4 sets are remembered.
+//!
+//! A recording holds addresses, and registers with several slots change theirs from step to step. So there is one recording for
+//! each place of a step in the period after which all slots come again. A recording is of all streams of a worker. The first
+//! stream begins it, the others wait for an event of the first where it begins, and the first waits for all where it ends.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,18 +26,18 @@ const MOST: u64 = 8;
 /// Sets of outputs that have recordings at most: the one goes that was not asked for longest.
 const MOST_SETS: usize = 4;
 
-/// What of a step is replayed.
+/// The parts of a step that are replayed.
 #[derive(Default)]
 pub(crate) struct Replay {
     /// Runs of actions that are launches alone, by their places in the step's order.
     runs: Vec<Range<usize>>,
     /// Steps after which all registers' slots come again.
     period: u64,
-    /// What is known of each set of outputs; the last is that of the step.
+    /// The record of each set of outputs; the last is that of the step.
     sets: Vec<Fetched>,
 }
 
-/// What was recorded of steps that fetched the same outputs.
+/// The recordings of steps that fetched the same outputs.
 struct Fetched {
     outputs: Arc<[bool]>,
     /// The first such step.
@@ -78,7 +83,7 @@ impl Replay {
         Some((run, self.runs[run].clone()))
     }
 
-    /// What was recorded of a run for this step.
+    /// The recording of a run for this step.
     pub(crate) fn recording(&self, run: usize, step: u64) -> Option<&Recording> {
         self.sets.last()?.recordings.get(&(run, step % self.period))
     }

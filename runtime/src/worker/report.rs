@@ -1,10 +1,10 @@
-//! What a worker measures.
+//! Measurements of a worker.
 
 use std::time::Duration;
 
 use super::actor::Work;
 
-/// What one worker has measured.
+/// The measurements of one worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) actions: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Before anything was measured of a program's actors, of which those of other workers are none.
+    /// A report before anything was measured of a program's actors, of which those of other workers are none.
     pub(crate) fn of(actors: &[Option<Work>]) -> Self {
         let joined = |work: &Option<Work>| match work {
             Some(Work::Joined(launched)) => Some(*launched),

@@ -1,4 +1,4 @@
-//! From a rank's part of a plan to actors that are ready to run.
+//! Resolution of a rank's part of a plan to actors that are ready to run.
 
 mod joint;
 
@@ -30,7 +30,7 @@ pub(crate) struct Edges {
     pub(crate) remote: Option<OutputsAt>,
 }
 
-/// What one rank executes.
+/// The part of a plan that one rank executes.
 pub(crate) struct RankPart {
     /// Per stream: the actors, at their ids.
     pub(crate) actors: Vec<Vec<Option<Work>>>,
@@ -187,7 +187,7 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    /// What the device does with all inputs of an actor.
+    /// Prepares what the device does with all inputs of an actor.
     fn launch(
         &self,
         actor: &Actor,

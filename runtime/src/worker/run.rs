@@ -130,8 +130,8 @@ impl Worker {
         self.leave();
     }
 
-    /// Ends what goes on, before memory is given back, for which a device waits until all of it has ended. Recordings end first, as a
-    /// communicator does not end before those of its operations.
+    /// Ends what goes on, before memory is given back, for which a device waits until all of it has ended. Recordings end
+    /// first, as a communicator does not end before those of its operations.
     fn leave(&mut self) {
         self.replay = Replay::default();
         self.streams.iter().for_each(Stream::rest);

@@ -1,4 +1,4 @@
-//! What each worker of a rank does.
+//! The share of each worker of a rank in its actions.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use super::actor::Work;
 use super::lanes::Lanes;
 use super::resolve::RankPart;
 
-/// What one worker does.
+/// The actions of one worker.
 pub(crate) struct Share {
-    /// At their ids; none at those of others.
+    /// The actors at their ids; none at those of others.
     pub(crate) actors: Vec<Option<Work>>,
-    /// (actor, microbatch) of a step, in order.
+    /// The actions of a step in order: (actor, microbatch).
     pub(crate) order: Vec<(u32, u32)>,
     /// On which of its streams each action is.
     pub(crate) lanes: Lanes,
-    /// How many those are.
+    /// The number of those streams.
     pub(crate) streams: usize,
 }
 
 impl RankPart {
-    /// The shares of a rank's workers: one for both streams where a device launches all that they do, otherwise one for each. `records`:
-    /// whether the device's streams record launches.
+    /// The shares of a rank's workers: one for both streams where a device launches all that they do, otherwise one for
+    /// each. `records`: whether the device's streams record launches.
     pub(crate) fn shares(self, program: &Program, records: bool) -> Vec<Share> {
         let mut works = self.actors.iter().flatten().flatten();
         let both = (records && works.all(Work::is_launched)).then(|| Lanes::of_both(program));

@@ -1,4 +1,7 @@
-//! A step that is under way.
+//! Steps that are under way.
+//!
+//! Which outputs a step gives is a part of the step (`Session::fetch_only`). Actors that fetch others do nothing in it,
+//! on all devices, and nothing is sent or waited for.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -6,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 
-/// What the workers of all ranks and who waits for them share of a step.
+/// The state of a step that the workers of all ranks and who waits for them share.
 pub(crate) struct StepState {
     /// Counted from the session's first.
     pub(crate) index: u64,
-    /// In the order of the plan's inputs.
+    /// The feeds, in the order of the plan's inputs.
     pub(crate) feeds: Vec<HostTensor>,
-    /// In the order of the plan's outputs; each rank writes its part. Those that are not fetched have no elements.
+    /// The outputs, in the order of the plan's; each rank writes its part. Those that are not fetched have no elements.
     pub(crate) outputs: Vec<Mutex<HostTensor>>,
     /// Whether its actions are launched one by one, and timed.
     pub(crate) apart: bool,
@@ -26,7 +29,7 @@ pub(crate) struct StepState {
     wake: Condvar,
 }
 
-/// What is called with an output, by its index, once it is whole.
+/// The function that is called with an output, by its index, once it is whole.
 pub(crate) type Watch = Box<dyn Fn(usize, &HostTensor) + Send + Sync>;
 
 impl std::fmt::Debug for StepState {
@@ -40,7 +43,7 @@ impl std::fmt::Debug for StepState {
     }
 }
 
-/// How often a wait yields before it sleeps.
+/// The number of times that a wait yields before it sleeps.
 const YIELDS: usize = 200;
 
 impl StepState {

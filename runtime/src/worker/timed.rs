@@ -1,4 +1,4 @@
-//! What a worker does in a step that is taken apart (`apart`).
+//! The actions of a worker in a step that is taken apart (`apart`).
 
 use std::time::Duration;
 

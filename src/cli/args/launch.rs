@@ -1,4 +1,4 @@
-//! What may be said to `launch`.
+//! The options of `launch`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What may be said to `train` and `eval`.
+//! The options of `train` and `eval`.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! `graphc doctor`: whether all of what is there works. One command for a machine, which prints a table to attach to a report.
 //!
-//! Small models of every kind are trained on the device and on the processor, and their losses compared: so every family of kernels
-//! is executed, with the compiler of kernels, the libraries and, where there are several devices, communication between them.
-//! Speeds are measured last.
+//! Small models of every kind are trained on the device and on the processor, and their losses compared: so every family
+//! of kernels is executed, with the compiler of kernels, the libraries and, where there are several devices,
+//! communication between them. Speeds are measured last.
 
 mod models;
 mod speeds;

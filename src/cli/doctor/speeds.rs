@@ -1,4 +1,4 @@
-//! What a device reaches: products of matrices, memory, launches.
+//! The speeds that a device reaches: products of matrices, memory, launches.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,13 +39,13 @@ fn known(device: DeviceKind) -> Option<Cluster> {
     }
 }
 
-/// What a preset says of the same, to stand beside what was measured.
+/// The value of a preset, to stand beside what was measured.
 fn beside(known: Option<&Cluster>, says: impl Fn(&Device) -> Option<String>) -> String {
     let said = known.and_then(|known| Some(format!("; {}: {}", known.name, says(&known.device)?)));
     said.unwrap_or_else(|| "; no preset says what such a device reaches".into())
 }
 
-/// Measures.
+/// Measures the speeds.
 pub(super) fn measure(device: DeviceKind) -> Vec<Line> {
     let known = known(device);
     let known = known.as_ref();

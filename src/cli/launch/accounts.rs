@@ -1,5 +1,7 @@
-//! What ranks say of the end of their job. Each hands its account over instead of printing it, and one is printed: where
-//! the job's coordinator could give all ranks one they are the same, and where rank 0 is gone each knows its own part.
+//! Accounts of the end of a job: each rank of `graphc train` and `run` hands its own over instead of printing it, and the
+//! launch prints one.
+//!
+//! Where the job's coordinator could give all ranks one they are the same. Where rank 0 is gone each knows its own part.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -21,7 +23,7 @@ impl Accounts {
         Self(memory())
     }
 
-    /// What ranks are told.
+    /// The path that ranks are told.
     pub fn path(&self) -> Option<String> {
         let file = self.0.as_ref()?;
         Some(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))

@@ -1,4 +1,4 @@
-//! What is to be started.
+//! An attempt: what is to be started.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use super::world::World;
 
 /// One start of all processes.
 pub struct Attempt<'a> {
-    /// Who is who.
+    /// The ranks and where they meet.
     pub world: &'a World,
-    /// What is started.
+    /// The command that is started.
     pub command: &'a [OsString],
-    /// Where output goes.
+    /// The places where output goes.
     pub logs: &'a Logs,
-    /// Where ranks put their accounts of the job's end; `None`: they print them.
+    /// The place where ranks put their accounts of the job's end; `None`: they print them.
     pub accounts: Option<String>,
-    /// How long a process has to end.
+    /// The time that a process has to end.
     pub grace: Duration,
-    /// How often it was started before.
+    /// The number of times that it was started before.
     pub restart: u32,
 }

@@ -1,9 +1,11 @@
 //! `graphc launch`: one process per rank, on this machine; all end where one fails.
 //!
-//! `world` says who is who, `scheduler` reads it from Slurm and mpirun; `process` starts a rank in a process group of its
-//! own and tells when the group is gone; `output` copies what ranks print; `accounts` makes one account of theirs; `supervise` waits, ends and kills; `guard`
-//! is the process that kills what is left where this one is killed. Nothing here speaks with other machines: ranks
-//! find each other by MASTER_ADDR and MASTER_PORT.
+//! `world` says who is who, `scheduler` reads it from Slurm and mpirun. `process` starts a rank in a process group of its
+//! own and tells when the group is gone. `output` copies what ranks print, `accounts` makes one account of theirs,
+//! `supervise` waits, ends and kills. `guard` is the process that kills what is left where this one is killed. Nothing
+//! here speaks with other machines: ranks find each other by MASTER_ADDR and MASTER_PORT.
+//!
+//! The unsafe code of the command line is here, in `process` and `guard`: system calls between fork and exec.
 
 mod accounts;
 mod attempt;
@@ -75,8 +77,8 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long to wait before processes are started again: what fails at once, e.g. because another machine is not there yet, should not
-/// use up all restarts in a moment. A second, twice as long each time, a minute at most.
+/// How long to wait before processes are started again: what fails at once, e.g. because another machine is not there
+/// yet, should not use up all restarts in a moment. A second, twice as long each time, a minute at most.
 fn pause_before(restart: u32) -> Duration {
     Duration::from_secs(1 << restart.min(6)).min(Duration::from_secs(60))
 }

@@ -1,4 +1,4 @@
-//! What ranks print: to logs, to this process's output, line by whole line.
+//! The output of ranks: to logs, and to this process's output, line by whole line.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,21 +21,21 @@ const TAIL: usize = 20;
 /// Bytes after which a line is written in parts.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// Where output goes.
+/// The places where output goes.
 pub struct Logs {
     directory: Option<PathBuf>,
     redirect: bool,
     tee: bool,
 }
 
-/// Where the output of one rank goes.
+/// The places where the output of one rank goes.
 pub struct Sinks {
     files: Option<[File; 2]>,
     terminal: bool,
     prefix: String,
 }
 
-/// What copies the output of a rank.
+/// The threads that copy the output of a rank.
 pub struct Output {
     tail: Arc<Mutex<VecDeque<String>>>,
     done: Receiver<()>,
@@ -48,7 +48,7 @@ enum Stream {
 }
 
 impl Logs {
-    /// What the command line says.
+    /// Logs as the command line says.
     pub fn of(args: &LaunchArgs) -> Self {
         Self { directory: args.logdir.clone(), redirect: args.redirect, tee: args.tee }
     }

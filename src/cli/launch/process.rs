@@ -1,4 +1,8 @@
 //! The process of one rank, in a process group of its own.
+//!
+//! A group that has lost its leader but not its members keeps its number, so signals can go to it safely until it is
+//! empty. Orphans become children of the launch (`PR_SET_CHILD_SUBREAPER`), which reaps them. Where the launch is killed
+//! the kernel kills the leaders (`PR_SET_PDEATHSIG`), and the guard kills the groups.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -21,7 +25,7 @@ pub struct Process {
     pub seat: Seat,
     /// Its process group, whose number is that of its first process.
     pub group: Pid,
-    /// What it prints, where that goes through this process.
+    /// Its output, where that goes through this process.
     pub output: Option<Output>,
     /// Whether the guard still watches its group.
     pub watched: bool,
@@ -62,7 +66,7 @@ impl Process {
         }
     }
 
-    /// How its first process has ended, where it has.
+    /// The way in which its first process has ended, where it has.
     pub fn exit(&mut self) -> Option<ExitStatus> {
         if self.exit.is_none() {
             self.exit = self.child.try_wait().ok().flatten();
@@ -90,7 +94,7 @@ impl Process {
     }
 }
 
-/// How a process has ended, in words.
+/// The way in which a process has ended, in words.
 pub fn describe(status: ExitStatus) -> String {
     let Some(signal) = status.signal() else {
         return format!("exit status {}", status.code().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Which rank a process started by Slurm or mpirun is, by its environment.
+//! The rank of a process that Slurm or mpirun has started, by its environment.
 
 use anyhow::{Context, Result, bail, ensure};
 

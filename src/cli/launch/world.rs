@@ -1,4 +1,4 @@
-//! Who is who: the ranks of this machine among all, and where they meet.
+//! The world of a launch: the ranks of this machine among all, and where they meet.
 
 use anyhow::{Context, Result};
 use graphc_ir::mesh::MOST_RANKS;
@@ -26,7 +26,7 @@ pub struct World {
     pub master_addr: String,
     /// Its port.
     pub master_port: u16,
-    /// What processes of the job show each other.
+    /// The secret that processes of the job show each other.
     pub token: String,
 }
 
@@ -110,7 +110,7 @@ impl World {
         })
     }
 
-    /// What a process finds in its environment.
+    /// The variables of a process's environment.
     pub fn variables(&self, seat: Seat, restart: u32) -> [(&'static str, String); 10] {
         [
             ("RANK", seat.rank.to_string()),

@@ -1,4 +1,5 @@
-//! What a step costs: by class of ranks its communication by axis and kind, its kernels by op, and the time of neither.
+//! Sums what a step costs: by class of ranks its communication by axis and kind, its kernels by op, and the time of
+//! neither.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 
 use super::events::{Event, Ran};
 
-/// What a step costs.
+/// The costs of a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Costs {
     /// Axes of the mesh: extent, and whether their groups reach from node to node.
@@ -22,12 +23,12 @@ pub struct Costs {
     pub classes: Vec<Class>,
 }
 
-/// What ranks that behave alike spend the step with. Seconds are those of one rank.
+/// The time of ranks that behave alike in a step. Seconds are those of one rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct Class {
     /// The first rank.
     pub rank: u32,
-    /// How many they are.
+    /// Their number.
     pub ranks: usize,
     /// Their stage.
     pub stage: usize,

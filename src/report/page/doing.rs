@@ -1,4 +1,4 @@
-//! What part of a step an actor belongs to, for colours and legends.
+//! Tells which part of a step an actor belongs to, for colours and legends.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use graphc_ir::plan::{Action, Actor, Program};
 
 use crate::report::alternatives::name_of;
 
-/// What an actor does in a step.
+/// The part of a step that an actor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
     /// Computes from inputs to the loss.
@@ -36,11 +36,11 @@ impl Doing {
     }
 }
 
-/// Of tensors by name: the part of the step that makes them.
+/// The part of the step that makes each tensor, by name.
 pub struct Makers(BTreeMap<String, Doing>);
 
 impl Makers {
-    /// Those of a graph. Of values of one name the first counts.
+    /// The makers of a graph. Of values of one name the first counts.
     pub fn new(decisions: &Decisions) -> Self {
         let graph = decisions.graph();
         let mut all = BTreeMap::new();
@@ -57,7 +57,7 @@ impl Makers {
         Self(all)
     }
 
-    /// What each actor of a program does.
+    /// Tells what each actor of a program does.
     pub fn of(&self, program: &Program) -> Vec<Doing> {
         let mut updated = vec![false; program.registers.len()];
         for actor in program.actors.iter().filter(|actor| updates(actor)) {

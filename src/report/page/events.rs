@@ -1,4 +1,4 @@
-//! What streams did in a simulated step: the null device's trace, each event with its actor.
+//! Collects what streams did in a simulated step: the null device's trace, each event with its actor.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Ran<'_> {
     }
 }
 
-/// Of each class what its streams did in the first step of a traced simulation.
+/// The actions of each class's streams in the first step of a traced simulation.
 pub fn ran<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
     let mut times: BTreeMap<(u32, usize), Vec<(f64, f64)>> = BTreeMap::new();
     for event in traced.trace.iter().filter(|event| event.step == 0) {

@@ -1,4 +1,4 @@
-//! Why there is no plan: what is wrong, and what was asked for that cannot be had together.
+//! Explains on a page why there is no plan: what is wrong, and what was asked for that cannot be had together.
 
 use graphc_compiler::error::{Asked, CompileError, Conflict};
 use graphc_compiler::passes::pins::means;
@@ -9,7 +9,7 @@ use graphc_ir::sbp::NdSbp;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Why a model has no plan.
+/// The reason why a model has no plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failed {
     /// The graph's name.
@@ -18,9 +18,9 @@ pub struct Failed {
     pub file: String,
     /// The machines.
     pub cluster: String,
-    /// What is wrong.
+    /// The error.
     pub error: String,
-    /// What cannot be had together; empty where one thing alone cannot be had.
+    /// The wishes that cannot be had together; empty where one thing alone cannot be had.
     pub conflict: Vec<Demand>,
     /// Whether no fewer conflict.
     pub smallest: bool,
@@ -33,13 +33,13 @@ pub struct Failed {
 /// One of the things that cannot be had together.
 #[derive(Clone, Debug, Serialize)]
 pub struct Demand {
-    /// What was asked for.
+    /// The wish.
     pub what: String,
-    /// What that demands.
+    /// The demand of that.
     pub demands: String,
     /// The tensors that it lays: name, type, layout.
     pub tensors: Vec<(String, String, String)>,
-    /// What to ask for instead.
+    /// The advice what to ask for instead.
     pub advice: String,
 }
 
@@ -48,11 +48,11 @@ pub struct Demand {
 pub struct Shortage {
     /// The first rank that is over its memory.
     pub rank: usize,
-    /// What it needs in the leanest plan found.
+    /// The bytes that it needs in the leanest plan found.
     pub needed: u64,
-    /// What it may use.
+    /// The bytes that it may use.
     pub limit: u64,
-    /// What no plan goes below, where that is proven.
+    /// The bytes that no plan goes below, where that is proven.
     pub least: Option<u64>,
     /// The largest tensors at the peak.
     pub largest: Vec<(String, u64)>,
@@ -107,7 +107,7 @@ fn pinned(sbp: &NdSbp, options: &CompileOptions) -> String {
     format!("what makes or keeps these tensors lays them as ({sbp}) on the mesh {}", mesh.join("x"))
 }
 
-/// What a strategy demands of every plan.
+/// The demand of a strategy on every plan.
 fn rule(strategy: Strategy) -> &'static str {
     match strategy {
         Strategy::Auto => "nothing: the planner chooses",

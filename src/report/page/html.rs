@@ -1,4 +1,8 @@
-//! The page as one file: its style, its data, its script.
+//! Writes the page as one file: its style, its data, its script.
+//!
+//! Style and script are the files of `assets`, plain functions without a library, joined into one. The page's policy
+//! allows that script alone, by its digest, and nothing from the network. Names reach the document as text nodes
+//! only.
 
 use graphc_ir::table::base64;
 use sha2::{Digest, Sha256};
@@ -8,7 +12,7 @@ use super::Page;
 const TEMPLATE: &str = include_str!("assets/page.html");
 const STYLE: &str = concat!(include_str!("assets/page.css"), include_str!("assets/charts.css"));
 
-/// In the order in which they use each other.
+/// The page's script: its files in the order in which they use each other.
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
     include_str!("assets/dom.js"),

@@ -1,4 +1,4 @@
-//! The model's layers: which tensors belong to which, and which layers are alike.
+//! Finds the model's layers for a page: which tensors belong to which, and which layers are alike.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub type Tensor = (String, &'static str, usize, usize, usize, u8);
 /// A layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layer {
-    /// What its weights have in common in their names, or its first tensor.
+    /// The part that the names of its weights share, or its first tensor.
     pub name: String,
     /// Its stage.
     pub stage: usize,
@@ -62,7 +62,8 @@ pub fn by_layer(
     some.into_iter().chain(none).map(layer).collect()
 }
 
-/// What all names of its parameters begin with, up to a dot; else its first parameter, else its first tensor.
+/// The name of a layer: the part up to a dot with which all names of its parameters begin; else its first parameter,
+/// else its first tensor.
 fn layer_name(tensors: &[Tensor], members: &[usize]) -> String {
     let names: Vec<&str> = (members.iter().map(|&index| &tensors[index]))
         .filter(|tensor| tensor.1 == "parameter")

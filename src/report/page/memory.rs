@@ -1,4 +1,4 @@
-//! Bytes that are alive over a simulated step, by what they are for.
+//! Sums the bytes that are alive over a simulated step, by what they are for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub struct Filled {
 /// A moment: seconds, bytes by kind, actor (into the names of the timeline), largest contents as (name, bytes, how many).
 pub type Moment = (f64, [u64; 9], usize, Vec<(usize, u64, u32)>);
 
-/// What fills the memory of each program while its first class runs.
+/// Sums what fills the memory of each program while its first class runs.
 pub fn memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
     let mut first: BTreeMap<usize, &Ran<'_>> = BTreeMap::new();
     for ran in ran.iter().filter(|ran| !ran.program.actors.is_empty()) {

@@ -1,4 +1,4 @@
-//! What goes where: ranks and stages, and the model's tensors by layer.
+//! Lists what goes where: ranks and stages, and the model's tensors by layer.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::report::alternatives::name_of;
 use crate::report::contents::kind_word;
 use crate::report::home_of_stage;
 
-/// What goes where.
+/// The places of ranks, stages and tensors.
 #[derive(Clone, Debug, Serialize)]
 pub struct Places {
     /// Extents of the mesh of all ranks.
@@ -173,7 +173,7 @@ fn marks(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
     marks
 }
 
-/// What stands for tensors that the backward pass reads as they were kept, or gathers again.
+/// The nodes that stand for tensors that the backward pass reads as they were kept, or gathers again.
 fn regathers(decisions: &Decisions) -> impl Iterator<Item = &Node> {
     let nodes = decisions.graph().nodes.iter().zip(&decisions.training.phases);
     let backward = |(node, phase): &(&Node, &Phase)| {
@@ -182,7 +182,7 @@ fn regathers(decisions: &Decisions) -> impl Iterator<Item = &Node> {
     nodes.filter(backward).map(|(node, _)| node)
 }
 
-/// What the forward pass makes and the backward pass reads is kept, unless it comes again in another way.
+/// Marks what the forward pass makes and the backward pass reads as kept, unless it comes again in another way.
 fn crossing(decisions: &Decisions, marks: &mut [u8]) {
     let graph = decisions.graph();
     let phase = |node: usize| decisions.training.phases[node];

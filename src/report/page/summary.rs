@@ -1,4 +1,4 @@
-//! The figures at the top of a page.
+//! Collects the figures at the top of a page.
 
 use graphc_compiler::cost::utilization;
 use graphc_compiler::decisions::Decisions;
@@ -23,13 +23,13 @@ pub struct Summary {
     pub samples: Option<usize>,
     /// The order of microbatches.
     pub schedule: String,
-    /// How layouts were chosen.
+    /// The strategy by which layouts were chosen.
     pub strategy: Value,
     /// Whether it trains.
     pub training: bool,
     /// The machines.
     pub cluster: String,
-    /// What the prediction is of.
+    /// The framework that the prediction is of.
     pub framework: String,
     /// Seconds of a step.
     pub step_seconds: f64,
@@ -45,15 +45,15 @@ pub struct Summary {
     pub peak_memory_bytes: u64,
     /// Bytes that a device has, or the limit that was asked for.
     pub memory_bytes: u64,
-    /// What the planner reached.
+    /// The report of the planner.
     pub planner: PlannerReport,
-    /// What stages were chosen by.
+    /// The report on the choice of stages.
     pub pipeline: Option<PipelineReport>,
     /// Whether what the backward pass reads was kept or gathered again as was best.
     pub regathered: bool,
     /// The ops that are computed again, where that was the compiler's choice.
     pub recomputed: Vec<RecomputedOps>,
-    /// Where weights come from.
+    /// The source of weights.
     pub weights: Option<WeightsSource>,
     /// The options of the compilation.
     pub options: Value,

@@ -1,4 +1,4 @@
-//! Things that are written once and referred to by number.
+//! Interns things that are written once and referred to by number.
 
 use std::collections::BTreeMap;
 

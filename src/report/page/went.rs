@@ -1,4 +1,4 @@
-//! How a run went: losses and pace of a metrics file, and what a profile has measured beside what was predicted.
+//! Tells how a run went: losses and pace of a metrics file, and measured beside predicted seconds of a profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const OF_OUTPUTS: [&str; 6] = ["loss", "top1", "top5", "grad_norm", "loss_scale"
 /// The curve that `samples` and `seconds` of a step make.
 const PACE: &str = "samples/s";
 
-/// How a run went.
+/// The course of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Went {
     /// Steps that were kept.
@@ -30,16 +30,16 @@ pub struct Went {
     pub curves: BTreeMap<String, Vec<Option<f64>>>,
     /// Steps of the file.
     pub count: usize,
-    /// How fast it was, where the file has samples and seconds of steps.
+    /// The pace of the run, where the file has samples and seconds of steps.
     pub pace: Option<Pace>,
-    /// What was measured.
+    /// The measured seconds.
     pub measured: Option<Measured>,
 }
 
 /// Samples per second of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pace {
-    /// What the plan predicts.
+    /// The seconds that the plan predicts.
     pub predicted: f64,
     /// All samples by all seconds, without the first step, which touches all memory for the first time.
     pub measured: f64,
@@ -89,7 +89,7 @@ pub fn metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageE
     Ok(Went { steps, curves, count, pace: pace(&timed, step_seconds), measured: None })
 }
 
-/// What lines of a run of a plan are made of. A line does not name its plan, so this is what is known of it.
+/// The properties of lines of a run of a plan. A line does not name its plan, so this is what is known of it.
 struct Made<'a> {
     outputs: BTreeSet<&'a str>,
     /// Samples of a step.
@@ -114,7 +114,7 @@ impl<'a> Made<'a> {
         Self { outputs, batch }
     }
 
-    /// What a line has that no run of the plan writes.
+    /// Names what a line has that no run of the plan writes.
     fn contradiction(&self, line: &Value) -> Option<String> {
         let other = OF_OUTPUTS
             .iter()

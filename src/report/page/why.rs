@@ -1,4 +1,4 @@
-//! Why: alternatives of the heaviest tensors, planned anew as the page is written.
+//! Plans alternatives of the heaviest tensors as the page is written, to show why they lie as they do.
 
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::planner;
@@ -20,7 +20,7 @@ const NAMED: usize = 6;
 /// Wishes that are priced.
 const MOST_ASKED: usize = 8;
 
-/// Why one tensor lies as it does.
+/// The reasons why one tensor lies as it does.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
     /// The tensor.
@@ -29,7 +29,7 @@ pub struct Why {
     pub choices: Vec<Reason>,
     /// Those that the backward pass may read it in; empty where that is no choice.
     pub backward: Vec<Reason>,
-    /// Why there are no alternatives, if so.
+    /// The reason why there are no alternatives, if so.
     pub error: Option<String>,
 }
 
@@ -42,11 +42,11 @@ pub struct Reason {
     pub chosen: bool,
     /// Seconds of the best plan with it.
     pub seconds: Option<f64>,
-    /// How many other tensors then lie in other ways.
+    /// The number of other tensors that then lie in other ways.
     pub changes: usize,
     /// The first of them.
     pub changed: Vec<String>,
-    /// Why there is no plan with it.
+    /// The reason why there is no plan with it.
     pub error: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct Asked {
     pub what: String,
     /// Seconds of the best plan without it, all else as it was asked for.
     pub seconds: Option<f64>,
-    /// Why there is no plan without it.
+    /// The reason why there is no plan without it.
     pub error: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub fn why(plan: &Plan, decisions: &Decisions, asked: Option<usize>) -> Vec<Why>
     heaviest.into_iter().map(|tensor| of(plan, decisions, tensor)).collect()
 }
 
-/// Where memory is short a plan takes many times as long.
+/// The usual number of tensors: where memory is short a plan takes many times as long.
 fn usual(plan: &Plan) -> usize {
     match plan.planner.variables {
         SMALL.. => 0,

@@ -1,4 +1,5 @@
-//! How many instructions of threads the double executes in a second: `cargo run --release -p gpu-double --example interpreter_speed`.
+//! The speed of the double's interpreter, in instructions of threads a second. Run with `cargo run --release -p
+//! gpu-double --example interpreter_speed`.
 
 use std::time::Instant;
 

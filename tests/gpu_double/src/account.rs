@@ -1,6 +1,6 @@
-//! What a program asks of the double: how many calls, how many of them give streams something to do, and how long the double takes
-//! for them. Where kernels are empty that is what is left of its own cost, and is subtracted where the cost of the program is
-//! measured.
+//! An account of a program's calls to the double: how many there are, how many of them give streams something to do, and
+//! how long the double takes for them. Where kernels are empty that is what is left of its own cost, and is subtracted
+//! where the cost of the program is measured.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -55,8 +55,8 @@ fn link(library: &Path, name: &Path) -> io::Result<()> {
     }
 }
 
-/// The shared library: cargo puts it beside the executables of tests, whose dependency it is, one folder above, or for examples in
-/// the folder of dependencies beside theirs.
+/// The shared library: cargo puts it beside the executables of tests, whose dependency it is, one folder above, or for
+/// examples in the folder of dependencies beside theirs.
 pub fn library() -> Option<PathBuf> {
     let here = std::env::current_exe().ok()?;
     let folders = here.ancestors().skip(1).take(2);

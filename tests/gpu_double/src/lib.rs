@@ -1,10 +1,17 @@
 //! A double of NVIDIA's cards for tests: CUDA's driver API on a CPU, strict about what a program may do.
 //!
 //! One shared library has the symbols of the driver, of NVRTC (handed on to NVIDIA's compiler), and of the doubles of
-//! cuBLASLt and NCCL. A program that opens those libraries by name runs on it unchanged, and its kernels are the PTX that
-//! NVRTC made of their sources, executed thread by thread. What a card would do wrong silently is an error here: reads of
-//! what nothing wrote, accesses outside of allocations, races between threads, and operations of streams that no event
-//! orders. See docs/gpu.md. Start reading with `machine`, then `kernel`.
+//! cuBLASLt and NCCL. A program that opens those libraries by name runs on it unchanged. Its kernels are the PTX that
+//! NVRTC made of their sources, executed thread by thread.
+//!
+//! What a card would do wrong silently is an error here: reads of what nothing wrote, accesses outside of allocations,
+//! races between threads, and operations of streams that no event orders. See docs/gpu.md.
+//!
+//! Unsafe code is here because the double is C's interface from end to end. Its libraries (`driver`, `nvrtc`, `nvtx`,
+//! `cublaslt`, `nccl`) take pointers of the caller and call functions of NVIDIA's compiler, and `memory/storage` holds
+//! memory that the host program writes, too.
+//!
+//! Start reading with `machine`, then `kernel`.
 
 // C's names.
 #![allow(non_snake_case)]

@@ -1,4 +1,4 @@
-//! What the environment says of the double.
+//! Settings of the double, from the environment.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// From the environment. What cannot be read is as if unset, and said on standard error.
+    /// Settings from the environment. What cannot be read is as if unset, and said on standard error.
     pub fn of_environment() -> Settings {
         Settings {
             devices: setting("GPU_DOUBLE_DEVICES", 8, |text| text.parse().ok()),

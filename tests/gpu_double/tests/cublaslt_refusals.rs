@@ -1,4 +1,4 @@
-//! What cuBLASLt refuses, by status. Sizes of attributes, and what ends well on null, are as NVIDIA's library 13.4 has
+//! Refusals of cuBLASLt, by status. Sizes of attributes, and what ends well on null, are as NVIDIA's library 13.4 has
 //! them, which checks descriptors without a card.
 #![allow(clippy::undocumented_unsafe_blocks)]
 

@@ -1,4 +1,4 @@
-//! What ranks must not do: each is told, and nothing hangs. Each test is a process of its own, as an error stays.
+//! Misuse of NCCL: each rank is told, and nothing hangs. Each test is a process of its own, as an error stays.
 
 mod communicators;
 mod programs;
@@ -30,7 +30,7 @@ fn ranks(name: &str, body: impl Fn(&Rank, u64) + Sync) -> Option<String> {
     })
 }
 
-/// What a process said contains all of some texts.
+/// Checks that what a process said contains all of some texts.
 fn tells(error: Option<String>, texts: &[&str]) {
     if let Some(error) = error {
         for text in texts {

@@ -1,27 +1,31 @@
-//! What of a block is to be computed again at each price of memory.
+//! Finds the sets of a block's ops that are best computed again, each at some price of memory.
 //!
-//! At a price of so many seconds a byte an op that is computed again costs its seconds. A tensor that is needed, as the backward
-//! pass reads it or an op that is computed again does, costs its bytes if the op that makes it is not computed again. Both are
-//! submodular, so the least is a minimum cut: on the side of the source are the ops that are computed again, and for each tensor
-//! a node that says that it is needed (as in the partitioner of PyTorch's AOTAutograd; cf. Chen et al., arXiv 1604.06174).
+//! At a price of so many seconds a byte, an op that is computed again costs its seconds. A tensor is needed if the
+//! backward pass reads it, or an op that is computed again. A needed tensor costs its bytes, unless the op that makes
+//! it is computed again.
 //!
-//! With the price the ops of the least such set only become more (Gallo, Grigoriadis and Tarjan, "A fast parametric maximum
-//! flow algorithm", 1989). Seconds and bytes of each set are a line over the price, and the sets that are best somewhere are
-//! the corners of the lower hull of all lines: between two that are known, the cut at the price at which they cost the same
-//! finds one below or shows that there is none (Eisner and Severance, "Mathematical techniques for efficient record segmentation
-//! in large shared databases", JACM 1976).
+//! Both costs are submodular, so the cheapest set is a minimum cut. The ops that are computed again are on the side
+//! of the source, and each tensor has a node that says whether it is needed. The partitioner of PyTorch's AOTAutograd
+//! works in the same way (cf. Chen et al., arXiv 1604.06174).
+//!
+//! As the price rises, the least such set only grows (Gallo, Grigoriadis and Tarjan, "A fast parametric maximum flow
+//! algorithm", 1989). So the sets lie in each other. Seconds and bytes of each set are a line over the price. The
+//! sets that are best somewhere are the corners of the lower hull of all lines. Take two known corners, and the price
+//! at which both cost the same. The cut at that price finds a corner below both, or shows that there is none. This
+//! search is that of Eisner and Severance, "Mathematical techniques for efficient record segmentation in large shared
+//! databases", JACM 1976.
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::passes::cut::smallest_side;
 
-/// What a block computes that may be computed again.
+/// The ops of a block that may be computed again, with their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Block {
     /// By op: what computing it again takes, in [`UNITS`] of a second.
     pub ops: Vec<u64>,
-    /// What the ops read and make.
+    /// The tensors that the ops read and make.
     pub tensors: Vec<Tensor>,
 }
 
@@ -46,7 +50,7 @@ pub struct Tensor {
 pub struct Corner {
     /// By op.
     pub again: Vec<bool>,
-    /// What computing them takes, in [`UNITS`].
+    /// The cost of computing them, in [`UNITS`].
     pub units: u64,
     /// Bytes that are kept.
     pub bytes: u64,
@@ -129,7 +133,8 @@ mod tests {
     use super::*;
     use crate::draw::Draw;
 
-    /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and makes one or two tensors.
+    /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and
+    /// makes one or two tensors.
     fn block(draw: &mut Draw) -> Block {
         let mut tensors: Vec<Tensor> = Vec::new();
         let tensor = |draw: &mut Draw, maker| Tensor {
@@ -188,7 +193,8 @@ mod tests {
                 assert!(inside && pair[0].bytes > pair[1].bytes, "{block:?} {corners:?}");
                 assert!(pair[0].units <= pair[1].units, "{block:?} {corners:?}");
             }
-            // The price of each step is higher than that of the one before, and at none is another set better than both of its ends.
+            // The price of each step is higher than that of the one before, and at none is another set better than
+            // both of its ends.
             let all = all(&block);
             let mut before = (0, 1);
             for pair in corners.windows(2) {

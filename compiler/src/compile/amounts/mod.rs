@@ -1,11 +1,12 @@
-//! How much is computed again: as little as the memory allows, as long as the memory that this takes is not dearer than computing.
+//! Finds the least amount of recomputation with which a plan fits the memory, unless memory then costs more than
+//! computing.
 //!
-//! - [`frontier`]: what of a block is to be computed again at each price of memory, by minimum cuts.
-//! - [`row`]: all that may be computed again in one row, what is cheapest for the bytes that it frees first. An *amount* is how many steps
-//!   of this row are taken.
+//! - [`frontier`]: the ops of a block that are best computed again at each price of memory, by minimum cuts.
+//! - [`row`]: all these ops in one row, the cheapest for the bytes that they free first. An *amount* is the number of
+//!   steps of this row that are taken.
 //! - [`search`]: the least amount that fits.
 //!
-//! Nothing here plans: the caller does for each amount that is asked for. Start reading with [`Row::new`].
+//! Nothing here plans: the caller makes a plan for each amount that is asked for. Start reading with [`Row::new`].
 
 mod frontier;
 mod row;

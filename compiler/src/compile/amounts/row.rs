@@ -1,9 +1,12 @@
-//! What may be computed again, in one row: what is cheapest for the bytes that it frees first.
+//! Puts all that may be computed again in one row, the cheapest for the bytes that it frees first.
 //!
-//! What an op takes and a tensor's bytes are known from a plan in which everything is computed again, where no memory is short. Of each
-//! block the row has the steps between the corners of its [`frontier`]. Steps stand by their price, and those of one price block by
-//! block. In a pipeline this holds for each stage: how long a step takes the slowest stage decides, so what one stage computes again the
-//! others may too, at no cost. All stages go on together, by the seconds that each has spent.
+//! A plan in which everything is computed again says how long each op takes and how many bytes each tensor has. The
+//! row has the steps from each corner of a block's [`frontier`] to the next. Steps stand by their price. Steps of one
+//! price stand block by block.
+//!
+//! In a pipeline each stage has an order of its own. The slowest stage decides how long a step takes, so what one
+//! stage computes again the others may too, at no cost. All stages go on together, by the seconds that each has
+//! spent. Stages with fewer microbatches under way so keep memory for a second stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,11 +26,11 @@ use crate::schedule::under_way;
 
 /// A plan in which everything is computed again.
 pub struct Full<'a> {
-    /// What was decided for it.
+    /// The decisions that it was made from.
     pub decisions: &'a Decisions,
     /// The plan.
     pub planned: &'a Planned,
-    /// What each node takes in it: see [`account`](crate::planner::account).
+    /// The seconds of each of its nodes: see [`account`](crate::planner::account).
     pub seconds: Vec<f64>,
     /// The order of its microbatches.
     pub schedule: Schedule,
@@ -123,7 +126,7 @@ impl Step {
     }
 }
 
-/// What ops take and tensors' bytes.
+/// Prices of ops and bytes of tensors.
 struct Prices<'a> {
     decisions: &'a Decisions,
     full: &'a Full<'a>,

@@ -1,4 +1,13 @@
-//! The search for the least amount.
+//! Searches for the least amount of recomputation that fits, over plans alone.
+//!
+//! The search starts at the amount that is likely to fit by the plan with everything computed again. From there it
+//! goes up or down by strides that grow fourfold, from 1.2 % of a step on. Once the least amount lies between two
+//! known ones, it halves what is between them. The memory that a plan leaves says which amount is likely next. For
+//! each further plan the gain that is still possible must be larger.
+//!
+//! An amount is also too small if memory is so short for it that its plan costs more than a little more computing
+//! would. What computing would cost lies on a line between two points: this graph without regard to memory, and the
+//! plan of the next amount known to fit. No good plan is looked for where that is so (`planner::Care::Against`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,30 +15,31 @@ use std::collections::btree_map::Entry;
 use crate::error::CompileError;
 use crate::planner::Care;
 
-/// Share of a step by which the amount is changed at first where the likely one is not the least, and below which it makes no difference
-/// to the first plan. To each further one it is as much more: many small gains are not worth as many plans.
+/// A quarter of the share of a step by which the amount is changed at first, where the likely one is not the least.
+/// A difference below this share is not worth the first plan. For each further plan it must be as much more: many small
+/// gains are not worth as many plans.
 const STRIDE: f64 = 3e-3;
 
 /// Share of a step that a little more computing takes.
 const LITTLE: f64 = 1e-2;
 
-/// What is known of a plan.
+/// The costs of a plan.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// What the graph costs where memory is endless.
+    /// Seconds of the graph where memory is endless.
     pub relaxed: f64,
-    /// What the plan costs.
+    /// Seconds of the plan.
     pub seconds: f64,
     /// Bytes at its peak, by stage.
     pub memory: Vec<u64>,
 }
 
-/// What an amount is more than the one before.
+/// The difference between an amount and the one before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct More {
-    /// What it takes.
+    /// Seconds that it takes more.
     pub seconds: f64,
-    /// Where.
+    /// The stage that it belongs to.
     pub stage: usize,
     /// Bytes that need not be kept there.
     pub bytes: u64,
@@ -77,7 +87,7 @@ impl Amounts {
     }
 }
 
-/// What has been planned, for one limit of memory or for several, each less than the one before.
+/// Plans made so far, for one limit of memory or for several, each less than the one before.
 pub struct Known<P> {
     /// By amount, the plans that fit by the planner's count, those that are dear as well.
     plans: BTreeMap<usize, P>,
@@ -85,7 +95,7 @@ pub struct Known<P> {
     too_little: usize,
     /// Whether that was found out in as much memory as there is now: less of it says little of how much more is enough.
     is_near: bool,
-    /// How many plans were made on the way.
+    /// The number of plans that were made on the way.
     made: usize,
 }
 
@@ -112,14 +122,14 @@ impl<P> Known<P> {
     }
 }
 
-/// What is assembled of the plan in which the least amount is computed again that fits the memory, where nothing does not. The error is that of
-/// everything where not even that fits.
+/// Assembles the plan in which the least amount is computed again that fits the memory, where nothing computed again
+/// does not fit. The error is that of everything where not even that fits.
 ///
-/// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is between two amounts, and
-/// halves what is between them; what a plan leaves of the memory says which amount is likely next. Where memory is short for an amount, it
-/// may cost more than a little more computing: such an amount counts as too little, and no good plan is looked for there
-/// ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others that compute more again where it needs more memory than
-/// the planner has counted.
+/// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is
+/// between two amounts, and halves what is between them; what a plan leaves of the memory says which amount is likely
+/// next. Where memory is short for an amount, it may cost more than a little more computing: such an amount counts as
+/// too little, and no good plan is looked for there ([`Care::Against`]). Only the plan of fewest seconds is assembled,
+/// and others that compute more again where it needs more memory than the planner has counted.
 pub fn least<P, D>(
     amounts: &Amounts,
     known: &mut Known<P>,
@@ -181,7 +191,7 @@ struct Between<'a> {
     enough: usize,
     /// Seconds of a step.
     step: f64,
-    /// What is looked at first, the last one before the others.
+    /// The amounts that are looked at first, the last one before the others.
     first: Vec<usize>,
     /// Seconds by which the amount is changed next.
     stride: f64,
@@ -190,8 +200,9 @@ struct Between<'a> {
 }
 
 impl<'a> Between<'a> {
-    /// What is left between those that are known. Where memory is short even for everything, what is likely to fit says little, as layouts are other
-    /// ones for each amount: there half of everything comes before it.
+    /// Finds what is left between the amounts that are known. Where memory is short even for everything, what is
+    /// likely to fit says little, as layouts are other ones for each amount: there half of everything comes before
+    /// it.
     fn new<P>(amounts: &'a Amounts, known: &Known<P>, costs: &impl Fn(&P) -> Costs) -> Self {
         let (&enough, least) = known.plans.first_key_value().expect("there is that of everything");
         let least = costs(least);
@@ -229,7 +240,8 @@ impl<'a> Between<'a> {
         Some(within(at))
     }
 
-    /// What a plan is for that costs little more than one of an amount, where one that is enough costs so much.
+    /// The care for a plan of an amount, so that it costs little more, where a greater amount that is enough costs so
+    /// much.
     fn care(&self, amount: usize, seconds: f64) -> Care {
         let more = self.amounts.seconds[self.enough] - self.amounts.seconds[amount];
         Care::Against { seconds, steps: (more / (LITTLE * self.step)).ceil() as usize }
@@ -293,7 +305,7 @@ mod tests {
     struct Model<F> {
         /// Bytes that the steps are said to take.
         said: u64,
-        /// What memory costs an amount besides.
+        /// The seconds that memory adds to an amount.
         paid: F,
         /// Plans of less do not fit when they are assembled.
         assembled: usize,

@@ -1,13 +1,15 @@
-//! Where to cut a chain of layers into stages, by dynamic programming (Zheng et al., *Alpa*, arXiv 2201.12023, section
-//! 5; PipeDream-Flush).
+//! Cuts a chain of layers into stages, by dynamic programming (Zheng et al., *Alpa*, arXiv 2201.12023, section 5;
+//! PipeDream-Flush).
 //!
-//! All stages have submeshes of one size, so a range of layers costs the same on each of them, and a step of `M`
-//! microbatches through stages that take `t` seconds each takes `sum(t) + (M - 1) max(t)`. With `V` chunks for each stage
-//! (an interleaved schedule) it takes `sum(t) / V + (V M - 1) max(t)`, `t` over all chunks. For each limit of `max(t)`,
-//! ascending, the least sum of ranges within the limit and the memory is found; the search ends where the limit alone
-//! costs more than the best that is known. So the cut is the best of all.
+//! All stages have submeshes of one size, so a range of layers costs the same on each of them. A step of `M`
+//! microbatches through stages that take `t` seconds each takes `sum(t) + (M - 1) max(t)`. With `V` chunks for each
+//! stage (an interleaved schedule) it takes `sum(t) / V + (V M - 1) max(t)`, with `t` over all chunks.
+//!
+//! For each limit of `max(t)`, ascending, the least sum of ranges is found that keep within the limit and the memory.
+//! The memory of a range counts the microbatches that its stage has under way. The search ends where the limit alone
+//! costs more than the best known cut. So the cut is the best of all; a test compares it with every cut.
 
-/// What a layer takes on the submesh of a stage.
+/// The costs of a layer on the submesh of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerCost {
     /// Seconds of its forward and backward pass for one microbatch, and its share of what is done once a step.

@@ -1,9 +1,37 @@
-//! How many stages and microbatches, and where to cut: what `--stages auto` and `--microbatches auto` leave to graphc.
+//! Chooses the numbers of stages and microbatches, and where to cut, for `--stages auto` and `--microbatches auto`
+//! (after Alpa: Zheng et al., arXiv 2201.12023, section 5).
 //!
-//! For each number of stages that divides the first mesh axis and each sensible number of microbatches the layers of the
-//! model are priced on the submesh of one stage: `short` leaves two of each run of equal layers, `price` plans what is
-//! left on the submesh and sums what each layer costs and keeps, and `cuts` finds the best cut of the whole chain.
-//! Start reading with [`Chooser`]. Nothing here plans the whole model: who does says how long steps of these plans take.
+//! All stages have submeshes of one size, slices of the first mesh axis. For each number of stages that divides this
+//! axis, and for each sensible number of microbatches, the layers are priced once on the submesh of a stage. `short`
+//! leaves two of each run of equal layers, because the first reads something else than the others. `price` plans this
+//! short model and sums what each layer costs and keeps. `cuts` finds the best cut of the whole chain.
+//!
+//! Numbers of stages are priced side by side, with results in order. For each, fewer and fewer microbatches are
+//! priced as long as that pays.
+//!
+//! Where no cut of a choice fits, but it would be the best with more memory, its layers are priced again in less
+//! memory. Layers never cost less for that, so this goes on only while it may pay. As in whole plans, each tensor may
+//! then be gathered again for the backward pass. For such prices a gap of 2 % is enough (`planner::Care::Prices`).
+//! Memory that is clearly too much is passed over. A choice that fits only at such a price must be a tenth better
+//! than one whose layers fit as they are. Whole plans that are short of memory take long to find, and cost more than
+//! their layers say.
+//!
+//! The prices of layers leave two things out. Between layers of different stages only the sending of what crosses is
+//! priced, and layouts may change with the cut. The reported bound is the least of the same objective over all
+//! choices as if memory were endless. So it bounds the choice by these prices, not the plan.
+//!
+//! The planner makes and bounds the plan of the choice as usual. Where it does not fit, the next choice is taken. For
+//! a small graph ([`is_small`]) whole plans of the best three choices are made. So are plans of three that would be
+//! better but whose layers do not fit, since a whole plan may need less. The null device says which takes the
+//! shortest step: it knows bubble and overlap as they are.
+//!
+//! For a large graph, a single stage is compiled first if its layers do not fit but would be better than what fits. A
+//! pipeline has its bubble, and a whole plan knows better what to keep: `llama3_405b` on 64x8 H100 takes 43 s a step
+//! in one stage, and 79 s in the eight that its layers speak for. The known time of that step spares most of the
+//! pricing in less memory. Another choice is priced again, and compiled, only where its layers promise a tenth less.
+//!
+//! Start reading with [`Chooser`]. Nothing here plans the whole model: the caller says how long the steps of these
+//! plans take.
 
 mod cuts;
 mod price;
@@ -29,23 +57,24 @@ use short::short;
 /// Numbers of microbatches that are priced with each number of stages.
 const MOST_COUNTS: usize = 8;
 
-/// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over where its square of
-/// what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to 0.33 at 0.35 and 0.10 at 0.2, as there
-/// are other things than layers in a short model.
+/// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over
+/// where its square of what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to
+/// 0.33 at 0.35 and 0.10 at 0.2, as there are other things than layers in a short model.
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 
-/// Choices that are priced again side by side, in the order in which they would be one after the other. As many on every machine, so that
-/// what is priced never depends on it.
+/// Choices that are priced again side by side, in the order in which they would be one after the other. As many on
+/// every machine, so that what is priced never depends on it.
 const WAVE: usize = 2;
 
-/// By how much a choice must be better, by its layers, whose layers fit the memory at a price alone: whole plans of such
-/// are found slowly and with a gap, and cost more than their layers say.
+/// The share by which a choice must be better, by its layers, whose layers fit the memory at a price alone: whole
+/// plans of such are found slowly and with a gap, and cost more than their layers say.
 const MARGIN: f64 = 0.1;
 
 /// Choices of stages and microbatches whose whole plan is made; and as many of those whose layers do not fit the memory.
 const MOST_CHOICES: usize = 3;
 
-/// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than its layers do.
+/// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than
+/// its layers do.
 const MOST_RANKED: usize = 50_000;
 
 /// Whether whole plans of several choices are made, whatever they cost by their layers.
@@ -59,16 +88,16 @@ pub struct Choices {
     /// Best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what its layers cost,
     /// `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
     pub ranked: Vec<PipelineReport>,
-    /// What would be better than these if it fitted, by its layers whatever the memory. Of a large graph these have one stage: no
-    /// pipeline's bubbles, and what is kept is the planner's choice for the whole model at once. (llama3_405b on 64x8 H100: 43 s a step in
-    /// one stage, where 8 stages take 79.)
+    /// Choices that would be better than these if they fitted, by their layers whatever the memory. Of a large graph
+    /// these have one stage: no pipeline's bubbles, and what is kept is the planner's choice for the whole model at
+    /// once. (llama3_405b on 64x8 H100: 43 s a step in one stage, where 8 stages take 79.)
     pub unfit: Vec<PipelineReport>,
-    /// What is said if no whole plan of them fits, where that is known by their layers.
+    /// The error if no whole plan of them fits, where that is known by their layers.
     pub none: Option<CompileError>,
 }
 
 impl Choices {
-    /// Those of which whole plans are made.
+    /// The choices of which whole plans are made.
     pub(super) fn tried(&self) -> impl Iterator<Item = &PipelineReport> {
         self.ranked.iter().take(MOST_CHOICES).chain(self.unfit.iter().take(MOST_CHOICES))
     }
@@ -193,7 +222,7 @@ impl Priced {
         Self { choice: Some(self.free.clone()), short: false, ..self.clone() }
     }
 
-    /// What the choice is compared by.
+    /// The seconds by which the choice is compared.
     fn counted(&self) -> f64 {
         let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
         self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
@@ -205,8 +234,8 @@ pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
     seconds * (1.0 + MARGIN) < best
 }
 
-/// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and [`Chooser::choices`] all
-/// others that may be better than these.
+/// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and
+/// [`Chooser::choices`] all others that may be better than these.
 pub(super) struct Chooser<'a> {
     graph: Graph,
     options: &'a CompileOptions,
@@ -216,7 +245,7 @@ pub(super) struct Chooser<'a> {
     layers: usize,
     is_small: bool,
     all: Vec<Priced>,
-    /// Why there is none, if all that is asked for failed.
+    /// The reason why there is none, if all that is asked for failed.
     cause: Option<Box<CompileError>>,
 }
 
@@ -250,7 +279,8 @@ impl<'a> Chooser<'a> {
         Ok(chooser)
     }
 
-    /// What is worth a whole plan in one stage although its layers do not fit the memory: see [`Choices::unfit`].
+    /// Choices of one stage that are worth a whole plan although their layers do not fit the memory: see
+    /// [`Choices::unfit`].
     pub fn in_one_stage(&self) -> Vec<PipelineReport> {
         match self.is_small {
             true => Vec::new(),
@@ -281,13 +311,13 @@ impl<'a> Chooser<'a> {
         self.all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min)
     }
 
-    /// What the best choice so far is compared by.
+    /// The seconds by which the best choice so far is compared.
     fn best(&self) -> f64 {
         self.all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min)
     }
 
-    /// What takes less than `best` seconds if it fits the memory, which by its layers alone it does not. Whole plans keep less than layers
-    /// that were planned with any of a few amounts of memory.
+    /// Choices that take less than `best` seconds if they fit the memory, which by their layers alone they do not.
+    /// Whole plans keep less than layers that were planned with any of a few amounts of memory.
     fn unfit(&self, best: f64, bound: f64) -> Vec<PipelineReport> {
         let is_worth = |priced: &&Priced| match (self.is_small, &priced.choice) {
             (true, choice) => choice.is_none(),
@@ -301,8 +331,8 @@ impl<'a> Chooser<'a> {
         ranked(unfit.map(unlimited).collect(), bound)
     }
 
-    /// The same stages and microbatches with most computed again: where less does not fit, what is computed again in the whole plan is
-    /// nearer to that.
+    /// The prices of the same stages and microbatches with most computed again: where less does not fit, what is
+    /// computed again in the whole plan is nearer to that.
     fn with_most_again<'b>(&'b self, priced: &'b Priced) -> &'b Priced {
         let size = |of: &Priced| (of.options.stages, of.options.microbatches);
         let same = self.all.iter().filter(|other| size(other) == size(priced));
@@ -313,7 +343,7 @@ impl<'a> Chooser<'a> {
         self.options.memory.unwrap_or(self.cluster.device.memory)
     }
 
-    /// What is priced for a number of stages: fewer and fewer microbatches as long as that pays.
+    /// Prices a number of stages, with fewer and fewer microbatches as long as that pays.
     fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, CompileError> {
         let mut all: Vec<Priced> = Vec::new();
         let ways: &[Recompute] = match self.options.recompute {
@@ -366,8 +396,9 @@ impl<'a> Chooser<'a> {
         Ok(free.map(priced))
     }
 
-    /// Prices again, with less memory for the layers, what does not fit but would be better than what does and than what is known. With less
-    /// memory layers cost no less, so the others need not be looked at: of each wave at most the last is looked at in vain.
+    /// Prices again, with less memory for the layers, what does not fit but would be better than what does and than
+    /// what is known. With less memory layers cost no less, so the others need not be looked at: of each wave at most
+    /// the last is looked at in vain.
     fn with_less_memory(&mut self, known: f64) {
         let mut best = known.min(self.best());
         let all = &self.all;

@@ -1,5 +1,9 @@
-//! What the layers of a short model cost on the submesh of one stage: planned there all at once, then summed layer by
-//! layer.
+//! Prices the layers of a short model on the submesh of one stage: it plans the model whole, and sums the costs layer
+//! by layer.
+//!
+//! The sums are those of the independent check ([`account`](crate::planner::account)). Each layer has seconds, in
+//! which what happens once a step is spread over the microbatches. It has resident bytes (weights, states,
+//! gradients), bytes that are stashed from the forward to the backward pass, and transient bytes.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +30,8 @@ pub struct Prices {
     pub peak: u64,
 }
 
-/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes. With `memory` each tensor may lie otherwise
-/// for the backward pass, as it may in whole plans where memory is short.
+/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes. With `memory` each
+/// tensor may lie otherwise for the backward pass, as it may in whole plans where memory is short.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.

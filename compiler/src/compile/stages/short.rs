@@ -1,4 +1,4 @@
-//! A model with two of each run of equal layers: what it costs says what the whole model costs, layer by layer.
+//! Shortens a model to two of each run of equal layers, whose costs tell those of the whole model, layer by layer.
 
 use graphc_ir::graph::{Graph, Output};
 use graphc_ir::ids::{LayerId, ValueId};
@@ -6,7 +6,7 @@ use graphc_ir::op::OpError;
 
 use crate::passes::layers::Layers;
 
-/// Of a run of equal layers so many are kept: the first reads something else than the others.
+/// The number of layers that are kept of a run of equal ones: the first reads something else than the others.
 const KEPT: usize = 2;
 
 /// A model with fewer layers.
@@ -36,7 +36,8 @@ pub fn short(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
     }
 }
 
-/// Of each value of a dropped layer the value of the last kept one that stands in its place; `None` where layers differ.
+/// The value of the last kept layer that stands in the place of each value of a dropped one; `None` where layers
+/// differ.
 fn replacements(
     graph: &Graph,
     layers: &Layers,

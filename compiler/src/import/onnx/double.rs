@@ -1,5 +1,7 @@
-//! Numbers of 64 bits. graphc computes with 32: what is known is computed with 64 on import and rounded where it stands in the graph;
-//! what is computed of data may be moved and compared in DOUBLE, as that loses nothing, and anything else is refused.
+//! Numbers of 64 bits (DOUBLE), which are f32 in the graph.
+//!
+//! Known values are computed with 64 bits on import, and rounded once where they stand in the graph. Values computed of data may
+//! be moved and compared in DOUBLE, which loses nothing. Anything else is refused.
 
 use graphc_ir::types::DType;
 use rten_onnx::onnx::{DataType, NodeProto};

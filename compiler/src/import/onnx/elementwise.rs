@@ -1,4 +1,7 @@
-//! Elementwise ops, those that graphc lacks as compositions of those that it has.
+//! Elementwise ops; those that graphc lacks become compositions of those that it has.
+//!
+//! If `Where` puts aside whole rows of a softmax, as those of masked queries, the softmax reads numbers that are finite there.
+//! Otherwise its gradient there would be no number, and 0 times that is no 0.
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
@@ -298,7 +301,7 @@ pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![cx.apply(Op::Where(Where {}), &operands)?])
 }
 
-/// What is detached passes no gradient on.
+/// Passes its operand on; a detached one passes no gradient on (`aten.detach` in the exporter's metadata).
 pub(super) fn identity(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let result = call.proto.output.first().map_or("", String::as_str);

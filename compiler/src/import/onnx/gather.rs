@@ -1,4 +1,7 @@
 //! Look-ups: at known places, and at computed ones.
+//!
+//! Known places that follow each other are slices. A look-up in one table of numbers is an `embedding`, which the planner knows
+//! better. All other look-ups are a `gather`.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Concat, Embedding, Gather};

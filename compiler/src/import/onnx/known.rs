@@ -1,5 +1,8 @@
-//! Values that are known when a model is imported: literals, shapes, and what is computed from them, such as masks. A dim
-//! along which elements repeat is kept once, so a mask of a whole batch takes no more than that of one sample.
+//! Values that are known when a model is imported: literals, shapes, and what is computed from them, such as masks.
+//!
+//! A dim along which elements repeat is kept once. So the mask of a batch takes no more than that of one sample, and what depends
+//! on positions alone is small. Values of up to [`MOST_FOLDED`] elements are computed during import; larger ones the graph
+//! computes.
 
 use std::rc::Rc;
 
@@ -126,7 +129,7 @@ impl Known {
         TensorType::new(self.ty.dtype, self.kept.shape.clone())
     }
 
-    /// What made the kept elements.
+    /// The op that made the kept elements.
     pub fn made(&self) -> Option<&Made> {
         self.made.as_deref()
     }

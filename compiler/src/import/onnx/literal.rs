@@ -1,6 +1,17 @@
-//! From values of the model to values of the graph: literals and weights become nodes, once each. A literal stands in the
-//! graph with as few elements as make it, computed from those of others where an easy op does, and is expanded where an
-//! op needs its whole shape.
+//! Turns values of the model into values of the graph: literals and weights become nodes, once each.
+//!
+//! A known value stands in the graph with as few elements as make it, in the first of these forms that fits:
+//!
+//! 1. one number everywhere, or a constant of up to [`MOST_KNOWN`] elements;
+//! 2. an index along a dim, if it goes in equal steps;
+//! 3. the op that made it, if that is an easy one;
+//! 4. a table ([`graphc_ir::table`]).
+//!
+//! Elementwise ops read it as it is kept. It is expanded where another op needs its whole shape.
+//!
+//! A table is never a tensor that a file of weights may exchange. The graph reads parameters, frozen or trained, and buffers of
+//! floating-point numbers that PyTorch saves. The import computes with other buffers alone, of which shapes, indices and masks
+//! are made. Another value of one of those is refused by name.
 
 use std::sync::Arc;
 

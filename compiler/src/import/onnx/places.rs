@@ -1,5 +1,7 @@
-//! Places in a tensor that a model computes: counted from the start, and joined to one number where they have a
-//! coordinate for each of several dims.
+//! Places in a tensor that a model computes, counted from the start.
+//!
+//! Coordinates for several dims are joined to one number. A coordinate that counts a dim makes that dim one of the batch, which
+//! can be split.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Where};

@@ -1,4 +1,4 @@
-//! Which initializers are trained, by what the model says and how it uses them.
+//! The roles of initializers: which are trained, by what the model says and how it uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,7 +178,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// What an op takes as its weight, directly or through a change of form, with the type of the op.
+/// The operand that an op takes as its weight, directly or through a change of form, with the type of the op.
 fn weights(graph: &GraphProto) -> BTreeMap<&str, &str> {
     let mut sources: BTreeMap<&str, &str> = BTreeMap::new();
     for node in &graph.node {

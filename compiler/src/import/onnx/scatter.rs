@@ -1,4 +1,6 @@
 //! Values put to places of a tensor, or joined to what is there.
+//!
+//! A sum is the tensor plus a `scatter_sum`, whose places may be split. The other functions are a `scatter`.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Concat, Scatter, ScatterFunction, ScatterSum};
@@ -8,7 +10,7 @@ use super::lower::{Lowering, Val};
 use super::node::{Call, Res, axis, fail};
 use super::places::{Coordinates, from_start};
 
-/// What values do at their places.
+/// The effect of values at their places.
 #[derive(Clone, Copy)]
 enum Reduction {
     Sum,

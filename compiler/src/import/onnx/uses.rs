@@ -1,6 +1,7 @@
-//! How a model that does not mark its parameters uses its initializers. What is computed of initializers alone is
-//! traced back to them; what meets data as a weight, a bias, a scale or a table is a parameter, and what does so in any
-//! other way, or has the numbers of a mask or of sines, is a buffer.
+//! The uses of initializers, for a model that does not mark its parameters.
+//!
+//! What is computed of initializers alone is traced back to them. What meets data as a weight, a bias, a scale or a table is a
+//! parameter. What does so in any other way, or has the numbers of a mask or of sines, is a buffer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +97,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// What the results of a node are made of. Shapes are no data.
+    /// Traces the results of a node back to what they are made of. Shapes are no data.
     fn pass(&mut self, node: &'a NodeProto) {
         let shape = matches!(op_type(node), "Shape" | "Size");
         let has_data = node.input.iter().any(|input| self.data.contains(input.as_str()));

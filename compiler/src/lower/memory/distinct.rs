@@ -1,6 +1,7 @@
-//! Leaves out of the order of a step what repeats: a block in which the same items live at the same places as in another
-//! tells nothing new of who lives with whom, or of how much lives at once. What is left does not grow with the number of
-//! microbatches.
+//! Leaves repeated blocks out of the order of a step.
+//!
+//! A block may have the same items at the same places as another. It then says nothing new of who lives with whom, or
+//! of how much lives at once. What is left does not grow with the number of microbatches.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +26,7 @@ pub fn lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
     (times.collect(), length)
 }
 
-/// By block: where it begins and its length, if it is kept.
+/// The beginning and the length of each block that is kept.
 fn kept(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
     let blocks = starts.len().saturating_sub(1);
     let mut prints = vec![(0u64, 0u64); blocks];

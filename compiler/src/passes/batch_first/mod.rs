@@ -1,10 +1,15 @@
-//! Keeps samples along a dim of their own, where a model merges them with what is no sample.
+//! Gives samples a dim of their own, in models that merge the batch with another dim.
 //!
-//! PyTorch's attention puts time before samples and merges both (`[time, batch, ..] -> [time * batch, ..]`) for its
-//! products. Of a merged dim only the slowest factor can be split, so such a model could not be cut along its batch. Here
-//! transposes and merging reshapes are not computed where they stand: a value is a view of another (`passes/views`), products with weights,
-//! normalizations and elementwise ops are computed on what is viewed, and views that cancel leave nothing. Whoever needs the
-//! value as it is makes it.
+//! PyTorch's attention puts time before samples and merges both for its products (`[time, batch, ..] -> [time *
+//! batch, ..]`). Only the slowest factor of a merged dim can be split, so such a model cannot be cut along its batch.
+//! In training there is a second case: the gradient of a matrix merges time and samples where time comes first.
+//!
+//! The pass acts on models of these two kinds alone. It does not compute transposes and merging reshapes where they
+//! stand: a value becomes a view of another (`passes/views`). Products with weights, normalizations and elementwise
+//! ops are computed on what is viewed, and views that cancel leave nothing. A reader that needs the value as it is
+//! makes it.
+//!
+//! A tensor whose dims are then not those of the model is called `NAME.batch_first`.
 
 use graphc_ir::decompose::decompose;
 use graphc_ir::graph::{Graph, Node};
@@ -18,7 +23,7 @@ use crate::passes::views::{Purpose, rewrite};
 
 const PASS: &str = "batch_first";
 
-/// What can be computed from parts of the batch, from little to much.
+/// The part of a graph that can be computed from parts of the batch, from little to much.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Cut {
     Nothing,
@@ -58,7 +63,8 @@ fn parts(graph: &Graph) -> Option<usize> {
     (2..=least).find(|&parts| extents.iter().all(|extent| extent.is_multiple_of(parts)))
 }
 
-/// What of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it will be.
+/// Tells what of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it
+/// will be.
 fn cut(graph: &Graph, parts: usize) -> Cut {
     let norm = |node: &Node| matches!(node.op, Op::BatchNormTraining(_));
     let Ok(graph) = decompose(graph, norm) else { return Cut::Nothing };
@@ -76,8 +82,8 @@ fn cut(graph: &Graph, parts: usize) -> Cut {
     }
 }
 
-/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one. Dims of extent
-/// 1, as a state of one layer has before its samples, merge with nothing.
+/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one.
+/// Dims of extent 1, as a state of one layer has before its samples, merge with nothing.
 fn merges_samples(rated: &Rated) -> bool {
     let graph = &rated.training.graph;
     graph.nodes.iter().any(|node| {

@@ -1,14 +1,27 @@
-//! Brings images to `[n, h, w, c]`, for whose channels kernels have vectors: a convolution of 1x1 is then a product of matrices, a
-//! larger one reads rows of channels, and statistics of channels are sums of rows.
+//! Brings images to the layout `[n, h, w, c]`, in which kernels can use vectors of channels.
 //!
-//! Convolution and pooling take their images so and give them so; what is computed of them in between (elementwise ops, reductions,
-//! batch normalization, concatenation, slices, padding) is computed on what they give, by the machinery of `passes/views`. A
-//! transpose is left where images come from, where they go, and before what needs them as the model says, such as a flattening
-//! of more than one place. Of images of one place a transpose moves no element, but they are computed channels last too: a reshape
-//! between a convolution and its normalization would keep them from being one loop.
+//! A 1x1 convolution is then a matrix product. A larger one reads rows of channels, and statistics of channels are
+//! sums of rows.
 //!
-//! The price is the bytes that transposes read and write. The pass acts where it adds fewer of them than convolutions and poolings read
-//! and write themselves: a network pays for its first image, a single convolution between two others does not.
+//! Convolution and pooling take and give images in this layout. The ops between them are computed on that layout too,
+//! by the machinery of `passes/views`: elementwise ops, reductions, batch normalization, concatenation, slices,
+//! padding, resizing. Kernels stay `[o, c, kh, kw]`.
+//!
+//! A transpose remains where images come in and where they go out. One also remains before an op that needs the
+//! model's order: a flattening of several places, or a dropout, whose random numbers follow from places. Images of
+//! one place or one channel need no transpose, because no element moves. They are computed channels last all the
+//! same: a reshape between a convolution and its normalization would keep the two from being one loop.
+//!
+//! The price of the pass is the bytes that its transposes read and write. It acts where these are fewer than the
+//! bytes of the images that convolutions and poolings read and write. So a network pays for its first image, but a
+//! single convolution stays as it is.
+//!
+//! A pin on a dim becomes a pin on the same dim of the new layout. Where that layout has no such dim, the value is
+//! made as the model says. Tensors with other dims than the model's are called `NAME.channels_last`. They lose their
+//! name if a pattern of a pin would fit both names.
+//!
+//! The pass comes before stages and autodiff. So tensors that cross stages, and gradients, have their channels last
+//! as well.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;

@@ -1,13 +1,26 @@
-//! Pads classes whose number makes rows of logits begin at odd addresses, as that of GPT-2's 50257 tokens does.
+//! Pads the classes of logits with zeros where their number makes matrix products slow, as GPT-2's 50257 tokens do.
 //!
-//! Of a product of half precision the tensor cores load rows at full speed where these are multiples of 16 bytes (NVIDIA, "Matrix
-//! Multiplication Background User's Guide", section 2.2); the usual remedy is a larger vocabulary, 50304. This pass lets the author's number
-//! stand: a weight whose rows or columns are classes is padded with zeros where it is cast, which is once a step, and the product gives
-//! logits with as many classes of padding behind the real ones. What reads these knows how many are real (`classes` of cross entropy and
-//! the like), so padding has no probability and its gradient is 0. Everything else reads the logits without padding, a copy. The variable,
-//! its gradient and its states are as the author wrote them: autodiff cuts the gradient as it does for any padding.
+//! In half precision, tensor cores load rows at full speed where these are multiples of 16 bytes (NVIDIA, "Matrix
+//! Multiplication Background User's Guide", section 2.2). The usual remedy is a larger vocabulary, 50304. This pass
+//! keeps the author's number instead.
 //!
-//! It is done where the cost model says that it pays ([`price`]), and so never where machines are said to multiply all rows alike.
+//! It pads a weight whose rows or columns are classes with zeros, where the weight is cast, once a step. The product
+//! then gives logits with padding behind the real classes. A bias, and ops that keep logits element by element, are
+//! padded as well. The new number of classes is a multiple of 64. It also divides evenly among the ranks, unless that
+//! takes more than a 64th more.
+//!
+//! Cross entropy, `pick` and `label_rank` are told how many of their last dim are `classes`. So padding has no
+//! probability, and its gradient is 0. Every other reader takes a `slice` of the logits.
+//!
+//! The pass comes before autodiff, which makes a `slice` of the gradient of a `pad`. So updates, states and
+//! checkpoints see the author's shapes. Logits are sums of the same numbers in the same order, so their bits do not
+//! change. Sums over classes may be taken in another order.
+//!
+//! The pass acts where the cost model says that it pays ([`price`]). It never acts where the machines multiply all
+//! rows alike. `pad` and `slice` keep the dim whole that they change, so a padded weight cannot be split by classes.
+//! Where the planner is free to split classes over ranks, the compiler therefore plans the graph without padding as
+//! well (`compile::forms::variants`). It takes the faster of both plans, and `Plan::padded` says which. Megatron's
+//! strategy splits the classes, so it does not pad.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +39,11 @@ mod rewrite;
 
 const PASS: &str = "padding";
 
-/// What stands behind the name of a tensor in that of the padded one.
+/// The suffix of the name of a padded tensor.
 pub const PADDED: &str = ".padded";
 
-/// Elements of which padded rows are multiples: 128 bytes of half precision, which is where A100's products are fastest (the same guide).
+/// Elements of which padded rows are multiples: 128 bytes of half precision, which is where A100's products are
+/// fastest (the same guide).
 const TILE: usize = 64;
 
 /// The graph, or what computes the same with classes padded where that pays.
@@ -139,7 +153,7 @@ impl<'a> Readers<'a> {
     }
 }
 
-/// What an op makes of logits that are padded.
+/// The role of an op that reads padded logits.
 enum Role {
     /// The same with padding, element by element: finite where logits are 0, and so is its slope.
     Follows,

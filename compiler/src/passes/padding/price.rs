@@ -1,4 +1,4 @@
-//! What padding takes and saves, by the formulas of all costs.
+//! Prices padding: the time that it saves against the time that it takes, by the formulas of `cost`.
 
 use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::ops::MatMul;
@@ -8,8 +8,8 @@ use graphc_ir::types::{DType, TensorType};
 use super::Product;
 use crate::cost::{NodeWork, compute_work, roofline};
 
-/// Whether a padded product takes less time, with all that padding takes besides. How the planner lays tensors out is not known yet: rows
-/// are taken to be shared evenly by the ranks of a stage, and weights to be padded whole by each.
+/// Whether a padded product takes less time, with all that padding takes besides. How the planner lays tensors out is
+/// not known yet: rows are taken to be shared evenly by the ranks of a stage, and weights to be padded whole by each.
 pub(super) fn pays(product: &Product, options: &CompileOptions, cluster: &Cluster) -> bool {
     let Product { sizes: [rows, columns, inner], padded, dtype, bare, .. } = *product;
     let parts = options.mesh.iter().product::<usize>() / options.stages.max(1);

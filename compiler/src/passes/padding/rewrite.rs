@@ -1,4 +1,4 @@
-//! The graph with padded weights, logits, and what follows from them.
+//! Rewrites the graph with padded weights and logits, and with what follows from these.
 
 use std::collections::BTreeMap;
 
@@ -153,7 +153,7 @@ impl Padder<'_> {
         self.new.values[padded.index()].name = name.filter(is_free);
     }
 
-    /// What stands for a value without padding.
+    /// The value that stands for a value without padding.
     fn bare(&mut self, old: ValueId) -> Result<ValueId, OpError> {
         if let Some(known) = self.values[old.index()] {
             return Ok(known);

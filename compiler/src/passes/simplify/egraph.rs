@@ -1,5 +1,6 @@
-//! The e-graph of a region: terms are ops on terms; leaves are values that come from elsewhere. Every class knows its
-//! tensor type, so that a rule that would change it has no effect.
+//! The e-graph of a region: its terms are ops on terms, and its leaves are values that come from elsewhere.
+//!
+//! Every class knows its tensor type. A rule that would change the type has no effect.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,8 +12,8 @@ use graphc_ir::types::TensorType;
 /// Rounds of rules: each sees the terms that the one before has made.
 const ROUNDS: usize = 8;
 
-/// What stands at the head of a term. Terms are compared and hashed far more often than ops come in, so an op is looked up once
-/// and stands here by its number. The numbers are also the order of a class's terms: of those that cost the same that one
+/// The head of a term. Terms are compared and hashed far more often than ops come in, so an op is looked up once and
+/// stands here by its number. The numbers are also the order of a class's terms: of those that cost the same that one
 /// is taken which was there first, which is what the author wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Symbol {
@@ -90,7 +91,7 @@ impl Analysis<Term> for Types {
     }
 }
 
-/// What a rule makes: classes under new ops.
+/// A result of a rule: classes under new ops.
 #[derive(Clone, Debug)]
 pub(super) enum Built {
     /// A class that is there.
@@ -115,7 +116,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Without terms.
+    /// An e-graph without terms.
     pub fn new() -> Self {
         let types = Types {
             ops: Vec::new(),
@@ -208,7 +209,7 @@ impl Region {
         }
     }
 
-    /// What rules make of terms as they are now.
+    /// Lists the results of rules on terms as they are now.
     pub fn matches(&self, rules: &[Rule]) -> Vec<(Id, Built)> {
         let mut matches = Vec::new();
         for class in self.classes() {

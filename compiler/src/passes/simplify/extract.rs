@@ -1,7 +1,7 @@
-//! The cheapest terms of the classes that are read from outside a region.
+//! Extracts the cheapest terms of the classes that are read from outside a region.
 //!
-//! A first choice by the cost of terms as trees, which is never cyclic; then alternatives are tried one by one against
-//! the exact cost, in which what several terms share counts once, until none is better.
+//! The first choice goes by the cost of terms as trees, which is never cyclic. Then alternatives are tried one by one
+//! until none is better. Their cost is exact: a term that several others share counts once.
 
 use std::collections::HashMap;
 

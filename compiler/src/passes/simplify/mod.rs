@@ -1,9 +1,18 @@
-//! Simplification by equality saturation (egg; Willsey et al., arXiv 2004.03082), common subexpressions, dead code.
+//! Simplifies the graph by equality saturation (egg; Willsey et al., arXiv 2004.03082), and removes common
+//! subexpressions and dead code.
 //!
-//! Ops without side effects and with one result are cut into regions of one part, placement and phase and of bounded
-//! size. Each becomes an e-graph (`egraph`), is saturated with the `rules` within limits of work, and the cheapest
-//! term of what others read of it is extracted (`extract`). What has a name or a pin is a boundary: it is computed
-//! as a value of its own, and its readers do not look behind it.
+//! Ops without side effects and with one result are cut into regions of one part, placement and phase, and of bounded
+//! size. Each region becomes an e-graph (`egraph`). The `rules` saturate it within limits of work. Then the cheapest
+//! term of every value that others read is extracted (`extract`). A value with a name or a pin is a boundary: it is
+//! computed by itself, and its readers do not look behind it.
+//!
+//! Rules compute payloads, such as a permutation made of two others. Patterns cannot do that, so the rules are a
+//! table of functions on the graph. Limits are numbers of rounds and of terms, not time, so the same model always
+//! gives the same plan.
+//!
+//! Of egg this uses the union-find, congruence, and the data of classes, which are their types. Egg's own extraction
+//! counts a shared term more than once, so extraction is done here. Egg's explanations are not kept with a plan: a
+//! plan and its graph are compared by compiling again. A test evaluates both sides of every rule on random tensors.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -181,14 +190,14 @@ fn rewritable(graph: &Graph, id: NodeId) -> bool {
     node.results.len() == 1 && node.op.operation().is_function()
 }
 
-/// What two nodes have in common that compute the same at the same place.
+/// A key that two nodes share if they compute the same at the same place.
 type Key = (Op, Vec<ValueId>, usize);
 
 struct Emitter<'a> {
     plan: &'a Plan<'a>,
     regions: &'a [Saturated],
     rebuild: Rebuild<'a>,
-    /// What stands for a class of a region.
+    /// The value that stands for a class of a region.
     classes: HashMap<(usize, Id), ValueId>,
     /// Results of nodes that are there.
     known: HashMap<Key, Vec<ValueId>>,

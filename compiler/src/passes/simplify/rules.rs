@@ -1,8 +1,8 @@
-//! The rewrite rules, as data. Each is held against evaluation on random tensors by the tests.
+//! The table of rewrite rules. Tests evaluate both sides of each on random tensors.
 //!
-//! Every rule keeps the leaves of a term: what a value is computed of does not change, so no order of nodes can become
-//! cyclic. None changes the order of a sum, and none takes a product with zero to be zero: results stay equal up to
-//! the rounding of single operations.
+//! Every rule keeps the leaves of a term, so a value still depends on the same values, and no order of nodes can
+//! become cyclic. No rule changes the order of a sum, and none takes a product with zero to be zero. So results stay
+//! equal up to the rounding of single operations.
 
 use egg::Id;
 use graphc_ir::op::Op;

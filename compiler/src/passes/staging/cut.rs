@@ -1,9 +1,16 @@
-//! An equal-cost cut of the ops, in topological order, into stages.
+//! Cuts the ops, in topological order, into stages of equal cost.
 //!
-//! The first pass over the possible cuts finds the least cost that the most expensive stage can have. Of the cuts within a tenth of it,
-//! where no stage costs less than half of the mean if that can be, that one is taken over whose boundaries the fewest bytes cross; of equal ones that which goes through the fewest layers, so that
-//! stages are alike and a layer that is computed again is of one stage; of these the one whose most expensive stage costs least, and at
-//! last the most even one. Where stages cost the same the later ones have more, as the earlier ones keep more microbatches.
+//! The first pass over the possible cuts finds the least cost that the most expensive stage can have. Only cuts
+//! within a tenth of it count from then on, and if possible those in which no stage costs less than half of the mean.
+//! Of these the pass takes, in turn:
+//!
+//! 1. the cut whose boundaries the fewest bytes cross;
+//! 2. the one that goes through the fewest layers, so that stages are alike and a layer that is computed again is of
+//!    one stage;
+//! 3. the one whose most expensive stage costs least;
+//! 4. the most even one.
+//!
+//! Where stages cost the same, the later ones have more ops, since the earlier ones keep more microbatches.
 
 use std::ops::RangeInclusive;
 
@@ -12,11 +19,11 @@ use graphc_ir::graph::Graph;
 use crate::passes::error::PassError;
 use crate::passes::layers::layers;
 
-/// How much more than the least the most expensive stage may cost where that saves bytes.
+/// The most that the most expensive stage may cost, as a multiple of the least, where that saves bytes.
 const SLACK: f64 = 1.1;
 
-/// The share of the mean that a stage costs at the least, where that can be: next to nothing crosses the boundary before the op that makes
-/// the loss, but a stage of that op alone would leave its ranks idle.
+/// The share of the mean that a stage costs at the least, where that can be: next to nothing crosses the boundary
+/// before the op that makes the loss, but a stage of that op alone would leave its ranks idle.
 const LEAST_SHARE: f64 = 0.5;
 
 /// Parts of the cost of all ops in which costs are counted.
@@ -118,7 +125,7 @@ fn inside(graph: &Graph, ops: &[usize]) -> Vec<bool> {
     inside
 }
 
-/// What cuts are chosen by.
+/// The prices by which cuts are chosen.
 struct Prices {
     /// The sum of the costs of the ops before each position.
     total: Vec<f64>,
@@ -128,7 +135,7 @@ struct Prices {
     inside: Vec<bool>,
 }
 
-/// What ranges cost together, compared in this order.
+/// The cost of ranges together, compared in this order.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 struct Rank {
     bytes: f64,

@@ -1,4 +1,4 @@
-//! Numbers that are made of nothing (constants, iota, random) are made in every stage that reads them: they need no
+//! Makes values that depend on nothing (constants, iota, random) in every stage that reads them, so that they need no
 //! communication.
 
 use std::collections::BTreeMap;

@@ -1,10 +1,12 @@
-//! A graph made anew with its values in other dims than a model has them: what the passes share that move transposes and
-//! reshapes.
+//! Rewrites a graph so that its values have other dims than in the model; `batch_first` and `channels_last` share
+//! this.
 //!
-//! A value is a view of another, its *base* (`view.rs`): transposes and reshapes are not computed where they stand, but remembered.
-//! Ops are computed on what is viewed (`bases.rs`: which op how; `broadcast.rs`, `moves.rs`, `images.rs`), and views that
-//! cancel leave nothing. Whoever needs the value as it is makes it (`rewrite.rs`, where to start reading). What is fed, given and
-//! updated has the dims of the model always.
+//! A value is a view of another, its *base* (`view.rs`). Transposes and reshapes are not computed where they stand,
+//! but remembered as views. Ops are computed on bases: `bases.rs` says how for each op, with `broadcast.rs`,
+//! `moves.rs` and `images.rs`. Views that cancel leave nothing.
+//!
+//! A reader that needs the value as it is makes it (`rewrite.rs`; start reading there). Inputs, outputs and updated
+//! variables always keep the dims of the model.
 
 mod bases;
 mod broadcast;
@@ -18,7 +20,7 @@ mod view;
 pub(super) use images::image_op;
 pub(super) use rewrite::rewrite;
 
-/// What a graph is made anew for.
+/// The purpose for which a graph is made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Samples keep a dim of their own: no transpose or reshape of the model is computed that need not be.

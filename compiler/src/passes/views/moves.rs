@@ -7,7 +7,7 @@ use graphc_ir::ops::{Concat, Expand, Pad, Reduce, Slice, Split, ToGlobal};
 use super::rewrite::Rewriter;
 use super::view::View;
 
-/// What an op on bases gives, or `None` where it needs its operands as they were.
+/// The result of an op on bases, or `None` where it needs its operands as they were.
 type Found = Result<Option<Vec<View>>, OpError>;
 
 impl Rewriter<'_> {

@@ -39,7 +39,7 @@ pub(super) struct Rewriter<'a> {
     options: &'a CompileOptions,
     pub(super) purpose: Purpose,
     graph: Graph,
-    /// What each value of the old graph is.
+    /// The view that each value of the old graph is.
     views: Vec<Option<View>>,
     /// Each value of the old graph as it was, where it is needed so.
     made: Vec<Option<ValueId>>,
@@ -61,8 +61,8 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its nodes and has
-    /// the dim that is split, else it is held as it was.
+    /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its
+    /// nodes and has the dim that is split, else it is held as it was.
     fn pinned(&mut self, value: ValueId, pin: &NdSbp, first: usize) -> Result<(), OpError> {
         let view = self.view(value);
         let own = self.graph.value(view.base).producer.index() >= first;

@@ -1,4 +1,4 @@
-//! What tests of graphs that are made anew share.
+//! Functions that the tests of rewritten graphs share.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ pub(in crate::passes) fn assert_same(a: &Graph, b: &Graph) {
     }
 }
 
-/// How many transposes a graph has.
+/// Counts the transposes of a graph.
 pub(in crate::passes) fn transposes(graph: &Graph) -> usize {
     graph.nodes.iter().filter(|node| matches!(node.op, Op::Transpose(_))).count()
 }

@@ -7,7 +7,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 /// one of them; a dim of extent 1 may be made of none.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct View {
-    /// What is there.
+    /// The value that is there.
     pub base: ValueId,
     /// Dims of the base by dim of the view.
     pub dims: Vec<Vec<usize>>,
@@ -70,14 +70,14 @@ impl View {
         self.dims.concat()
     }
 
-    /// With the dims in another order.
+    /// The view with its dims in another order.
     pub fn transposed(&self, permutation: &[usize]) -> Self {
         let dims = permutation.iter().map(|&dim| self.dims[dim].clone()).collect();
         Self { base: self.base, dims }
     }
 
-    /// With the dims of the base behind each other as they are seen: `shape` is that of the base, in which some may have
-    /// been cut in parts by `cut`.
+    /// The view with the dims of the base behind each other as they are seen: `shape` is that of the base, in which
+    /// some may have been cut in parts by `cut`.
     fn regrouped(&self, parts: &[Vec<usize>], groups: &[Vec<(usize, usize)>]) -> Self {
         let first = |dim: usize| parts[..dim].iter().map(Vec::len).sum::<usize>();
         let of = |group: &Vec<(usize, usize)>| {
@@ -97,12 +97,12 @@ pub(super) fn ascending(order: &[usize], extents: &[usize]) -> bool {
 pub(super) struct Reshaped {
     /// The shape of the base.
     pub shape: Vec<usize>,
-    /// What is seen; its base is that of before.
+    /// The view; its base is that of before.
     pub view: View,
 }
 
 impl Reshaped {
-    /// The same of a base in which dims are one that stand and are seen one behind the other.
+    /// The same view of a base in which dims are one that stand and are seen one behind the other.
     pub fn merged(self) -> Self {
         let Self { shape, view } = self;
         let follows = |dim: usize| {
@@ -126,8 +126,8 @@ impl Reshaped {
     }
 }
 
-/// What a view of a base of this shape looks like in another shape: `None` where its dims are not products of dims of
-/// the base or of parts of them.
+/// The view of a base of this shape in another shape: `None` where its dims are not products of dims of the base or
+/// of parts of them.
 pub(super) fn reshaped(view: &View, base: &[usize], target: &[usize]) -> Option<Reshaped> {
     if base.contains(&0) || target.contains(&0) {
         return None;

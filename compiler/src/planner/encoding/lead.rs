@@ -1,5 +1,9 @@
-//! What the search for one form of a model says to the search for another: most of both is the same, so a plan and messages of the one
-//! are near those of the other.
+//! Passes on a plan and messages from the search for one form of a model to the search for another.
+//!
+//! Both forms are alike for the most part, so plan and messages of the one are near those of the other. This is for
+//! forms with memory enough. The second search proves no more than the bound of the first. It ends as soon as it is
+//! proven that the second form has no plan below that bound. Where the first sweeps prove this, it ends before its
+//! dive: the first bound took many sweeps, so there is little to be found.
 
 use super::extended;
 use super::multipliers::{MemoryPrices, Multipliers};
@@ -19,16 +23,16 @@ pub struct Lead {
     /// By variable of the network: its node.
     origin: Vec<usize>,
     messages: Messages,
-    /// What no plan of the form goes below.
+    /// A bound of all plans of the form.
     bound: f64,
 }
 
-/// What is known when the search for a form begins.
+/// The knowledge with which the search for a form begins.
 #[derive(Clone, Copy)]
 pub struct Before<'a> {
     /// Only what costs less is of interest.
     pub ceiling: f64,
-    /// What the search for another form has to say.
+    /// The lead from the search for another form.
     pub lead: Option<&'a Lead>,
 }
 
@@ -55,9 +59,9 @@ pub fn leading(
     (found, lead)
 }
 
-/// The same for another form. No more is proven than of the first, as what is proven of both is no more than that. Where a few sweeps prove
-/// as much no plan is looked for but the first's: what many sweeps have proven of the one is so near to what there is to be found in it that
-/// the other is not better by much, if at all.
+/// The minimum for another form, by a lead. No more is proven than of the first, as what is proven of both is no more
+/// than that. Where a few sweeps prove as much no plan is looked for but the first's: what many sweeps have proven of
+/// the one is so near to what there is to be found in it that the other is not better by much, if at all.
 pub fn following(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
@@ -115,8 +119,8 @@ impl Same {
         }
     }
 
-    /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not for those that it
-    /// lacks.
+    /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not
+    /// for those that it lacks.
     fn names(&self, own: &[usize], others: &[usize]) -> Vec<usize> {
         let mut of_node: Vec<Vec<usize>> = vec![Vec::new(); self.others];
         for (variable, &node) in others.iter().enumerate() {

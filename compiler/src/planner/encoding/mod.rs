@@ -1,6 +1,6 @@
-//! The problem as a cost-function network at given prices of memory: what assignments cost there, and the cheapest ones.
+//! Encodes the problem as a cost-function network at given prices of memory, and finds its cheapest assignments.
 //!
-//! Memory enters as a cost alone ([`multipliers`]); whether a plan fits is not asked here. Start reading with
+//! Memory enters as a cost alone ([`multipliers`]). Whether a plan fits is not asked here. Start reading with
 //! [`network`](network::network).
 
 pub(super) mod lead;
@@ -15,7 +15,7 @@ use super::solver::dual::Messages;
 use super::solver::minimise::{Course, Effort, Minimum, minimise, minimise_on};
 use super::solver::network::Network;
 
-/// What an assignment costs without regard to memory.
+/// The seconds of an assignment without regard to memory.
 pub fn seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     let network = network(problem, &free);

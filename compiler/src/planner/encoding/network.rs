@@ -1,4 +1,9 @@
-//! The planning problem as a cost-function network, with memory priced at given multipliers.
+//! Builds the cost-function network of a planning problem, with memory priced at given multipliers.
+//!
+//! Each node is a variable, and each candidate a label. A tensor with one reader is a table of pairs, and one with
+//! several readers is a share. A reader may take a tensor in two layouts, and the user may read it too. Each of these
+//! becomes a further reader, which follows from the variable that it belongs to, so such tensors are exact terms as
+//! well. Only a tensor with more than [`MOST_READERS`] readers, these included, has a switch for each layout.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,7 +21,7 @@ use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
 use crate::planner::solver::tables::{Axis, Table};
 
-/// What tensors cost, by what makes it what it is: layers that are alike have the same.
+/// Costs of tensors that are known already: layers that are alike have the same.
 #[derive(Default)]
 struct Known {
     /// Pairs of what makes a tensor and what reads it.
@@ -33,11 +38,11 @@ type Counted<T> = (T, u64);
 /// Prices of boxing, how often they are paid, and what a byte costs in each of a demand's spans.
 type BoxedKey = (*const Boxed, u64, bool, [u64; 5]);
 
-/// The candidates of an update and the variable, the update's result, where both are, with what it is boxed together, whether others read it,
-/// and what a byte costs.
+/// The candidates of an update and the variable, the update's result, where both are, with what it is boxed together,
+/// whether others read it, and what a byte costs.
 type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>, bool, u64);
 
-/// What is found, once for what is alike: unless each value has prices of its own.
+/// Finds something once for all that are alike, unless each value has prices of its own.
 fn once<K: Eq + Hash, T: Clone>(
     (known, key): (&mut HashMap<K, Counted<T>>, K),
     multipliers: &Multipliers,
@@ -125,7 +130,7 @@ fn add_write_back(
     });
 }
 
-/// What a write-back costs, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
+/// The costs of a write-back, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
 fn pair_of_back(
     problem: &Problem<'_>,
     (seconds, weight): (f64, f64),
@@ -234,8 +239,8 @@ fn add_demand(
     }
 }
 
-/// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others costs the same for all
-/// labels that make it and take it so.
+/// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others
+/// costs the same for all labels that make it and take it so.
 fn pair(network: &mut Network, between: (usize, usize), boxing: &Boxing) -> Option<Rc<Table>> {
     let taken = &boxing.boxed.taken[0];
     let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));
@@ -260,7 +265,7 @@ struct Follower {
     /// The place of the reader that it follows from; `None` of what makes the tensor.
     of: Option<usize>,
     labels: usize,
-    /// What pairs of labels cost, of the other and its own.
+    /// The costs of pairs of labels, of the other and its own.
     table: Option<Rc<Table>>,
 }
 

@@ -1,7 +1,12 @@
-//! Branch and bound within a memory limit: parts of the labels, each with prices of its own, as the prices that prove most of all
-//! plans prove little of some (Barnhart et al., "Branch-and-price: column generation for solving huge integer programs", Operations
-//! Research, 1998). It closes what prices leave open on graphs of some dozen nodes, whose
-//! gap is 6.3 % without it and 4.3 % with it on average (benchmarks/README.md); of large ones it sees a part or two.
+//! Branch and bound within a memory limit, over parts of the labels with prices of their own (Barnhart et al.,
+//! "Branch-and-price: column generation for solving huge integer programs", Operations Research, 1998).
+//!
+//! The prices that prove most of all plans prove little of a part. A part is divided by one label: the cheapest
+//! mixture of the part's plans that keeps the limit has it most nearly half. The mixture is what prices cannot tell
+//! apart.
+//!
+//! This closes what prices leave open on graphs of some dozen nodes. Their gap is 6.3 % without it and 4.3 % with it
+//! on average (benchmarks/README.md). Of large graphs it sees a part or two.
 
 use super::cutting_planes::{CuttingPlanes, between};
 use super::search::MemorySearch;
@@ -13,13 +18,16 @@ use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
 /// Times that the prices of a part are changed at most. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 6;
-/// How far to go from the best prices of a part to those that its planes propose. Half as far, or all the way, changes no plan and no bound.
+/// The share of the way from the best prices of a part to those that its planes propose. Half as far, or all the way,
+/// changes no plan and no bound.
 const TRUST: f64 = 0.7;
-/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or twice as much changes no plan.
+/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or
+/// twice as much changes no plan.
 const CLOSE: f64 = 1e-3;
 /// Plans of a part, the latest of those that are known, from which its prices follow: half or twice as many change no plan.
 const MOST_PLANES: usize = 30;
-/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times of it change no plan.
+/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times
+/// of it change no plan.
 const DECIDED: f64 = 1e-6;
 
 /// Labels that each node may have, and what is known of plans with these.
@@ -143,8 +151,8 @@ impl Branching<'_, '_> {
         (planes, plans)
     }
 
-    /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is one plan, the best
-    /// label there of the node whose labels differ most in the bytes of what they make.
+    /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is
+    /// one plan, the best label there of the node whose labels differ most in the bytes of what they make.
     fn open_label(&self, part: &Part) -> Option<(usize, usize)> {
         let (planes, plans) = self.planes_of(part);
         let weights = planes.mixture().unwrap_or_default();

@@ -1,8 +1,9 @@
-//! The master problem of memory prices: what plans that are known cost and keep says which prices to try next (Kelley,
-//! "The cutting-plane method for solving convex programs", 1960).
+//! The master problem of memory prices: the costs and bytes of known plans say which prices to try next (Kelley, "The
+//! cutting-plane method for solving convex programs", 1960).
 //!
 //! The bound at given prices is concave in them, and each plan is a plane above it. The prices at which the lowest
-//! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much.
+//! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much. microlp
+//! always solves this linear programme, whatever solver the reference uses.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +14,13 @@ use good_lp::{
 
 use crate::planner::encoding::multipliers::MemoryPrices;
 
-/// The highest price of all memory together, as a multiple of what the free plan costs: without one the programme has no optimum while no known
-/// plan fits. Half or twice as much changes nothing.
+/// The highest price of all memory together, as a multiple of what the free plan costs: without one the programme has
+/// no optimum while no known plan fits. Half or twice as much changes nothing.
 const DEAREST: f64 = 1e3;
 
-/// Positions with a price that one plan may add in each domain, and how far they are apart, as a part of all positions. With half as many, or twice
-/// as far apart, no plan is found for four products on 2x2 in 22.4 KiB; with half as many they cost 27 % more in 25.6 KiB. Twice as many, or
-/// half as far apart, change nothing.
+/// Positions with a price that one plan may add in each domain, and how far they are apart, as a part of all
+/// positions. With half as many, or twice as far apart, no plan is found for four products on 2x2 in 22.4 KiB; with
+/// half as many they cost 27 % more in 25.6 KiB. Twice as many, or half as far apart, change nothing.
 const PEAKS: usize = 6;
 const APART: usize = 50;
 
@@ -47,8 +48,8 @@ impl CuttingPlanes {
         self.limit = limit as f64;
     }
 
-    /// One more plan. Memory has a price from now on where a domain keeps most, and where it keeps much elsewhere, if that is above the
-    /// limit.
+    /// One more plan. Memory has a price from now on where a domain keeps most, and where it keeps much elsewhere, if
+    /// that is above the limit.
     pub fn add(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
         for (domain, profile) in profiles.iter().enumerate() {
             let apart = (profile.len() / APART).max(1);
@@ -79,8 +80,8 @@ impl CuttingPlanes {
         Some((ceiling * self.unit, prices))
     }
 
-    /// Weights of the plans, of sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little more where none
-    /// does: the programme of which [`CuttingPlanes::prices`] is the dual.
+    /// Weights of the plans, of sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little
+    /// more where none does: the programme of which [`CuttingPlanes::prices`] is the dual.
     pub fn mixture(&self) -> Option<Vec<f64>> {
         let mut variables = ProblemVariables::new();
         let weights: Vec<Variable> =

@@ -1,4 +1,4 @@
-//! Feasibility: looking for any plan that fits the memory.
+//! Looks for any plan that fits the memory.
 
 use super::search::MemorySearch;
 use crate::planner::encoding::at;
@@ -6,29 +6,33 @@ use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::problem::usage::{items, overloads, profiles};
 use crate::planner::solver::minimise::{Effort, STEP};
 
-/// How fast positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as fast no plan is found for them.
+/// The rate at which positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as
+/// fast no plan is found for them.
 const WEIGHING: f64 = 8.0;
-/// Weight of seconds where memory counts: the free plan's as this share of the limit. Half or twice as much changes no plan and no bound.
+/// Weight of seconds where memory counts: the free plan's as this share of the limit. Half or twice as much changes no
+/// plan and no bound.
 const SECONDS: f64 = 1e-3;
 
-/// Times that the whole problem is searched for a plan that fits, and how often each time its known labels are. With half as many of the latter
-/// four products on 2x2 in 22.4 KiB cost 5.8 % more, and with twice as many no plan is found for them.
+/// Times that the whole problem is searched for a plan that fits, and how often each time its known labels are. With
+/// half as many of the latter four products on 2x2 in 22.4 KiB cost 5.8 % more, and with twice as many no plan is
+/// found for them.
 const ROUNDS: usize = 2;
 const INNER: usize = 6;
 /// Weights in a row that are tried for the proof that nothing fits. Half or twice as many change no plan.
 const WEIGHTS: usize = 8;
-/// The price of the memory of a group of ranks that is short of it, at first, as a multiple of what the free plan costs, by how much it
-/// rises each time that it does not suffice, and how often it does. Where it rises half as fast four products on 2x2 in 24 KiB cost 3.5 % more,
-/// and either way they cost 13 to 24 % more in 25.6 KiB. From half of the first price they cost 5.8 % more in 22.4 KiB, from twice of it 12 % less
-/// there and 11 % more in 25.6 KiB. With half as many rises they cost 5.8 and 5.2 % more, and with twice as many none is found in 22.4 KiB.
+/// The price of the memory of a group of ranks that is short of it, at first, as a multiple of what the free plan
+/// costs, by how much it rises each time that it does not suffice, and how often it does. Where it rises half as fast
+/// four products on 2x2 in 24 KiB cost 3.5 % more, and either way they cost 13 to 24 % more in 25.6 KiB. From half of
+/// the first price they cost 5.8 % more in 22.4 KiB, from twice of it 12 % less there and 11 % more in 25.6 KiB. With
+/// half as many rises they cost 5.8 and 5.2 % more, and with twice as many none is found in 22.4 KiB.
 const FIRST: f64 = 1e-3;
 const RISE: f64 = 8.0;
 const STEPS_UP: usize = 6;
-/// What is done at such prices, which are to lead to a plan and prove little. With half or twice the rounds GPT on 2x4 in 200 KiB costs 0.3 %
-/// less; with half or twice the work Llama 3 8B on 8x8 in 3.05 GiB has the same plan.
+/// The effort at such prices, which are to lead to a plan and prove little. With half or twice the rounds GPT on 2x4
+/// in 200 KiB costs 0.3 % less; with half or twice the work Llama 3 8B on 8x8 in 3.05 GiB has the same plan.
 const UPWARDS: Effort = Effort { rounds: 2, work: 200_000_000, ..STEP };
-/// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs. At half of all of them MLP on 2x2 in
-/// 30 KiB costs 0.1 % less, at twice of them four products on 2x2 in 22.4 KiB 5.7 % more.
+/// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs. At half of
+/// all of them MLP on 2x2 in 30 KiB costs 0.1 % less, at twice of them four products on 2x2 in 22.4 KiB 5.7 % more.
 const SCALES: [f64; 6] = [0.05, 0.2, 0.8, 3.2, 12.8, 51.2];
 
 /// Weights of all positions, and the plan that they were last changed for.
@@ -38,9 +42,10 @@ struct Weighing {
 }
 
 impl MemorySearch<'_> {
-    /// Raises the price of each group of ranks whose memory does not suffice until it does: the others, such as those of later stages,
-    /// which keep fewer microbatches, go on without: with one price for all Llama 3 405B in 16 stages costs 1.8 % more, and
-    /// planning it takes more than twice the time. False where some group's does not suffice at any price.
+    /// Raises the price of each group of ranks whose memory does not suffice until it does: the others, such as those
+    /// of later stages, which keep fewer microbatches, go on without: with one price for all Llama 3 405B in 16 stages
+    /// costs 1.8 % more, and planning it takes more than twice the time. False where some group's does not suffice at
+    /// any price.
     pub fn walk(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         let mut prices = MemoryPrices::new();

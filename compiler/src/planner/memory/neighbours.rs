@@ -1,6 +1,8 @@
-//! Plans beside the best one, as long as work lasts: one node decides otherwise. Prices lead to plans that are cheapest at some prices, and
-//! where memory is short the best plan is often none of these: without it four products on 2x2 in 22.4 KiB cost 12 % more. Two nodes that
-//! decide otherwise together, one of which reads what the other makes, made no plan of benchmarks/README.md better.
+//! Looks for better plans that differ from the best one in one node, as long as work lasts.
+//!
+//! Prices lead to plans that are cheapest at some prices. Where memory is short, the best plan is often none of
+//! these: without this search four products on 2x2 in 22.4 KiB cost 12 % more. Pairs of nodes, of which one reads the
+//! other's result, made no plan of benchmarks/README.md better.
 
 use super::search::MemorySearch;
 use crate::planner::problem::candidates::CandidateList;

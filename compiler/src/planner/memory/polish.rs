@@ -1,14 +1,18 @@
-//! Plans near the best one, by branch and bound among few labels of each node, where a minimum takes a fraction of what it takes among all: the
-//! labels of known plans first (the restricted master heuristic of Joncour et al., "Column generation based primal heuristics",
-//! Electronic Notes in Discrete Mathematics, 2010), then those of the best plan and one other (Rothberg, "An evolutionary algorithm for
-//! polishing mixed integer programming solutions", INFORMS Journal on Computing, 2007).
+//! Looks for better plans near the best one, by branch and bound among few labels of each node.
+//!
+//! With few labels it takes many more steps in the same time.  First come the labels of all known plans (the
+//! restricted master heuristic of Joncour et al., "Column generation based primal heuristics", Electronic Notes in
+//! Discrete Mathematics, 2010). Then come those of the best plan and one other plan, for each other plan in turn. The
+//! latter follows Rothberg, "An evolutionary algorithm for polishing mixed integer programming solutions", INFORMS
+//! Journal on Computing, 2007.
 
 use super::search::MemorySearch;
 use crate::planner::solver::minimise::TOLERANCE;
 
-/// Parts of the share of the work of which one is for the labels of all known plans, and one for those of a pair. Over 38 limits of three to eight
-/// products the mean gap is 4.1 %, and 4.3 % with twice the work for known labels. Without these it grows by 0.1, without pairs by 0.3,
-/// without either by 2.1 points. Half or twice as much for a pair changes nothing.
+/// Parts of the share of the work of which one is for the labels of all known plans, and one for those of a pair. Over
+/// 38 limits of three to eight products the mean gap is 4.1 %, and 4.3 % with twice the work for known labels. Without
+/// these it grows by 0.1, without pairs by 0.3, without either by 2.1 points. Half or twice as much for a pair changes
+/// nothing.
 const MASTER: u64 = 4;
 const PAIR: u64 = 16;
 
@@ -25,8 +29,8 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Looks among the labels of the best plan and of another for a better one, with one other plan after the other: first those that
-    /// cost less but do not fit, the dearest first, then those that cost more.
+    /// Looks among the labels of the best plan and of another for a better one, with one other plan after the other:
+    /// first those that cost less but do not fit, the dearest first, then those that cost more.
     fn combine(&mut self) -> bool {
         let Some((seconds, _)) = self.best else { return false };
         let mut plans = self.plans.clone();

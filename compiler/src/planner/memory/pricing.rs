@@ -1,4 +1,4 @@
-//! Prices of memory: those that prove most, and others that lead to plans which fit.
+//! Finds prices of memory: those that prove most, and others that lead to plans which fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,29 +11,33 @@ use crate::planner::solver::minimise::{Effort, STEP};
 
 /// Prices tried. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 40;
-/// How far to go from the best prices to those that the planes propose. At 0.9 the bound of four products on 2x2 in 25.6 KiB is 0.5 % lower, at
-/// 0.3 it is 0.2 % higher; GPT on 2x4 in 200 KiB costs 0.3 % less at either.
+/// The share of the way from the best prices to those that the planes propose. At 0.9 the bound of four products on
+/// 2x2 in 25.6 KiB is 0.5 % lower, at 0.3 it is 0.2 % higher; GPT on 2x4 in 200 KiB costs 0.3 % less at either.
 const TRUST: f64 = 0.6;
-/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it. With half of it GPT on 2x4 in 200 KiB
-/// costs 0.3 % less; with twice as much bounds are 0.01 % lower.
+/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it. With half
+/// of it GPT on 2x4 in 200 KiB costs 0.3 % less; with twice as much bounds are 0.01 % lower.
 const CLOSE: f64 = 1e-4;
-/// Prices in a row that do not raise the bound after which it is left. With half as many the bound of four products on 2x2 in 24 KiB is 0.5 %
-/// lower; twice as many change nothing.
+/// Prices in a row that do not raise the bound after which it is left. With half as many the bound of four products on
+/// 2x2 in 24 KiB is 0.5 % lower; twice as many change nothing.
 const IDLE: usize = 6;
-/// By how much prices differ by chance. Without chance Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with half or twice as much 0.13 or
-/// 0.15 %.
+/// The share by which prices differ by chance. Without chance Llama 3 8B on 8x8 in 3.05 GiB costs 1.0 % more; with
+/// half or twice as much 0.13 or 0.15 %.
 const SHAKE: f64 = 0.4;
-/// How often they do, times the number of nodes, and how often at most. Without them GPT on 4 in 320 KiB costs 1.8 % more.
+/// The number of times that they do, times the number of nodes, and the most times. Without them GPT on 4 in 320 KiB
+/// costs 1.8 % more.
 const DRAWS: usize = 8000;
 const MOST_DRAWS: usize = 16;
-/// Entries of tables after which no other draw begins: where nodes have many known labels a minimum among them reads 100 million. ResNet on 2x4 in 114 KiB
-/// finds its plan after 1.1 billion; with eight times as many experts on 2x4 in 19.5 KiB have the same plan after 57 s instead of 38.
+/// Entries of tables after which no other draw begins: where nodes have many known labels a minimum among them reads
+/// 100 million. ResNet on 2x4 in 114 KiB finds its plan after 1.1 billion; with eight times as many experts on 2x4 in
+/// 19.5 KiB have the same plan after 57 s instead of 38.
 const DRAWN: u64 = 1_500_000_000;
-/// Times that the interval of prices is halved with each of them. Half or twice as many change no plan, in 15 % less or more time.
+/// Times that the interval of prices is halved with each of them. Half or twice as many change no plan, in 15 % less
+/// or more time.
 const HALVINGS: usize = 5;
 
-/// How often the intervals of prices that fit are halved: prices of which an eighth does not suffice are known to the 16th part of that. With half
-/// as often the bound of four products on 2x2 in 25.6 KiB is 0.2 % lower; twice as often changes nothing.
+/// The number of times that the intervals of prices that fit are halved: prices of which an eighth does not suffice
+/// are known to the 16th part of that. With half as often the bound of four products on 2x2 in 25.6 KiB is 0.2 %
+/// lower; twice as often changes nothing.
 const FALLS: usize = 7;
 
 /// The least of seconds and of what memory costs beyond the limit, at some prices.
@@ -41,7 +45,7 @@ const FALLS: usize = 7;
 pub struct Priced {
     /// No plan that fits takes fewer seconds.
     pub bound: f64,
-    /// What the cheapest plan that was found costs.
+    /// The cost of the cheapest plan that was found.
     pub value: f64,
     /// That plan.
     pub plan: Vec<usize>,
@@ -92,9 +96,10 @@ impl MemorySearch<'_> {
         (self.bound, self.prices) = (bound, prices);
     }
 
-    /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
-    /// the other together, unless their prices differ a little; they go one by one as prices rise. Left where so little of
-    /// the best plan is not proven that it is good enough.
+    /// Looks for plans at prices that differ by chance from tensor to tensor. At the best prices plans that fit and
+    /// plans that do not cost the same. Layers that are alike go from one to the other together, unless their prices
+    /// differ a little; they go one by one as prices rise. Left where so little of the best plan is not proven that
+    /// it is good enough.
     pub fn vary_prices(&mut self) {
         let most = self.problem.meter.entries() + DRAWN;
         for draw in 0..(DRAWS / self.nodes()).min(MOST_DRAWS) {
@@ -105,8 +110,9 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors are then kept less long
-    /// than they could be. Tensors pay more or less by chance, so that layers which are alike go from one way to the other one by one.
+    /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors
+    /// are then kept less long than they could be. Tensors pay more or less by chance, so that layers which are alike
+    /// go from one way to the other one by one.
     pub fn settle(&mut self) {
         let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
         let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));
@@ -131,7 +137,7 @@ impl MemorySearch<'_> {
         }
     }
 
-    /// What is cheapest where these prices differ by chance: one of many draws.
+    /// The cheapest plan where these prices differ by chance: one of many draws.
     fn shaken_plan(&mut self, prices: &MemoryPrices, draw: u64) -> Vec<usize> {
         let multipliers = Multipliers::new(&self.problem, 1.0, prices);
         let multipliers = multipliers.shaken(&self.problem, SHAKE, draw);

@@ -1,17 +1,21 @@
-//! The restricted master problem: plans and prices are looked for among the labels of plans that are known, where
-//! what takes seconds on the whole problem takes a fraction; at the prices found there the whole problem gives a bound and
-//! more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+//! The restricted master problem: plans and prices are looked for among the labels of known plans alone.
+//!
+//! There, what takes seconds on the whole problem takes a fraction. At the prices found, the whole problem gives a
+//! bound and more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+//! What the known labels alone prove is dropped.
 
 use super::search::MemorySearch;
 use crate::planner::encoding::lead::free;
 use crate::planner::solver::minimise::STEP;
 
-/// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2 % more; twice as many
-/// change no plan.
+/// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2
+/// % more; twice as many change no plan.
 const ROUNDS: usize = 4;
-/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share. Half or twice as much changes no plan.
+/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share. Half or twice as
+/// much changes no plan.
 const CLOSE: f64 = 2e-4;
-/// The gap above which plans for less memory are looked for, and how much less. Without them four products on 2x2 in 27 KiB cost 2.7 % more.
+/// The gap above which plans for less memory are looked for, and how much less. Without them four products on 2x2 in
+/// 27 KiB cost 2.7 % more.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
 
@@ -91,13 +95,13 @@ impl MemorySearch<'_> {
         self.among(self.known_labels(), body)
     }
 
-    /// Of each node the labels of known plans, in order.
+    /// The labels of known plans, by node and in order.
     pub fn known_labels(&self) -> Vec<Vec<usize>> {
         self.known.iter().map(|labels| labels.iter().copied().collect()).collect()
     }
 
-    /// Does something where each node has these labels alone, in order, among which are those of the best plan. What it finds is kept,
-    /// but for bounds.
+    /// Does something where each node has these labels alone, in order, among which are those of the best plan. What
+    /// it finds is kept, but for bounds.
     pub fn among<T>(&mut self, kept: Vec<Vec<usize>>, body: impl FnOnce(&mut Self) -> T) -> T {
         let restricted = self.problem.candidates.iter().zip(&kept);
         let restricted = restricted

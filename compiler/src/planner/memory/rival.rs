@@ -1,5 +1,10 @@
-//! Two forms of one model, of which the second is seldom better and most of it is as in the first: what memory costs in the one says
-//! almost as much of the other: small models within a limit of memory are planned in half the time, with the same plans.
+//! Decides whether a second form of a model is worth a search, by the memory prices of the first.
+//!
+//! The second form is seldom better, and for the most part like the first. It is priced at the memory prices that
+//! prove the bound of the first. It is searched no further in two cases: its own bound there is no lower than the
+//! first plan; or the first form has a gap anyway, and the cheapest assignment of the second costs no less than the
+//! bound of the first. The lower bound of both is then reported. Small models within a limit of memory are planned in
+//! half the time by this, with the same plans.
 
 use super::NEAR;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
@@ -7,12 +12,12 @@ use crate::planner::encoding::priced;
 use crate::planner::problem::Problem;
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// What is known of a form that was planned within a memory limit.
+/// A form that was planned within a memory limit, as far as it is known.
 #[derive(Clone, Debug)]
 pub struct Rival {
-    /// What its plan costs.
+    /// The seconds of its plan.
     pub seconds: f64,
-    /// What it does not go below.
+    /// A bound of all its plans.
     pub bound: f64,
     prices: MemoryPrices,
     /// By position: the name of the op there.
@@ -34,9 +39,9 @@ impl Rival {
         is_free.then(|| Self { seconds, bound, prices, ops: ops(problem), domains })
     }
 
-    /// What no plan of another form goes below, where that shows that the other form is not to be looked into: it is proven to be no
-    /// better, or else the gap of this form is open anyway, and what is cheapest in the other at these prices is no better than what this
-    /// one does not go below.
+    /// The bound of another form, where it shows that the other form is not to be looked into: it is proven to be no
+    /// better, or else the gap of this form is open anyway, and the cheapest assignment of the other at these prices
+    /// is no better than the bound of this one.
     pub fn outbids(&self, other: &Problem<'_>) -> Option<f64> {
         if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
             return None;
@@ -51,7 +56,8 @@ impl Rival {
         (is_proven || is_open && cheapest >= self.bound).then_some(bound)
     }
 
-    /// The prices at the positions of another order, in which what comes before the difference and what comes after it is the same.
+    /// The prices at the positions of another order, in which what comes before the difference and what comes after it
+    /// is the same.
     fn moved(&self, others: &[String]) -> MemoryPrices {
         let equal = |(a, b): &(&String, &String)| a == b;
         let before = self.ops.iter().zip(others).take_while(equal).count();

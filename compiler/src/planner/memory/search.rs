@@ -1,5 +1,5 @@
-//! A search for a plan that fits the memory: what is known so far, and the order in which the files beside this one add to
-//! it.
+//! Runs a search for a plan that fits the memory: it keeps what is known so far, and says in which order the modules
+//! beside it add to that.
 
 use std::collections::BTreeSet;
 
@@ -15,19 +15,19 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes. Half or
-/// twice as many change no plan of benchmarks/README.md.
+/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem,
+/// times the number of nodes. Half or twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
-/// What making a network takes besides, in entries for each node. Half as much changes no plan; with twice as much four products on
-/// 2x2 in 22.4 KiB cost 0.02 % more.
+/// The work of making a network, in entries for each node. Half as much changes no plan; with twice as much four
+/// products on 2x2 in 22.4 KiB cost 0.02 % more.
 const MADE: usize = 600;
 
 /// A search for a plan that fits.
 pub(super) struct MemorySearch<'a> {
-    /// What it is for.
+    /// The purpose of the plan.
     pub care: Care,
-    /// What is searched now: the whole problem, or its restricted master.
+    /// The problem that is searched now: the whole one, or its restricted master.
     pub problem: Problem<'a>,
     /// The same where memory costs nothing.
     pub free: Network,
@@ -37,7 +37,7 @@ pub(super) struct MemorySearch<'a> {
     pub limit: u64,
     /// The plan of fewest seconds there that was found.
     pub unlimited: Vec<usize>,
-    /// What that costs.
+    /// The cost of that.
     relaxed: f64,
     /// Seconds that no plan which fits goes below.
     pub bound: f64,
@@ -53,7 +53,7 @@ pub(super) struct MemorySearch<'a> {
     pub fitting: MemoryPrices,
     /// The prices that prove the bound of the whole problem; none where that is the bound without them.
     pub proven: MemoryPrices,
-    /// What plans that were found cost and keep.
+    /// The costs and bytes of plans that were found.
     pub planes: CuttingPlanes,
     /// By node: the labels that these plans have.
     pub known: Vec<BTreeSet<usize>>,
@@ -66,7 +66,7 @@ pub(super) struct MemorySearch<'a> {
 }
 
 impl<'a> MemorySearch<'a> {
-    /// Of the free plan nothing is known but what it is, and its bound.
+    /// Begins a search: of the free plan nothing is known but what it is, and its bound.
     pub fn new(problem: &Problem<'a>, found: &Minimum) -> Self {
         Self {
             care: Care::Plan,
@@ -139,7 +139,7 @@ impl<'a> MemorySearch<'a> {
         self.problem.meter.entries() >= self.until
     }
 
-    /// What the search has ended with.
+    /// The result of the search.
     pub fn found(self) -> Result<Solution, PlanError> {
         let (problem, prices) = (&self.problem, Some(self.proven));
         let (bound, least, relaxed) = (self.bound, self.least as u64, self.relaxed);
@@ -195,7 +195,7 @@ impl<'a> MemorySearch<'a> {
         }
     }
 
-    /// What an assignment costs.
+    /// The cost of an assignment.
     pub fn seconds(&self, assignment: &[usize]) -> f64 {
         self.free.cost(&extended(&self.free, assignment))
     }

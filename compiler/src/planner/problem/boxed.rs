@@ -1,5 +1,6 @@
-//! What boxing a tensor costs, by the layouts in which it is made and taken: found out once for all tensors that are alike, as those of
-//! layers are.
+//! Prices the boxing of a tensor by the layouts in which it is made and taken.
+//!
+//! Tensors that are alike, as those of equal layers are, share one result.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// By candidate: the operands at these places.
+    /// Finds the layouts that each candidate takes by the operands at these places.
     fn new(candidates: &[Candidate], places: &[usize]) -> Self {
         let mut taken = Self { lists: Vec::new(), of_label: Vec::new() };
         let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
@@ -65,7 +66,7 @@ pub struct Boxed {
     pub taken: Vec<Rc<Taken>>,
 }
 
-/// What tells tensors apart. Lists of candidates are told apart by their addresses.
+/// A key that tells tensors apart. Lists of candidates are told apart by their addresses.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     made: (*const Candidate, usize),
@@ -76,22 +77,22 @@ struct Key {
     taken: Vec<(*const Candidate, Vec<usize>)>,
 }
 
-/// What was found, by what tells it apart.
+/// Results by their keys.
 type Remembered<K, T> = RefCell<HashMap<K, Rc<T>>>;
 
-/// What is known of boxing the tensors of one problem. Its candidates stay as they are, so what is known once is right for good; each list
-/// of them stays where it is, so that addresses tell them apart. Each `RefCell` is borrowed to look something up or to put it in, and never
-/// while it is found.
+/// The boxing of the tensors of one problem, as far as it is known. Its candidates stay as they are, so what is known
+/// once is right for good; each list of them stays where it is, so that addresses tell them apart. Each `RefCell` is
+/// borrowed to look something up or to put it in, and never while it is found.
 #[derive(Default)]
 pub struct KnownBoxing {
-    /// By candidates and places of operands.
+    /// The layouts taken, by candidates and places of operands.
     taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
     of_alike: Remembered<Key, Boxed>,
     /// By producer, result and placement, which no two demands share.
     of_demand: Remembered<(usize, usize, PlacementId), Boxed>,
 }
 
-/// What is known for a key, or else found and known from then on.
+/// The result for a key, which is found if it is not known yet.
 fn remembered<K: Eq + Hash, T>(
     known: &Remembered<K, T>,
     key: K,
@@ -111,7 +112,7 @@ impl Problem<'_> {
         self.demands.iter().for_each(|demand| drop(self.boxed(demand)));
     }
 
-    /// What boxing a demanded tensor costs.
+    /// The prices of boxing a demanded tensor.
     pub fn boxed(&self, demand: &Demand) -> Rc<Boxed> {
         let own = (demand.producer, demand.index, demand.placement);
         remembered(&self.boxing.of_demand, own, || {

@@ -1,4 +1,7 @@
-//! The signatures that each node may have: those of its rule, less what pins and the strategy forbid.
+//! Lists the signatures that each node may have: those of its rule, less those that pins and the strategy forbid.
+//!
+//! Nodes with the same candidates share one list. By that list the planner knows which tensors are taken alike, and
+//! what boxing between them costs (`boxed`).
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -35,7 +38,7 @@ pub struct Candidate {
 /// The candidates of a node. Nodes that are alike have the same list, so what is found out of a list is found out of all of them.
 pub type CandidateList = Rc<[Candidate]>;
 
-/// What nodes with the same candidates have in common.
+/// The properties that nodes with the same candidates share.
 #[derive(PartialEq)]
 struct Kind {
     op: &'static str,
@@ -58,7 +61,7 @@ pub struct Candidates<'a> {
     /// Axes for which nodes choose as for the axis before.
     tied: &'a [usize],
     kinds: Vec<(Kind, CandidateList)>,
-    /// Of a list the places of some candidates: the list that they are.
+    /// The list that some candidates of a list are, by their places in it.
     parts: HashMap<(*const Candidate, Vec<usize>), CandidateList>,
 }
 
@@ -123,7 +126,8 @@ impl<'a> Candidates<'a> {
         Ok(self.part(all, kept))
     }
 
-    /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the same have in common.
+    /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the
+    /// same have in common.
     fn part(&mut self, all: CandidateList, kept: Vec<usize>) -> CandidateList {
         if kept.len() == all.len() {
             return all;
@@ -228,8 +232,8 @@ impl<'a> Candidates<'a> {
             || node.results.iter().any(|&value| self.pins(value).iter().any(named))
     }
 
-    /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone: an op may pass
-    /// them on only where its operand's producer can make them.
+    /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone:
+    /// an op may pass them on only where its operand's producer can make them.
     fn movable(
         &self,
         node: &Node,

@@ -1,8 +1,8 @@
-//! Interned layouts, and what boxing between them costs: each pair is priced once.
+//! Interns layouts, and prices the boxing between each pair once.
 //!
-//! Sizes and prices are functions of the decisions and the cluster alone. They are found when they are asked for and remembered, so that
-//! [`Layouts`] never changes as far as its users can tell: what it remembers lies behind a `RefCell`, which is borrowed within one call
-//! of a method, and never longer.
+//! Sizes and prices are functions of the decisions and the cluster alone. They are found when they are asked for, and
+//! remembered. So [`Layouts`] never changes as far as its users can tell. Its memory lies behind a `RefCell`, which
+//! is borrowed within one call of a method and never longer.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct PlacementId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u32);
 
-/// What boxing costs.
+/// The price of boxing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
     /// Seconds, each time.
@@ -54,7 +54,7 @@ struct Class {
     /// By SBP: its place in tables of prices, in the order in which prices were asked for. A tensor has few of all SBPs that
     /// there are, and a table has a place for each pair.
     places: Vec<Option<u32>>,
-    /// How many have a place.
+    /// The number of those that have a place.
     placed: u32,
     /// By the class to which a tensor of this class goes, the place of the SBP from which and of that to which.
     prices: BTreeMap<ClassId, Vec<Vec<Option<Price>>>>,
@@ -70,7 +70,7 @@ pub struct Layouts<'a> {
 }
 
 impl<'a> Layouts<'a> {
-    /// Those of these decisions, with a count of the prices that are found.
+    /// The layouts of these decisions, with a count of the prices that are found.
     pub fn new(decisions: &'a Decisions, cluster: &'a Cluster, meter: Meter) -> Self {
         let mut placements: Vec<Placement> = Vec::new();
         let mut id = |placement: &Placement| {
@@ -96,7 +96,7 @@ impl<'a> Layouts<'a> {
         self.known.borrow().sbps[id.0 as usize].clone()
     }
 
-    /// Where a node is.
+    /// The placement of a node.
     pub fn placement_of(&self, node: usize) -> PlacementId {
         self.placement_of[node]
     }
@@ -123,13 +123,13 @@ impl<'a> Layouts<'a> {
         self.known.borrow_mut().bytes(class, sbp)
     }
 
-    /// What boxing from one layout to another costs, once.
+    /// The price of boxing from one layout to another, found once.
     pub fn price(&self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
         self.known.borrow_mut().price(from, to)
     }
 }
 
-/// What was asked for.
+/// The results that were asked for before.
 struct Known<'a> {
     router: Router<'a>,
     microbatches: usize,

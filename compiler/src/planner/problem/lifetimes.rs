@@ -1,8 +1,13 @@
-//! While tensors are kept: positions in the order in which a rank executes nodes.
+//! Says while which positions tensors are kept, in the order in which a rank executes nodes.
 //!
-//! The order is that of phases, then of the graph. With several microbatches the nodes of microbatch rate are a loop:
-//! what lives through it is kept for the whole loop, and activations that the backward pass reads are kept for as
-//! many microbatches as are under way.
+//! The order is that of phases, then of the graph. With several microbatches the nodes of microbatch rate form a
+//! loop. What lives through the loop is kept for the whole loop. Activations that the backward pass reads are kept
+//! for as many microbatches as are under way.
+//!
+//! A copy lasts from the first to the last of its readers that are neither `regather` nor update. The result of a
+//! `regather` takes its bytes from the last of the earlier readers on, unless it lies as something that is kept
+//! anyway ([`Lifetimes::regathered`], `Made::beside`). Lowering does the same: what becomes smaller is boxed behind
+//! the last of the earlier readers (`Collector::behind_readers`).
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
@@ -87,12 +92,12 @@ impl Lifetimes {
         self.position.is_empty()
     }
 
-    /// While a node acts.
+    /// The span while a node acts.
     pub fn moment(&self, node: usize) -> Span {
         Span { start: self.position[node], end: self.position[node], others: 0 }
     }
 
-    /// While a tensor is kept where it is made. A variable is kept always.
+    /// The span while a tensor is kept where it is made. A variable is kept always.
     pub fn made(&self, decisions: &Decisions, value: ValueId) -> Span {
         let producer = decisions.graph().value(value).producer.index();
         let node = &decisions.graph().nodes[producer];
@@ -139,9 +144,9 @@ impl Lifetimes {
         per_step && readers.iter().any(repeats)
     }
 
-    /// While a boxed copy is kept: from the first to the last of all its readers on that placement. What a `regather` takes is
-    /// its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as they take variables as these are at
-    /// rest, or they would have to go back.
+    /// The span while a boxed copy is kept: from the first to the last of all its readers on that placement. What a
+    /// `regather` takes is its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as
+    /// they take variables as these are at rest, or they would have to go back.
     pub fn copy(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
         if readers.is_empty() {
             return self.moment(decisions.graph().value(value).producer.index());
@@ -165,7 +170,7 @@ impl Lifetimes {
             && decisions.graph().value(value).ty.bytes() < SCATTERED_BYTES
     }
 
-    /// Those of these readers of a value on whose layout it depends how long a copy is kept.
+    /// The readers of a value, among these, on whose layout it depends how long a copy is kept.
     fn direct(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
         let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
         let mut nodes: Vec<usize> =
@@ -176,9 +181,9 @@ impl Lifetimes {
         nodes
     }
 
-    /// What a `regather` gives is kept from when others have read its operand for the last time, as it is the operand, or a copy
-    /// that they have read, to its own last reader. The second is whether the operand is kept meanwhile anyway, so that what lies as
-    /// it does takes no memory.
+    /// The span of the result of a `regather`: from when others have read its operand for the last time, as it is the
+    /// operand, or a copy that they have read, to its own last reader. The second is whether the operand is kept
+    /// meanwhile anyway, so that what lies as it does takes no memory.
     pub fn regathered(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
         let graph = decisions.graph();
         let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);

@@ -1,5 +1,13 @@
-//! The planning problem as data: candidates of every node, the tensors that are boxed for their readers, the
-//! variables that updates write back, and how long everything is kept.
+//! The planning problem as data: candidates of every node, tensors that are boxed for their readers, variables that
+//! updates write back, and lifetimes.
+//!
+//! A problem never changes once it is made, so every part of the planner takes `&Problem`. Some results are found on
+//! the way and remembered behind a `RefCell` each: sizes and prices of layouts (`layouts`), and what boxing between
+//! candidates costs (`boxed`). Both are functions of the problem.
+//!
+//! A problem with fewer labels is another problem ([`Problem::with_candidates`]), which shares everything that does
+//! not depend on candidates. The restricted master of the search within a limit is one. So is what a fixed strategy
+//! leaves to price.
 
 use std::rc::Rc;
 
@@ -40,29 +48,30 @@ pub struct Demand {
     pub from: ClassId,
     /// The tensor where it is read.
     pub to: ClassId,
-    /// Where it is read.
+    /// The placement where it is read.
     pub placement: PlacementId,
     /// The nodes that read it, each with the operands that it is.
     pub readers: Vec<(usize, Vec<usize>)>,
     /// Whether the user reads it too: as it is made, partial values whole.
     pub fetched: bool,
-    /// How often it is boxed in a step.
+    /// The number of times that it is boxed in a step.
     pub times: f64,
-    /// With what it is boxed together, in the update phase.
+    /// The message in which it is boxed together with others, in the update phase.
     pub fusion: Option<Fusion>,
-    /// What it hides under each time.
+    /// The window that it hides under each time.
     pub hides: Window,
     /// While boxed copies are kept.
     pub span: Span,
-    /// Of what is boxed at once if that makes it smaller: while it is made.
+    /// For a tensor that is boxed at once if that makes it smaller: the span while it is made.
     pub scattered: Option<Span>,
     /// Whether copies take memory of their own (those for a `to_global` are its result).
     pub counts: bool,
 }
 
 impl Demand {
-    /// While something may be kept for boxing it: when that begins, and while copies are kept; of what is boxed at once when it has been made,
-    /// copies from then on, and what is left in place after that. Without `scattered` these three are as the second.
+    /// The spans while something may be kept for boxing it: when that begins, and while copies are kept; of what is
+    /// boxed at once when it has been made, copies from then on, and what is left in place after that. Without
+    /// `scattered` these three are as the second.
     pub fn spans(&self) -> [Span; 5] {
         let moment = |at: usize| Span { start: at, end: at, others: 0 };
         let (begun, whole) = (moment(self.span.start), self.span);
@@ -90,11 +99,11 @@ pub struct WriteBack {
     pub variable: usize,
     /// The result where the variable lives.
     pub to: ClassId,
-    /// Where the update is computed.
+    /// The placement where the update is computed.
     pub placement: PlacementId,
-    /// With what it is boxed together, where it stays on its mesh.
+    /// The message in which it is boxed together with others, where it stays on its mesh.
     pub fusion: Option<Fusion>,
-    /// When.
+    /// The span of its boxing.
     pub span: Span,
     /// Whether others read the result, so that it takes memory of its own, which [`Problem::made`] counts.
     pub is_read: bool,
@@ -120,7 +129,7 @@ pub struct Made {
     pub index: usize,
     /// Type and place.
     pub class: ClassId,
-    /// Where it is made.
+    /// The placement where it is made.
     pub placement: PlacementId,
     /// While it is kept.
     pub span: Span,
@@ -135,11 +144,12 @@ impl Made {
     }
 }
 
-/// All that planning needs to know. It never changes: what is found out of it, such as prices of boxing, are functions of it that are
-/// remembered, in [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they cost next to nothing.
+/// All that planning needs to know. It never changes: what is found out of it, such as prices of boxing, are functions
+/// of it that are remembered, in [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they
+/// cost next to nothing.
 #[derive(Clone)]
 pub struct Problem<'a> {
-    /// What passes decided.
+    /// The decisions of the passes.
     pub decisions: &'a Decisions,
     /// Interned layouts and their prices.
     pub layouts: Rc<Layouts<'a>>,
@@ -151,13 +161,13 @@ pub struct Problem<'a> {
     pub write_backs: Rc<[WriteBack]>,
     /// Tensors that take memory where they are made.
     pub made: Rc<[Made]>,
-    /// When things are kept.
+    /// The spans while things are kept.
     pub lifetimes: Rc<Lifetimes>,
     /// Bytes that a rank may use.
     pub limit: u64,
-    /// What planning takes.
+    /// The work of planning.
     pub meter: Meter,
-    /// What was done where all axes by themselves would have been too many.
+    /// The axes that are tied, where all axes by themselves would have been too many.
     pub tied: Option<Tied>,
     hidden: Rc<Hidden>,
     boxing: Rc<KnownBoxing>,
@@ -240,7 +250,7 @@ impl<'a> Problem<'a> {
         Some(self.layouts.intern(&target)).filter(|&target| target != source)
     }
 
-    /// What boxing a demanded tensor costs, each time: what is left where it hides.
+    /// The price of boxing a demanded tensor, each time: what is left where it hides.
     pub fn price(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
         let price = self.fused(demand.fusion, price, (demand.from, source));
@@ -269,7 +279,8 @@ impl<'a> Problem<'a> {
         (labels.len() == self.candidates.len()).then_some(labels)
     }
 
-    /// What is kept, and how long, for boxing a demanded tensor at this price: for some of its [`Demand::spans`].
+    /// The bytes that are kept for boxing a demanded tensor at this price, and how long: for some of its
+    /// [`Demand::spans`].
     pub fn kept(
         &self,
         demand: &Demand,
@@ -289,7 +300,7 @@ impl<'a> Problem<'a> {
         [(made, price.scratch), (from, copy), (later, 0)]
     }
 
-    /// What bringing an update's result back to its variable costs.
+    /// The price of bringing an update's result back to its variable.
     pub fn back_price(&self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((back.from, source), (back.to, target));
         self.fused(back.fusion, price, (back.from, source))

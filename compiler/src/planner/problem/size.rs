@@ -1,5 +1,5 @@
-//! How large the integer programme of a problem is, and what its variables are of: the layouts in which tensors are made and
-//! taken.
+//! Counts the variables and constraints of a problem's integer programme, and lists the layouts in which tensors are
+//! made and taken.
 
 use super::layouts::SbpId;
 use super::{Demand, Problem, WriteBack};
@@ -26,7 +26,8 @@ pub fn size(problem: &Problem<'_>) -> (usize, usize) {
     (variables, constraints)
 }
 
-/// How many layouts a demanded tensor is made in, how many it is taken in, and of these how many each taker takes, together.
+/// Counts the layouts in which a demanded tensor is made, those in which it is taken, and of these those that each
+/// taker takes, together.
 fn counts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
     let labels = 0..problem.candidates[demand.producer].len();
     let sources = distinct(labels.map(|label| problem.source(demand, label)).collect());
@@ -56,7 +57,7 @@ pub(in crate::planner) struct Shape {
 }
 
 impl Shape {
-    /// Of all candidates of producer and readers.
+    /// The layouts of all candidates of producer and readers.
     pub fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
         let labels = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..labels).map(|label| problem.source(demand, label)).collect();

@@ -1,4 +1,5 @@
-//! What becomes of tensors, whatever the candidates: where and how long each is kept, for whom it is boxed, and which updates write it back.
+//! Lists what happens to tensors, whatever the candidates: where and how long each is kept, for whom it is boxed, and
+//! which updates write it back.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ pub(super) struct Tensors<'p, 'a> {
 }
 
 impl<'p, 'a> Tensors<'p, 'a> {
-    /// What boxes and keeps tensors of these decisions.
+    /// Finds what boxes and keeps tensors of these decisions.
     pub fn new(
         decisions: &'a Decisions,
         layouts: &'p Layouts<'a>,
@@ -36,8 +37,8 @@ impl<'p, 'a> Tensors<'p, 'a> {
         Self { decisions, layouts, lifetimes, hidden, fusions }
     }
 
-    /// What takes memory where it is made. Results of updates lie in their variables' memory, unless others read them; where they do not,
-    /// the write-back counts them.
+    /// Lists the tensors that take memory where they are made. Results of updates lie in their variables' memory,
+    /// unless others read them; where they do not, the write-back counts them.
     pub fn made(&self) -> Vec<Made> {
         let graph = self.decisions.graph();
         let readers = graph.consumers();

@@ -1,6 +1,8 @@
-//! Meshes of so many axes that the problem does not fit: some axes are planned as one, as if 2x2x2x2 were 4x2x2. A node
-//! has one choice for both, unless it is pinned. The plan is one of the mesh as it is; what is lost is the proof, whose
-//! bound is then that of computing alone.
+//! Ties axes where a mesh has so many that the problem is too large: some axes are planned as one, as if 2x2x2x2 were
+//! 4x2x2.
+//!
+//! A node has one choice for both, unless it is pinned. The plan is still one of the mesh as it is. Only the proof is
+//! lost: the bound is then that of computing alone.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
@@ -91,7 +93,7 @@ pub(super) fn partner(hierarchy: &[usize], axis: usize) -> Option<usize> {
     (0..axis).rev().find(|&before| hierarchy[before] > 1)
 }
 
-/// What a megabyte costs along an axis.
+/// The seconds of a megabyte along an axis.
 fn seconds(cluster: &Cluster, place: &Placement, axis: usize) -> f64 {
     let stride: usize = place.hierarchy[axis + 1..].iter().product();
     let group: Vec<u32> = (0..place.hierarchy[axis]).map(|at| place.ranks[at * stride]).collect();

@@ -1,4 +1,4 @@
-//! Memory of an assignment: what is kept when, and the peak of each domain.
+//! Sums the memory of an assignment: what is kept when, and the peak of each domain.
 
 use graphc_ir::ids::ValueId;
 
@@ -14,9 +14,9 @@ pub struct Item {
     pub value: ValueId,
     /// Bytes of one content on the busiest rank.
     pub bytes: u64,
-    /// Where.
+    /// The placement of its ranks.
     pub placement: PlacementId,
-    /// When.
+    /// The span while it is kept.
     pub span: Span,
 }
 

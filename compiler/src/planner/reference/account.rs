@@ -1,4 +1,4 @@
-//! What each node of a finished sharding costs and keeps: the sums of [`super::recompute`], node by node.
+//! Splits the sums of [`super::recompute`] by node: what each node of a finished sharding costs and keeps.
 
 /// Seconds and bytes by node. Of a job whose ranks all do the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub struct Account {
     pub transient: Vec<u64>,
 }
 
-/// How long bytes are kept.
+/// The time for which bytes are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// For the whole step.

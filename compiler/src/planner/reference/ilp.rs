@@ -1,5 +1,13 @@
-//! The reference: the integer programme of [`super`], letter by letter, with nothing reduced, handed to a solver: microlp,
-//! or HiGHS with the feature `highs`, which closes models of some hundred nodes.
+//! Builds the integer programme of [`super`], letter by letter and with nothing reduced, and hands it to a solver in
+//! one function.
+//!
+//! The solver is microlp, or HiGHS with the feature `highs` of `graphc` and `graphc-compiler`. HiGHS closes models of
+//! some hundred nodes. It is built from source, which takes minutes and needs cmake, a C++ compiler and libclang:
+//! `apt-get install cmake g++ libclang-dev`, or `pip install cmake libclang` with `LIBCLANG_PATH` on the folder of
+//! its `libclang.so`.
+//!
+//! Plans never depend on the feature, which changes this reference alone. The example `full_ilp` of the compiler
+//! holds the planner against the whole programme on models.
 
 use good_lp::{
     Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable,
@@ -126,7 +134,7 @@ impl Model {
         }
     }
 
-    /// What nodes make takes memory: a part of (f).
+    /// Adds the memory of what nodes make: a part of (f).
     fn made(&mut self, problem: &Problem<'_>) {
         for made in problem.made.iter() {
             for label in 0..problem.candidates[made.producer].len() {
@@ -142,7 +150,7 @@ impl Model {
         }
     }
 
-    /// At least 1 where `x` is chosen and another node's result does not lie as `sbp`.
+    /// A variable that is at least 1 where `x` is chosen and another node's result does not lie as `sbp`.
     fn unless_beside(
         &mut self,
         problem: &Problem<'_>,
@@ -196,7 +204,7 @@ impl Model {
     }
 }
 
-/// Where the solver is called: the least objective under the constraints, to 1e-7 of it.
+/// Calls the solver: the least objective under the constraints, to 1e-7 of it.
 fn optimum(
     variables: ProblemVariables,
     objective: &Expression,

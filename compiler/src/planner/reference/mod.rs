@@ -1,7 +1,7 @@
-//! What the planner is held against: the integer programme for a solver ([`ilp`]), and the cost and memory of a finished sharding
-//! from the graph alone ([`recompute`](recompute::recompute)).
+//! Independent results that plans are held against: the integer programme for a solver ([`ilp`]), and the cost and
+//! memory of a finished sharding from the graph alone ([`recompute`](recompute::recompute)).
 //!
-//! Plans are made without either. The second is read by the layers' prices too ([`account`](recompute::account)).
+//! Plans are made without either. The prices of layers also read the second ([`account`](recompute::account)).
 
 mod account;
 pub mod ilp;

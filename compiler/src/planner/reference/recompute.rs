@@ -1,5 +1,7 @@
-//! An independent look at a finished sharding: its cost and memory from the graph, the decisions and the machines
-//! alone. It shares the formulas of cost and the routes of boxing with the planner, and nothing else.
+//! Computes cost and memory of a finished sharding independently, from the graph, the decisions and the machines
+//! alone.
+//!
+//! It shares the formulas of cost and the routes of boxing with the planner, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +41,7 @@ pub fn recompute(
     Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
 }
 
-/// The same sums by node.
+/// Cost and memory of a sharding, node by node.
 pub fn account(
     decisions: &Decisions,
     sharding: &Sharding,
@@ -85,9 +87,9 @@ struct Walk<'a> {
     /// Bytes by rank and position, of one of each that are alike.
     kept: BTreeMap<u32, Vec<u64>>,
     stage_of_rank: BTreeMap<u32, usize>,
-    /// What is fused on each mesh.
+    /// The fusion on each mesh.
     fusions: Vec<(&'a Placement, Fusion)>,
-    /// What hides under computing.
+    /// The seconds that hide under computing.
     hidden: Hidden,
 }
 
@@ -187,7 +189,7 @@ impl<'a> Walk<'a> {
         self.ledger.spend(node, seconds);
     }
 
-    /// How long a tensor, or a copy of it, is kept for these nodes.
+    /// The time for which a tensor, or a copy of it, is kept for these nodes.
     fn kept_for(&self, value: ValueId, nodes: &[usize]) -> Kept {
         let producer = self.decisions.graph().value(value).producer.index();
         let variable = matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_));
@@ -207,7 +209,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a node makes is kept; what it makes of a variable goes back.
+    /// Keeps what a node makes; what it makes of a variable goes back.
     fn results(&mut self, id: usize, node: &Node) {
         let updates = node.op.operation().updates();
         for (index, &value) in node.results.iter().enumerate() {
@@ -239,15 +241,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Those of some nodes that are no `regather`.
+    /// The nodes of these that are no `regather`.
     fn direct(&self, nodes: &[usize]) -> Vec<usize> {
         let regathers =
             |node: usize| matches!(self.decisions.graph().nodes[node].op, Op::Regather(_));
         nodes.iter().copied().filter(|&node| !regathers(node)).collect()
     }
 
-    /// Those of some readers for which copies are kept: what a `regather` takes is its result, and updates take variables as they
-    /// are at rest.
+    /// The readers, among these, for which copies are kept: what a `regather` takes is its result, and updates take
+    /// variables as they are at rest.
     fn takers(&self, nodes: &[usize]) -> Vec<usize> {
         let mut direct = self.direct(nodes);
         let updates = |&node: &usize| self.decisions.training.phases[node] == Phase::Update;
@@ -362,8 +364,8 @@ impl<'a> Walk<'a> {
         self.through(value, &nodes, self.repeats(producer))
     }
 
-    /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if that makes it
-    /// smaller.
+    /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if
+    /// that makes it smaller.
     fn is_scattered(&self, value: ValueId, producer: usize) -> bool {
         let graph = self.decisions.graph();
         let phases = &self.decisions.training.phases;
@@ -380,7 +382,7 @@ impl<'a> Walk<'a> {
             && readers.iter().all(updates)
     }
 
-    /// What updates read in this layout of a value that is boxed for them at once if that makes it smaller.
+    /// Keeps what updates read in this layout of a value that is boxed for them at once if that makes it smaller.
     fn keep_scattered(&mut self, value: ValueId, producer: usize, made: &Layout, route: &Route) {
         let whole = shard_bytes(made, self.microbatches());
         let (_, from) = self.lifetime(value, producer);
@@ -407,7 +409,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// From the first to the last of some nodes; of the whole loop where they repeat and the tensor does not.
+    /// The time from the first to the last of some nodes; of the whole loop where they repeat and the tensor does
+    /// not.
     fn through(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
         let positions = || nodes.iter().map(|&node| self.position[node]);
         let start = positions().min().unwrap_or(0);

@@ -1,12 +1,13 @@
-//! A bound of the free problem for the report of a fixed strategy: nobody waits for the plan that would reach it, so
-//! nothing is spent on finding one.
+//! Bounds the free problem for the report of a fixed strategy.
+//!
+//! Nobody waits for the plan that would reach the bound, so no work is spent on finding it.
 
 use super::dual::Dual;
 use super::eliminate::{Elimination, Limits};
 use super::network::Network;
 
-/// Up to this size the bound is the minimum itself. Half or twice of either changes no bound of ZeRO on one axis (DenseNet-121 on 4, Llama 3 8B and
-/// Mixtral on 8).
+/// Up to this size the bound is the minimum itself. Half or twice of either changes no bound of ZeRO on one axis
+/// (DenseNet-121 on 4, Llama 3 8B and Mixtral on 8).
 const NARROW: Limits = Limits { table: 65_536.0, work: 1e6 };
 /// Entries that shifting costs reads in all sweeps, about. Half or twice as many change none of these bounds.
 const WORK: usize = 3_000_000;

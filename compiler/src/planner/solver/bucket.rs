@@ -1,7 +1,7 @@
-//! What is left when a variable is minimised away: a table over those that it meets.
+//! Computes the table that is left over its neighbours when a variable is minimised away.
 //!
-//! Many labels of a neighbour are the same to the variable, as they make or take a tensor in the same layout. Of these the first is looked
-//! at for all: what is found is exactly what each of them would find.
+//! Many labels of a neighbour are the same to the variable, since they make or take a tensor in the same layout. The
+//! first of these is looked at for all of them. The others would find exactly the same.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use super::tables::{Axis, LANES, Table};
 pub struct Factor {
     /// The variables.
     pub scope: Vec<usize>,
-    /// What they cost.
+    /// The costs of labels.
     pub costs: Costs,
 }
 
@@ -29,7 +29,7 @@ pub enum Costs {
 }
 
 impl Costs {
-    /// Where they are, which tells them from others as equal ones are kept once.
+    /// The address of the costs, which tells them from others as equal ones are kept once.
     pub fn address(&self) -> *const () {
         match self {
             Self::Table(table) => Rc::as_ptr(table).cast(),
@@ -74,7 +74,8 @@ pub fn minimise(
     (Table::new(axes.clone(), table), Best { axes, labels })
 }
 
-/// By the classes of the others the least sum of all terms, and the first own class that has it; compiled for whatever the processor has.
+/// The least sum of all terms by the classes of the others, and the first own class that has it; compiled for
+/// whatever the processor has.
 struct Least<'a> {
     terms: &'a [Term],
     /// Own classes.
@@ -158,8 +159,9 @@ impl Alike {
     }
 }
 
-/// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away lie side by side:
-/// so they are added several at once, and what is to be found out about a tensor's readers is found out once for each of their classes.
+/// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away
+/// lie side by side: so they are added several at once, and what is to be found out about a tensor's readers is found
+/// out once for each of their classes.
 struct Term {
     costs: Vec<f64>,
     /// By variable of the scope: entries from a class to the next; 0 where the factor does not have it.
@@ -328,7 +330,7 @@ mod tests {
         ]
     }
 
-    /// What the labels of all variables cost.
+    /// The cost of the labels of all variables.
     fn cost(labels: &[usize; 4]) -> f64 {
         let of = |factor: &Factor| match &factor.costs {
             Costs::Table(table) => table.at(labels[factor.scope[0]], labels[factor.scope[1]]),

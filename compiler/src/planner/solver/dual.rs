@@ -1,8 +1,8 @@
-//! A lower bound of a network by shifting costs: sequential reweighted message passing (Kolmogorov, "A new look at
-//! reweighted message passing", 2015), from terms over several variables to their variables and back.
+//! A lower bound of a network by shifting costs between terms and variables: sequential reweighted message passing
+//! (Kolmogorov, "A new look at reweighted message passing", 2015).
 //!
-//! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
-//! the sum of all least entries is a bound at any time.
+//! A message is taken from a term and given to a variable. So any messages leave the cost of every assignment as it
+//! is, and the sum of all least entries is a bound at any time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -53,8 +53,8 @@ enum Pass {
 /// A term by its variables, as they are called elsewhere, and which of the terms over these it is.
 pub type Key = (Vec<usize>, usize);
 
-/// What was given to whom, to be given again where costs are a little different: any messages are right, and these are
-/// good ones.
+/// The messages to each term, to be given again where costs are a little different: any messages are right, and these
+/// are good ones.
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     known: BTreeMap<Key, Vec<Vec<f64>>>,
@@ -71,7 +71,7 @@ fn least(costs: &[f64]) -> f64 {
     costs.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// Where each of some lists begins that lie one behind the other, and where the last ends.
+/// The beginnings of some lists that lie one behind the other, and the end of the last.
 fn begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let next = lengths.scan(0, |end, length| {
         *end += length;
@@ -136,8 +136,9 @@ impl Dual {
         }
     }
 
-    /// By term and member what was given to its labels, where `kept` says which of all the labels are left: those that are not have what
-    /// they had before, and so has what is forbidden.
+    /// Notes what was given to the labels of each member of each term, where `kept` says which of all the labels are
+    /// left: those that are not have what they had before, and so has what is
+    /// forbidden.
     pub fn note(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
         for (term, given) in given.iter_mut().enumerate() {
             let owed = self.terms.members(term).zip(self.terms.owed(term));
@@ -148,7 +149,7 @@ impl Dual {
         }
     }
 
-    /// What was given to whom, by term and member.
+    /// The messages given so far, by term and member.
     pub fn given(&self) -> Vec<Vec<Vec<f64>>> {
         let of = |term: usize| self.terms.owed(term).map(<[f64]>::to_vec).collect();
         (0..self.terms.len()).map(of).collect()
@@ -194,7 +195,8 @@ impl Dual {
         let (labels, reached) = (self.labels(variable), self.reached(variable));
         let (costs, reached) = (&mut self.unary[labels], &self.reached[reached]);
         reached.iter().for_each(|of| self.terms.pull(of.slot, costs));
-        // Otherwise a term counts on a forbidden label at no cost, as there is no finite part of its cost that could be dealt out.
+        // Otherwise a term counts on a forbidden label at no cost, as there is no finite part of its cost that could
+        // be dealt out.
         if self.forbids && costs.iter().any(|cost| cost.is_infinite()) {
             reached.iter().for_each(|of| self.terms.forbid(of.slot, costs));
         }
@@ -212,7 +214,7 @@ impl Dual {
         }
     }
 
-    /// What no assignment goes below.
+    /// A bound of all assignments.
     pub fn bound(&mut self) -> f64 {
         let variables = 0..self.order.len();
         let unary: f64 = variables.map(|variable| least(&self.unary[self.labels(variable)])).sum();
@@ -222,7 +224,7 @@ impl Dual {
         self.constant + unary + terms
     }
 
-    /// By variable and label: what no assignment with that label goes below.
+    /// The bound of all assignments with a label, by variable and label.
     pub fn bounds(&mut self) -> Vec<Vec<f64>> {
         let (bound, count) = (self.bound(), self.order.len());
         let of = |variable: usize| -> Vec<f64> {
@@ -255,7 +257,7 @@ impl Dual {
         labels
     }
 
-    /// What a term costs by label of a member, where those before it have their labels, if it costs anything.
+    /// The costs of a term by label of a member, where those before it have their labels, if it costs anything.
     fn with_those_before(
         &mut self,
         of: Reached,
@@ -283,7 +285,7 @@ impl Dual {
     }
 }
 
-/// By variable the terms that it is part of.
+/// The terms that each variable is part of.
 fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<Reached>> {
     let mut of_variable = vec![Vec::new(); rank.len()];
     for term in 0..terms.len() {

@@ -1,5 +1,8 @@
 //! Variable elimination (Dechter, "Bucket elimination", 1999): a variable is minimised away, which leaves one table
-//! over its neighbours; in reverse order the labels follow. Exact, and as costly as the largest table.
+//! over its neighbours.
+//!
+//! In reverse order the labels follow. The result is exact, and costs as much as the largest table. An elimination
+//! with the tables and tariffs of an earlier one takes over its result.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -12,7 +15,7 @@ use super::share::Share;
 use super::tables::{Axis, Table, Tables};
 use crate::planner::meter::Meter;
 
-/// What elimination may cost.
+/// The most that elimination may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Entries of one table.
@@ -25,8 +28,8 @@ pub struct Limits {
 /// 2x2x2 have the same plans.
 pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
-/// Labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 % lower; twice as many change none of
-/// these plans.
+/// Labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 %
+/// lower; twice as many change none of these plans.
 const NARROW: usize = 4_000_000;
 
 /// An eliminated variable, those that it met, and its best label by theirs.
@@ -37,8 +40,9 @@ struct Eliminated {
     best: Rc<Best>,
 }
 
-/// What was eliminated before: the labels of each variable, the variable itself first; for each factor the address of its costs and
-/// where its variables are among them. With what was left, and all costs, so that their addresses stay their own.
+/// Eliminations made before: the labels of each variable, the variable itself first; for each factor the address of
+/// its costs and where its variables are among them. With what was left, and all costs, so that their addresses stay
+/// their own.
 type Known = HashMap<(Vec<usize>, Vec<(*const (), Vec<usize>)>), (Rc<Table>, Rc<Best>, Vec<Costs>)>;
 
 /// A network of which some variables are eliminated.
@@ -198,7 +202,7 @@ impl Elimination {
         Some(order)
     }
 
-    /// What is left after [`Elimination::eliminate_narrow`] as a network of pairs, with the original variables.
+    /// The network left after [`Elimination::eliminate_narrow`], of pairs and with the original variables.
     pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
@@ -240,7 +244,7 @@ impl Elimination {
     }
 }
 
-/// Who meets whom, and the size of the table that each variable would leave.
+/// The variables that meet each other, and the size of the table that each variable would leave.
 struct Neighbours<'a> {
     domains: &'a [usize],
     of: Vec<BTreeSet<usize>>,

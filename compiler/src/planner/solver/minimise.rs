@@ -1,6 +1,13 @@
-//! The minimum of a network: elimination where the network is narrow enough; otherwise a bound by shifted costs and
-//! a plan that follows them ([`dive`](super::dive)), and labels that cannot be part of anything better are dropped until what
-//! is left is narrow, or the remaining gap is reported.
+//! Finds the minimum of a network, or a good assignment with a bound.
+//!
+//! A narrow network is eliminated. Of a wide one, shifted costs give a bound, and a plan that follows them
+//! ([`dive`](super::dive)). Labels that cannot be part of anything better are dropped, until the rest is narrow or
+//! the remaining gap is reported.
+//!
+//! A dive that ends within half a percent of the bound leaves a twelfth of the work limit for the rest, or 32 sweeps
+//! if these read more. From the dive on, all terms are told which labels are forbidden, which makes bounds tighter.
+//! They are not told before, so that the first rounds choose among equal plans as they would without. A round after
+//! the dive that closes less than a fifth of the gap and drops less than a hundredth of the labels is the last.
 
 use super::dual::{Dual, Messages};
 use super::eliminate::{Elimination, LIMITS, minimum};
@@ -17,10 +24,10 @@ pub struct Minimum {
     pub labels: Vec<usize>,
 }
 
-/// What counts as equal: a plan is optimal where the bound is within this share of it.
+/// The share within which costs count as equal: a plan is optimal where the bound is within this share of it.
 pub const TOLERANCE: f64 = 1e-7;
 
-/// How much is done for a network that is too wide to be eliminated.
+/// The effort for a network that is too wide to be eliminated.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Times that costs are shifted and labels dropped.
@@ -37,13 +44,14 @@ pub struct Effort {
     pub division: usize,
 }
 
-/// For a plan. What half and twice do was measured on DenseNet-121, MobileNetV2 and ResNet on 2x4 and experts on 2x2x2: of rounds and of work
-/// nothing. With the dive in the first round DenseNet-121 ends 0.7 % higher and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2
-/// end 0.04 % higher, the latter in twice the time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 %
-/// higher; with twice as many experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
+/// The effort for a plan. What half and twice do was measured on DenseNet-121, MobileNetV2 and ResNet on 2x4 and
+/// experts on 2x2x2: of rounds and of work nothing. With the dive in the first round DenseNet-121 ends 0.7 % higher
+/// and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2 end 0.04 % higher, the latter in twice the
+/// time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 % higher; with twice as many
+/// experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
 pub const FULL: Effort =
     Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
-/// For one of many steps towards a plan.
+/// The effort for one of many steps towards a plan.
 pub const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
@@ -56,36 +64,36 @@ pub const STEP: Effort = Effort {
 /// Sweeps of the first round, which are doubled up to those of the last. With half or twice as many of both
 /// DenseNet-121 on 2x4 ends 0.3 or 0.9 % higher.
 const SWEEPS: [usize; 2] = [4, 32];
-/// Where a dive leaves a gap of at most this share, so many entries are read to close it, or as many as this many sweeps read if that is
-/// more: a plan that good is worth no more waiting. MobileNetV2 on 2x4 (ONNX, 16 images of 64 x 64) takes nearly all of them, and
-/// then is optimal; a sweep over the largest networks takes a third of them.
+/// The largest gap after a dive at which so many entries are read to close it, or as many as this many sweeps read if
+/// that is more: a plan that good is worth no more waiting. MobileNetV2 on 2x4 (ONNX, 16 images of 64 x 64) takes
+/// nearly all of them, and then is optimal; a sweep over the largest networks takes a third of them.
 const CLOSE: f64 = 5e-3;
 const CLOSING: usize = 2_000_000_000;
 const CLOSING_SWEEPS: usize = 32;
 
-/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200 KiB costs 0.3 or 0.2 % less;
-/// no other plan changes.
+/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200
+/// KiB costs 0.3 or 0.2 % less; no other plan changes.
 const LASTING: usize = 8;
 
-/// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as many change no plan of
-/// benchmarks/README.md.
+/// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as
+/// many change no plan of benchmarks/README.md.
 const DIVISIBLE: usize = 100;
 
-/// Labels of a variable, on average, up to which what is left may be narrow. With half as many ResNet on 2x4 ends 1.2 % higher, in more time;
-/// twice as many change no plan.
+/// Labels of a variable, on average, up to which what is left may be narrow. With half as many ResNet on 2x4 ends 1.2
+/// % higher, in more time; twice as many change no plan.
 const FEW: usize = 6;
 
-/// Costs are shifted on while a few sweeps close this share of the gap. With half or twice as much ResNet on 2x4 ends 0.8 or 0.5 %
-/// higher, as its division begins elsewhere.
+/// Costs are shifted on while a few sweeps close this share of the gap. With half or twice as much ResNet on 2x4 ends
+/// 0.8 or 0.5 % higher, as its division begins elsewhere.
 const IDLE: f64 = 1e-2;
 
-/// A round after the dive that closes less than this share of the gap and drops less than that share of the labels is the last: those that follow would
-/// close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at 0.65 % in three quarters of the time that it
-/// takes to get to 0.58 %.
+/// A round after the dive that closes less than this share of the gap and drops less than that share of the labels is
+/// the last: those that follow would close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at
+/// 0.65 % in three quarters of the time that it takes to get to 0.58 %.
 const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
-/// What messages have to do with a search.
+/// The use of messages in a search.
 pub enum Course<'a> {
     /// Costs are shifted on from those that a network which was a little different has left, a few times, and then they are kept.
     On(&'a mut Messages),
@@ -100,7 +108,7 @@ pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> M
     minimise_on(network, start, effort, None)
 }
 
-/// The same with messages.
+/// Finds the minimum with messages.
 pub fn minimise_on(
     network: &Network,
     start: Option<&[usize]>,
@@ -118,7 +126,7 @@ pub struct Reduced<'a> {
     left: Left,
 }
 
-/// What elimination leaves.
+/// The result of elimination.
 enum Left {
     /// Variables that can be eliminated, in this order.
     Little(Vec<usize>),
@@ -176,7 +184,7 @@ impl<'a> Reduced<'a> {
     }
 }
 
-/// What is known of a network, or of the part of it that is looked at.
+/// The search for the minimum of a network, or of the part of it that is looked at.
 pub struct NetworkSearch<'a> {
     core: &'a Network,
     /// Of the labels that are kept.
@@ -184,9 +192,9 @@ pub struct NetworkSearch<'a> {
     /// Labels that may be part of something better than the best.
     pub kept: Vec<Vec<usize>>,
     best: Vec<usize>,
-    /// What the best costs.
+    /// The cost of the best.
     pub value: f64,
-    /// What is to be proven at most, if it is not all.
+    /// The value that is to be proven at most, if it is not all.
     ceiling: f64,
     /// By term and member: what was given to all labels, also to those that were dropped; `None` where nobody asks.
     given: Option<Vec<Vec<Vec<f64>>>>,
@@ -276,7 +284,7 @@ impl<'a> NetworkSearch<'a> {
         self.kept.iter().map(Vec::len).sum()
     }
 
-    /// What is proven at most: labels that are no better are dropped.
+    /// The value that is proven at most: labels that are no better are dropped.
     pub fn limit(&self) -> f64 {
         self.ceiling.min(self.value * (1.0 - TOLERANCE))
     }
@@ -349,8 +357,8 @@ impl<'a> NetworkSearch<'a> {
         sweeps
     }
 
-    /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable still has many labels
-    /// it is not, and to find that out takes as long as many sweeps.
+    /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable
+    /// still has many labels it is not, and to find that out takes as long as many sweeps.
     pub fn solve_kept(&mut self) -> Option<f64> {
         if self.labels() > FEW * self.kept.len() {
             return None;

@@ -1,5 +1,5 @@
-//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with several
-//! readers.
+//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with
+//! several readers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -18,9 +18,9 @@ pub struct Network {
     pub pairs: BTreeMap<(usize, usize), Rc<Table>>,
     /// Tensors that several variables read.
     pub shares: Vec<Share>,
-    /// What is paid anyway.
+    /// The cost that is paid anyway.
     pub constant: f64,
-    /// Where a variable stands among others: that of its node.
+    /// The place of a variable among others: that of its node.
     pub origin: Vec<usize>,
     /// Whether a variable is a switch: label 1 is allowed whatever the others are.
     pub switch: Vec<bool>,
@@ -28,7 +28,7 @@ pub struct Network {
     pub tables: Tables,
     /// All tariffs.
     pub tariffs: Tariffs,
-    /// What is done with them.
+    /// The count of the work on it.
     pub meter: Meter,
 }
 
@@ -54,8 +54,8 @@ impl Network {
         }
     }
 
-    /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs anything. Labels cost
-    /// what their classes do.
+    /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs
+    /// anything. Labels cost what their classes do.
     pub fn table(
         &mut self,
         (a, of_a): (usize, Axis),
@@ -209,7 +209,7 @@ impl Network {
         network
     }
 
-    /// The same network where variables with one label have no pairs.
+    /// The same network, in which variables with one label have no pairs.
     pub fn folded(&self) -> Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();

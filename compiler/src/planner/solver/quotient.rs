@@ -1,5 +1,7 @@
-//! A table of pairs made ready for messages: the least sum of a row with numbers that labels of the other member have is that with the
-//! least number of each class. That is exact, bit by bit, as rounding keeps the order of sums.
+//! Prepares a table of pairs for messages: one number for each class of labels of the other member.
+//!
+//! The least sum of a row with numbers of that member's labels is the least sum with the least number of each class.
+//! This is exact, bit by bit, because rounding keeps the order of sums.
 
 use std::rc::Rc;
 
@@ -16,7 +18,7 @@ pub struct Quotient {
 }
 
 impl Quotient {
-    /// Of a table over two variables.
+    /// Prepares a table over two variables.
     pub fn new(table: Rc<Table>) -> Self {
         let [rows, columns] = [0, 1].map(|at| table.axes[at].count);
         let at = |row: usize, column: usize| table.entries[row * columns + column];
@@ -54,8 +56,8 @@ impl Quotient {
         self.table.axes[member].count
     }
 
-    /// For each class of a member the least of the costs with what `others` say of the classes of the other member. Some more numbers
-    /// follow.
+    /// For each class of a member the least of the costs with what `others` say of the classes of the other member.
+    /// Some more numbers follow.
     pub fn least(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
         arch.dispatch(Least { entries: &self.lanes[of], others, best });
     }

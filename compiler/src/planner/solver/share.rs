@@ -1,30 +1,35 @@
-//! The cost of a tensor that several nodes read: it is boxed to each layout that some of them take, once.
+//! Prices a tensor that several nodes read (a *share*): it is boxed to each layout that some of them take, once.
 //!
-//! Over a set of readers the least cost is that of the best partition into groups that take it alike: two groups of
-//! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few
+//! A share is one term of the network, not a switch for each layout. Over a set of readers its least cost is that of
+//! their best partition into groups that take the tensor alike. Two groups of one layout would pay twice, so no
+//! partition is too cheap, and messages see all of the cost. With up to [`MOST_READERS`] readers all subsets are few
 //! ([`joint`](super::joint)).
+//!
+//! The costs by the labels of the members are a *tariff*, whoever these members are. Tariffs are kept by content, so
+//! layers that are alike have one and the same.
 
 use std::rc::Rc;
 
 use super::tables::{Content, Interned, hash, same};
 
-/// Readers up to which a tensor is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2 on 2x4 0.6 % higher, in two to three
-/// times as long; with eight no plan is better.
+/// Readers up to which a tensor is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2
+/// on 2x4 0.6 % higher, in two to three times as long; with eight no plan is better.
 pub const MOST_READERS: usize = 6;
 
 /// The column of each label; `None` where it takes the tensor for free.
 pub type Columns = Vec<Option<usize>>;
 
-/// What boxing one tensor costs, by the labels of its producer and its readers.
+/// The cost of boxing one tensor, by the labels of its producer and its readers.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The variable that makes the tensor, unless its label is settled, and behind it those that read it.
     pub members: Vec<usize>,
-    /// What it costs.
+    /// The prices of the tensor.
     pub tariff: Rc<Tariff>,
 }
 
-/// What a tensor costs by the labels of the members of a share. Layers that are alike have one and the same ([`Tariffs`]).
+/// The costs of a tensor by the labels of the members of a share. Layers that are alike have one and the same
+/// ([`Tariffs`]).
 #[derive(Clone, Debug)]
 pub struct Tariff {
     /// By label of the producer: its row; `None` where that label is settled and the only row is 0.
@@ -53,10 +58,10 @@ impl Content for Tariff {
     }
 }
 
-/// What is left of a tariff where some labels are settled.
+/// The rest of a tariff where some labels are settled.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// What is paid anyway, by label of the producer (of one label where it is settled).
+    /// The cost that is paid anyway, by label of the producer (of one label where it is settled).
     pub paid: Vec<f64>,
     /// The rest, if there is one, and the places of the members that it has.
     pub rest: Option<(Rc<Tariff>, Vec<usize>)>,
@@ -75,7 +80,7 @@ impl Share {
 }
 
 impl Tariff {
-    /// How many members make the tensor: 1, or 0 where that is settled.
+    /// The number of members that make the tensor: 1, or 0 where that is settled.
     pub fn producers(&self) -> usize {
         usize::from(self.made.is_some())
     }
@@ -91,7 +96,7 @@ impl Tariff {
         self.prices[row * self.columns + column]
     }
 
-    /// By label of the member at a place: what tells it from others, its row or its column.
+    /// A number for each label of the member at a place that tells it from others: its row or its column.
     pub fn labels_of(&self, place: usize) -> Vec<usize> {
         match &self.made {
             Some(rows) if place == 0 => rows.clone(),
@@ -134,8 +139,8 @@ impl Tariff {
         (rows, readers.map(pick).collect())
     }
 
-    /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same whatever their label pay at
-    /// once, and who takes it likewise pays nothing.
+    /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same
+    /// whatever their label pay at once, and who takes it likewise pays nothing.
     pub fn restricted(&self, kept: &[&[usize]]) -> Settled {
         let (rows, mut taken) = self.picked(kept);
         let is_free = |&column: &usize| rows.iter().all(|&row| self.price(row, column) == 0.0);
@@ -168,7 +173,7 @@ impl Tariff {
         Settled { paid, rest }
     }
 
-    /// Without rows and columns that nobody uses.
+    /// The tariff without rows and columns that nobody uses.
     fn compact(&self, rows: &[usize], mut taken: Vec<Columns>) -> Self {
         let mut used_rows = rows.to_vec();
         let mut used: Vec<usize> =

@@ -1,5 +1,8 @@
-//! Branch and bound where shifting costs alone leaves a gap: what is left is divided in two by the labels of one variable,
-//! and each part is a problem of its own, with a higher bound and fewer labels.
+//! Branch and bound where shifting costs alone leaves a gap.
+//!
+//! What is left is divided in two by the labels of one variable. Each part is a problem of its own, with a higher
+//! bound and fewer labels, and is bounded, pruned and divided by itself. The variable is the one whose two parts
+//! raise the bound most, as a few sweeps on each show. A variable that very many terms read comes before all others.
 
 use std::cmp::Reverse;
 
@@ -7,22 +10,22 @@ use super::branch_and_bound::{Division, branch_and_bound};
 use super::dual::Dual;
 use super::minimise::{Effort, NetworkSearch, STEP, restrict};
 
-/// How often a part is divided again: as many parts, each with its messages, are in memory at once. Half as often ends experts on 4x4
-/// 2.3 % higher; twice as often changes no plan.
+/// The number of times that a part is divided again: as many parts, each with its messages, are in memory at once.
+/// Half as often ends experts on 4x4 2.3 % higher; twice as often changes no plan.
 const DEPTH: usize = 40;
 /// Variables that are tried before one is divided, and the sweeps of each trial. With twice as many variables or sweeps
 /// experts on 4x4 end 1.2 or 3.5 % higher. With half of the sweeps ResNet on 2x4 ends 0.5 % higher.
 const TRIED: usize = 6;
 const TRIAL: usize = 2;
-/// Terms from which a variable is divided before all others: a tensor that so many read ties them together, and what is left
-/// without it is narrow. Layers alone have a quarter of that. Half of it changes no plan; twice as many, as without hubs, end experts on
-/// 2x2x2 3.4 % higher.
+/// Terms from which a variable is divided before all others: a tensor that so many read ties them together, and what
+/// is left without it is narrow. Layers alone have a quarter of that. Half of it changes no plan; twice as many, as
+/// without hubs, end experts on 2x2x2 3.4 % higher.
 const HUB: usize = 48;
-/// What is done for a part. With twice as many rounds ResNet on 2x4 ends 0.9 % higher; with 2 the bound of experts on
+/// The effort for a part. With twice as many rounds ResNet on 2x4 ends 0.9 % higher; with 2 the bound of experts on
 /// 2x2x2 is 0.5 % lower.
 const PART: Effort = Effort { rounds: 3, ..STEP };
-/// The share of the gap that a part closes at least, for comparing trials, so that what closes nothing of one part is still compared by
-/// the other. Half or twice as much changes no plan.
+/// The share of the gap that a part closes at least, for comparing trials, so that what closes nothing of one part is
+/// still compared by the other. Half or twice as much changes no plan.
 const LEAST: f64 = 1e-6;
 
 /// Labels that are left, with the costs as they are shifted among them.
@@ -30,18 +33,18 @@ struct Part {
     bound: f64,
     dual: Dual,
     kept: Vec<Vec<usize>>,
-    /// How often it may be divided again.
+    /// The number of times that it may be divided again.
     depth: usize,
 }
 
-/// What is left of a network, and the entries that may be read for it.
+/// The rest of a network, and the entries that may be read for it.
 struct Subdivision<'s, 'a> {
     search: &'s mut NetworkSearch<'a>,
     left: usize,
 }
 
 impl Subdivision<'_, '_> {
-    /// What is searched now, of this bound, in two parts.
+    /// Divides what is searched now, of this bound, in two parts.
     fn divided(&mut self, bound: f64, depth: usize) -> Option<[Part; 2]> {
         let [with, without] = self.search.parts(bound, &mut self.left)?;
         let part = |labels: Vec<Vec<usize>>| {

@@ -1,7 +1,9 @@
-//! Tables of costs by labels. What a pair of nodes pays is what boxing costs between the layout that one label makes and the layout that the
-//! other takes, and many labels make or take the same: such labels are one class, and a table has one entry for each class.
+//! Tables of costs by labels, with one entry for all labels that cost the same.
 //!
-//! Equal tables are kept once: layers that are alike have the same, and what is done with them is done once.
+//! A pair of nodes pays what boxing costs between the layout that one label makes and the layout that the other
+//! takes. Many labels make or take the same layout, so they are one class.
+//!
+//! Equal tables are kept once. Layers that are alike have equal tables, and the work on these is done once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -21,7 +23,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// By label one of so many classes.
+    /// An axis that gives each label one of so many classes.
     pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
         Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
     }
@@ -231,7 +233,7 @@ fn firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, 
     (firsts, of)
 }
 
-/// What is kept once where it is equal.
+/// A content that is kept once where it is equal.
 pub trait Content: PartialEq {
     /// Equal for what is equal.
     fn hash(&self) -> u64;
@@ -271,11 +273,11 @@ impl<T: Content> Interned<T> {
     }
 }
 
-/// What is made of things, once for all that are equal.
+/// Results made of things, once for all that are equal.
 #[derive(Clone, Debug)]
 pub struct Made<T, M> {
     items: Interned<T>,
-    /// By the one of all equal things that is kept.
+    /// Results by the one of all equal things that is kept.
     known: HashMap<*const T, Rc<M>>,
 }
 
@@ -286,7 +288,7 @@ impl<T, M> Default for Made<T, M> {
 }
 
 impl<T: Content, M: From<Rc<T>>> Made<T, M> {
-    /// What is made of this.
+    /// The result made of this.
     pub fn of(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
         let item = item.into();
         if let Some(known) = self.known.get(&Rc::as_ptr(&item)) {

@@ -1,7 +1,8 @@
-//! Terms over several variables, and what was given of their costs to the labels of each member.
+//! Terms over several variables, with the share of their costs that each member's labels were given.
 //!
-//! A sweep goes over all of them again and again, and most of its time is waiting for memory. So numbers of one kind lie one behind the
-//! other, and of a member that others read only the least of each class of labels is read: it is kept until the member is given something.
+//! A sweep goes over all terms again and again, and most of its time is waiting for memory. So numbers of one kind
+//! lie one behind the other. Of a member, others read only the least cost of each class of labels. It is kept until
+//! the member is given something.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -49,7 +50,7 @@ enum Costs {
     Share(Rc<Joint>),
 }
 
-/// What is made of tables and tariffs.
+/// The results made of tables and tariffs.
 #[derive(Clone, Default)]
 struct OfEqual {
     quotients: Made<Table, Quotient>,
@@ -60,9 +61,9 @@ struct OfEqual {
 #[derive(Clone, Copy)]
 struct Seat {
     variable: usize,
-    /// Where what is owed to its labels begins.
+    /// The place where the debts to its labels begin.
     owed: usize,
-    /// Where the least of its classes begins.
+    /// The place where the least costs of its classes begin.
     classes: usize,
 }
 
@@ -126,7 +127,7 @@ impl Costs {
 }
 
 impl Terms {
-    /// Of a network; nothing is given yet.
+    /// The terms of a network; nothing is given yet.
     pub fn new(network: &Network) -> Self {
         let mut made = OfEqual::default();
         let pairs = network
@@ -177,7 +178,7 @@ impl Terms {
         self.stale.fill(Places::MAX);
     }
 
-    /// How many there are.
+    /// The number of terms.
     pub fn len(&self) -> usize {
         self.terms.len()
     }
@@ -188,7 +189,7 @@ impl Terms {
         self.seats[first..first + members].iter().map(|seat| seat.variable)
     }
 
-    /// What is owed to the labels of each member of a term.
+    /// The debts to the labels of each member of a term.
     pub fn owed(&self, term: usize) -> impl Iterator<Item = &[f64]> {
         let members = self.terms[term].members;
         (0..members).map(move |place| &self.owed[self.labels(Slot { term, place })])
@@ -216,7 +217,7 @@ impl Terms {
         self.seats[seat].classes..self.seats[seat + 1].classes
     }
 
-    /// What is owed to a member has changed: the others may be given more.
+    /// Notes that the debts to a member have changed: the others may be given more.
     fn change(&mut self, slot: Slot) {
         self.drawn[slot.term] &= 1 << slot.place;
         self.stale[slot.term] |= 1 << slot.place;
@@ -270,8 +271,8 @@ impl Terms {
         }
     }
 
-    /// What is left of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left for any label
-    /// that is not forbidden anyway.
+    /// The rest of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left
+    /// for any label that is not forbidden anyway.
     pub fn left(&mut self, slot: Slot) -> Option<&[f64]> {
         if self.is_drawn(slot) {
             return None;
@@ -280,7 +281,7 @@ impl Terms {
         Some(self.best_with_owed(slot))
     }
 
-    /// The same where those of the other members that `label_of` knows have these labels.
+    /// The rest of a term's least costs, where those of the other members that `label_of` knows have these labels.
     pub fn left_with(&mut self, slot: Slot, label_of: impl Fn(usize) -> Option<usize>) -> &[f64] {
         let Term { costs, first, members } = &self.terms[slot.term];
         let (first, members) = (*first, *members);
@@ -309,7 +310,7 @@ impl Terms {
         self.best_with_owed(slot)
     }
 
-    /// By label what is best, with what is owed.
+    /// The best cost by label, with what is owed.
     fn best_with_owed(&mut self, slot: Slot) -> &[f64] {
         let labels = self.labels(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place).iter();
@@ -373,7 +374,7 @@ impl Terms {
         self.place();
     }
 
-    /// What is owed to the labels of a term's members that are kept.
+    /// The debts to those labels of a term's members that are kept.
     fn kept_of(&self, term: usize, kept: &[Vec<usize>]) -> impl Iterator<Item = f64> {
         let members = self.members(term).zip(self.owed(term));
         members.flat_map(|(member, owed)| kept[member].iter().map(|&label| owed[label]))

@@ -1,19 +1,21 @@
 //! The fixed plan of Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3), found in any graph.
 //!
-//! The innermost mesh axis splits the model, the others split the batch. Node by node in the order of the graph:
+//! The innermost mesh axis splits the model, and the others split the batch. The strategy goes through the graph
+//! once, node by node:
 //!
-//! - A product with a weight splits the weight by columns where what it is applied to is whole, and by rows where that
-//!   is split along the contracted dim. So the products of a block alternate, and a block's two halves need one
-//!   all-reduce each.
-//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns, whose
-//!   classes cross entropy, taken apart, reduces in parallel.
-//! - Attention, a product of activations with two batch dims, is split along heads; heads that the axis does not divide
-//!   are an error.
-//! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in parts.
+//! - A product with a weight splits the weight by columns where its other operand is whole. It splits the weight by
+//!   rows where that operand is split along the contracted dim. So the products of a block alternate, and a block's
+//!   two halves need one all-reduce each.
+//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns,
+//!   whose classes cross entropy, taken apart, reduces in parallel.
+//! - Attention, a product of activations with two batch dims, is split along heads. Heads that the axis does not
+//!   divide are an error.
+//! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in
+//!   parts.
 //! - Everything else takes its operands as they are, as [`super`] has it.
 //!
-//! A weight lies as the first op takes it that depends on an input; what is made of weights alone (a transposed weight,
-//! say) waits for its reader too. Optimizer states lie as their weights.
+//! A weight lies as the first op takes it that depends on an input. What is made of weights alone (a transposed
+//! weight, say) waits for its reader too. Optimizer states lie as their weights.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -76,7 +78,7 @@ impl Wish {
     }
 }
 
-/// How well a candidate fits: rules broken, whether another one is wanted, seconds of communication, of local boxing and
+/// The fit of a candidate: rules broken, whether another one is wanted, seconds of communication, of local boxing and
 /// of computing. Less is better.
 type Score = (usize, bool, [f64; 3]);
 
@@ -226,7 +228,7 @@ impl Splitter<'_, '_> {
         Ok(())
     }
 
-    /// What is wanted of the axis that splits the model; `None` where anything is as good.
+    /// The wish for the axis that splits the model; `None` where anything is as good.
     fn wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
         let graph = self.problem.decisions.graph();
         if self.ranks(id) == 1 || !self.fed[id] {
@@ -285,7 +287,7 @@ impl Splitter<'_, '_> {
         Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
     }
 
-    /// How many rules a candidate breaks.
+    /// The number of rules that a candidate breaks.
     fn broken(&self, id: usize, candidate: &Candidate, sources: &[Option<SbpId>]) -> usize {
         let axis = self.axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
@@ -326,8 +328,8 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would be reduced besides
-    /// what the others read.
+    /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would
+    /// be reduced besides what the others read.
     fn sums(&self, id: usize, candidate: &Candidate) -> bool {
         let graph = self.problem.decisions.graph();
         let elements =

@@ -1,8 +1,8 @@
 //! Fixed plans to compare with: data parallelism and the stages of ZeRO (Rajbhandari et al., arXiv 1910.02054).
 //!
-//! Inputs are split along the batch over all mesh axes, and what is computed from them follows: node by node the
-//! signature whose operands stay where they are, or are summed over the ranks, and take the least communication. What differs is
-//! how variables are kept and updated:
+//! A strategy is a filter of candidates. Inputs are split along the batch over all mesh axes, and the rest follows,
+//! node by node. Each node takes the signature whose operands stay where they are, or are summed over the ranks, and
+//! which communicates least. Strategies differ in how variables are kept and updated:
 //!
 //! | strategy | parameters | states | gradients |
 //! |---|---|---|---|
@@ -11,12 +11,13 @@
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
 //! | zero3 | S(0), gathered for the forward and again for the backward pass | S(0) | S(0) |
 //!
-//! In mixed precision a variable is cast as it lies, so that what is gathered is in half precision. Gradients are reduced as the
-//! frameworks' own strategies do it: zero2 and zero3 reduce-scatter them in half precision (FSDP's `MixedPrecision` with
-//! `param_dtype` alone), the others cast them to f32 first (DDP under autocast). Sums over microbatches are f32.
+//! In mixed precision a variable is cast as it lies, so it is gathered in half precision. Gradients are reduced as
+//! the frameworks' own strategies do it. zero2 and zero3 reduce-scatter them in half precision (FSDP's
+//! `MixedPrecision` with `param_dtype` alone). The others cast them to f32 first (DDP under autocast). Sums over
+//! microbatches are f32.
 //!
-//! [`megatron`] splits the model over one axis besides. What is computed again in the backward pass lies as it did
-//! in the forward pass.
+//! [`megatron`] also splits the model over one axis. What is computed again in the backward pass lies as it did in
+//! the forward pass.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::NodeId;
@@ -105,7 +106,8 @@ fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
     }
 }
 
-/// Of a cast of a gradient from half precision, before microbatches are summed: the dim that is dim 0 of the gradient.
+/// The dim that is dim 0 of the gradient, of a cast of a gradient from half precision, before microbatches are
+/// summed.
 fn half_gradient(
     graph: &Graph,
     node: &Node,
@@ -180,10 +182,11 @@ fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
         .unwrap_or(0)
 }
 
-/// The candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands take the least
-/// communication, then the least local boxing, then the least computing. What is split along the batch stays so, and statistics of a
-/// batch are summed by all ranks: to gather the one or to scatter the other may cost less here, but not for what reads the result. A
-/// parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
+/// The candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands
+/// take the least communication, then the least local boxing, then the least computing. What is split along the batch
+/// stays so, and statistics of a batch are summed by all ranks: to gather the one or to scatter the other may cost
+/// less here, but not for what reads the result. A parameter, cast or not, counts as whole: where it is kept in shards
+/// it is gathered.
 fn follow(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
         return wish(problem, id, Sbp::Broadcast);
@@ -248,7 +251,7 @@ fn source(
     (producer, problem.candidates[producer][assignment[producer]].results[value.index])
 }
 
-/// What boxing does to an operand.
+/// The effect of boxing on an operand.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Movement {
     /// Ranks do not communicate.
@@ -264,7 +267,7 @@ fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target:
     movement(problem, nodes, source, target) == Movement::Local
 }
 
-/// What boxing from one node to another does.
+/// The effect of boxing from one node to another.
 fn movement(
     problem: &Problem<'_>,
     nodes: (usize, usize),

@@ -1,11 +1,11 @@
-//! Convolution and its gradients. Two ways:
+//! Convolution and its gradients. There are two ways:
 //!
-//! - [`tiles`]: products of matrices whose elements are read where they lie (implicit products; Chetlur et al., arXiv 1410.0759): of
-//!   `f32` by multiplications and sums, of halves by the tensor cores;
-//! - [`direct`]: a thread for each element of the result, of groups with few channels.
+//! - [`tiles`]: implicit products of matrices, whose elements are read where they lie (Chetlur et al., arXiv 1410.0759). Those of
+//!   `f32` are multiplications and sums; tensor cores multiply halves.
+//! - [`direct`]: a thread for each element of the result, for groups with few channels.
 //!
-//! Kernels are brought to the order in which they are read first, and sums over images and places, which make the gradient of
-//! kernels, are made in chunks that follow from the shapes and then joined.
+//! Kernels are brought to the order in which they are read first. The gradient of kernels is a sum over images and places. It is
+//! made in chunks that follow from the shapes, which a launch behind joins.
 
 mod direct;
 mod tiles;
@@ -58,7 +58,7 @@ enum Kind {
     KernelGrad,
 }
 
-/// What is to be computed.
+/// The convolution or gradient that is to be computed.
 struct Work {
     kind: Kind,
     space: Space,

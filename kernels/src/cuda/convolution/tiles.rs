@@ -1,6 +1,8 @@
-//! Implicit products of matrices. A block sums a tile of the result over tiles of both factors in shared memory, which are read from
-//! the images where they lie. Of the gradient of images, places that one element of the window meets come first, then those of the
-//! next: where the window steps by more than one, a tile so leaves out the elements that it never meets.
+//! Implicit products of matrices. A block sums a tile of the result over tiles of both factors in shared memory, which it reads
+//! from the images where they lie, vectors of channels at a time.
+//!
+//! The gradient of images goes over places by their remainder modulo the window's steps. So a tile leaves out the elements of the
+//! window that none of its places meets.
 
 use super::{Argument, Call, Kind, Launch, THREADS, Work, aligned};
 use crate::cuda::source::Source;

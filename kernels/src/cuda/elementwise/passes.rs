@@ -1,5 +1,8 @@
-//! Chains that end in reductions: one pass over memory writes the elementwise results and combines what a block has of each
-//! reduction, and a launch behind it joins what all blocks have. Reductions over other dims have a pass of their own before.
+//! Chains that end in reductions, in one pass over memory.
+//!
+//! Each block writes its elementwise results and keeps its part of each reduction. A launch behind joins the parts of all blocks.
+//! Only that launch writes the sums, so they may take the memory of an operand. Reductions over other dims have a pass of their
+//! own before.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Reduce;

@@ -1,7 +1,8 @@
-//! The tanh form of GELU and its gradient, by what a chain computes: there are many ways to write them, and rewrites choose among these.
+//! The tanh form of GELU and its gradient, recognized by the values of a chain.
 //!
-//! A chain's value is taken at many places and compared with the function's own. Its steps are sums, products and hyperbolic
-//! tangents, which have no corners, so what is the same at all of these places is the same function.
+//! There are many ways to write both, and rewrites choose among these. So a chain is taken at many places and compared with the
+//! function. Its steps are sums, products and hyperbolic tangents, which have no corners: if it is the same at all of these
+//! places, it is the same function.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};

@@ -1,9 +1,22 @@
-//! A matrix product and what stands behind it, where a library computes both at the product's end: a summand, a bias, a function or
-//! the gradient of one, and sums.
+//! A matrix product and what stands behind it, as one call of a library that computes both (cuBLASLt's epilogues).
 //!
-//! Start reading with [`join_chain`]: a chain's steps are followed from the product on as far as the library goes. What is left may
-//! be sums of what comes out, which are launches behind the product. [`join_sums`] is the other case, a product beside the sums of one
-//! of its factors.
+//! The library's epilogue is: a matrix that is added, a bias, then ReLU, the tanh form of GELU, or the product of the gradient of
+//! GELU with the result. A cast of a product of halves to f32 is one as well. The result is rounded once instead of after each
+//! step.
+//!
+//! Conditions of the library:
+//!
+//! - A matrix that is kept for the gradient of GELU has rows of a multiple of [`Epilogue::KEPT`] elements.
+//! - Sums have the type of the result.
+//! - Nothing that is written shares memory with what is read, except the result with the matrix that is added.
+//!
+//! What does not fit is a shorter epilogue with launches behind it, or two calls. The exact form of GELU and the gradient of ReLU
+//! are no epilogues: the library takes the latter at a mask of bits that it kept, and graphc takes it at the result, which it has
+//! anyway.
+//!
+//! Start reading with [`join_chain`], which follows a chain's steps from the product on as far as the library goes. What is left
+//! may be sums of the result, which are launches behind the product. [`join_sums`] is the other case: a product, and the sums of
+//! one of its factors over rows or columns, e.g. the gradient of a bias beside that of the weight.
 
 mod gelu;
 mod rest;
@@ -32,7 +45,7 @@ pub struct Behind<'a> {
     pub shared: &'a [InPlace],
 }
 
-/// What a product of `factors` and the chain behind it are as one call. Its operands are the factors, then those of the chain; its
+/// A product of `factors` and the chain behind it as one call. Its operands are the factors, then those of the chain; its
 /// results are the chain's, and behind them the product's place where that keeps a value. `None` where the library computes no such
 /// chain. Sums are rounded once, not after each step.
 pub fn join_chain(
@@ -72,7 +85,7 @@ pub struct Sums<'a> {
     pub reduce: &'a Reduce,
 }
 
-/// What a product and sums of one of its factors are as one call. Its operands are the factors, its results the product and the
+/// A product and sums of one of its factors as one call. Its operands are the factors, its results the product and the
 /// sums. `None` where the library computes no such sums.
 pub fn join_sums(
     op: &MatMul,
@@ -112,7 +125,7 @@ fn single(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<Product> {
     (one && some && out.dtype().is_float()).then_some(plain)
 }
 
-/// What a chain is made of, where each step goes on from the one before.
+/// A chain as it is read, each step going on from the one before.
 struct Reading<'a> {
     behind: Behind<'a>,
     /// The product.
@@ -121,12 +134,12 @@ struct Reading<'a> {
     columns: usize,
 }
 
-/// What comes out at a product's end.
+/// The end of a product.
 struct End {
     epilogue: Epilogue,
     /// The chain's step that is the product's result.
     step: usize,
-    /// What else the chain gives, of that step alone.
+    /// The other values that the chain gives, of that step alone.
     rest: FusedOp,
 }
 

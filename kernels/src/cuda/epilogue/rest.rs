@@ -1,4 +1,4 @@
-//! What a chain gives besides the step that a product ends in.
+//! The steps of a chain besides the one that a product ends in.
 
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 

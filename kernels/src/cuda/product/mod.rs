@@ -1,7 +1,8 @@
 //! Matrix products, which a library multiplies, or kernels of [`own`] where there is none.
 //!
-//! Dims of a batch that follow each other in all matrices are one, and rows that one matrix on the right multiplies are rows of one
-//! product. Of the dims that are left the longest is the batch of the library's call; each index of the others is a call of its own.
+//! Dims of a batch that follow each other in all matrices are one. Rows that one matrix on the right multiplies are rows of one
+//! product. Of the dims that are left the longest is the batch of the library's call; each index of the others is a call of its
+//! own.
 
 mod own;
 

@@ -1,8 +1,8 @@
-//! Products by kernels of graphc's own, for where no library computes them: a whole product ([`own_product`]), or what becomes of sums
-//! that a library has left in the result ([`product_end`]).
+//! Products by kernels of graphc's own, where no library computes them: a whole product ([`own_product`]), or the epilogue of a
+//! product that a library has left in the result ([`product_end`]).
 //!
-//! A block sums a tile of the result over tiles of both factors in shared memory; halves are multiplied by the tensor cores. The order of
-//! a sum follows from the inner extent alone.
+//! A block sums a tile of the result over tiles of both factors in shared memory; tensor cores multiply halves. The order of a
+//! sum follows from the inner extent alone.
 
 use graphc_ir::types::DType;
 
@@ -110,7 +110,7 @@ fn ending(product: &Product, epilogue: &Epilogue, head: &str) -> Source {
         .define("ACTIVATION", activation)
 }
 
-/// What becomes of sums that lie in the result, to which the summand of its shape was added.
+/// The epilogue of sums that lie in the result, to which the summand of its shape was added.
 fn end(product: &Product) -> Option<Launch> {
     let epilogue = Epilogue { added: None, ..product.epilogue };
     if epilogue.bias.is_none() && epilogue.activation == Activation::None {

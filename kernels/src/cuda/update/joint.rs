@@ -1,7 +1,8 @@
-//! Updates of several variables by one rule, in one launch, and other small things that are done to each of several tensors.
+//! Updates of several variables by one rule, in one launch; and sums of squares, counts of what is not finite, directions and
+//! steps of LAMB, and blends of several tensors.
 //!
-//! Of each the tensors and the extent stand in a table in the device's memory, and of each block which of them it is for, so that a block
-//! reads one line of the table and goes on as the kernel of one variable does: the results have the same bits.
+//! A table in the device's memory holds the tensors and the extent of each update, and for each block the update that it is for.
+//! A block reads one line of the table and goes on as the kernel of one variable does, so the results have the same bits.
 
 use graphc_ir::op::Op;
 
@@ -25,7 +26,7 @@ pub fn joins(op: &Op) -> Option<usize> {
     }
 }
 
-/// What several ops with these operands are as one call: its operands are those of all of them, one after the other, and so are its
+/// Several ops with these operands as one call: its operands are those of all of them, one after the other, and so are its
 /// results. All have operands of the same element types, and the same scalars. `None` where [`joins`] says so.
 pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let first = members.first()?;

@@ -1,11 +1,11 @@
-//! What kernels of several tensors have in common.
+//! The table and the source that kernels of several tensors share.
 
 use super::super::Shard;
 use super::super::call::{Entry, Slot, table};
 use super::super::source::Source;
 use super::{THREADS, WIDTH};
 
-/// How often a block goes on: blocks of 8192 elements keep the table short and still fill a card.
+/// The number of times that a block goes on: blocks of 8192 elements keep the table short and still fill a card.
 const STEPS: usize = 8;
 
 /// Tensors of one launch, the first operands of as many ops.

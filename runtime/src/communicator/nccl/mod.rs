@@ -1,9 +1,11 @@
-//! Collectives between cards, by NCCL. Whole registers that stand side by side go by the library's collectives, all else as
-//! rectangles: packed by kernels, sent and received in one grouped call, and unpacked or combined by kernels in the order of the
-//! ranks' coordinates. Nothing waits on the host.
+//! Collectives between cards, by NCCL, where each rank has a card of its own and the library is there.
+//!
+//! Whole registers that stand side by side go by the library's collectives. All else goes as rectangles: kernels pack them, one
+//! grouped call sends and receives them, and kernels unpack or combine them in the order of the ranks' coordinates. Nothing waits
+//! on the host.
 //!
 //! Ranks have a communicator for each group on each stream. It is made when the first collective of the group runs, at which all
-//! its ranks are, in the plan's order; its name goes by the transport.
+//! its ranks are, in the plan's order. Its name goes by the transport.
 
 mod channel;
 
@@ -38,7 +40,7 @@ pub(crate) struct NcclCollective {
     variants: Vec<Stage>,
 }
 
-/// What one action does.
+/// The steps of one action.
 #[derive(Default)]
 struct Stage {
     /// Before anything is sent.
@@ -164,7 +166,7 @@ struct Builder<'a> {
     stage: Stage,
     /// Bytes of memory for rectangles.
     staging: usize,
-    /// What this rank brings its own results, copied when all has been packed.
+    /// The parts of this rank's results that it has itself, copied when all has been packed.
     moves: Vec<Step>,
 }
 

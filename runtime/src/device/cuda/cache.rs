@@ -1,13 +1,15 @@
-//! What is worth keeping from one process to the next, such as compiled kernels: files in a folder of the user's, found by a key.
+//! Files that are kept from one process to the next, such as compiled kernels, in a folder of the user's, found by a key.
 //!
-//! What is kept is executed, so it is believed only where nobody else can have written it: the folder and its files belong to
+//! What is kept is executed, so it is believed only where nobody else can have written it. The folder and its files belong to
 //! this user or to root, and nobody else may write them, which is what a system asks of its programs too. That is asked of the
-//! opened folder and of each opened file, so neither can be exchanged in between. A secret in the folder would add nothing: who
-//! can write a file there in this user's name can read the secret as well; and a folder that travelled from another machine needs
-//! none. A digest of key and content shows damage, and that a file stands under its own name.
+//! opened folder and of each opened file, so neither can be exchanged in between.
 //!
-//! Nothing here is an error of the run: what is not kept, or not believed, is made again and replaced. What was wrong
-//! first is said (`notes`).
+//! A secret in the folder would add nothing: who can write a file there in this user's name can read the secret as well. A folder
+//! that travelled from another machine needs none. A digest of key and content shows damage, and that a file stands under its own
+//! name.
+//!
+//! Nothing here is an error of the run: what is not kept, or not believed, is made again and replaced. What was wrong first is
+//! said (`notes`).
 
 use std::env;
 use std::fs::{DirBuilder, File, Metadata};
@@ -21,15 +23,15 @@ use sha2::{Digest, Sha256};
 
 use super::notes::note_of_cache;
 
-/// What the name of a file begins with, and its content: another form of the content gets another.
+/// The beginning of a file's name, and of its content: another form of the content gets another.
 const FORM: &str = "graphc-2-";
 /// The longest content that is kept.
 const LONGEST: u64 = 64 << 20;
 /// Bytes of the digest.
 const DIGEST: usize = 32;
 
-/// What is kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that can
-/// be believed.
+/// The content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that
+/// can be believed.
 pub(super) fn read(key: &str) -> Option<Vec<u8>> {
     let path = find_folder()?;
     let folder = match Folder::open(&path) {
@@ -96,7 +98,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), opened })
     }
 
-    /// What is kept under a key.
+    /// The content kept under a key.
     pub(super) fn read(&self, key: &str) -> Option<Vec<u8>> {
         let name = format!("{FORM}{key}");
         match self.content(key, &name) {

@@ -1,8 +1,8 @@
-//! Which way of a product was found to be the fastest: asked once in a process for each problem, and kept from one process to the next,
-//! because another algorithm may give other bits.
+//! The fastest way of each product, as it was found: asked once in a process for each problem, and kept from one process to the
+//! next, because another algorithm may give other bits.
 //!
-//! Ranks of a process with the same kind of card so take the same, and so do processes with a common folder of what is kept: what was
-//! written first stays. Where nothing can be kept each process finds its own choice.
+//! So ranks of a process with the same kind of card take the same way, and so do processes with a common folder of what is kept:
+//! what was written first stays. Where nothing can be kept, each process finds its own choice.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -39,7 +39,7 @@ pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
     format!("{FORM}-{digest}")
 }
 
-/// What of a product an algorithm's time depends on: all but the registers that it is of.
+/// The part of a product that an algorithm's time depends on: all but the registers that it is of.
 fn problem(product: &Product) -> String {
     let Product { rows, inner, columns, batch, a, b, out, starts, operands, epilogue } = product;
     let Operands { dtype, made, .. } = operands;

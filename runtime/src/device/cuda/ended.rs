@@ -1,4 +1,4 @@
-//! Whether the job goes on.
+//! The question whether the job has ended elsewhere, for whoever waits for a card.
 
 use std::sync::Arc;
 

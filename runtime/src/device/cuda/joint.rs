@@ -1,5 +1,5 @@
-//! What several actors do as one launch: updates of several variables, which finds their registers in a table in the card's memory,
-//! and a matrix product with the chain behind it, or with sums of a factor.
+//! Several actors as one launch: updates of several variables, which finds their registers in a table in the card's memory, and a
+//! matrix product with the chain behind it, or with sums of a factor.
 
 use graphc_ir::op::Op;
 use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot, Sums};

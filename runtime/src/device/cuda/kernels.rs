@@ -1,7 +1,14 @@
-//! The kernels of a plan: remembered while its calls are prepared, then compiled side by side and loaded, before the first launch.
+//! The kernels of a plan: remembered while its calls are prepared, then compiled side by side and loaded, before the first
+//! launch.
 //!
-//! They can be known without a card as well, and compiled for a machine that has one. A device without a card prepares calls as
-//! every other does, but launches nothing.
+//! Preparing a call only asks for its kernels. When the calls of all ranks of a process are prepared, each source is compiled
+//! once, by as many threads as the process may use. Kernels are loaded in the order in which they were asked for, so an error is
+//! the same each time.
+//!
+//! Kernels can be known without a card as well, and compiled for a machine that has one ([`Cuda::without_card`], used by `graphc
+//! kernels`). Such a device prepares calls as every other does, but launches nothing. What cuBLASLt would say is not known there.
+//! So it asks twice, as if the library took every product with its neighbours and as if it took none, and each time for the
+//! kernels of all ways to make a product.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -27,7 +34,7 @@ pub(super) struct Wanted {
 }
 
 impl Cuda {
-    /// What stands for the card of a rank where there is none: calls are prepared to know their kernels. What the library of
+    /// The stand-in for the card of a rank where there is none: calls are prepared to know their kernels. What the library of
     /// products would say cannot be asked, so the kernels of all ways to make a product are known. `refuses` says whether products and
     /// their neighbours are launched apart, as where the library does not compute them together.
     pub(crate) fn without_card(rank: u32, (major, minor): (i32, i32), refuses: bool) -> Self {
@@ -149,13 +156,13 @@ pub enum PrepareError {
     Folder {
         /// Its path.
         folder: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A kernel cannot be compiled.
     #[error("{reason}")]
     Compile {
-        /// What the compiler says.
+        /// The compiler's message.
         reason: String,
     },
     /// A plan cannot be executed.
@@ -184,7 +191,7 @@ pub(crate) fn prepare_kernels(
     made.map_err(|error| PrepareError::Compile { reason: error.to_string() })
 }
 
-/// What is said where the driver does not take what the compiler has made: that it is older.
+/// The addition to an error of the driver about what the compiler has made: that it is older.
 fn older_driver() -> String {
     if Library::Nvrtc.find().is_err() {
         return String::new();

@@ -1,11 +1,11 @@
-//! What is remembered of calls, for errors that kernels find later.
+//! The record of each call, for errors that kernels find later.
 
 use std::sync::Arc;
 
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::Checked;
 
-/// What a device remembers of a call: whose it is, and what its indices are.
+/// A call as a device remembers it: whose it is, and what its indices are.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) actor: Arc<str>,

@@ -1,4 +1,4 @@
-//! Actors as a card executes them.
+//! Launches of actors on a card.
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
@@ -18,7 +18,7 @@ use super::{Cuda, Shared};
 use crate::device::cuda::memory::CardMemory;
 use crate::error::Cause;
 
-/// What an actor does, and the registers of its operands and results.
+/// The routines of an actor, and the registers of its operands and results.
 pub(crate) struct Launch {
     routines: Vec<Routine>,
     choice: Choice,
@@ -35,14 +35,14 @@ enum Choice {
     Accumulation,
 }
 
-/// What one action launches.
+/// The launches of one action.
 struct Routine {
     steps: Vec<Step>,
     /// Which of the device's calls it is.
     call: u32,
     /// Where its numbers begin among those of the device.
     numbers: usize,
-    /// What kernels of several actors read, where it has some.
+    /// The table of kernels of several actors, where it has some.
     table: Option<Buffer>,
 }
 

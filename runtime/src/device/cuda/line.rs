@@ -1,6 +1,9 @@
-//! One direction from one card to another: a communicator of the two, and staging memory. Who sends has a stream for it and a ring of
-//! slots, so it goes on with what comes next, and waits, on the card, only where the whole ring is under way. Who receives does so
-//! in its place on the stream of what reads it.
+//! One direction from one card to another: a communicator of the two, and staging memory.
+//!
+//! The sender has a stream for it and a ring of slots. So it goes on with what comes next, and waits, on the card, only where the
+//! whole ring is under way. The receiver receives on the stream of what reads the content, at its place in the plan's order. A
+//! receive that stood ready from the beginning of a recording could take a place in the card's queues. Its sender might wait for
+//! something that needs this place.
 //!
 //! Streams and lines are joined again, on the card, before launches are recorded, where a recording ends, and where a step ends:
 //! what a recording waits for lies inside of it.

@@ -1,11 +1,17 @@
 //! NVIDIA's cards, through CUDA's driver.
 //!
-//! A rank has one card, a stream for each of the plan's streams, and one piece of memory, in which its registers lie at the plan's
-//! offsets. Launches are queued; which stream waits for which is said by events, so the host waits for nothing but the end of a
-//! step and for what leaves the card. `library` finds NVIDIA's libraries as the program runs; nothing here needs them to be
-//! built. `driver` is the one file that calls the driver, with `mark` for its events. Kernels come as sources from
-//! `graphc_kernels::cuda` and are compiled for the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's
-//! (`product`) where the library takes them (`ways`), by the algorithm that was found to be the fastest (`trial`, `choice`).
+//! A rank has one card, a stream for each of the plan's streams, and one piece of memory, in which its registers lie at the
+//! plan's offsets. Launches are queued. Events say which stream waits for which, so the host waits for nothing but the end of a
+//! step and for what leaves the card. It waits by asking, so that a job that ends elsewhere ends here too.
+//!
+//! - Driver: `driver` is the one file that calls it, with `mark` for its events, and gives back what it takes. `library` finds
+//!   NVIDIA's libraries as the program runs; nothing here needs them to be built.
+//! - Kernels come as sources from `graphc_kernels::cuda` and are compiled for the card (`compile`), all of a plan side by side
+//!   (`kernels`), and kept (`cache`).
+//! - Products of matrices are cuBLASLt's (`product`) where the library takes them (`ways`), by the algorithm that was found to be
+//!   the fastest (`trial`, `choice`). Those of `f32` are made in full precision.
+//! - Checks: a kernel that finds an index out of range writes it to an account in the card's memory. The host reads the account
+//!   at the end of the step. The error names the actor and the index (`known`), as on the processor.
 
 mod cache;
 mod choice;
@@ -87,7 +93,7 @@ pub(crate) struct Cuda {
     shared: Arc<Shared>,
 }
 
-/// What the rank's streams, memory and launches have in common.
+/// The state that the rank's streams, memory and launches share.
 #[derive(Debug)]
 struct Shared {
     /// None where there is no card.
@@ -99,7 +105,7 @@ struct Shared {
     failed: OnceLock<Trouble>,
 }
 
-/// What is known of all calls, by their numbers.
+/// The records of all calls, by their numbers.
 #[derive(Debug, Default)]
 struct Tables {
     known: Vec<Known>,

@@ -1,5 +1,5 @@
-//! What is to be said about cards, in sentences for the user, until [`take_notes`] takes it: nothing here writes anything. Each text is
-//! said once in a process.
+//! Notes about cards, in sentences for the user, until [`take_notes`] takes them: nothing here writes anything. Each text is
+//! noted once in a process.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ struct Notes {
     seen: BTreeSet<String>,
     /// Whether something was said of what is kept.
     is_said_of_cache: bool,
-    /// What is not said yet, in order.
+    /// The notes that are not said yet, in order.
     open: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn note_of_cache(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add_of_cache(text);
 }
 
-/// What is to be said about cards since this was called last: what was wrong first with what is kept from one process to the next, and how
+/// The notes about cards since this was called last: what was wrong first with what is kept from one process to the next, and how
 /// products are made where that is not the usual way or is asked for.
 pub fn take_notes() -> Vec<String> {
     std::mem::take(&mut NOTES.lock().unwrap_or_else(PoisonError::into_inner).open)

@@ -1,10 +1,11 @@
 //! Ranges that tell a profiler which actor launches what: NVTX, as NVIDIA's tools read it.
 //!
-//! NVTX has no library. A tool names one of its own in the environment; who wants to tell it something opens that and calls
-//! `InitializeInjectionNvtx2` with a function that gives tables, and the tool puts its functions into the places to which these lead
-//! (`nvtx3/nvtxDetail/nvtxInit.h` and `nvtxTypes.h` of NVIDIA/NVTX, Apache 2.0 with LLVM exception). There are tables of places for all modules of
-//! the interface, because tools refuse who lacks one; two places are used, those that begin and end a range of a thread. Without a tool nothing is opened, and a launch
-//! asks one option.
+//! NVTX has no library: it is headers alone. A tool names a library of its own in the environment. A program opens that and calls
+//! `InitializeInjectionNvtx2` with a function that gives tables. The tool puts its functions into the places to which the tables
+//! lead (`nvtx3/nvtxDetail/nvtxInit.h` and `nvtxTypes.h` of NVIDIA/NVTX, Apache 2.0 with LLVM exception).
+//!
+//! There are tables of places for all modules of the interface, because tools refuse a program that lacks one. Two places are
+//! used, those that begin and end a range of a thread. Without a tool nothing is opened, and a launch asks one option.
 
 use std::env;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -19,7 +20,7 @@ use libloading::Library;
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// The version of the interface: that of the header.
 const NVTX_VERSION: u32 = 3;
-/// What tools ask tables by: that of functions that give tables of places, and that of the version.
+/// The numbers by which tools ask for tables: that of functions that give tables of places, and that of the version.
 const CALLBACKS: u32 = 1;
 const VERSION: u32 = 3;
 /// Functions of each module, by the modules' numbers: `NVTX_CBID_*_SIZE`, which counts from one behind the invalid 0. The first module is the one

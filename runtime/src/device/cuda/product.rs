@@ -1,5 +1,5 @@
-//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies. What is done where the library
-//! refuses a product, and which of its algorithms is taken, is a matter of `ways`.
+//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies. `ways` decides which of
+//! the library's algorithms is taken, and what is done where the library refuses a product.
 //!
 //! The library stores matrices column by column. A row-major result is the transpose of a column-major one, so both factors
 //! change places: out^T = b^T a^T.
@@ -141,7 +141,7 @@ pub(super) struct Factors {
     pub(super) added: Option<u64>,
     /// A summand for each column, or sums.
     pub(super) vector: Option<u64>,
-    /// What a function is taken of.
+    /// The matrix that a function is taken of.
     pub(super) kept: Option<u64>,
 }
 
@@ -256,7 +256,7 @@ impl Description {
         Ok(description)
     }
 
-    /// What becomes of sums. An algorithm is chosen for it, and for places that begin where registers do.
+    /// Sets the epilogue of sums. An algorithm is chosen for it, and for places that begin where registers do.
     fn end_with(&self, epilogue: &Epilogue, columns: usize) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let end = end(epilogue)?;
@@ -367,7 +367,7 @@ impl Drop for Layout {
     }
 }
 
-/// What the choice of an algorithm goes by.
+/// The library's preference, by which an algorithm is chosen.
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {

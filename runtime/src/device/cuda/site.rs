@@ -1,4 +1,4 @@
-//! Where the launches of an action find what they need.
+//! The site of an action's launches: where they find what they need.
 
 use graphc_kernels::cuda::{Argument, Place as Where, Slot};
 
@@ -18,7 +18,7 @@ pub(super) struct Site<'a> {
     pub(super) call: u32,
     /// Where its numbers begin among those of the device.
     pub(super) numbers: usize,
-    /// What kernels of several actors read, where it has some.
+    /// The table of kernels of several actors, where it has some.
     pub(super) table: Option<&'a Buffer>,
 }
 

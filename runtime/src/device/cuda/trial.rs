@@ -1,4 +1,4 @@
-//! How long the library's algorithms for a product take: each is called a few times in a row, on memory of its own, between two
+//! Trials of the library's algorithms for a product: each is called a few times in a row, on memory of its own, between two
 //! events.
 
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::driver::{Buffer, Context, Queue, Trouble};
 use super::mark::Mark;
 use super::product::{Described, Factors, Multiplier};
 
-/// How often an algorithm is called between two events, of products so small that events tell their time badly.
+/// The calls of an algorithm between two events, of products so small that events tell their time badly.
 const CALLS: u32 = 5;
 /// The FLOPs between two events at most, where more than one call would have more: a card takes a fraction of a millisecond for them.
 const FLOPS: f64 = 1e11;
-/// How often that is done; the least time counts.
+/// The number of such trials; the least time counts.
 const TRIALS: usize = 3;
 /// An algorithm goes before those that the library takes for faster where it takes at most so much of their time: less of a difference
 /// is not worth another order of sums.

@@ -1,9 +1,9 @@
-//! The ways in which a product is made, of which the first is taken that is not refused: by the library with its epilogue, by the library
-//! without it, with a kernel behind the product, and by a kernel of our own.
+//! The ways in which a product is made, of which the first is taken that is not refused: by the library with its epilogue, by the
+//! library without it, with kernels behind the product, and by kernels of graphc's own.
 //!
-//! The library's algorithms for the first two are tried when a plan is loaded (`trial`), and the fastest of a way is where an action begins. An
-//! algorithm that is refused later, at its first call, gives way to the next. So nothing that the library refuses, and not that it is
-//! missing, ends a plan.
+//! The library's algorithms for the first two are tried when a plan is loaded (`trial`), and an action begins with the fastest of
+//! a way. An algorithm that is refused later, at its first call, gives way to the next. So a plan goes on if the library refuses
+//! a product, and also if there is no library.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::error::Cause;
 
 /// Where it is 1 it is said how products are made, and how long their algorithms took.
 const VARIABLE: &str = "GRAPHC_PRODUCTS";
-/// What is done where the library is missing.
+/// The note about what is done where the library is missing.
 const INSTEAD: &str =
     "products of matrices are made by kernels of graphc's own instead, which are slower";
 
@@ -53,7 +53,7 @@ struct OfLibrary {
 
 /// Kernels that are loaded with the plan where its first way needs them, and otherwise at the call that does, as most never are.
 type Kernels = OnceCell<Vec<(Loaded, Vec<Argument>)>>;
-/// What gives their launches.
+/// The function that gives their launches.
 type Make = fn(&Product) -> Vec<Launch>;
 
 impl Ways {

@@ -1,5 +1,9 @@
-//! Single calls of kernels, executed on a card on contents that are given: for programs that hold what a card computes against something
-//! else. A call takes the way that an actor of a plan takes: it is compiled, described, launched and waited for by the same code.
+//! Single calls of kernels, executed on a card on contents that are given. It is for programs that hold what a card computes
+//! against something else, and public as `cards::Workbench`.
+//!
+//! A call takes the way that an actor of a plan takes: the same code compiles, describes and launches it, and waits for it. A
+//! workbench also finds what a kernel writes beside its results. `benchmarks/card/kernels` holds every kernel against its op by
+//! it.
 
 use std::sync::Arc;
 
@@ -19,7 +23,7 @@ use crate::memory::Place;
 
 /// Bytes between registers, and the multiple at which they begin.
 const GAP: usize = 256;
-/// What memory holds that nobody has written: in floats of all sizes a number that no kernel makes by itself.
+/// The byte of memory that nobody has written: in floats of all sizes a number that no kernel makes by itself.
 const UNWRITTEN: u8 = 0xA5;
 
 /// The first card of this machine, on which single calls are executed.

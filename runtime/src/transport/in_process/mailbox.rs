@@ -255,7 +255,8 @@ impl Group for MailGroup {
         for offer in offers {
             let mailbox = mail.mailbox(me, offer.peer);
             assert!(mailbox.is_empty(), "one offer to each peer in an exchange");
-            // SAFETY: the box is empty, `&mut self` is the only end at this position (see `join`), and `offered` withdraws before `pieces`, a borrow that outlives this call, can end.
+            // SAFETY: the box is empty, `&mut self` is the only end at this position (see `join`), and `offered`
+            // withdraws before `pieces`, a borrow that outlives this call, can end.
             unsafe { mailbox.put(&pieces[offer.pieces.clone()]) };
             mail.sleepers[offer.peer].wake();
         }

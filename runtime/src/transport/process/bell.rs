@@ -1,5 +1,5 @@
-//! Where a process sleeps until another, or another of its threads, changes what it waits for. A bell may lie in memory
-//! that processes share.
+//! Bells: a process sleeps at one until another, or another of its threads, changes what it waits for. A bell may lie in
+//! memory that processes share.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;

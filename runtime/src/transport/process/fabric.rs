@@ -1,4 +1,4 @@
-//! What joins the processes of a job: made in parts, while they meet.
+//! The fabric that joins the processes of a job: it is made in parts, while they meet.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -15,7 +15,7 @@ use crate::job::{Line, Links, Member};
 #[cfg(feature = "mpi")]
 use crate::mpi::World;
 
-/// How a peer is reached.
+/// The way to a peer.
 #[derive(Debug)]
 pub(super) enum Link {
     Shared(Arc<PeerMemory>),
@@ -34,7 +34,7 @@ pub(crate) struct Fabric {
     pub(super) links: Vec<Link>,
 }
 
-/// What a process has before it knows the others.
+/// The parts of a fabric that a process has before it knows the others.
 #[derive(Debug)]
 pub(crate) struct Parts {
     outbox: Option<Arc<Outbox>>,
@@ -42,7 +42,7 @@ pub(crate) struct Parts {
     peers: Vec<Option<Arc<PeerMemory>>>,
 }
 
-/// How peers are reached whose memory is not shared.
+/// The way to peers whose memory is not shared.
 #[derive(Debug)]
 pub(crate) enum Outside {
     /// They come in there.
@@ -70,7 +70,7 @@ impl Parts {
         Self { outbox, outside, peers: Vec::new() }
     }
 
-    /// Where TCP connections come in; 0 where none do.
+    /// The port where TCP connections come in; 0 where none do.
     pub(crate) fn port(&self) -> io::Result<u16> {
         match &self.outside {
             Outside::Tcp(listener) => Ok(listener.local_addr()?.port()),
@@ -130,7 +130,7 @@ impl Parts {
 }
 
 impl Fabric {
-    /// How many ranks, this one among them, share this host's memory.
+    /// The number of ranks, this one among them, that share this host's memory.
     pub(crate) fn neighbours(&self) -> usize {
         self.links.iter().filter(|link| matches!(link, Link::Shared(_))).count().max(1)
     }

@@ -1,8 +1,16 @@
-//! Ranks as processes. Two ranks of one host are joined by shared memory ([`shared`]), others by a network, TCP ([`tcp`])
-//! or MPI ([`mpi`], behind the feature of that name); all give queues of messages, and groups exchange through queues. A group whose ranks share memory reads arenas in place, as
-//! threads do ([`super::in_process`]); the others pack messages.
+//! Ranks as processes, joined by queues of messages.
 //!
-//! Read in this order: `wait` and `bell`, then `segment`, `outbox`, `foreign` and `shared`, then `queue` and its carriers `tcp` and `mpi`.
+//! Two ranks of one host are joined by shared memory ([`shared`]). Others, and those that cannot map each other's memory,
+//! are joined by a network: TCP ([`tcp`]), or MPI (`mpi`, behind the feature of that name). All give queues of messages,
+//! and groups exchange through queues. A group whose ranks share memory reads arenas in place, as threads do
+//! ([`super::in_process`]); the others pack messages.
+//!
+//! Each process has an `outbox`, shared memory without a name that its peers open through `/proc`. So nothing is left
+//! behind, however a process ends. A queue lies in its sender's outbox. A collective on one host reads its peers' arenas
+//! in place and costs two changes of cache lines. Waits spin, then yield, then sleep on a futex in the waiter's outbox.
+//!
+//! Read in this order: `wait` and `bell`, then `segment`, `outbox`, `foreign` and `shared`, then `queue` and its carriers
+//! `tcp` and `mpi`.
 
 mod bell;
 #[cfg(test)]

@@ -1,5 +1,12 @@
-//! MPI as the carrier of queues between processes: a frame is one message, or several where it is longer than MPI counts.
-//! The thread that owns MPI takes in whatever comes; who waits helps it, so that an answer is seen at once.
+//! MPI as the carrier of queues between processes.
+//!
+//! A frame is one MPI message, or several above 1 GiB. Sends never wait: the frame is copied into a buffer that MPI keeps
+//! until it is done, so a rank whose peer has died is not stuck in the library. The thread that owns MPI takes in
+//! whatever comes, and sleeps 0.2 ms between looks where nothing comes. Whoever waits for a message looks too, so an
+//! answer is seen at once.
+//!
+//! A rank that leaves serves the others until all have left, and only then has MPI end. Where the job has failed it
+//! leaves without, as `MPI_Finalize` would wait for the dead. It never calls `MPI_Abort`: mpirun sees the exit status.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,13 +21,13 @@ use crate::mpi::{Flying, World};
 
 /// The longest message; longer frames go in several.
 const LONGEST: usize = 1 << 30;
-/// How many buffers are kept for later frames.
+/// The number of buffers that are kept for later frames.
 const KEPT: usize = 64;
-/// For how long after the last message the owner looks for the next one without sleeping.
+/// The time after the last message for which the owner looks for the next one without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
 /// Between two looks while nothing comes.
 const NAP: Duration = Duration::from_micros(200);
-/// How long the last messages may take when all ranks have left.
+/// The time that the last messages may take when all ranks have left.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The MPI side of one process.
@@ -28,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 pub(crate) struct Mpi {
     world: Arc<World>,
     inboxes: Arc<Inboxes>,
-    /// What the peers have not taken yet.
+    /// The messages that the peers have not taken yet.
     sending: Mutex<Vec<Flying>>,
     receiving: Mutex<BTreeMap<u32, Source>>,
     buffers: Mutex<Vec<Vec<u8>>>,
@@ -38,7 +45,7 @@ pub(crate) struct Mpi {
     owner: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What is under way from a peer, in order.
+/// The messages under way from a peer, in order.
 #[derive(Debug, Default)]
 struct Source {
     flying: VecDeque<Flying>,
@@ -52,7 +59,7 @@ struct Assembly {
 }
 
 impl Mpi {
-    /// Carries, until it is stopped.
+    /// Carries frames, until it is stopped.
     pub(super) fn start(world: Arc<World>, inboxes: &Arc<Inboxes>) -> io::Result<Arc<Self>> {
         let mpi = Arc::new(Self {
             world,

@@ -1,5 +1,8 @@
-//! The shared memory in which a process lays out what it has for the others: a head with a directory of its queues and
-//! of its arenas, then blocks that it allocates.
+//! The outbox of a process: shared memory in which it lays out what it has for the others. It has a head with a directory
+//! of its queues and of its arenas, then blocks that it allocates.
+//!
+//! A queue's blocks and its entry in the directory are used again once both of its ends are gone. Each end says that for
+//! itself, in whatever order, so sessions in a row leave nothing behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,9 +16,9 @@ use super::segment::Segment;
 use super::shared::{is_left, leave};
 use super::wait::HasBell;
 
-/// How many queues a process may have at one time.
+/// The most queues that a process may have at one time.
 const QUEUES: usize = 1 << 16;
-/// How many arenas.
+/// The most arenas.
 const ARENAS: usize = 1 << 12;
 /// The address space to try for: pages cost nothing until they are touched.
 const LARGEST: u64 = 64 << 30;
@@ -23,15 +26,15 @@ const SMALLEST: u64 = 1 << 30;
 /// Alignment of blocks: two cores' cache lines are never shared, and structures of 128 bytes fit.
 const ALIGNMENT: u64 = 128;
 
-/// What the memory begins with. All of it is atomic: other processes read and write it.
+/// The head of the memory. All of it is atomic: other processes read and write it.
 #[repr(C)]
 struct Head {
     bell: Bell,
     /// Its own address in the maker's memory: who reads it there can read the maker's memory.
     address: AtomicU64,
-    /// How many queues were made so far; each has its number.
+    /// The number of queues that were made so far; each has its number.
     made: AtomicU64,
-    /// How many entries were ever in use.
+    /// The number of entries that were ever in use.
     queues: AtomicU32,
     queue: [QueueEntry; QUEUES],
     arena: [ArenaEntry; ARENAS],
@@ -66,7 +69,7 @@ pub(crate) struct Outbox {
 struct Directory {
     free: Vec<usize>,
     abandoned: Vec<Abandoned>,
-    /// How many of `abandoned` were left when it was last looked through.
+    /// The number of `abandoned` that were left when it was last looked through.
     kept: usize,
 }
 
@@ -81,10 +84,10 @@ pub(super) struct Abandoned {
 /// Own arenas.
 #[derive(Debug, Default)]
 struct Arenas {
-    /// Start, size and number of those that are alive.
+    /// The arenas that are alive: start, size and number.
     alive: Vec<(usize, usize, u32)>,
     free: Vec<u32>,
-    /// How many numbers were ever given.
+    /// The count of numbers that were ever given.
     numbers: u32,
 }
 
@@ -191,7 +194,7 @@ impl Outbox {
         *kept = abandoned.len();
     }
 
-    /// How many bytes are or were in use, blocks that are free again among them.
+    /// The bytes that are or were in use, blocks that are free again among them.
     #[cfg(test)]
     pub(super) fn extent(&self) -> u64 {
         lock(&self.blocks).next
@@ -255,7 +258,7 @@ fn head(segment: &Segment) -> &Head {
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     pub(super) segment: Segment,
-    /// Who has mapped it: queues for other ranks are not looked at.
+    /// The rank that has mapped it: queues for other ranks are not looked at.
     reader: u32,
     pid: u32,
     /// Whether its process's own memory can be read.
@@ -263,10 +266,10 @@ pub(crate) struct PeerMemory {
     found: Mutex<Found>,
 }
 
-/// What its directory said when it was last read.
+/// The content of its directory when it was last read.
 #[derive(Debug, Default)]
 struct Found {
-    /// How many queues had been made.
+    /// The number of queues that had been made.
     made: u64,
     /// Those for the reader.
     queues: BTreeMap<u64, u64>,
@@ -302,7 +305,7 @@ impl PeerMemory {
         head(&self.segment).bell.ring();
     }
 
-    /// Where the queue lies that it has made for the reader, if it has.
+    /// The place of the queue that it has made for the reader, if it has.
     pub(super) fn queue(&self, key: u64) -> Option<u64> {
         let mut found = lock(&self.found);
         self.look(&mut found);

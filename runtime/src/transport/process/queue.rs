@@ -1,6 +1,7 @@
-//! Queues over a network: the messages of all queues go through one carrier, TCP or MPI. A frame is a head with a checksum,
-//! and bytes. A sender has as many messages under way as its queue has slots, and the carrier takes in whatever comes; so
-//! no queue holds up another.
+//! Queues over a network: the messages of all queues go through one carrier, TCP or MPI.
+//!
+//! A frame is a head with a checksum, and bytes. A sender has as many messages under way as its queue has slots, and the
+//! carrier takes in whatever comes. So no queue holds up another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,13 +22,13 @@ const MAGIC: u32 = 0x6772_6631;
 pub(super) const HEAD: usize = 40;
 
 const DATA: u32 = 0;
-/// So many messages have been read.
+/// The kind of a frame that says how many messages have been read.
 const READ: u32 = 1;
 
 /// A queue: (key, peer).
 type Name = (u64, u32);
 
-/// What brings frames to the peers.
+/// The carrier that brings frames to the peers.
 #[derive(Debug)]
 pub(super) enum Carrier {
     Tcp(Arc<Tcp>),
@@ -42,7 +43,7 @@ pub(crate) struct Network {
     pub(super) carrier: Carrier,
 }
 
-/// What has come for this process.
+/// The inboxes of this process.
 #[derive(Debug)]
 pub(super) struct Inboxes {
     pub(super) rank: u32,
@@ -57,7 +58,7 @@ pub(super) struct Inboxes {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     messages: Mutex<VecDeque<Received>>,
-    /// How many have come so far.
+    /// The number of messages that have come so far.
     filled: AtomicU64,
     /// Buffers to be used again.
     free: Mutex<Vec<Vec<u8>>>,
@@ -106,7 +107,7 @@ impl Network {
         sent.map_err(|error| self.inboxes.lost(peer, &error))
     }
 
-    /// Who waits may take in what has come.
+    /// Takes in what has come, for whoever waits.
     fn look(&self) {
         #[cfg(feature = "mpi")]
         if let Carrier::Mpi(mpi) = &self.carrier {
@@ -179,7 +180,7 @@ impl Inboxes {
     }
 }
 
-/// What stands before a frame's bytes.
+/// The head of a frame.
 #[derive(Debug, PartialEq)]
 pub(super) struct Head {
     kind: u32,

@@ -1,6 +1,14 @@
-//! Queues in shared memory. A queue lies in its sender's memory: a counter of messages that were read, and a ring of slots. A
-//! slot says which message it holds, and where its pieces lie: in the slot, in the outbox, in an arena, or in the sender's
-//! own memory. So a receiver reads arenas in place, and what lies elsewhere is copied once by the sender, or not at all.
+//! Queues in shared memory.
+//!
+//! A queue lies in its sender's outbox: a counter of the messages that were read, and a ring of slots. A slot is two
+//! cache lines, with the message's number, for which the receiver waits, a head, and a short body or the place of one. A
+//! body may lie in the slot, in the outbox, in the sender's arena, which is shared memory too, or in the sender's own
+//! memory.
+//!
+//! So a receiver reads arenas in place. What lies elsewhere the sender copies once into the outbox. From the sender's own
+//! memory the receiver copies it by `process_vm_readv`, one copy instead of two, where a try at the start has shown that
+//! the system allows it (`foreign`).
+//!
 //! Start reading with `sender`, then `receiver`.
 
 mod receiver;
@@ -15,16 +23,16 @@ pub(super) use sender::SharedSender;
 
 /// `Piece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
 const OUTBOX: u32 = 0;
-/// Of what lies in the slot.
+/// The space of what lies in the slot.
 const INLINE: u32 = u16::MAX as u32;
-/// Of what lies in the sender's own memory, at an address of that process.
+/// The space of what lies in the sender's own memory, at an address of that process.
 const FOREIGN: u32 = INLINE - 1;
 
 /// The counters of a queue, each on cache lines of its own.
 #[repr(C, align(128))]
 struct QueueHead {
     emptied: Counter,
-    /// How many slots there are, and whether the receiver can read the sender's own memory.
+    /// The number of slots, and whether the receiver can read the sender's own memory.
     slots: Counter,
     foreign: AtomicU32,
     /// Whether the sender has given up: what it has lent is not there any more.
@@ -40,7 +48,7 @@ struct Counter(AtomicU64);
 /// waits for: so that message costs the transfer of one line or two.
 #[repr(C, align(128))]
 struct Slot {
-    /// How many messages there are with this one.
+    /// The number of messages with this one.
     number: AtomicU64,
     pieces: AtomicU32,
     /// Bytes of the head, which lies in `inline`.
@@ -96,7 +104,7 @@ fn queue_bytes(slots: u64) -> u64 {
     slot_at(0, slots)
 }
 
-/// Where slot `index` of the queue at `queue` lies.
+/// The place of slot `index` of the queue at `queue`.
 fn slot_at(queue: u64, index: u64) -> u64 {
     queue + SLOTS_AT + index * size_of::<Slot>() as u64
 }

@@ -1,9 +1,9 @@
 //! TCP as the carrier of queues between processes: one connection per peer and direction, over which the frames of all
 //! queues go, and a thread per connection that takes in whatever comes.
 //!
-//! Behind the bytes of a message stands their checksum, because TCP's own, of 16 bits, misses some damage, and what stands between two
-//! hosts makes it anew. It is taken of a part of the bytes right before they are written and right after they were read, while a
-//! cache has them.
+//! Behind the bytes of a message stands their checksum, because TCP's own, of 16 bits, misses some damage, and what
+//! stands between two hosts makes it anew. It is taken of a part of the bytes right before they are written and right
+//! after they were read, while a cache has them.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -247,7 +247,8 @@ fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<O
     Ok(is_whole.then_some(message))
 }
 
-/// Reads so many bytes, and shows each part that has come. Beyond a beginning memory grows with what has come, not with what was announced.
+/// Reads so many bytes, and shows each part that has come. Beyond a beginning memory grows with what has come, not with
+/// what was announced.
 fn fill(
     from: &mut impl Read,
     bytes: &mut Vec<u8>,

@@ -1,9 +1,16 @@
-//! Actors that stand near each other in a stream's order, and that a device may therefore do by one launch: updates of several
-//! variables ([`runs`]), a product with what reads it, and a product with a sum of what it reads ([`pairs`]).
+//! Neighbours: actors that stand near each other in a stream's order, and that a device may therefore do by one launch.
+//! These are updates of several variables ([`runs`]), a product with what reads it, and a product with a sum of what it
+//! reads ([`pairs`]).
 //!
-//! That is allowed where nothing tells the difference: an actor that acts earlier than the plan says waits for no more of the rank's
-//! other streams than was waited for by then, nobody waits for one that acts later, and none touches memory that another writes, or
-//! one that stands between them.
+//! A plan says what is done; how many launches that takes is the device's. So actors are joined when a rank's part of a plan is
+//! prepared, and the plan, its reports and `graphc_torch` know nothing of it. Cards join all of these. A processor joins only a
+//! product with the update that reads it (`Beside::Updating`), because a call there costs less than a microsecond.
+//!
+//! Joining is allowed where nothing tells the difference:
+//!
+//! - An actor that acts earlier than the plan says waits for no more of the rank's other streams than was waited for by then.
+//! - Nobody waits for an actor that acts later.
+//! - None of them touches memory that another writes, or that an actor between them writes.
 
 mod pairs;
 
@@ -236,7 +243,7 @@ pub(super) mod tests {
         actors.iter().map(|&actor| (actor, 0)).collect()
     }
 
-    /// What of the first stream is one launch, where all that overwrite something may be.
+    /// The joint launches of the first stream, where all that overwrite something may be one.
     fn found(program: &Program, orders: [&[u32]; 2]) -> Vec<Vec<u32>> {
         let orders = orders.map(order);
         runs(program, &orders, 0, &BTreeSet::new(), |actor| !actor.updates.is_empty())

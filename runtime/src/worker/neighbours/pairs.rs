@@ -1,4 +1,7 @@
-//! Two actors of one block that a device may do by one launch, where the first of them stands or where the second does.
+//! Pairs of actors of one block that a device may do by one launch.
+//!
+//! Both may be launched where the first stands or where the second stands. So an actor that must stand between them, e.g. the
+//! gather of a bias under `zero3`, is often no obstacle.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +42,7 @@ impl Pair {
     }
 }
 
-/// What two actors have to do with each other.
+/// The relation of two actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Beside {
     /// The second reads what the first gives.
@@ -89,7 +92,8 @@ impl<'a> Pairs<'a> {
         (self.actor(writer.0).outputs == [register]).then_some(writer.0)
     }
 
-    /// The actors that read a register, each with the register as which they read it: that one, or another shape of the same memory.
+    /// The actors that read a register, each with the register as which they read it: that one, or another shape of the
+    /// same memory.
     pub(in super::super) fn readers_of(&self, register: RegisterId) -> Vec<(u32, RegisterId)> {
         let readers = &self.users.readers[register.index()];
         let of = |reader: &ActorId| match self.reshaped(reader.0) {
@@ -224,8 +228,8 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// The stream of two actors, and the places of their actions of each microbatch in its order; `None` where it is not known what
-    /// streams know of each other.
+    /// The stream of two actors, and the places of their actions of each microbatch in its order; `None` where it is not
+    /// known what streams know of each other.
     fn actions(&self, pair: [u32; 2]) -> Option<(usize, Vec<[usize; 2]>)> {
         let [stream, ..] = self.places[pair[0] as usize]?;
         let Some(known) = &self.known else {

@@ -1,4 +1,4 @@
-//! What happens to a product between its sums and memory.
+//! Epilogues: the steps of a product between its sums and memory.
 
 use super::problem::Problem;
 use super::product::Outcome;
@@ -46,7 +46,7 @@ fn apply(function: Function, values: &mut [f32], aux: &[u8], element: Element) {
     }
 }
 
-/// What a forward function keeps of a column: a bit for each positive element, or the elements themselves.
+/// The bits or elements that a forward function keeps of a column: a bit for each positive element, or the elements themselves.
 fn kept(problem: &Problem, values: &[f32]) -> Vec<u8> {
     if problem.epilogue.masks() {
         let bits = |eight: &[f32]| {

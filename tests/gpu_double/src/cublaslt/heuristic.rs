@@ -1,8 +1,9 @@
-//! Which algorithm computes a product, and what it asks for.
+//! The heuristic, which chooses the algorithm of a product and says what it asks for.
 //!
-//! What the double hands out are two algorithms: one that wants a workspace, where the preference allows any, and one that wants none; or
-//! as many as a test asks for ([`super::offer`]). Each adds up in an order of its own, so that another algorithm may give other bits, and
-//! holds to what was told when it was chosen: the problem, how pointers are aligned, how large the workspace is.
+//! The double hands out two algorithms: one that wants a workspace, where the preference allows any, and one that wants
+//! none; or as many as a test asks for ([`super::offer`]). Each adds up in an order of its own, so another algorithm may
+//! give other bits. Each holds to what was told when it was chosen: the problem, how pointers are aligned, how large the
+//! workspace is.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -29,13 +30,13 @@ pub struct Algorithm {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Choice {
-    /// What is handed back to compute the product.
+    /// The algorithm that is handed back to compute the product.
     pub algorithm: Algorithm,
     /// Bytes of workspace that it wants.
     pub workspace: usize,
     /// 0: the choice can be used.
     pub state: i32,
-    /// How often the device is filled.
+    /// The number of times that the device is filled.
     pub waves: f32,
     reserved: [i32; 4],
 }

@@ -1,5 +1,6 @@
-//! What the heuristic offers, as the environment says: how many algorithms, which of them is the fastest, and which products the library
-//! does not compute after all. On a card all of that depends on the product; here a test asks for it.
+//! The offer of the heuristic, as the environment says: how many algorithms, which of them is the fastest, and which
+//! products the library does not compute after all. On a card all of that depends on the product; here a test asks for
+//! it.
 
 use std::sync::LazyLock;
 

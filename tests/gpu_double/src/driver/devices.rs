@@ -1,4 +1,4 @@
-//! What cards there are: all alike, with the numbers of an H100, or of an A100 where the environment says 8.0.
+//! The cards that there are: all alike, with the numbers of an H100, or of an A100 where the environment says 8.0.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,4 +1,4 @@
-//! What lanes of a warp do together: all members that are named must come, wherever they are.
+//! Execution of what lanes of a warp do together: all members that are named must come, wherever they are.
 
 use super::access::lanes_of;
 use super::block::Block;

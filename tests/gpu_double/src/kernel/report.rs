@@ -1,4 +1,4 @@
-//! What kernels do wrong, and where.
+//! Reports of what kernels do wrong, and where.
 
 use thiserror::Error;
 
@@ -62,7 +62,7 @@ impl Wrong {
     }
 }
 
-/// What a kernel did wrong, which thread, and at which line of its PTX.
+/// The account of what a kernel did wrong: which thread, and at which line of its PTX.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("kernel {kernel}, block {block:?}, thread {thread:?}, PTX line {line} `{text}`: {wrong}")]
 pub struct Report {
@@ -74,14 +74,14 @@ pub struct Report {
     pub thread: [u32; 3],
     /// Line of the PTX, from 1.
     pub line: u32,
-    /// That line.
+    /// The text of that line.
     pub text: String,
-    /// What is wrong.
+    /// The fault.
     pub wrong: Wrong,
 }
 
 impl Report {
-    /// What driver calls return from then on.
+    /// The status that driver calls return from then on.
     pub fn code(&self) -> Code {
         self.wrong.code()
     }

@@ -1,5 +1,5 @@
-//! What blocks tell each other by atomic accesses after fences, as the last block of a reduction learns that the others
-//! have written their parts.
+//! Messages of blocks to each other by atomic accesses after fences, as the last block of a reduction learns that the
+//! others have written their parts.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// For a launch of so many blocks.
+    /// Messages for a launch of so many blocks.
     pub fn of(blocks: u32) -> Told {
         Told { by_address: HashMap::new(), blocks }
     }

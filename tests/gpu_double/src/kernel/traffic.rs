@@ -1,4 +1,5 @@
-//! What loads and stores of card memory cost: memory comes in sectors of 32 bytes, and a warp's request takes each that it touches once.
+//! The cost of loads and stores of card memory: memory comes in sectors of 32 bytes, and a warp's request takes each that
+//! it touches once.
 
 /// Bytes of a sector.
 const SECTOR: u64 = 32;

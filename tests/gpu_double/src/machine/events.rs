@@ -71,8 +71,8 @@ impl Machine {
         Ok(event.place.iter().cloned().collect())
     }
 
-    /// Milliseconds of modelled time between two events that were reached. Each stream has a time of its own, so what other streams
-    /// do meanwhile does not change it.
+    /// Milliseconds of modelled time between two events that were reached. Each stream has a time of its own, so what
+    /// other streams do meanwhile does not change it.
     pub fn elapsed(&self, from: u64, to: u64) -> Result<f32, Code> {
         let (from, to) = (self.event(from)?, self.event(to)?);
         if !from.timed || !to.timed || from.place.is_none() || to.place.is_none() {

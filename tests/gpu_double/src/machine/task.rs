@@ -1,4 +1,4 @@
-//! What a stream can be told to do.
+//! Tasks of streams.
 
 use std::ffi::c_void;
 
@@ -17,7 +17,7 @@ pub enum Task {
         to: u64,
         /// One, two or four bytes.
         pattern: Vec<u8>,
-        /// How often.
+        /// The number of times.
         times: usize,
     },
     /// An event is reached, whose time is noted.
@@ -34,11 +34,11 @@ pub enum Task {
 
 /// A copy of so many bytes.
 pub struct Copy {
-    /// Where to.
+    /// The place to which bytes go.
     pub to: End,
-    /// Where from.
+    /// The place from which bytes come.
     pub from: End,
-    /// How many.
+    /// The number of bytes.
     pub bytes: usize,
 }
 

@@ -1,6 +1,7 @@
-//! What happens before what: streams count their operations, and a clock holds how many of each stream's are known to be done.
+//! Clocks, which say what happens before what: streams count their operations, and a clock holds how many of each
+//! stream's are known to be done.
 
-/// How many operations of each stream come before something.
+/// A clock: how many operations of each stream come before something.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Clock(Vec<u32>);
 
@@ -10,7 +11,7 @@ impl Clock {
         self.of(stream) >= tick
     }
 
-    /// How many operations of a stream come before.
+    /// The number of operations of a stream that come before.
     pub fn of(&self, stream: u32) -> u32 {
         self.0.get(stream as usize).copied().unwrap_or(0)
     }

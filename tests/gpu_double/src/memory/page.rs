@@ -1,4 +1,4 @@
-//! What is known of 4 KiB of memory: which bytes were written, and who touched each last.
+//! Pages: what is known of 4 KiB of memory, which bytes were written, and who touched each last.
 //!
 //! A cell stands for 4 bytes, or for 2 or 1 where something smaller was touched, or for the whole page as long as only
 //! whole pages were. After FastTrack (Flanagan and Freund, PLDI 2009): the last write and the last reads of a cell are
@@ -14,7 +14,7 @@ pub const PAGE: usize = 4096;
 /// Several blocks.
 const MANY: u32 = u32::MAX;
 
-/// How bytes are touched.
+/// The way in which bytes are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -247,7 +247,7 @@ impl Mark {
         Mark { operation: who.operation, block: who.block, warps: 1 << who.warp, epoch: who.epoch }
     }
 
-    /// With one more thread of the same operation, or of a new one alone.
+    /// The mark with one more thread of the same operation, or of a new one alone.
     fn joined(self, who: &Who<'_>) -> Mark {
         let new = Mark::of(who);
         if self.operation != who.operation {

@@ -1,4 +1,4 @@
-//! What may be wrong with an access to memory.
+//! Troubles: what may be wrong with an access to memory.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! What a rank asks of a communicator, as data that ranks compare.
+//! Calls of a communicator, as data that ranks compare.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use super::types::{Element, Reduction};
 /// One call of a collective, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// What is called.
+    /// The call itself.
     pub verb: Verb,
-    /// Elements, as the function of C counts them.
+    /// The number of elements, as the function of C counts them.
     pub count: u64,
     /// Their type.
     pub element: Element,
 }
 
-/// What is called, with what all ranks must agree on.
+/// A call, with what all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Verb {
@@ -34,7 +34,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// How its elements become one, if they do.
+    /// The reduction by which its elements become one, if they do.
     pub fn reduction(self) -> Option<Reduction> {
         match self {
             Verb::AllReduce(reduction) | Verb::ReduceScatter(reduction) => Some(reduction),

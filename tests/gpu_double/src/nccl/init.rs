@@ -1,4 +1,4 @@
-//! How communicators come to be: names, configurations, and the way of a rank to its hub.
+//! The making of communicators: names, configurations, and the way of a rank to its hub.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::net::UnixStream;
@@ -47,7 +47,7 @@ pub fn fresh_name() -> String {
     format!("{:016x}{:016x}", random(), random())
 }
 
-/// What the head of an `ncclConfig_t` is; later fields say how to be fast.
+/// The head of an `ncclConfig_t`; later fields say how to be fast.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Config {

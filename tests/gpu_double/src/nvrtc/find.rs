@@ -1,4 +1,4 @@
-//! Where NVRTC is: as the environment says, among Python's packages, or where NVIDIA's installers put it.
+//! The search for NVRTC: as the environment says, among Python's packages, or where NVIDIA's installers put it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

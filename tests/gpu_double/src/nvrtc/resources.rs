@@ -1,8 +1,8 @@
-//! What kernels need of a multiprocessor, as NVIDIA's assembler says it.
+//! The resources that kernels need of a multiprocessor, as NVIDIA's assembler says it.
 
 use super::compile_as;
 
-/// What a kernel needs.
+/// The resources that a kernel needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// The kernel's name.
@@ -15,7 +15,8 @@ pub struct Resources {
     pub spills: usize,
 }
 
-/// Compiles CUDA C++ to machine code for an architecture such as `sm_90`, which nothing here executes: what each kernel of it needs.
+/// Compiles CUDA C++ to machine code for an architecture such as `sm_90`, which nothing here executes: what each kernel
+/// of it needs.
 ///
 /// # Errors
 /// The compiler's log, or that there is no compiler.

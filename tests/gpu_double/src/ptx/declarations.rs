@@ -1,4 +1,4 @@
-//! What stands outside of functions, and declarations of variables.
+//! Declarations of variables, and what else stands outside of functions.
 
 use super::lexer::{Token, Tokens};
 use super::{Malformed, Module, Place, Variable, function};

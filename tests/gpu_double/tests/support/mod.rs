@@ -1,4 +1,4 @@
-//! What tests of kernels share, each a part of it.
+//! Support that tests of kernels share, each a part of it.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

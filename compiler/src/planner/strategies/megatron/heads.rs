@@ -1,4 +1,4 @@
-//! Why ranks cannot share the heads of attention, where they cannot.
+//! Explains why ranks cannot share the heads of attention, where they cannot.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
@@ -48,7 +48,8 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// What an operand is on another mesh, which is another stage's, before elements are moved or mapped one by one.
+    /// The value that an operand is on another mesh, which is another stage's, before elements are moved or mapped
+    /// one by one.
     fn find_elsewhere(&self, id: usize, operand: ValueId) -> Option<ValueId> {
         let decisions = self.problem.decisions;
         let placement = &decisions.staging.placement;

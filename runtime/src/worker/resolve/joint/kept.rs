@@ -1,18 +1,22 @@
-//! What is kept in a product's place where its launch goes on: the product with a bias, which those who read the product add first of
-//! all. Then they need not add it.
+//! The value that a joined launch keeps in a product's place for others: the product with its bias.
+//!
+//! In training the backward pass reads a product again and adds the bias again, as that is cheaper than to keep the sum. If all
+//! readers of a product begin with the same summand, the launch leaves the product *with* it in the product's register
+//! (cuBLASLt's auxiliary output). The other readers are prepared without that step. The gradient of GELU is then an epilogue that
+//! reads this register, and the sum of its rows, the gradient of the bias, comes along if it stands near.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 
-/// How a chain reads one of its operands.
+/// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
     /// As it is.
     Alone,
     /// In one step, which adds another operand to it and is no result.
     With {
-        /// What is added.
+        /// The operand that is added.
         summand: usize,
         /// The step.
         step: usize,

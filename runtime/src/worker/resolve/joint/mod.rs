@@ -1,4 +1,4 @@
-//! Actors that are one launch with their neighbours, where the rank's device has such launches.
+//! Actors that are one launch with their neighbours, where the rank's device has such launches (see `neighbours`).
 
 mod kept;
 mod products;
@@ -15,7 +15,7 @@ use crate::error::RuntimeError;
 use products::Products;
 
 impl Resolver<'_> {
-    /// What becomes of actors that are one launch with others: of one of them the launch of all.
+    /// The work of actors that are one launch with others: of one of them the launch of all.
     pub(super) fn joint(&self, orders: &Orders) -> Result<HashMap<u32, Work>, RuntimeError> {
         let mut products = Products::new(self, Pairs::new(self.program));
         products.join()?;

@@ -1,4 +1,4 @@
-//! Updates of several variables in one launch.
+//! Updates of several variables in one launch: those of one rule, one list of element types, and the same scalars.
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
@@ -44,7 +44,7 @@ impl Resolver<'_> {
 /// An update that is one of several: the actor, the registers of its operands and those of its results.
 pub(super) type Member = (u32, [Vec<RegisterId>; 2]);
 
-/// What updates of one launch have in common.
+/// The rule that updates of one launch share.
 #[derive(PartialEq)]
 struct Rule<'a> {
     op: &'a Op,

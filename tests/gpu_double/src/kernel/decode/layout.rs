@@ -1,4 +1,4 @@
-//! Where everything of a module is: registers and memory of functions, shared memory, arguments.
+//! The layout of a module: registers and memory of functions, shared memory, arguments.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,11 +27,11 @@ pub struct Layout<'a> {
     pub frames: Vec<Frame<'a>>,
     /// Numbers of functions by name.
     pub functions: HashMap<&'a str, usize>,
-    /// What launches need to know.
+    /// The entries of kernels, which launches need to know.
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// What is taken so far: registers, predicates, bytes of a thread's memory.
+/// The registers, predicates and bytes of a thread's memory that are taken so far.
 #[derive(Clone, Copy, Default)]
 struct Taken {
     values: u32,

@@ -1,5 +1,5 @@
-//! From PTX to [`Program`]: operands become registers, names become addresses, opcodes become functions. What is not known
-//! is refused with its line, before anything runs.
+//! Decoding, from PTX to [`Program`]: operands become registers, names become addresses, opcodes become functions. What
+//! is not known is refused with its line, before anything runs.
 
 mod arithmetic;
 mod atomics;
@@ -37,7 +37,7 @@ pub fn program(module: &Module<'_>, text: &str, at: &Addresses) -> Result<Progra
     Ok(Program { code, entries: layout.entries, text: String::from(text) })
 }
 
-/// What is needed to decode the instructions of one function.
+/// The decoder of the instructions of one function.
 struct Decoder<'m, 'a> {
     function: &'m Function<'a>,
     frame: &'m layout::Frame<'a>,

@@ -1,4 +1,4 @@
-//! What lanes of a warp do together: shuffles, votes, matches, sums, products of matrices.
+//! Decoding of what lanes of a warp do together: shuffles, votes, matches, sums, products of matrices.
 
 use super::opcode::Opcode;
 use super::{Decoded, Operands};

@@ -1,11 +1,12 @@
-//! What ranks get of what ranks give. Elements are reduced in the order of ranks, halves as f32 that are rounded once.
+//! The results of collectives: what ranks get of what ranks give. Elements are reduced in the order of ranks, halves as
+//! f32 that are rounded once.
 
 use half::{bf16, f16};
 
 use crate::nccl::call::{Call, Verb};
 use crate::nccl::types::{Element, Reduction};
 
-/// What each rank gets of a call that all have made, by what each gives.
+/// The result of each rank of a call that all have made, by what each gives.
 pub fn combine(call: &Call, given: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let ranks = given.len();
     let block = (call.count * call.element.bytes()) as usize;

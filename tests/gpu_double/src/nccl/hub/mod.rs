@@ -1,8 +1,8 @@
 //! The hub of a communicator: a thread that listens for the ranks, one that reads what each says, and one state.
 //!
-//! It ends when all ranks have left. Until all are there it waits as long as [`patience`] says, and as long again for a
-//! rank that others wait for after the last thing that any rank said or did: then it breaks the communicator, with a
-//! sentence that names who waits for whom. Real NCCL would hang.
+//! It ends when all ranks have left. Until all are there it waits as long as [`patience`] says. It waits as long again
+//! for a rank that others wait for, after the last thing that any rank said or did. Then it breaks the communicator, with
+//! a sentence that names who waits for whom. Real NCCL would hang.
 
 mod combine;
 mod matching;
