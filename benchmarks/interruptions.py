@@ -114,8 +114,14 @@ def send(pids, number):
             pass
 
 
+def one_rank(training):
+    """A rank, or none where the training has just ended."""
+    ranks = training.ranks()
+    return [training.draw.choice(ranks)] if ranks else []
+
+
 def kill_rank(training):
-    send(training.draw.sample(training.ranks(), 1) if training.ranks() else [], signal.SIGKILL)
+    send(one_rank(training), signal.SIGKILL)
 
 
 def kill_launcher(training):
@@ -128,8 +134,7 @@ def end(training):
 
 def stop_rank(training):
     """One rank falls silent: the others must notice it."""
-    ranks = training.ranks()
-    victim = training.draw.sample(ranks, 1) if ranks else []
+    victim = one_rank(training)
     send(victim, signal.SIGSTOP)
     training.wait(2.5 * HEARTBEAT + 5)
     send(victim, signal.SIGCONT)
