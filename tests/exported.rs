@@ -35,6 +35,16 @@ fn nothing_is_learned_through_what_is_detached() {
 }
 
 #[test]
+fn the_row_of_a_table_that_is_padding_learns_nothing() {
+    let options = ["--batch", "4", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5"];
+    for mesh in ["1", "2x2"] {
+        let found =
+            train("padded_table", &[&options[..], &["--steps", "6", "--mesh", mesh]].concat());
+        are_those_of_pytorch(&found, &[1.69488, 1.63099, 1.45493, 1.50419, 1.39246, 1.43242]);
+    }
+}
+
+#[test]
 fn nothing_is_learned_from_rows_that_are_masked() {
     let options = ["--batch", "4", "--loss", "mse", "--optimizer", "sgd", "--lr", "0.02"];
     let folder = tempfile::tempdir().expect("a scratch folder");

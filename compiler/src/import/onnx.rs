@@ -158,7 +158,8 @@ impl Decoded {
         dims: &BTreeMap<String, usize>,
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
-        let Self { model, metadata: wire::Metadata { kinds, computed, detached } } = self;
+        let Self { model, metadata } = self;
+        let wire::Metadata { kinds, computed, detached, padded } = metadata;
         let graph = graph(model)?;
         let order = model::order(graph)?;
         all_supported(graph)?;
@@ -183,6 +184,7 @@ impl Decoded {
         let initializers = Initializers { tensors, trained, kept };
         let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, initializers);
         lowering.detached.clone_from(detached);
+        lowering.padded.clone_from(padded);
         doubles(&mut lowering, graph, base_dir)?;
         inputs(&mut lowering, graph, dims, &symbols)?;
         for index in order {

@@ -4,7 +4,7 @@
 //! better. All other look-ups are a `gather`.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Concat, Embedding, Gather};
+use graphc_ir::ops::{BinaryFunction, Concat, Embedding, Gather, UnaryFunction, Where};
 use graphc_ir::types::DType;
 
 use super::known::Known;
@@ -21,7 +21,25 @@ pub(super) fn gather(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let shape = cx.shape(&x)?;
     let dim = axis(call.int("axis", 0)?, shape.len())?;
     let places = from_start(cx, &places, shape[dim])?;
-    Ok(vec![along(cx, &x, &places, dim)?])
+    let found = along(cx, &x, &places, dim)?;
+    let result = call.proto.output.first().map_or("", String::as_str);
+    match cx.padded.get(result) {
+        Some(&row) if dim == 0 && cx.foldable(&found).is_none() => {
+            Ok(vec![without_gradient_of(cx, &found, &places, row)?])
+        }
+        _ => Ok(vec![found]),
+    }
+}
+
+/// Rows of a table, found at places, through which nothing is learned where the place is `row`: those of `padding_idx` in PyTorch.
+fn without_gradient_of(cx: &mut Lowering, found: &Val, places: &Val, row: i64) -> Res<Val> {
+    let row = cx.number(places, row as f64)?;
+    let learns = cx.binary(BinaryFunction::NotEqual, places, &row)?;
+    let mut shape = cx.shape(places)?;
+    shape.resize(cx.shape(found)?.len(), 1);
+    let learns = cx.reshape(&learns, &shape)?;
+    let detached = cx.unary(UnaryFunction::Detach, found)?;
+    cx.apply(Op::Where(Where {}), &[learns, found.clone(), detached])
 }
 
 /// Elements of lanes along a dim, at places of each lane's own.

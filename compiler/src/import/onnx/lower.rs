@@ -80,6 +80,8 @@ pub(super) struct Lowering {
     pub doubles: BTreeSet<String>,
     /// The results of nodes at which gradients end.
     pub detached: BTreeSet<String>,
+    /// The results of look-ups in tables of which one row learns nothing, and that row.
+    pub padded: BTreeMap<String, i64>,
     keys: u64,
 }
 
@@ -112,6 +114,7 @@ impl Lowering {
             names: BTreeSet::new(),
             asked: Cell::new(0),
             detached: BTreeSet::new(),
+            padded: BTreeMap::new(),
             doubles: BTreeSet::new(),
             keys: 0,
         }

@@ -77,6 +77,8 @@ pub(super) struct Metadata {
     pub computed: BTreeSet<String>,
     /// The results of nodes at which the author has ended gradients, by `Tensor.detach`.
     pub detached: BTreeSet<String>,
+    /// The results of look-ups in tables of which the author has kept one row from learning (`padding_idx`), and that row.
+    pub padded: BTreeMap<String, i64>,
 }
 
 /// Checks the encoding of a model and collects its metadata.
@@ -105,6 +107,7 @@ struct Named {
     kind: Option<String>,
     is_computed: bool,
     is_detached: bool,
+    padding: Option<i64>,
 }
 
 impl Walk {
@@ -156,6 +159,9 @@ impl Walk {
             Named { name: Some(name), is_detached: true, .. } => {
                 self.found.detached.insert(name);
             }
+            Named { name: Some(name), padding: Some(row), .. } => {
+                self.found.padded.insert(name, row);
+            }
             Named { name: Some(name), kind: Some(kind), is_computed, .. } => {
                 if is_computed {
                     self.found.computed.insert(name.clone());
@@ -189,6 +195,7 @@ impl Walk {
                 }
                 if inner == Message::Entry && message == Message::Node {
                     named.is_detached |= is_detach(content);
+                    named.padding = padding(content).or(named.padding);
                 }
             }
             Content::Fixed(size) if !content.len().is_multiple_of(size) => {
@@ -278,6 +285,15 @@ fn is_computed(entry: &[u8]) -> bool {
 fn is_detach(entry: &[u8]) -> bool {
     let said = pair(entry).filter(|(key, _)| key.ends_with("fx_node"));
     said.is_some_and(|(_, value)| value.contains("target=torch.ops.aten.detach.default"))
+}
+
+/// The row of a table that learns nothing, where an entry of a node says that it stands for such a look-up:
+/// `torch.ops.aten.embedding.default](args = (%table, %rows, 0), ..`. A row of -1 is none.
+fn padding(entry: &[u8]) -> Option<i64> {
+    let (_, value) = pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
+    let (_, call) = value.split_once("target=torch.ops.aten.embedding.default](args = (")?;
+    let row = call.split([')', ']']).next()?.split(',').nth(2)?;
+    row.trim().parse().ok().filter(|&row: &i64| row >= 0)
 }
 
 /// The key of an entry, and its value.
