@@ -166,4 +166,7 @@ def _model_file(model: Model) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gir"
         path.write_text(model)
-        yield path
+        try:
+            yield path
+        except Error as error:
+            raise Error(str(error).replace(str(path), "the graph")) from None

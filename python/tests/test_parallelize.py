@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from conftest import built
 from torch import Tensor, nn
-from world import run
+from world import root, run
 
 import graphc
 
@@ -186,14 +189,14 @@ def plain(name: str) -> Callable[[int], Any]:
     return work
 
 
-def planned(name: str, world: int) -> Callable[[int], Any]:
+def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], Any]:
     """Losses and weights of a plan, of which each rank has its rows."""
 
     def work(rank: int) -> Any:
         model, optimizer, batches = CASES[name].begin()
         count = ROWS // world
         rows = [tuple(part[rank * count : (rank + 1) * count] for part in batch) for batch in batches]
-        parallel = graphc.parallelize(model, rows[0], loss=CASES[name].loss, optimizer=optimizer)
+        parallel = graphc.parallelize(model, rows[0], loss=CASES[name].loss, optimizer=optimizer, **options)
         return [float(parallel.step(rows[step % 3])) for step in range(STEPS)], flat(parallel.state_dict())
 
     return work
@@ -204,6 +207,11 @@ def flat(state: dict[str, Tensor]) -> dict[str, list[float]]:
 
 
 OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1)]
+OPTIONS: list[dict[str, Any]] = [
+    {"mesh": (4,), "strategy": "zero3"},
+    {"mesh": (2, 2), "strategy": "megatron"},
+    {"mesh": (2, 2), "stages": 2, "microbatches": 2},
+]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +219,21 @@ OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1)]
     [pytest.param(name, world, marks=() if (name, world) in OFTEN else pytest.mark.slow) for name in CASES for world in (1, 2, 4)],
 )
 def test_losses_and_weights_are_those_of_pytorch(name: str, world: int) -> None:
+    check_against_pytorch(name, world, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", ["gpt", "transformer", "odd"])
+def test_other_plans_compute_the_same(name: str, options: dict[str, Any]) -> None:
+    # A state that each microbatch would change is refused.
+    if name != "odd" or "microbatches" not in options:
+        check_against_pytorch(name, 4, options)
+
+
+def check_against_pytorch(name: str, world: int, options: dict[str, Any]) -> None:
     expected, weights = run(1, plain(name))[0]
-    for found in run(world, planned(name, world)):
+    for found in run(world, planned(name, world, options)):
         assert not isinstance(found, dict), found["error"]
         losses, state = found
         assert losses == pytest.approx(expected, abs=1e-5)
@@ -247,7 +268,7 @@ def test_a_state_is_loaded_by_its_names() -> None:
 
 
 class Wrong(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.layer, self.function = nn.Linear(4, 4), function
 
@@ -263,6 +284,11 @@ def branches(x: Tensor) -> Tensor:
     return x.sum() if x.sum() > 0 else x.mean()
 
 
+def chosen(x: Tensor) -> Tensor:
+    found: Tensor = torch.cond(x.sum() > 0, lambda y: y.sum(), lambda y: y.mean(), (x,))
+    return found
+
+
 def no_number(x: Tensor) -> Tensor:
     return x.double().sum()
 
@@ -273,10 +299,12 @@ def no_number(x: Tensor) -> Tensor:
         (sorted_sum, r'aten\.sort\.default \(.*test_parallelize\.py, line \d+, in forward: "return self\.function.*"\) has no translation'),
         (branches, r"torch\.export cannot capture the model: .*test_parallelize\.py, line \d+"),
         (no_number, "float64, which graphc has not"),
+        (lambda x: (x, x), "the loss is NoneType, of an output that is tuple: give parallelize a loss"),
+        (chosen, "is a branch or a loop that depends on data"),
         (lambda x: x, r"the loss is f32\[2, 4\]: let it be one number"),
     ],
 )
-def test_what_has_no_translation_is_said_with_its_place(function: Callable[[Tensor], Tensor], said: str) -> None:
+def test_what_has_no_translation_is_said_with_its_place(function: Callable[[Tensor], Any], said: str) -> None:
     model = Wrong(function)
     with pytest.raises(graphc.Error, match=said):
         graphc.parallelize(model, torch.ones(2, 4), optimizer=torch.optim.SGD(model.parameters()))
@@ -300,10 +328,68 @@ def test_steps_that_do_not_fit_are_refused() -> None:
     model = Wrong(torch.mean)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parallel = graphc.parallelize(model, {"x": torch.ones(2, 4)}, optimizer=optimizer)
-    with pytest.raises(graphc.Error, match=r"the input `batch\.x` is f32\[2, 4\], and f32\[3, 4\] is fed"):
+    with pytest.raises(graphc.Error, match=r"`batch\.x` is f32\[3, 4\], and in the example batch it is f32\[2, 4\]"):
         parallel.step({"x": torch.ones(3, 4)})
+    with pytest.raises(graphc.Error, match=r"`batch\.y` is not in the example batch, which has batch\.x"):
+        parallel.step({"x": torch.ones(2, 4), "y": torch.ones(2)})
     with pytest.raises(graphc.Error, match=r"`batch\.x` is str: let a batch hold tensors alone"):
         parallel.step({"x": "none"})
     optimizer.param_groups[0]["lr"] = 0.2
     with pytest.raises(graphc.Error, match=r"the learning rates are \[0\.2\], and the plan has \[0\.1\]: give parallelize the schedule"):
         parallel.step({"x": torch.ones(2, 4)})
+
+
+def test_the_script_of_the_readme_trains(tmp_path: Path) -> None:
+    script = re.findall(r"```python\n(.*?)```", (root() / "README.md").read_text(), re.DOTALL)[0]
+    assert len([line for line in script.splitlines() if line]) <= 15
+
+    def work(rank: int) -> list[float]:
+        os.chdir(tmp_path)
+        torch.manual_seed(rank)
+        names: dict[str, Any] = {}
+        exec(script, names)
+        losses: list[float] = names["losses"]
+        return losses
+
+    first, second = run(2, work)
+    assert isinstance(first, list), first["error"]
+    assert first == second
+    assert first[-1] < 0.5 * first[0]
+    plain_model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    plain_model.load_state_dict(torch.load(tmp_path / "model.pt"), strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_gpt2_of_hugging_face_trains_as_it_does_in_pytorch(world: int) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 101, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4, "use_cache": False}
+    config = transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    tokens = torch.randint(101, (3, ROWS, 16), generator=torch.Generator().manual_seed(1))
+
+    def begin() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).train()
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def in_pytorch(_rank: int) -> list[float]:
+        model, optimizer = begin()
+        losses = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = model(input_ids=tokens[step % 3], labels=tokens[step % 3]).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss))
+        return losses
+
+    def by_plan(rank: int) -> list[float]:
+        model, optimizer = begin()
+        rows = [part.chunk(world)[rank] for part in tokens]
+        batches = [{"input_ids": part, "labels": part} for part in rows]
+        parallel = graphc.parallelize(model, batches[0], optimizer=optimizer)
+        return [float(parallel.step(batches[step % 3])) for step in range(STEPS)]
+
+    expected = run(1, in_pytorch)[0]
+    for losses in run(world, by_plan):
+        assert losses == pytest.approx(expected, abs=1e-5)

@@ -11,6 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from graphc_torch.data import type_of
+from graphc_torch.errors import failing
+
 from ..command import Error
 
 
@@ -46,11 +49,28 @@ class Whole:
     rows: int
     """Of each rank."""
     world: int
+    types: Mapping[str, str]
+    """Of this rank's tensors."""
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], world: int) -> Whole:
         """Samples are counted by the first dim of the first tensor that has one."""
-        return cls(next((tensor.shape[0] for tensor in tensors.values() if tensor.dim() > 0), 1), world)
+        rows = next((tensor.shape[0] for tensor in tensors.values() if tensor.dim() > 0), 1)
+        return cls(rows, world, {name: type_of(tensor) for name, tensor in tensors.items()})
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Checks that a batch is as the example was.
+
+        Raises:
+            Error: where it is not.
+        """
+        for name, expected in self.types.items():
+            found = type_of(tensors[name]) if name in tensors else "not there"
+            if found != expected:
+                raise Error(f"`{name}` is {found}, and in the example batch it is {expected}: the plan is for batches like that")
+        others = [name for name in tensors if name not in self.types]
+        if others:
+            raise Error(f"`{others[0]}` is not in the example batch, which has {', '.join(self.types)}")
 
     def samples(self, tensor: Tensor) -> bool:
         """Whether a tensor has a row for each sample; the others are the same on all ranks."""
@@ -68,7 +88,8 @@ class Whole:
         if self.world == 1 or not self.samples(tensor):
             return own
         whole = torch.empty(self._shape(own), dtype=own.dtype, device=device)
-        dist.all_gather(list(_bytes(whole).chunk(self.world)), _bytes(own))
+        with failing(dist.get_rank(), "gathering the rows of a batch"):
+            dist.all_gather(list(_bytes(whole).chunk(self.world)), _bytes(own))
         return whole
 
     def _shape(self, tensor: Tensor) -> tuple[int, ...]:

@@ -56,11 +56,14 @@ class Traced(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch."""
         output = self._output(batch)
+        found: Any = output
         if self.loss is not None:
-            return self.loss(output, batch)
-        if isinstance(output, Tensor):
-            return output
-        found: Tensor = output["loss"] if isinstance(output, Mapping) else output.loss
+            found = self.loss(output, batch)
+        elif not isinstance(output, Tensor):
+            found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if not isinstance(found, Tensor):
+            advice = "give parallelize a loss of the output and the batch"
+            raise Error(f"the loss is {type(found).__name__}, of an output that is {type(output).__name__}: {advice}")
         return found
 
     def _output(self, batch: Any) -> Any:
@@ -77,7 +80,9 @@ def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
         Error: where PyTorch cannot export it, with the line where it stands.
     """
     traced = Traced(model, loss)
-    exporter = getattr(torch.export, "export_for_training", None) if torch.__version__ < "2.7" else torch.export.export
+    # Until 2.7 what `export` gives is not fit to be trained.
+    early = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
+    exporter = torch.export.export_for_training if early else torch.export.export
     table = torch.export.default_decompositions()
     for name in KEPT:
         packet, overload = name.split(".")
@@ -85,7 +90,7 @@ def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program: ExportedProgram = exporter(traced, (batch,), strict=False)  # type: ignore[misc]
+            program: ExportedProgram = exporter(traced, (batch,), strict=False)
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
             whole: ExportedProgram = program.run_decompositions(table)

@@ -101,8 +101,10 @@ class Parallel:
         if optimizers.rates(self.optimizer) != self._rates:
             advice = 'give parallelize the schedule: lr_schedule="cosine:1000"'
             raise Error(f"the learning rates are {optimizers.rates(self.optimizer)}, and the plan has {self._rates}: {advice}")
-        feeds = {name: self._whole.gathered(tensor, self.session.device) for name, tensor in named(batch).items()}
+        tensors = named(batch)
+        self._whole.check(tensors)
         with _in_own_words():
+            feeds = {name: self._whole.gathered(tensor, self.session.device) for name, tensor in tensors.items()}
             return self.session.step(feeds)["loss"].reshape(()).clone()
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def _plan(
     program = capture(model, loss, whole.example(example, device))
     inputs = {name: whole.samples(tensor) for name, tensor in tensors.items()}
     translation = translate(program, inputs, Names(_canonical(model, names), trained))
-    own = optimizers.options(optimizer, names, translation.variables)
+    own = optimizers.options(optimizer, names, translation.variables & trained)
     plan = planned(translation.text, world, mesh, own | options)
     return Planned(plan, translation, device.type != "meta")
 

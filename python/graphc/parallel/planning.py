@@ -43,7 +43,7 @@ def on_first_rank(world: int, rank: int, work: Callable[[], Planned]) -> Planned
         if world > 1:
             dist.broadcast_object_list(found)
     if not isinstance(found[0], Planned):
-        raise Error(str(found[0]))
+        raise Error(found[0] or "the first rank was interrupted")
     return found[0]
 
 

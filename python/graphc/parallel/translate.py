@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
 from ..command import Error
@@ -73,7 +73,7 @@ class _Translator:
         self.writer = Writer("model")
         self.found: dict[Node, Any] = {}
         self.variables: dict[str, Value] = {}
-        self.loss = next(spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT")
+        self.loss = next(spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT)
         self.counters: list[str] = []
         self.changed = set(program.graph_signature.buffers_to_mutate.values())
 
@@ -92,6 +92,8 @@ class _Translator:
                 self.found[node] = self._given(node, specs[node.name])
             elif node in needed and node.op == "call_function":
                 self.found[node] = self._call(node)
+            elif node in needed:
+                raise Error(f"`{node.target}` is a branch or a loop that depends on data, which graphc has not: leave it out of the model")
         for node, name in states:
             state = self._variable(name, node.meta["val"])
             self.writer.node("blend", [state, self._value(node)], state.dtype, state.shape, decay=0.0, rate=1.0)
