@@ -130,9 +130,11 @@ class Case:
     apart: str = "nothing"
     """Weights whose gradient is 0 but for rounding, of which Adam makes whole steps: the biases of keys."""
 
-    def begin(self) -> tuple[nn.Module, torch.optim.Optimizer, list[tuple[Tensor, Tensor]]]:
+    def begin(self, device: str = "cpu") -> tuple[nn.Module, torch.optim.Optimizer, list[tuple[Tensor, Tensor]]]:
         torch.manual_seed(0)
-        model, generator = self.model(), torch.Generator().manual_seed(1)
+        with torch.device(device):
+            model = self.model()
+        generator = torch.Generator().manual_seed(1)
         return model, self.optimizer(model), [self.batch(generator) for _ in range(3)]
 
 
@@ -189,7 +191,8 @@ def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], A
     """Losses and weights of a plan, of which each rank has its rows."""
 
     def work(rank: int) -> Any:
-        model, optimizer, batches = CASES[name].begin()
+        # Weights are the first rank's, and the others need none.
+        model, optimizer, batches = CASES[name].begin("meta" if rank > 0 and name == "resnet" else "cpu")
         count = ROWS // world
         rows = [tuple(part[rank * count : (rank + 1) * count] for part in batch) for batch in batches]
         parallel = graphc.parallelize(model, rows[0], loss=CASES[name].loss, optimizer=optimizer, **options)

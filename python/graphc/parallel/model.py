@@ -82,8 +82,7 @@ class Parallel:
         self.optimizer, self._names = training
         self._whole, self._found = whole, found
         self._rates = optimizers.rates(self.optimizer)
-        self._counted = 0
-        """Steps before the first: what buffers that count them begin with, see `load_state_dict`."""
+        self._counted = found.counted
         self._ready = found.has_weights
         for name, content in found.translation.constants.items():
             session.set_variable(name, content)
@@ -108,13 +107,16 @@ class Parallel:
             return self.session.step(feeds)["loss"].reshape(()).clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the module's own would be, whole, in the host's memory. All processes call it."""
+        """What the module's own would be, whole, in the host's memory. All processes call it.
+
+        What no step reads is this process's module's own, and so without content where that stands on the device ``meta``.
+        """
         found: dict[str, Any] = {}
         read: dict[str, Tensor] = {}
         for key, own in self._own().items():
             name = self._canonical(key)
-            if key in self._found.translation.counters:
-                found[key] = torch.tensor(self._counted + self.session.steps * max(self.session.plan.microbatches, 1), dtype=own.dtype)
+            if key in self._counted:
+                found[key] = torch.tensor(self._counted[key] + self._passes, dtype=own.dtype)
             elif name in self._found.translation.variables:
                 with _in_own_words():
                     read[name] = read[name] if name in read else self.session.variable(name)
@@ -137,14 +139,14 @@ class Parallel:
         for key in own:
             if key in state:
                 self._load(key, state[key])
-        self._ready = True
+        self._ready = self._ready or not missing
 
     def _load(self, key: str, value: Any) -> None:
         name, held = self._canonical(key), self._own()[key]
         if isinstance(held, Tensor) and tuple(value.shape) != tuple(held.shape):
             raise Error(f"`{key}` has the shape {list(held.shape)}, and that of the state {list(value.shape)}")
-        if key in self._found.translation.counters:
-            self._counted = int(value) - self.session.steps * max(self.session.plan.microbatches, 1)
+        if key in self._counted:
+            self._counted[key] = int(value) - self._passes
         elif name in self._found.translation.variables:
             with _in_own_words():
                 self.session.set_variable(name, value.detach().to(held.dtype))
@@ -154,11 +156,14 @@ class Parallel:
     def _begin(self) -> None:
         """Writes the first rank's weights into the session."""
         own = _tensors(self.module)
-        for key in self._found.translation.counters:
-            self._counted = int(own[key])
         for name in sorted(self._found.translation.variables):
             with _in_own_words():
                 self.session.set_variable(name, _from_first(own[name].detach(), self._whole.world, self.session.device))
+
+    @property
+    def _passes(self) -> int:
+        """Passes forward so far: what batch norms count."""
+        return self.session.steps * max(self.session.plan.microbatches, 1)
 
     def _own(self) -> dict[str, Any]:
         """The module's own state."""
@@ -189,7 +194,9 @@ def _plan(
     translation = translate(program, inputs, Names(_canonical(model, names), trained))
     own = optimizers.options(optimizer, names, translation.variables & trained)
     plan = planned(translation.text, world, mesh, own | options)
-    return Planned(plan, translation, device.type != "meta")
+    has_weights, held = device.type != "meta", _tensors(model)
+    counted = {name: int(held[name]) if has_weights else 0 for name in translation.counters}
+    return Planned(plan, translation, has_weights, counted)
 
 
 def _device_of(model: nn.Module) -> torch.device:

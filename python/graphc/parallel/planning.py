@@ -23,6 +23,8 @@ class Planned:
     translation: Translation
     has_weights: bool
     """Whether the model of the first rank has its weights, or stands on the device ``meta``."""
+    counted: dict[str, int]
+    """What buffers that count steps begin with."""
 
 
 def on_first_rank(world: int, rank: int, work: Callable[[], Planned]) -> Planned:
