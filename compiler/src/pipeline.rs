@@ -10,6 +10,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute, Stra
 use graphc_ir::verify::verify;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
+use crate::passes::attention::attention;
 use crate::passes::autocast::{autocast, scales_loss};
 use crate::passes::autodiff::autodiff;
 use crate::passes::averages::averages;
@@ -123,6 +124,12 @@ pub const PASSES: &[Pass] = &[
         why: "before autodiff: the gradient of dropout is a dropout with the same payload, and statistics of a batch have gradients",
         scope: Scope::Layers,
         run: Run::Forward(set_mode),
+    },
+    Pass {
+        name: "attention",
+        why: "after training_mode, as attention whose weights are dropped is none that has an op; before autodiff, and before all that moves or casts its parts",
+        scope: Scope::Layers,
+        run: Run::Forward(attention),
     },
     Pass {
         name: "batch_first",

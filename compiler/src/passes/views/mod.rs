@@ -17,6 +17,7 @@ mod view;
 
 pub(super) use images::image_op;
 pub(super) use rewrite::rewrite;
+pub(super) use view::{View, ascending, reshaped};
 
 /// What a graph is made anew for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
