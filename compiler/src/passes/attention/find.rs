@@ -353,7 +353,7 @@ impl<'a> Finder<'a> {
         let over_keys = |node: &Node| match &node.op {
             Op::Reduce(Reduce { function, axes, keep_dims: true }) => {
                 let rank = graph.value(node.operands[0]).ty.shape.len();
-                (axes[..] == [rank - 1]).then_some(*function)
+                (rank > 0 && axes[..] == [rank - 1]).then_some(*function)
             }
             _ => None,
         };

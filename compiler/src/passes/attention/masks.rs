@@ -28,7 +28,7 @@ pub(super) fn seen(
         return Ok(Seen::All);
     }
     let hides = |x: f64| is_low(x, dtype, factor);
-    if let Some(_) = mask.data.iter().find(|&&x| x != 0.0 && !hides(x)) {
+    if mask.data.iter().any(|&x| x != 0.0 && !hides(x)) {
         return Err(Kept::Bias);
     }
     let matrix = mask.shape.len() >= 2 && mask.shape[mask.shape.len() - 2..] == [queries, keys];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::Transpose;
+use graphc_ir::ops::{Init, Transpose};
 use graphc_ir::plan::CompileOptions;
 
 use super::find::Found;
@@ -48,7 +48,7 @@ fn needed(old: &Graph, found: &BTreeMap<NodeId, &Found>) -> Vec<bool> {
     };
     old.outputs.iter().for_each(|output| need(output.value, &mut needed));
     for (id, node) in old.iter().rev() {
-        let stays = node.op.is_given()
+        let stays = node.op.is_given() && !is_table(node)
             || !node.op.operation().updates().is_empty()
             || node.results.iter().all(|result| !read[result.index()]);
         needed[id.index()] |= stays;
@@ -61,6 +61,11 @@ fn needed(old: &Graph, found: &BTreeMap<NodeId, &Found>) -> Vec<bool> {
         }
     }
     needed
+}
+
+/// Whether a node is a table of an import, which is none of the model's own tensors.
+fn is_table(node: &Node) -> bool {
+    matches!(&node.op, Op::Variable(variable) if matches!(variable.init, Init::Table(_)))
 }
 
 /// What stands for a value of the old graph.

@@ -96,6 +96,7 @@ fn is_one(name: &str, graph: Graph, causal: bool) {
     assert_eq!(found[0].causal, causal, "{name}");
     assert!(after.nodes.iter().all(|node| !matches!(node.op, Op::Softmax(_))), "{name}");
     assert_eq!(transposes(&after), 0, "{name}");
+    assert!(after.find("mask").is_none(), "{name}: nobody reads the table");
     for (a, b) in trained(&before).iter().zip(trained(&after)) {
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-6 * (1.0 + a.abs());
         assert!(a.data.iter().all(|x| x.is_finite()), "{name}");
