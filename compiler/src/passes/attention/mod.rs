@@ -16,7 +16,10 @@ mod kept;
 mod masks;
 mod rewrite;
 
+use std::collections::BTreeMap;
+
 use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
@@ -38,6 +41,31 @@ pub fn attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassEr
     }
     let rewritten = rewrite::rewrite(&graph, options, &found);
     rewritten.map_err(|error| PassError::Op { pass: PASS, error })
+}
+
+/// How a graph computes attention.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attentions {
+    /// How many are one op: written so, or recognised.
+    pub whole: usize,
+    /// The softmax of each that is left in parts, by what keeps it so.
+    pub in_parts: BTreeMap<Kept, Vec<String>>,
+}
+
+/// How a graph computes attention, as the pass would leave it.
+pub fn attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
+    let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
+    let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };
+    for place in places(graph, options) {
+        match place.kept() {
+            None => found.whole += 1,
+            Some(kept) => {
+                let softmax = graph.display_name(graph.node(place.softmax).results[0]);
+                found.in_parts.entry(kept).or_default().push(softmax);
+            }
+        }
+    }
+    found
 }
 
 #[cfg(test)]
