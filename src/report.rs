@@ -16,12 +16,14 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
 mod alternatives;
+mod attentions;
 mod contents;
 mod difference;
 pub mod page;
 mod peak;
 
 pub use alternatives::{Alternative, Backward, Choice, ExplainError, Explained, explain};
+pub use attentions::{attention_lines, attentions};
 pub use difference::Difference;
 pub use peak::{Peak, peak};
 
