@@ -7,6 +7,7 @@ use anyhow::Result;
 pub mod args;
 mod calibrate;
 mod checkpoints;
+pub mod command_line;
 mod compare;
 mod compile;
 mod contradictions;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::args::TrainArgs;
 use super::feeding::Feeder;
-use super::output::say;
+use super::output::{say, say_notes};
 use super::training::Measure;
 
 /// The last finished step.
@@ -173,6 +173,7 @@ impl Finished {
             self.check_skipped()?;
         }
         self.step += 1;
+        self.pace.bar.suspend(say_notes);
         Ok(ended)
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use clap::{ArgMatches, CommandFactory};
+use clap::ArgMatches;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::clipping::GRAD_NORM;
@@ -19,9 +19,8 @@ use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, S
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::args::Cli;
 use super::compile::plan_weights;
-use super::start;
+use super::{command_line, start};
 
 /// The job of this process; none where it was started alone.
 pub struct Ranks {
@@ -61,7 +60,7 @@ impl Ranks {
         weights: Option<&Path>,
     ) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
-        let matches = Cli::command().get_matches();
+        let matches = command_line::matches()?;
         let Some((command, own)) = matches.subcommand() else { return Ok(()) };
         let of_tensor = |(name, ty): (&String, &TensorType)| format!("{name} {ty}");
         let tensors: Vec<String> =
@@ -176,7 +175,7 @@ const PATHS: [&str; 5] = ["weights", "weights_from", "save", "resume", "profile"
 
 /// The options of the command line.
 fn said(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {
-    let cli = Cli::command();
+    let cli = command_line::command();
     let arguments = cli.find_subcommand(command).into_iter().flat_map(|c| c.get_arguments());
     let compared = arguments.filter(|argument| !OWN.contains(&argument.get_id().as_str()));
     compared.fold(agreement, |agreement, argument| {

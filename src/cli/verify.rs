@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use graphc::report::number_of;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
@@ -37,8 +38,9 @@ fn tolerance(plan: &VerifiedPlan) -> f64 {
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<()> {
     let plan = load_valid_plan(&args.plan)?;
-    let (ranks, programs) = (plan.world_size, plan.programs.len());
-    let mut line = format!("{}: valid, {ranks} ranks, {programs} programs", args.plan.display());
+    let ranks = number_of(plan.world_size, "rank", "ranks");
+    let programs = number_of(plan.programs.len(), "program", "programs");
+    let mut line = format!("{}: valid, {ranks}, {programs}", args.plan.display());
     if let Some(model) = &args.model {
         let difference = compare(&plan, model)?;
         line += &format!("; computes what {} does (to {difference:.0e})", model.display());
