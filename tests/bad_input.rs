@@ -125,7 +125,7 @@ fn an_output_in_a_folder_that_is_not_there_is_named() {
 #[test]
 fn stages_of_the_model_that_are_not_asked_for_say_how_to_ask() {
     let scratch = Scratch::new();
-    let graph = "graph @staged {\n  %x = input \"x\" stage 0 : f32[4, 4]\n  \
+    let graph = "graph @staged {\n  stage 0\n  stage 1\n  %x = input \"x\" stage 0 : f32[4, 4]\n  \
                  %y = unary %x {function=\"relu\"} stage 1 : f32[4, 4]\n  return \"y\" = %y\n}\n";
     let path = text(&scratch.write("staged.gir", graph));
     let error = fails(["compile", &path, "--mesh", "2"]);

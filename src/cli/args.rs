@@ -1,5 +1,6 @@
 //! The command line: what is said, not what is done.
 
+pub mod command_line;
 mod launch;
 mod machine;
 mod train;
@@ -8,19 +9,20 @@ mod values;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, Strategy};
 use graphc_ir::types::DType;
 
+use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
 pub use launch::LaunchArgs;
 pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
-pub use train::{Accumulate, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 use values::{
     bytes, count, dim, emit, framework, mesh, not_negative, pin, precision, recompute, schedule,
     seconds, share, strategy, threads,
 };
-pub use values::{positive, whole};
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
@@ -68,6 +70,10 @@ pub enum Command {
     Export(ExportArgs),
     /// Data sets: write a synthetic one
     Data(super::synth::DataArgs),
+    /// Print what completes commands and options in a shell
+    Completions(CompletionsArgs),
+    /// Write a manual page of each command
+    Man(ManArgs),
     /// Start one process per rank, on one machine or many, and end all of them where one fails
     Launch(LaunchArgs),
     /// What `launch` starts beside the ranks: kills their process groups where `launch` itself is killed
@@ -96,6 +102,20 @@ pub struct CompileArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub shared: SharedArgs,
+}
+
+/// `graphc completions`
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// `graphc man`
+#[derive(Args)]
+pub struct ManArgs {
+    /// Where the pages go: a folder, e.g. ~/.local/share/man/man1
+    pub folder: PathBuf,
 }
 
 /// `graphc inspect`
@@ -146,6 +166,9 @@ pub struct VerifyArgs {
     /// Write the plan anew with the seal that graphc_torch asks for, if it is valid
     #[arg(long)]
     pub seal: bool,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 /// `graphc simulate`
@@ -252,9 +275,13 @@ pub struct RuntimeArgs {
     pub timeout: f64,
 }
 
-/// Options that compile, run and train share.
+/// Options that compile, run, train and eval share.
 #[derive(Args, Clone)]
 pub struct SharedArgs {
+    /// Take options from this file too: keys are their long names, as in `lr = 3e-4`, and what the command line says counts before it.
+    /// Relative paths are relative to the working directory, as on the command line
+    #[arg(long, value_name = "RUN.toml")]
+    pub config: Option<PathBuf>,
     /// The machines: a preset (cpu, p3.16xlarge, a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,

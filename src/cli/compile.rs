@@ -98,9 +98,10 @@ fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()
 }
 
 /// What a compilation reads.
-pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 2] {
+pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
-    [("the model", Some(model)), ("the cluster file", cluster)]
+    let config = args.config.as_deref();
+    [("the model", Some(model)), ("the cluster file", cluster), ("the run file", config)]
 }
 
 fn report_json(planned: &Planned) -> serde_json::Value {

@@ -19,8 +19,9 @@ use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, S
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::args::command_line;
 use super::compile::plan_weights;
-use super::{command_line, start};
+use super::start;
 
 /// The job of this process; none where it was started alone.
 pub struct Ranks {
@@ -158,7 +159,8 @@ impl Ranks {
 
 /// What may differ: files that each rank finds, or rank 0 alone writes, and how a rank does its part. The seed is compared by
 /// what it comes to.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
+    "config",
     "data",
     "eval_data",
     "inputs",

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use graphc_data::synth::{self, SynthSet};
 
-use super::args::{positive, whole};
+use super::numbers::{positive, whole};
 use super::output::print;
 
 /// `graphc data`

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::{port, positive, whole};
+use super::values::port;
+use crate::cli::numbers::{positive, whole};
 
 /// `graphc launch`
 #[derive(Args)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::positive;
 use super::{DeviceName, Format};
+use crate::cli::numbers::positive;
 
 /// `graphc devices`
 #[derive(Args)]

@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use graphc_data::Source;
 use graphc_ir::plan::Accumulation;
 
-use super::values::{positive, source, whole};
+use super::values::source;
 use super::{RuntimeArgs, SharedArgs};
+use crate::cli::numbers::{positive, whole};
 
 /// What to do where the loss is no finite number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -130,6 +131,40 @@ pub struct TrainArgs {
     pub runtime: RuntimeArgs,
 }
 
+/// What makes a checkpoint the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lowercase")]
+pub enum BestBy {
+    /// The lowest loss
+    Loss,
+    /// The lowest exponential of the loss, of sequences
+    Perplexity,
+    /// The largest share of labels for which no class scores more
+    Top1,
+    /// The largest share of labels for which fewer than five classes score more
+    Top5,
+}
+
+impl BestBy {
+    /// What evaluations call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Perplexity => "perplexity",
+            Self::Top1 => "top1",
+            Self::Top5 => "top5",
+        }
+    }
+
+    /// Whether a value is better than another.
+    pub fn is_better(self, value: f64, other: f64) -> bool {
+        match self {
+            Self::Loss | Self::Perplexity => value < other,
+            Self::Top1 | Self::Top5 => value > other,
+        }
+    }
+}
+
 /// Options of checkpoints.
 #[derive(Args)]
 pub struct CheckpointArgs {
@@ -142,6 +177,9 @@ pub struct CheckpointArgs {
     /// How many checkpoints are kept: the latest
     #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive::<usize>)]
     pub keep: usize,
+    /// Keep the best checkpoint as well, by what evaluations find: in the folder `best` of --save
+    #[arg(long, value_name = "METRIC", value_enum, requires_all = ["save", "eval_data"])]
+    pub keep_best: Option<BestBy>,
     /// Go on from this checkpoint, or from the latest in this directory
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,

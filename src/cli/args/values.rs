@@ -1,7 +1,5 @@
 //! How values of the command line are read.
 
-use std::str::FromStr;
-
 use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::MOST_RANKS;
@@ -9,6 +7,7 @@ use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, ScheduleError, Strate
 use graphc_ir::types::DType;
 
 use super::{Count, MOST_THREADS, Mesh};
+use crate::cli::numbers::positive;
 
 pub fn mesh(text: &str) -> Result<Mesh, String> {
     let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();
@@ -33,15 +32,6 @@ pub fn count(text: &str) -> Result<Count, String> {
 
 pub fn source(text: &str) -> Result<Source, String> {
     text.parse().map_err(|error: DatasetError| error.to_string())
-}
-
-pub fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| *number != T::default());
-    number.ok_or_else(|| "write a number of at least 1".into())
-}
-
-pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "write a whole number of at least 0".into())
 }
 
 pub fn port(text: &str) -> Result<u16, String> {

@@ -20,8 +20,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::error::ErrorKind;
 
-use super::args::LaunchArgs;
-use super::command_line;
+use super::args::{LaunchArgs, command_line};
 use accounts::Accounts;
 use attempt::Attempt;
 use guard::Guard;
