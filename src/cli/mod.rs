@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 pub mod args;
+mod best;
 mod calibrate;
 mod checkpoints;
 mod compare;
@@ -20,9 +21,11 @@ mod evaluation;
 mod explain;
 mod export;
 mod feeding;
+mod helps;
 mod inspect;
 mod kernels;
 mod launch;
+mod numbers;
 mod options;
 pub mod output;
 mod pages;
@@ -31,6 +34,7 @@ mod progress;
 mod ranks;
 mod report;
 mod run;
+mod run_file;
 mod simulate;
 mod start;
 mod synth;
@@ -81,6 +85,8 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Eval(args) => eval::run(&args)?,
         Command::Export(args) => export::run(&args)?,
         Command::Data(args) => synth::run(&args)?,
+        Command::Completions(args) => helps::complete(&args)?,
+        Command::Man(args) => helps::write_pages(&args)?,
         Command::Launch(args) => return launch::run(&args),
         Command::LaunchGuard => launch::guard(),
     }
