@@ -5,11 +5,13 @@
 //! - A product with a weight splits the weight by columns where what it is applied to is whole, and by rows where that
 //!   is split along the contracted dim. So the products of a block alternate, and a block's two halves need one
 //!   all-reduce each.
-//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns, whose
+//! - A table that inputs look up is split along its rows (the vocabulary), and so is its gradient where it is made: each rank sums the rows
+//!   that it holds, of all indices. The head is a product split by columns, whose
 //!   classes cross entropy, taken apart, reduces in parallel.
 //! - Attention, a product of activations with two batch dims, is split along heads; heads that the axis does not divide
 //!   are an error.
 //! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in parts.
+//! - What comes from another stage is taken as it lies there, over all axes: a weight that is copied, and samples that stay where they are.
 //! - Everything else takes its operands as they are, as [`super`] has it.
 //!
 //! A weight lies as the first op takes it that depends on an input; what is made of weights alone (a transposed weight,
@@ -196,7 +198,7 @@ impl Splitter<'_, '_> {
         let fits: Vec<(usize, bool)> = self.problem.candidates[id]
             .iter()
             .map(|candidate| {
-                let broken = self.broken(id, candidate, &sources);
+                let broken = self.broken(id, candidate, &sources, wish.as_ref());
                 (broken, wish.as_ref().is_some_and(|wish| !wish.fits(candidate, axis)))
             })
             .collect();
@@ -242,6 +244,7 @@ impl Splitter<'_, '_> {
             (Op::MatMul(_), Some(weight)) if sources[weight].is_none() => {
                 self.product(id, &rule, weight, sources[1 - weight])
             }
+            (Op::EmbeddingGrad(_), _) => self.rows_of_table(id, node, &rule)?,
             (_, None) => return self.attention(id, &rule),
             (_, Some(_)) => return None,
         };
@@ -272,6 +275,42 @@ impl Splitter<'_, '_> {
         (0..rule.factors.len()).filter(columns).collect()
     }
 
+    /// The factors by which the gradient of a table is to be split: those by which the table is. Each rank then sums the rows that it
+    /// holds, of all indices.
+    fn rows_of_table(&self, id: usize, node: &Node, rule: &Rule) -> Option<Vec<usize>> {
+        let table = self.table_of(node.results[0])?;
+        let label = self.chosen[table]?;
+        let lies = self.problem.layouts.sbp(self.problem.candidates[table][label].results[0]);
+        match lies.0.get(self.axis(id)) {
+            Some(&Sbp::Split(dim)) => Some(rule.results[0][dim].factors().to_vec()),
+            _ => None,
+        }
+    }
+
+    /// The node of the variable whose gradient a value is, or becomes where it is cast, summed over microbatches and added to others.
+    fn table_of(&self, value: ValueId) -> Option<usize> {
+        let training = &self.problem.decisions.training;
+        let graph = &training.graph;
+        let readers = graph.consumers();
+        let mut value = value;
+        loop {
+            let found = training.gradients.iter().find(|&&(_, gradient)| gradient == value);
+            if let Some(&(variable, _)) = found {
+                return Some(graph.value(variable).producer.index());
+            }
+            let &[reader] = readers[value.index()].as_slice() else { return None };
+            let reader = graph.node(reader);
+            if !matches!(reader.op, Op::Cast(_) | Op::Accumulate(_) | Op::Binary(_)) {
+                return None;
+            }
+            let shape = &graph.value(value).ty.shape;
+            value = reader.results[0];
+            if graph.value(value).ty.shape != *shape {
+                return None;
+            }
+        }
+    }
+
     /// A contraction of activations in the forward pass over more than one batch dim: all but the first are heads.
     fn attention(&self, id: usize, rule: &Rule) -> Option<Wish> {
         let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
@@ -285,13 +324,20 @@ impl Splitter<'_, '_> {
         Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
     }
 
-    /// How many rules a candidate breaks.
-    fn broken(&self, id: usize, candidate: &Candidate, sources: &[Option<SbpId>]) -> usize {
+    /// How many rules a candidate breaks. One is that nothing is split of what is whole, but where that is wished.
+    fn broken(
+        &self,
+        id: usize,
+        candidate: &Candidate,
+        sources: &[Option<SbpId>],
+        wish: Option<&Wish>,
+    ) -> usize {
         let axis = self.axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
         let split = |layout: &SbpId| matches!(sbp(*layout).0[axis], Sbp::Split(_));
-        let from_nowhere =
-            candidate.results.iter().any(split) && !candidate.operands.iter().any(split);
+        let from_nowhere = candidate.results.iter().any(split)
+            && !candidate.operands.iter().any(split)
+            && !wish.is_some_and(|wish| wish.fits(candidate, axis));
         let breaks = |&position: &usize| self.breaks(id, candidate, position, sources[position]);
         (0..sources.len()).filter(breaks).count() + usize::from(from_nowhere)
     }
@@ -312,11 +358,14 @@ impl Splitter<'_, '_> {
             let here = taken.0[axis];
             return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
         };
+        let source = sbp(source);
         // On another mesh, with other axes, any way is as good.
-        let Some(&made) = sbp(source).0.get(axis) else { return false };
+        let Some(&made) = source.0.get(axis) else { return false };
         if self.comes_from_elsewhere(id, position) && !made.is_partial() {
-            // What is whole in one stage is whole in the next, though a part would be sent in less time.
-            return taken.0[axis] != made;
+            // What is whole in one stage is whole in the next, though a part would be sent in less time. Over all axes: of a weight that
+            // two stages share the other's ranks would else read less than a copy, and each microbatch's samples would be gathered.
+            let mut pairs = source.0.iter().zip(&taken.0);
+            return pairs.any(|(made, taken)| !made.is_partial() && made != taken);
         }
         match (made, taken.0[axis]) {
             (Sbp::Partial(_), Sbp::Split(_)) => true,
@@ -368,7 +417,7 @@ impl Splitter<'_, '_> {
         if moves_nothing.is_empty() { labels } else { moves_nothing }
     }
 
-    /// Seconds of communication, of local boxing and of computing.
+    /// Seconds of communication, of local boxing and of computing in a step.
     fn price(
         &mut self,
         id: usize,
@@ -390,7 +439,8 @@ impl Splitter<'_, '_> {
             let seconds =
                 self.problem.layouts.price((places[0], source), (places[1], taken)).seconds;
             let here = is_local(self.problem, (producer, id), source, taken);
-            *if here { &mut local } else { &mut moved } += seconds;
+            let all = seconds * decisions.times_boxed(value) as f64;
+            *if here { &mut local } else { &mut moved } += all;
         }
         [moved, local, candidate.seconds]
     }
