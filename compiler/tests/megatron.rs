@@ -198,6 +198,33 @@ fn a_layer_takes_two_all_reduces_forward_and_two_backward() {
 }
 
 #[test]
+fn sequences_are_split_between_products_and_weights_stay_where_they_are() {
+    for recompute in [Recompute::None, Recompute::Full] {
+        let strategy = Strategy::MegatronSp;
+        let options = CompileOptions { strategy, recompute, ..options(&[2], 1, 1) };
+        let compiled = compiled(gpt(2, 4), &options);
+        let layouts = weights(&compiled);
+        let without = CompileOptions { strategy: Strategy::Megatron, ..options };
+        let whole = self::compiled(gpt(2, 4), &without);
+        assert_eq!(layouts["blocks.0.attn.qkv.weight"], "S(0)");
+        assert_eq!(layouts["blocks.1.mlp.proj.weight"], "S(1)");
+        // What norms read are parts of sequences, forward and backward.
+        for op in ["normalize", "normalize_grad"] {
+            let [operands, _] = layouts_of(&compiled, op);
+            assert_eq!(operands[0], "S(1)", "{op}");
+        }
+        // What is reduced over ranks is no activation any more, but for those of the loss.
+        let [apart, whole] = [&compiled, &whole].map(counts);
+        let scattered = apart.get(&BoxingKind::ReduceScatter).copied().unwrap_or(0);
+        assert!(scattered >= 8, "{apart:?} {whole:?}");
+        assert!(
+            apart[&BoxingKind::AllReduce] < whole[&BoxingKind::AllReduce],
+            "{apart:?} {whole:?}"
+        );
+    }
+}
+
+#[test]
 fn grouped_heads_and_gated_perceptrons_split_alike() {
     let compiled = compiled(llama(4, 2), &options(&[2], 1, 1));
     let layouts = weights(&compiled);

@@ -15,7 +15,7 @@ use graphc_ir::types::DType;
 
 use super::training::TrainingArgs;
 pub use launch::LaunchArgs;
-pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
+pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{Accumulate, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 
 /// A static-graph compiler for distributed deep learning.
@@ -45,6 +45,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// What there is to compute on: processors, cards, and the libraries that cards need
     Devices(DevicesArgs),
+    /// Machines known by name, which plans can be made for: what they are taken to do
+    Clusters(ClustersArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
     /// Compile all kernels that plans need on cards, which need not be here, into a folder to take along
@@ -251,7 +253,7 @@ pub struct RuntimeArgs {
 /// Options that compile, run and train share.
 #[derive(Args, Clone)]
 pub struct SharedArgs {
-    /// The machines: a preset (cpu, p3.16xlarge, a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
+    /// The machines: a preset (`graphc clusters` lists them) or a TOML file; default cpu
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,
     /// What predicted times are of: graphc, torch-eager or megatron; default what the cluster file says, else graphc
@@ -506,15 +508,9 @@ fn schedule(text: &str) -> Result<Schedule, String> {
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {
-    match text {
-        "auto" => Ok(Strategy::Auto),
-        "data" => Ok(Strategy::Data),
-        "zero1" => Ok(Strategy::Zero1),
-        "zero2" => Ok(Strategy::Zero2),
-        "zero3" => Ok(Strategy::Zero3),
-        "megatron" => Ok(Strategy::Megatron),
-        _ => Err("strategies are auto, data, zero1, zero2, zero3 and megatron".into()),
-    }
+    let known = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
+    let names = || Strategy::ALL.map(Strategy::name).join(", ");
+    known.ok_or_else(|| format!("strategies are {}", names()))
 }
 
 fn precision(text: &str) -> Result<DType, String> {

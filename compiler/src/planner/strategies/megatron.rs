@@ -14,6 +14,10 @@
 //! - What comes from another stage is taken as it lies there, over all axes: a weight that is copied, and samples that stay where they are.
 //! - Everything else takes its operands as they are, as [`super`] has it.
 //!
+//! With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) partial sums of activations `[batch, sequence, ..]` are
+//! reduced in parts of the sequence instead, and what follows stays in such parts up to the next product, for which they are gathered:
+//! activations, never weights.
+//!
 //! A weight lies as the first op takes it that depends on an input; what is made of weights alone (a transposed weight,
 //! say) waits for its reader too. Optimizer states lie as their weights.
 
@@ -36,11 +40,12 @@ use crate::planner::problem::layouts::SbpId;
 ///
 /// # Errors
 /// Where the ranks of the innermost axis do not divide the heads of attention.
-pub(super) fn assign(problem: &Problem<'_>) -> Result<Vec<usize>, PlanError> {
+pub(super) fn assign(problem: &Problem<'_>, sequences: bool) -> Result<Vec<usize>, PlanError> {
     let graph = problem.decisions.graph();
     let nodes = graph.nodes.len();
     let mut splitter = Splitter {
         problem,
+        sequences,
         chosen: vec![None; nodes],
         fed: vec![false; nodes],
         of_weights: vec![false; nodes],
@@ -55,8 +60,13 @@ pub(super) fn assign(problem: &Problem<'_>) -> Result<Vec<usize>, PlanError> {
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
 }
 
+/// The dim of an activation that counts what stands in a sequence.
+const SEQUENCE: usize = 1;
+
 struct Splitter<'p, 'a> {
     problem: &'p Problem<'a>,
+    /// Whether partial sums are reduced in parts of the sequence.
+    sequences: bool,
     chosen: Vec<Option<usize>>,
     /// Whether a node depends on an input.
     fed: Vec<bool>,
@@ -368,7 +378,11 @@ impl Splitter<'_, '_> {
             return pairs.any(|(made, taken)| !made.is_partial() && made != taken);
         }
         match (made, taken.0[axis]) {
-            (Sbp::Partial(_), Sbp::Split(_)) => true,
+            (Sbp::Partial(_), Sbp::Split(dim)) => {
+                dim != SEQUENCE || !self.has_sequences(id, position)
+            }
+            (Sbp::Partial(_), Sbp::Broadcast) => self.has_sequences(id, position),
+            (Sbp::Split(_), Sbp::Broadcast) if self.sequences => !self.fed_by(id, position),
             (Sbp::Split(from), Sbp::Split(to)) => from != to,
             (made, Sbp::Partial(kind)) => made != Sbp::Partial(kind) || !self.sums(id, candidate),
             (_, Sbp::Broadcast | Sbp::Split(_)) => false,
@@ -386,6 +400,23 @@ impl Splitter<'_, '_> {
         let node = &graph.nodes[id];
         candidate.operands.iter().all(partial)
             && elements(&node.operands) <= elements(&node.results)
+    }
+
+    /// Whether an operand depends on an input.
+    fn fed_by(&self, id: usize, position: usize) -> bool {
+        let graph = self.problem.decisions.graph();
+        self.fed[graph.value(graph.nodes[id].operands[position]).producer.index()]
+    }
+
+    /// Whether an operand is an activation, or the gradient of one, whose sequences ranks are to share.
+    fn has_sequences(&self, id: usize, position: usize) -> bool {
+        let graph = self.problem.decisions.graph();
+        let shape = &graph.value(graph.nodes[id].operands[position]).ty.shape;
+        self.sequences
+            && self.fed_by(id, position)
+            && shape.len() > SEQUENCE + 1
+            && shape.last() != Some(&1)
+            && shape[SEQUENCE].is_multiple_of(self.ranks(id))
     }
 
     /// Whether an operand is made on another mesh, which is another stage's.

@@ -38,8 +38,8 @@ mod megatron;
 /// # Errors
 /// Where the model does not fit the strategy.
 pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
-    if strategy == Strategy::Megatron {
-        return megatron::assign(problem);
+    if strategy.splits_model() {
+        return megatron::assign(problem, strategy == Strategy::MegatronSp);
     }
     let decisions = problem.decisions;
     let graph = decisions.graph();
