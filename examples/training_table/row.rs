@@ -204,7 +204,8 @@ fn group(cells: &Cells<'_>) -> String {
 }
 
 fn check(row: &Row, layout: &Megatron) -> Result<()> {
-    let Megatron { tensor_parallel, data_parallel, pipeline_parallel, virtual_stages } = *layout;
+    let Megatron { tensor_parallel, data_parallel, pipeline_parallel, virtual_stages, .. } =
+        *layout;
     if tensor_parallel * data_parallel * pipeline_parallel != row.gpus {
         bail!(
             "{tensor_parallel} x {data_parallel} x {pipeline_parallel} ranks are not {}",
