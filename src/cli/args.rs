@@ -17,7 +17,7 @@ use graphc_ir::types::DType;
 use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
 pub use launch::LaunchArgs;
-pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
+pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 use values::{
     bytes, count, dim, emit, framework, mesh, not_negative, pin, precision, recompute, schedule,
@@ -51,6 +51,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// What there is to compute on: processors, cards, and the libraries that cards need
     Devices(DevicesArgs),
+    /// Machines known by name, which plans can be made for: what they are taken to do
+    Clusters(ClustersArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
     /// Compile all kernels that plans need on cards, which need not be here, into a folder to take along
@@ -282,7 +284,7 @@ pub struct SharedArgs {
     /// Relative paths are relative to the working directory, as on the command line
     #[arg(long, value_name = "RUN.toml")]
     pub config: Option<PathBuf>,
-    /// The machines: a preset (cpu, p3.16xlarge, a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
+    /// The machines: a preset (`graphc clusters` lists them) or a TOML file; default cpu
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,
     /// What predicted times are of: graphc, torch-eager or megatron; default what the cluster file says, else graphc

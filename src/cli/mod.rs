@@ -8,6 +8,7 @@ pub mod args;
 mod best;
 mod calibrate;
 mod checkpoints;
+mod clusters;
 mod compare;
 mod compile;
 mod contradictions;
@@ -76,6 +77,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
+        Command::Clusters(args) => clusters::run(&args)?,
         Command::Doctor(args) => doctor::run(&args)?,
         Command::Kernels(args) => kernels::run(&args)?,
         Command::Report(args) => report::run(&args)?,

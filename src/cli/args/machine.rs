@@ -15,6 +15,14 @@ pub struct DevicesArgs {
     pub format: Format,
 }
 
+/// `graphc clusters`
+#[derive(Args)]
+pub struct ClustersArgs {
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
 /// `graphc doctor`
 #[derive(Args)]
 pub struct DoctorArgs {

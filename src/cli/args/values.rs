@@ -74,15 +74,9 @@ pub fn schedule(text: &str) -> Result<Schedule, String> {
 }
 
 pub fn strategy(text: &str) -> Result<Strategy, String> {
-    match text {
-        "auto" => Ok(Strategy::Auto),
-        "data" => Ok(Strategy::Data),
-        "zero1" => Ok(Strategy::Zero1),
-        "zero2" => Ok(Strategy::Zero2),
-        "zero3" => Ok(Strategy::Zero3),
-        "megatron" => Ok(Strategy::Megatron),
-        _ => Err("strategies are auto, data, zero1, zero2, zero3 and megatron".into()),
-    }
+    let known = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
+    let names = || Strategy::ALL.map(Strategy::name).join(", ");
+    known.ok_or_else(|| format!("strategies are {}", names()))
 }
 
 pub fn precision(text: &str) -> Result<DType, String> {
