@@ -1,12 +1,10 @@
 //! The command line: `graphc compile | inspect | explain | diff | verify | simulate | report | devices | doctor | calibrate | run |
-//! train | export | data | launch`.
+//! train | export | data | launch | completions | man`.
 //!
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
-//! alone; progress goes to standard error, and only to a terminal.
+//! alone; progress goes to standard error, as a bar to a terminal and else as a line now and then.
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 mod cli;
 
@@ -15,17 +13,17 @@ mod cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let command = match cli::args::Cli::try_parse() {
-        Ok(cli) => cli.command,
-        Err(error) => return cli::output::wrong_command_line(&error),
-    };
-    match cli::run(command) {
-        Ok(status) => status,
-        // The launch prints one account of the job, not one of each rank.
-        Err(error) if cli::hand_over(&error) => ExitCode::FAILURE,
-        Err(error) => {
-            cli::output::say("error", &format!("{error:#}"));
-            ExitCode::FAILURE
-        }
+    let done = cli::args::command_line::read().and_then(|cli| cli::run(cli.command));
+    done.unwrap_or_else(|error| fail(&error))
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    if let Some(error) = error.downcast_ref() {
+        return cli::output::wrong_command_line(error);
     }
+    // The launch prints one account of the job, not one of each rank.
+    if !cli::hand_over(error) {
+        cli::output::say("error", &format!("{error:#}"));
+    }
+    ExitCode::FAILURE
 }

@@ -16,12 +16,14 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
 mod alternatives;
+mod attentions;
 mod contents;
 mod difference;
 pub mod page;
 mod peak;
 
 pub use alternatives::{Alternative, Backward, Choice, ExplainError, Explained, explain};
+pub use attentions::{attention_lines, attentions};
 pub use difference::Difference;
 pub use peak::{Peak, peak};
 
@@ -143,17 +145,22 @@ fn headline(plan: &Plan) -> String {
     };
     let tied = tied(&plan.planner.tied_axes);
     format!(
-        "plan `{}`: {} ranks as {}, {} stages, {} microbatches, {} programs\n\
+        "plan `{}`: {} as {}, {}, {}, {}\n\
          planner: objective {}, bound {}, {status}{tied}\n",
         plan.name,
-        plan.world_size,
+        number_of(plan.world_size, "rank", "ranks"),
         mesh.join("x"),
-        plan.stages,
-        plan.microbatches,
-        plan.programs.len(),
+        number_of(plan.stages, "stage", "stages"),
+        number_of(plan.microbatches, "microbatch", "microbatches"),
+        number_of(plan.programs.len(), "program", "programs"),
         seconds(plan.planner.objective_seconds),
         seconds(plan.planner.bound_seconds),
     )
+}
+
+/// So many of something, in words.
+pub fn number_of(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 /// The axes that were planned as one, because there are too many.
@@ -316,8 +323,7 @@ fn recomputed_ops(all: &[RecomputedOps]) -> String {
         by_count.entry(Reverse(count)).or_default().push(op);
     }
     let line = |(Reverse(count), ops): (&Reverse<usize>, &Vec<&str>)| {
-        let blocks = if *count == 1 { "block" } else { "blocks" };
-        format!("{} in {count} {blocks}", counted(ops))
+        format!("{} in {}", counted(ops), number_of(*count, "block", "blocks"))
     };
     by_count.iter().map(line).collect::<Vec<_>>().join("; ")
 }

@@ -73,6 +73,67 @@ fn a_corrupt_model_is_named() {
     names(&fails(["compile", &text(&path)]), &["model.txt", ".onnx", ".gir"]);
 }
 
+/// What is said of a wrong command line, which ends with status 2.
+fn refused(args: &[&str]) -> String {
+    let output = graphc(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_negative_number_is_refused_with_what_its_option_takes() {
+    for (option, takes) in [
+        ("--lr", "write a number of at least 0"),
+        ("--beta1", "write a number of at least 0 and below 1"),
+        ("--batch", "write a number of at least 1"),
+        ("--mesh", "write a mesh as 4 or 2x4"),
+        ("--stages", "write a number of at least 1, or auto"),
+        ("--warmup", "`-1` is no number of steps"),
+    ] {
+        let error = refused(&["compile", "model.onnx", option, "-1"]);
+        names(&error, &[&format!("invalid value '-1' for '{option}"), takes]);
+    }
+    for (option, takes) in [("--steps", "at least 1"), ("--seed", "a whole number of at least 0")] {
+        let error = refused(&["train", "model.onnx", "--data", "data", option, "-1"]);
+        names(&error, &[&format!("invalid value '-1' for '{option}"), takes]);
+    }
+    let error = refused(&["compile", "model.onnx", "--lr-schedule", "cosine"]);
+    names(&error, &["write cosine:STEPS or cosine:STEPS,FLOOR, as in cosine:1000"]);
+}
+
+#[test]
+fn a_file_of_another_kind_is_said_to_be_one() {
+    let model = model("mlp");
+    names(
+        &fails(["inspect", &model]),
+        &["is a model and no plan", "graphc compile", "-o plan.json"],
+    );
+    let error = fails(train(&model, &data("mlp"), &["--batch", "16", "--weights-from", &model]));
+    names(
+        &error,
+        &["--weights-from", "model.onnx is a model", "a safetensors file or a checkpoint"],
+    );
+}
+
+#[test]
+fn an_output_in_a_folder_that_is_not_there_is_named() {
+    let error = fails(["compile", &model("mlp"), "--batch", "4", "-o", "no/such/plan.json"]);
+    names(&error, &["cannot write no/such/plan.json: there is no folder no/such"]);
+    assert!(!error.contains(".part"), "{error}");
+}
+
+#[test]
+fn stages_of_the_model_that_are_not_asked_for_say_how_to_ask() {
+    let scratch = Scratch::new();
+    let graph = "graph @staged {\n  stage 0\n  stage 1\n  %x = input \"x\" stage 0 : f32[4, 4]\n  \
+                 %y = unary %x {function=\"relu\"} stage 1 : f32[4, 4]\n  return \"y\" = %y\n}\n";
+    let path = text(&scratch.write("staged.gir", graph));
+    let error = fails(["compile", &path, "--mesh", "2"]);
+    names(&error, &["2 stages of its own, but 1 is asked for", "--stages 2"]);
+    let shown = succeeds(["compile", &path, "--mesh", "2", "--stages", "2"]);
+    names(&shown, &["2 ranks as 2, 2 stages, 1 microbatch, 2 programs"]);
+}
+
 #[test]
 fn shapes_that_do_not_fit_point_at_the_line() {
     let scratch = Scratch::new();

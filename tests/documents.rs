@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 /// What a step or a user makes, and what lies in archives of data sets.
 const MADE: [&str; 4] = ["target/", "cifar-10-batches-bin/", "cifar-100-binary/", "MNIST/raw/"];
@@ -62,4 +63,35 @@ fn documents_name_files_that_are_there() {
         }
     }
     assert!(seen > 100, "documents name {seen} files");
+}
+
+/// What the command prints.
+fn graphc(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_graphc")).args(args).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn every_command_has_a_manual_page_and_is_completed() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let man = folder.path().join("man1");
+    graphc(&["man", man.to_str().expect("UTF-8")]);
+    let help = graphc(&["--help"]);
+    let listed = help.split("Commands:\n").nth(1).and_then(|text| text.split("\n\n").next());
+    let lines = listed.expect("a list").lines().filter(|line| !line.starts_with("    "));
+    let commands: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.len() > 15 && commands.contains(&"train"), "{commands:?}");
+    let scripts = ["bash", "zsh", "fish"].map(|shell| graphc(&["completions", shell]));
+    for command in commands.into_iter().filter(|&command| command != "help") {
+        let page = man.join(format!("graphc-{command}.1"));
+        let page = std::fs::read_to_string(page).expect("a page of each command");
+        assert!(page.starts_with(".ie") && page.contains("SYNOPSIS"), "{page}");
+        for script in &scripts {
+            assert!(script.contains(command) && !script.contains("\\u00"), "{command}");
+        }
+    }
+    let page = std::fs::read_to_string(man.join("graphc-train.1")).expect("a page");
+    assert!(page.contains("keep\\-best"), "{page}");
+    assert!(scripts.iter().all(|script| script.contains("keep-best")));
 }

@@ -156,6 +156,60 @@ fn epochs_are_shuffled_alike_on_every_mesh_and_resumed_in_their_middle() {
 }
 
 #[test]
+fn the_best_checkpoint_is_kept_beside_the_newest() {
+    let files = Scratch::new();
+    let (data, save, best) =
+        (of_mlp("data.safetensors"), files.path("save"), files.path("save/best"));
+    // At such a rate the loss goes up and down.
+    let own = ["--lr", "1.5", "--save", &save, "--eval-data", &data, "--eval-every", "1"];
+    let args = support::training("mlp", &[&SGD[..6], &own, &["--keep-best", "loss"]].concat());
+    let run = |steps: &str| {
+        let output = graphc(args.iter().map(String::as_str).chain([
+            "--resume",
+            &save,
+            "--steps",
+            steps,
+            "--metrics",
+            &files.path("metrics"),
+        ]));
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    assert!(run("2").contains("note: evaluation after 2 steps: loss "), "each is told");
+    run("4");
+    let losses: Vec<f64> = files
+        .lines("metrics")
+        .iter()
+        .map(|line| line["eval"]["loss"].as_f64().expect("one"))
+        .collect();
+    let lowest = losses.iter().copied().fold(f64::INFINITY, f64::min);
+    let step = 1 + losses.iter().position(|&loss| loss == lowest).expect("the lowest");
+    assert!(step < losses.len(), "the last is not the best: {losses:?}");
+    let record = std::fs::read_to_string(files.path("save/best/best.json")).expect("a record");
+    assert_eq!(
+        scores(&record),
+        serde_json::json!({ "metric": "loss", "value": lowest, "step": step })
+    );
+    let kept = eval(
+        &of_mlp("model.onnx"),
+        &[&SGD[..2], &["--batch", "16", "--weights-from", &best]].concat(),
+    );
+    let found = scores(&succeeds(kept))["loss"].as_f64().expect("a number");
+    assert!((found - lowest).abs() < 1e-5, "{found} is not {lowest}");
+    let perplexity =
+        [&SGD[..], &["--steps", "1", "--save", &files.path("other"), "--eval-data", &data]];
+    let error = fails(support::training(
+        "mlp",
+        &[&perplexity.concat()[..], &["--keep-best", "perplexity"]].concat(),
+    ));
+    assert!(
+        error.contains("--keep-best perplexity: no evaluation of this model finds that"),
+        "{error}"
+    );
+}
+
+#[test]
 fn patience_ends_a_training_that_gets_no_better() {
     let files = Scratch::new();
     let (data, metrics, save) = (of_mlp("data.safetensors"), files.path("m"), files.path("save"));

@@ -211,6 +211,8 @@ fn what_is_not_there_is_said() {
     let path = path.to_str().expect("UTF-8");
     let error = fails(["explain", path, "no such tensor"]);
     assert!(error.contains("no tensor `no such tensor`: `graphc inspect` lists them"), "{error}");
+    let error = fails(["explain", path, "blocks.0.attn.qvk.weight"]);
+    assert!(error.contains("did you mean `blocks.0.attn.qkv.weight`?"), "{error}");
     assert!(fails(["explain", path, "qkv"]).contains("blocks.0.attn.qkv.weight"));
     let missing = folder.path().join("missing.json");
     let error = fails(["diff", path, missing.to_str().expect("UTF-8")]);

@@ -109,3 +109,32 @@ fn weights_that_the_loss_does_not_depend_on_are_named() {
     assert!(output.status.success(), "{said}");
     assert!(said.contains("the loss does not depend on `b`: not trained"), "{said}");
 }
+
+/// What is said of the attention of a plan that trains an exported model.
+fn attention_of(model: &str) -> (String, serde_json::Value) {
+    let plan = tempfile::NamedTempFile::new().expect("a scratch file");
+    let plan = plan.path().display().to_string();
+    let own = ["compile", model, "--batch", "4", "--optimizer", "sgd", "--lr", "0.1", "-o", &plan];
+    succeeds([&own[..], &["--loss", "mse"]].concat());
+    let text = succeeds(["inspect", &plan]);
+    let json = serde_json::from_str::<serde_json::Value>(&succeeds([
+        "inspect", &plan, "--format", "json",
+    ]));
+    (text, json.expect("JSON")["attention"].clone())
+}
+
+#[test]
+fn inspect_says_which_attention_is_one_op_and_why_another_is_none() {
+    let (text, json) = attention_of(&export("masked_rows_plain.onnx"));
+    let reason = "a mask or bias that depends on inputs or weights";
+    assert!(text.contains("attention: 0 as one op, 1 in parts\n  in parts: `"), "{text}");
+    assert!(text.contains(reason), "{text}");
+    assert_eq!((&json["one_op"], &json["in_parts"][0]["reason"]), (&0.into(), &reason.into()));
+    let gpt = support::reference("gpt").join("model.onnx").display().to_string();
+    let plan = tempfile::NamedTempFile::new().expect("a scratch file");
+    let plan = plan.path().display().to_string();
+    let own = ["compile", &gpt, "--batch", "8", "--loss", "cross_entropy", "--optimizer", "adamw"];
+    succeeds([&own[..], &["--lr", "0.01", "-o", &plan]].concat());
+    let text = succeeds(["inspect", &plan]);
+    assert!(text.contains(" as one op, 0 in parts\n") && !text.contains(": 0 as one"), "{text}");
+}

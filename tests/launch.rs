@@ -408,7 +408,9 @@ fn a_wrong_command_line_is_explained() {
     wrong(&["--master-port", "0"], &["--master-port"]);
     wrong(&["--nproc-per-node", "99999999999"], &["at most 1024"]);
     wrong(&["--standalone", "--nnodes", "2"], &["--standalone", "--nnodes"]);
-    wrong(&["--tee"], &["--logdir"]);
+    wrong(&["--tee"], &["--tee needs --logdir"]);
+    wrong(&["--redirect"], &["--redirect needs --logdir"]);
+    wrong(&["--max-restarts", "-1"], &["'-1' for '--max-restarts <K>'", "at least 0"]);
     wrong(&["--grace", "nan"], &["--grace"]);
     let mut nothing = Command::new(env!("CARGO_BIN_EXE_graphc"));
     nothing.args(["launch", "--nproc-per-node", "2"]);

@@ -4,7 +4,7 @@ use graphc::compiler::check;
 use graphc::compiler::null_device::simulate;
 use graphc::ir::graph::Part;
 use graphc::ir::ids::StageId;
-use graphc::ir::plan::{Action, Rate, RegisterKind};
+use graphc::ir::plan::{Action, Channel, Rate, RegisterKind};
 use graphc::ir::types::TensorType;
 use graphc::prelude::*;
 
@@ -75,6 +75,71 @@ fn run(plan: &VerifiedPlan, steps: usize, delays: Option<u64>) -> (Vec<u32>, Vec
         }
     }
     (losses, marks)
+}
+
+/// A layer for each stage between a look-up of tokens in a table and a product with the same table, whose classes are the tokens.
+fn tied(stages: usize) -> Graph {
+    let g = GraphBuilder::new("tied");
+    let table = g.in_stage(0, || nn::Embedding::new(&g, "table", 12, 8));
+    let [tokens, labels] = ["tokens", "labels"].map(|name| g.input(name, DType::I64, [16, 4]));
+    let mut x = g.in_stage(0, || table.forward(&tokens));
+    for stage in 0..stages {
+        x = g.in_stage(stage, || {
+            let init = Init::Normal { mean: 0.0.into(), std: 0.2.into() };
+            x.matmul(&g.variable(&format!("w{stage}"), DType::F32, [8, 8], init)).tanh()
+        });
+    }
+    let loss = g.in_stage(stages - 1, || {
+        x.matmul_transposed(&table.weight, false, true).cross_entropy(&labels)
+    });
+    g.output("loss", &loss);
+    g.finish().expect("a graph")
+}
+
+/// Losses of three steps of such a model.
+fn tied_losses(plan: &VerifiedPlan) -> Vec<f32> {
+    let options = SessionOptions::default();
+    let mut session = Session::new(plan, &BTreeMap::new(), options).expect("a session");
+    let numbers = |factor: i64| -> Vec<i64> { (0..64).map(|i| (i * factor) % 12).collect() };
+    let tensor = |numbers: &[i64]| HostTensor::from_i64([16, 4], numbers).expect("a tensor");
+    let (tokens, labels) = (tensor(&numbers(5)), tensor(&numbers(7)));
+    let feeds = BTreeMap::from([("tokens".to_string(), tokens), ("labels".to_string(), labels)]);
+    let mut step = || {
+        let results = session.step(feeds.clone()).expect("a step under way").wait();
+        results.expect("a step")["loss"].to_f32().expect("a loss")[0]
+    };
+    (0..3).map(|_| step()).collect()
+}
+
+#[test]
+fn a_weight_of_two_stages_and_its_gradient_cross_once_a_step() {
+    let cluster = preset("cpu").expect("a preset");
+    let of = |stages: usize, mesh: usize| {
+        let options = CompileOptions { mesh: vec![mesh], ..options(stages, 4) };
+        // Of one stage: all on one rank.
+        let options = CompileOptions { stages: mesh, ..options };
+        let mut graph = tied(stages);
+        if mesh == 1 {
+            graph.stages.clear();
+            graph.nodes.iter_mut().for_each(|node| node.part = None);
+        }
+        compile(graph, &options, &cluster, None).expect("a plan").plan
+    };
+    for stages in [2, 4] {
+        let plan = of(stages, stages);
+        let of_table = |channel: &&Channel| plan.layouts[channel.from as usize].shape == [12, 8];
+        let rates: Vec<Rate> =
+            plan.channels.iter().filter(of_table).map(|channel| channel.rate).collect();
+        assert_eq!(rates, [Rate::Step; 2], "{stages} stages: the weight and its gradient");
+        let losses = tied_losses(&plan);
+        let bits = |losses: &[f32]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&losses), bits(&tied_losses(&plan)), "{stages} stages");
+        let whole = tied_losses(&of(stages, 1));
+        assert!(whole[2] < whole[0], "it learns: {whole:?}");
+        for (loss, whole) in losses.iter().zip(&whole) {
+            assert!((loss - whole).abs() < 1e-6, "{stages} stages: {losses:?}, one rank {whole}");
+        }
+    }
 }
 
 #[test]

@@ -38,6 +38,21 @@ fn data() -> String {
 }
 
 #[test]
+fn what_is_verified_can_be_read_by_programs() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = compiled(folder.path(), &[]);
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    let json = |args: &[&str]| -> Value {
+        let own = ["verify", &plan, "--format", "json"];
+        serde_json::from_str(&succeeds(own.iter().chain(args))).expect("JSON")
+    };
+    let found = json(&[]);
+    assert_eq!((&found["valid"], &found["ranks"]), (&Value::Bool(true), &Value::from(2)));
+    assert!(found["difference"].is_null() && found["sealed"] == false, "{found}");
+    assert!(json(&[&model])["difference"].as_f64().is_some_and(|difference| difference < 1e-4));
+}
+
+#[test]
 fn an_option_that_a_plan_contradicts_is_named_with_what_the_plan_has() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (plan, data) = (compiled(folder.path(), &[]), data());

@@ -113,6 +113,8 @@ fn other_strategies_and_schedules_reach_them_too() {
         ["--mesh", "4", "--strategy", "zero1"].as_slice(),
         &["--mesh", "2", "--strategy", "megatron"],
         &["--mesh", "4", "--strategy", "megatron"],
+        &["--mesh", "2", "--strategy", "megatron:sp"],
+        &["--mesh", "2x2", "--strategy", "megatron:sp", "--microbatches", "2"],
         &["--mesh", "2x2", "--strategy", "megatron", "--microbatches", "2"],
         &["--mesh", "4", "--strategy", "zero2"],
         &["--mesh", "2x2", "--strategy", "zero3"],

@@ -95,6 +95,25 @@ fn written_in(dtype: DType) -> String {
     graphc_ir::text::print(&g.finish().expect("a graph"))
 }
 
+#[test]
+fn machines_known_by_name_are_listed() {
+    let text = succeeds(["clusters"]);
+    let listed: Vec<&str> =
+        text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(listed, PRESETS);
+    let rack = text.lines().find(|line| line.starts_with("gb200-nvl72")).expect("it is listed");
+    assert!(
+        rack.contains("173 GiB at 8000 GB/s") && rack.contains("740.0 GB/s between 72"),
+        "{rack}"
+    );
+    let values = read(&succeeds(["clusters", "--format", "json"]));
+    assert_eq!(values.as_array().map(Vec::len), Some(PRESETS.len()));
+    assert_eq!(number(&values[1]["device"], "bandwidth"), 9e11);
+    let model = reference("gpt").join("model.onnx").display().to_string();
+    let unknown = fails(["compile", &model, "--batch", "8", "--cluster", "abacus"]);
+    assert!(unknown.contains("presets are cpu,") && unknown.contains("mi325x"), "{unknown}");
+}
+
 /// The utilization that is printed for the machines that a plan is made for, and what it is on all presets.
 fn utilizations(path: &str) -> Vec<(String, f64)> {
     let own = number(&read(&succeeds(["simulate", path, "--format", "json"])), "mfu");

@@ -69,6 +69,61 @@ fn a_resumed_run_goes_on_in_its_schedule() {
     }
 }
 
+/// Writes a run file; its path.
+fn run_file(folder: &tempfile::TempDir, text: &str) -> String {
+    let path = folder.path().join("run.toml");
+    std::fs::write(&path, text).expect("a scratch file");
+    path.display().to_string()
+}
+
+#[test]
+fn options_in_a_file_are_those_of_the_command_line() {
+    let [said, read] = [0, 1].map(|_| tempfile::tempdir().expect("a scratch folder"));
+    let own = ["--steps", "6", "--lr-schedule", "linear:6", "--no-decay", "*bias", "--nesterov"];
+    let expected = train(&said, &own);
+    let text = "loss = 'cross_entropy'\noptimizer = 'sgd'\nlr = 0.1\nmomentum = 0.9\nsteps = 6\n\
+                lr-schedule = 'linear:6'\nno-decay = ['*bias']\nnesterov = true\ncentered = false\n";
+    let config = run_file(&read, text);
+    let path = |name: &str| read.path().join(name).display().to_string();
+    let (metrics, weights) = (path("metrics.jsonl"), path("weights.safetensors"));
+    let files = ["--config", &config, "--metrics", &metrics, "--weights", &weights];
+    let lines = |extra: &[&str]| {
+        succeeds(training("mlp", &[&files[..], extra].concat()));
+        support::json_lines(&std::fs::read_to_string(&metrics).expect("metrics"))
+    };
+    assert_eq!(lines(&[]), expected.0);
+    assert!(std::fs::read(&weights).expect("weights") == expected.1, "the same training");
+    // What the command line says counts, and what it says otherwise leaves out what contradicts it.
+    let rates = column(&lines(&["--lr", "0.2", "--steps=2"]), "lr");
+    assert!(rates.len() == 2 && (rates[0] - 0.2).abs() < 1e-12, "{rates:?}");
+    assert_eq!(lines(&["--epochs", "1", "--batch", "16"]).len(), 4);
+}
+
+#[test]
+fn a_file_of_options_that_is_wrong_says_where() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for (text, said) in [
+        ("lr-shedule = 'constant'", "no option of graphc train: did you mean `lr-schedule`?"),
+        ("save_every = 1", "did you mean `save-every`?"),
+        ("colour = 1", "`graphc train --help` lists them"),
+        ("config = 'other.toml'", "`config` is no option"),
+        ("lr = [0.1, 0.2]", "`lr` has one value"),
+        ("nesterov = 'yes'", "`nesterov` is true or false"),
+        ("[lr]\nvalue = 1", "the value of `lr` is a text or a number"),
+        ("lr 1", "line 1"),
+    ] {
+        let config = run_file(&folder, text);
+        let error = fails(training("mlp", &["--config", &config]));
+        assert!(error.contains(&format!("in run file {config}")), "{error}");
+        assert!(error.contains(said), "{text}: {error}");
+    }
+    let config = run_file(&folder, "lr = -1");
+    let output = graphc(training("mlp", &["--steps", "1", "--config", &config]));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("'-1' for '--lr <LR>'") && error.contains("run.toml too"), "{error}");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let refused = |extra: &[&str], said: &[&str]| {

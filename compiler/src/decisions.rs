@@ -165,6 +165,16 @@ impl Decisions {
         if values.into_iter().any(per_microbatch) { self.rates.microbatches } else { 1 }
     }
 
+    /// How often a value is boxed in a step.
+    pub fn times_boxed(&self, value: ValueId) -> usize {
+        match self.rates.values[value.index()] {
+            ValueRate::Step => 1,
+            ValueRate::Microbatch { .. } | ValueRate::Anew | ValueRate::Summand => {
+                self.rates.microbatches
+            }
+        }
+    }
+
     /// The placement of the node that makes a value.
     pub fn placement(&self, value: ValueId) -> &Placement {
         let producer: NodeId = self.graph().value(value).producer;

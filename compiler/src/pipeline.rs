@@ -15,6 +15,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute, Stra
 use graphc_ir::verify::verify;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
+use crate::passes::attention::{Attentions, attention, attentions};
 use crate::passes::autocast::{autocast, scales_loss};
 use crate::passes::autodiff::autodiff;
 use crate::passes::averages::averages;
@@ -128,6 +129,12 @@ pub const PASSES: &[Pass] = &[
         why: "before autodiff: the gradient of dropout is a dropout with the same payload, and statistics of a batch have gradients",
         scope: Scope::Layers,
         run: Run::Forward(set_mode),
+    },
+    Pass {
+        name: "attention",
+        why: "after training_mode, as attention whose weights are dropped is none that has an op; before autodiff, and before all that moves or casts its parts",
+        scope: Scope::Layers,
+        run: Run::Forward(attention),
     },
     Pass {
         name: "batch_first",
@@ -331,6 +338,18 @@ fn until(
     });
     // A later pass may fail where the one that is asked for did not.
     found.map_or_else(|| result.map(|work| work.graph().clone()), Ok)
+}
+
+/// How a graph computes attention: what is one op, and what is left in parts and why.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn attentions_of(graph: Graph, options: &CompileOptions) -> Result<Attentions, PassError> {
+    verified("reading", &graph)?;
+    let asked = Asked { options, cluster: None, again: Again::asked(options) };
+    let before = |pass: &Pass| !comes_not_before(pass.name, "attention");
+    let work = run_rows(Work::Forward(graph), asked, before, &mut |_, _| ())?;
+    Ok(attentions(work.graph(), options))
 }
 
 /// Whether the graph after this pass is another one for each form of cross entropy.

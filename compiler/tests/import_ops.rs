@@ -6,9 +6,16 @@ use std::path::Path;
 
 use graphc_compiler::import::onnx::import_onnx;
 use graphc_compiler::import::{ImportOptions, Imported};
+use graphc_compiler::pipeline::{attentions_of, prepare_until};
 use graphc_ir::array::Array;
 use graphc_ir::evaluate::outputs;
+use graphc_ir::op::Op;
+use graphc_ir::plan::CompileOptions;
 use graphc_ir::text::{parse, print};
+use rten_onnx::onnx::{
+    AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
+};
 use serde_json::Value as Json;
 
 fn cases() -> Vec<Json> {
@@ -114,4 +121,83 @@ fn a_large_literal_is_a_table_and_no_weight() {
     let table = "%c = variable \"c\" {init={\"table\": \"";
     assert!(text.contains(table) && text.contains("} : f32[9, 9]"), "{text}");
     assert!(imported.weights.tensors.is_empty());
+}
+
+/// A model of one node `Attention` of version 23 on queries of 4 heads, and keys and values of so many.
+fn attention_of_version_23(shared: i64, integers: &[(&str, i64)], softcap: f32) -> Imported {
+    let input = |(name, heads): (&str, i64)| {
+        let extent = |&extent: &i64| Dimension { dim_value: Some(extent), dim_param: None };
+        let shape = Some(TensorShapeProto { dim: [2, heads, 5, 3].iter().map(extent).collect() });
+        let tensor = TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape };
+        let ty = TypeProto { tensor_type: Some(tensor), ..TypeProto::default() };
+        ValueInfoProto { name: Some(name.into()), r#type: Some(ty) }
+    };
+    let named = |name: &str, r#type| AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(r#type),
+        ..AttributeProto::default()
+    };
+    let integer = |&(name, value): &(&str, i64)| AttributeProto {
+        i: Some(value),
+        ..named(name, AttributeType::INT)
+    };
+    let cap = AttributeProto { f: Some(softcap), ..named("softcap", AttributeType::FLOAT) };
+    let node = NodeProto {
+        name: Some("attention".into()),
+        op_type: Some("Attention".into()),
+        input: ["q", "k", "v"].map(String::from).into(),
+        output: vec!["y".into()],
+        attribute: integers.iter().map(integer).chain([cap]).collect(),
+        ..NodeProto::default()
+    };
+    let graph = GraphProto {
+        output: vec![ValueInfoProto { name: Some("y".into()), r#type: None }],
+        node: vec![node],
+        input: [("q", 4), ("k", shared), ("v", shared)].map(input).into(),
+        ..GraphProto::default()
+    };
+    let version = OperatorSetIdProto { domain: None, version: Some(23) };
+    let model = ModelProto {
+        ir_version: Some(10),
+        graph: Some(graph),
+        opset_import: vec![version],
+        ..ModelProto::default()
+    };
+    let bytes = model.write_buf().expect("is writable");
+    import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default()).expect("imports")
+}
+
+#[test]
+fn attention_of_version_23_is_one_op_but_where_it_is_another_function() {
+    let options = CompileOptions::default();
+    for (shared, integers, softcap, causal) in [
+        (4, &[][..], 0.0, Some(false)),
+        (2, &[("is_causal", 1)], 0.0, Some(true)),
+        (1, &[("right_window_size", 0)], 0.0, Some(true)),
+        (4, &[("is_causal", 1), ("left_window_size", 2)], 0.0, None),
+        (4, &[("is_causal", 1)], 30.0, None),
+    ] {
+        let imported = attention_of_version_23(shared, integers, softcap);
+        let before = imported.graph.clone();
+        let after = prepare_until(imported.graph, &options, "attention").expect("fits");
+        let found = after.nodes.iter().find_map(|node| match &node.op {
+            Op::Attention(op) => Some((op.causal, after.value(node.operands[1]).ty.shape[2])),
+            _ => None,
+        });
+        let kept = attentions_of(before.clone(), &options).expect("fits").in_parts;
+        assert_eq!(found, causal.map(|causal| (causal, shared as usize)), "{integers:?}: {kept:?}");
+        assert_eq!(kept.len(), usize::from(causal.is_none()), "{kept:?}");
+        let numbers = |heads: i64, seed: f64| {
+            let count = 30 * heads as usize;
+            let data = (0..count).map(|i| (seed + 1.7 * i as f64).sin()).collect();
+            Array::new([2, heads as usize, 5, 3], data)
+        };
+        let heads = [("q", 4, 0.1), ("k", shared, 0.2), ("v", shared, 0.3)];
+        let feeds =
+            heads.map(|(name, heads, seed)| (name.to_string(), numbers(heads, seed))).into();
+        let [a, b] = [&before, &after]
+            .map(|graph| outputs(graph, &feeds, &Default::default()).expect("is fed"));
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
+        assert!(a["y"].data.iter().zip(&b["y"].data).all(near), "{integers:?}");
+    }
 }

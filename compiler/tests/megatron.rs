@@ -11,9 +11,11 @@ use graphc_compiler::planner::recompute;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
+use graphc_ir::op::Op;
 use graphc_ir::plan::{
     AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Recompute, Strategy,
 };
+use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
 const ADAM: AdamOptions =
@@ -128,6 +130,58 @@ fn columns_and_rows_alternate_and_the_vocabulary_is_split() {
     }
 }
 
+/// The layouts of the operands and results of the last node of this op.
+fn layouts_of(compiled: &Compiled, op: &str) -> [Vec<String>; 2] {
+    let nodes = compiled.decisions.graph().nodes.iter();
+    let place = nodes.rev().position(|node| node.op.name() == op).expect("there is one");
+    let sharding = &compiled.sharding.nodes.iter().rev().nth(place).expect("as many as nodes");
+    let text = |layouts: &[NdSbp]| layouts.iter().map(NdSbp::to_string).collect();
+    [text(&sharding.operands), text(&sharding.results)]
+}
+
+#[test]
+fn the_gradient_of_a_table_is_made_in_the_parts_in_which_the_table_lies() {
+    for (mesh, ids, gradient) in [(&[2][..], "B", "S(0)"), (&[2, 2], "S(0), B", "P(sum), S(0)")] {
+        let compiled = compiled(gpt(1, 4), &options(mesh, 1, 2));
+        let [operands, results] = layouts_of(&compiled, "embedding_grad");
+        assert_eq!((operands[0].as_str(), results[0].as_str()), (ids, gradient));
+    }
+}
+
+/// A look-up in one stage and a product with the same table in the other, each beside a block.
+fn tied(time: usize) -> Graph {
+    let g = GraphBuilder::new("tied");
+    let block = |x: Tensor, name: &str| TransformerBlock::new(&g, name, 16, 4).forward(&x);
+    let table = g.in_stage(0, || Embedding::new(&g, "wte", 96, 16));
+    let tokens = g.input("tokens", DType::I64, [8, time]);
+    let x = g.in_stage(0, || block(table.forward(&tokens), "0"));
+    let logits = g.in_stage(1, || block(x, "1").matmul_transposed(&table.weight, false, true));
+    g.output("logits", &logits);
+    g.finish().expect("fits")
+}
+
+#[test]
+fn a_weight_of_two_stages_lies_alike_in_both() {
+    // A microbatch of many tokens, and one of few, of which each is less than the table.
+    for (time, microbatches) in [(64, 2), (2, 2), (2, 4)] {
+        let compiled = compiled(tied(time), &options(&[2, 2, 2], 2, microbatches));
+        let graph = compiled.decisions.graph();
+        let weight = graph.find("wte.weight").expect("there is one");
+        let readers = graph.iter().filter(|(_, node)| {
+            node.operands.contains(&weight) && matches!(node.op, Op::MatMul(_) | Op::Embedding(_))
+        });
+        let layouts: Vec<String> = readers
+            .map(|(id, node)| {
+                let position = node.operands.iter().position(|&operand| operand == weight);
+                compiled.sharding.nodes[id.index()].operands[position.expect("it reads it")]
+                    .to_string()
+            })
+            .collect();
+        // The look-up, the head, and the gradient of what the head reads.
+        assert_eq!(layouts, ["B, B, S(0)"; 3], "{time} tokens, {microbatches} microbatches");
+    }
+}
+
 #[test]
 fn a_layer_takes_two_all_reduces_forward_and_two_backward() {
     for recompute in [Recompute::None, Recompute::Full] {
@@ -140,6 +194,33 @@ fn a_layer_takes_two_all_reduces_forward_and_two_backward() {
         assert_eq!(more, 2 * each, "{two:?} {four:?}");
         // Embedding, the head's input gradient, three of the loss.
         assert_eq!(two[&BoxingKind::AllReduce], 2 * each + 5, "{two:?}");
+    }
+}
+
+#[test]
+fn sequences_are_split_between_products_and_weights_stay_where_they_are() {
+    for recompute in [Recompute::None, Recompute::Full] {
+        let strategy = Strategy::MegatronSp;
+        let options = CompileOptions { strategy, recompute, ..options(&[2], 1, 1) };
+        let compiled = compiled(gpt(2, 4), &options);
+        let layouts = weights(&compiled);
+        let without = CompileOptions { strategy: Strategy::Megatron, ..options };
+        let whole = self::compiled(gpt(2, 4), &without);
+        assert_eq!(layouts["blocks.0.attn.qkv.weight"], "S(0)");
+        assert_eq!(layouts["blocks.1.mlp.proj.weight"], "S(1)");
+        // What norms read are parts of sequences, forward and backward.
+        for op in ["normalize", "normalize_grad"] {
+            let [operands, _] = layouts_of(&compiled, op);
+            assert_eq!(operands[0], "S(1)", "{op}");
+        }
+        // What is reduced over ranks is no activation any more, but for those of the loss.
+        let [apart, whole] = [&compiled, &whole].map(counts);
+        let scattered = apart.get(&BoxingKind::ReduceScatter).copied().unwrap_or(0);
+        assert!(scattered >= 8, "{apart:?} {whole:?}");
+        assert!(
+            apart[&BoxingKind::AllReduce] < whole[&BoxingKind::AllReduce],
+            "{apart:?} {whole:?}"
+        );
     }
 }
 

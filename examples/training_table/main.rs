@@ -4,7 +4,7 @@
 //!
 //! Rows of two kinds are known. Those of GPT as Megatron-LM trains it have columns hidden, layers, heads, gpus, tensor_parallel,
 //! pipeline_parallel, global_batch, micro_batch; where given also sequence (else 2048), vocabulary (51200), virtual_stages
-//! (1), data_parallel (the ranks that are left); activations are recomputed in full. Those of MPT with PyTorch FSDP have
+//! (1), data_parallel (the ranks that are left), tied (`yes` where the head reads the table of tokens; `no`); activations are recomputed in full. Those of MPT with PyTorch FSDP have
 //! accumulation, precision (bf16 or amp_bf16) and recompute (none or full) instead of what says how the model is shared.
 //! A column `cluster` names the machines of a row. With `--csv` the rows are printed as they are with one column more,
 //! `predicted_s`; without it a table, and how far the predictions are from `iteration_ms`, `iteration_s` or `full_recompute_s`.

@@ -16,9 +16,9 @@ pub fn graph(row: &Row, layout: &Megatron) -> Result<Graph, BuildErrors> {
     let g = GraphBuilder::new("gpt");
     g.with_dtype(DType::F16, || {
         let &Row { hidden, vocabulary, sequence, .. } = row;
+        let words = staged(&g, layout, 0, || Embedding::new(&g, "wte", vocabulary, hidden));
         let mut x = staged(&g, layout, 0, || {
             let tokens = g.input("tokens", DType::I64, [row.global_batch, sequence]);
-            let words = Embedding::new(&g, "wte", vocabulary, hidden);
             let places = Embedding::new(&g, "wpe", sequence, hidden);
             words.forward(&tokens).add(&places.weight).dropout(DROPOUT)
         });
@@ -27,8 +27,12 @@ pub fn graph(row: &Row, layout: &Megatron) -> Result<Graph, BuildErrors> {
         }
         staged(&g, layout, chunk(row, layout, row.layers - 1), || {
             let x = LayerNorm::new(&g, "ln_f", hidden).forward(&x);
-            let head = Linear::without_bias(&g, "head", hidden, vocabulary);
-            g.output("logits", &head.forward(&x));
+            let logits = if layout.tied {
+                x.matmul_transposed(&words.weight, false, true)
+            } else {
+                Linear::without_bias(&g, "head", hidden, vocabulary).forward(&x)
+            };
+            g.output("logits", &logits);
         });
     });
     g.finish()

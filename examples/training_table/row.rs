@@ -63,6 +63,8 @@ pub struct Megatron {
     pub pipeline_parallel: usize,
     /// Parts of the model that each stage holds.
     pub virtual_stages: usize,
+    /// Whether the head reads the table of tokens, and has no weights of its own.
+    pub tied: bool,
 }
 
 /// A training with fully sharded data parallelism.
@@ -154,6 +156,11 @@ fn megatron(cells: &Cells<'_>, gpus: usize) -> Result<Megatron> {
         data_parallel: optional(cells, "data_parallel")?.unwrap_or(left),
         pipeline_parallel,
         virtual_stages: optional(cells, "virtual_stages")?.unwrap_or(1),
+        tied: match cells.get("tied").copied() {
+            None | Some("no") => false,
+            Some("yes") => true,
+            Some(other) => bail!("tied is `{other}`, not yes or no"),
+        },
     })
 }
 
@@ -197,7 +204,8 @@ fn group(cells: &Cells<'_>) -> String {
 }
 
 fn check(row: &Row, layout: &Megatron) -> Result<()> {
-    let Megatron { tensor_parallel, data_parallel, pipeline_parallel, virtual_stages } = *layout;
+    let Megatron { tensor_parallel, data_parallel, pipeline_parallel, virtual_stages, .. } =
+        *layout;
     if tensor_parallel * data_parallel * pipeline_parallel != row.gpus {
         bail!(
             "{tensor_parallel} x {data_parallel} x {pipeline_parallel} ranks are not {}",

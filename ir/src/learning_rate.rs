@@ -340,11 +340,19 @@ fn curve(text: &str) -> Result<Curve, String> {
             Ok(Curve::Linear { steps: count(steps)?, floor: floor(rest)? })
         }
         ("onecycle", [steps]) => Ok(Curve::OneCycle { steps: count(steps)? }),
-        ("constant" | "step" | "multistep" | "cosine" | "linear" | "onecycle", _) => {
-            Err(format!("{name} has other numbers"))
-        }
+        ("constant", _) => Err("constant has no numbers".into()),
+        ("step", _) => Err(written("step:SIZE,GAMMA", "step:30,0.1")),
+        ("multistep", _) => Err(written("multistep:A,B,..,GAMMA", "multistep:60,80,0.1")),
+        ("cosine", _) => Err(written("cosine:STEPS or cosine:STEPS,FLOOR", "cosine:1000")),
+        ("linear", _) => Err(written("linear:STEPS or linear:STEPS,FLOOR", "linear:1000")),
+        ("onecycle", _) => Err(written("onecycle:STEPS", "onecycle:1000")),
         _ => Err(format!("there is no `{name}`")),
     }
+}
+
+/// Why a schedule that is known by its name is none.
+fn written(form: &str, example: &str) -> String {
+    format!("write {form}, as in {example}")
 }
 
 fn count(text: &str) -> Result<u64, String> {
@@ -481,9 +489,11 @@ mod tests {
         for (text, reason) in [
             ("cosin:100", "there is no `cosin`"),
             ("step:0,0.1", "SIZE is at least 1"),
-            ("step:5", "step has other numbers"),
+            ("step:5", "write step:SIZE,GAMMA, as in step:30,0.1"),
+            ("cosine", "write cosine:STEPS or cosine:STEPS,FLOOR, as in cosine:1000"),
+            ("constant:1", "constant has no numbers"),
             ("step:5,-1", "GAMMA is a number of at least 0, not -1"),
-            ("multistep:0.1", "multistep has other numbers"),
+            ("multistep:0.1", "write multistep:A,B,..,GAMMA, as in multistep:60,80,0.1"),
             ("multistep:9,5,0.1", "its steps ascend"),
             ("cosine:x", "`x` is no number of steps"),
             ("cosine:100,2", "FLOOR is a part of the learning rate, 0 to 1, not 2"),

@@ -263,14 +263,23 @@ def joined(plan: Plan, device: str | torch.device, timeout: float) -> int:
     if world != plan.world_size:
         advice = f"start it with torchrun and {plan.world_size} processes, or compile the model with --mesh {world}"
         raise PlanError(f"the plan is for {plan.world_size} ranks, and the job has {world} processes: {advice}")
-    if world == 1:
+    return join_job(device, timeout)
+
+
+def join_job(device: str | torch.device, timeout: float) -> int:
+    """Joins the job, of however many processes: this process's rank.
+
+    Raises:
+        RunError: where the others cannot be reached.
+    """
+    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return 0
     if not dist.is_initialized():
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         if backend == "nccl":
             torch.cuda.set_device(own_device(device))
         with failing(int(os.environ.get("RANK", "0")), "joining the job"):
-            _begin(backend, world, timedelta(seconds=timeout))
+            _begin(backend, int(os.environ["WORLD_SIZE"]), timedelta(seconds=timeout))
     return dist.get_rank()
 
 

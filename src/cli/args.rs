@@ -1,22 +1,28 @@
 //! The command line: what is said, not what is done.
 
+pub mod command_line;
 mod launch;
 mod machine;
 mod train;
+mod values;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use graphc_compiler::cluster::FRAMEWORKS;
-use graphc_data::{DatasetError, Source};
-use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
-use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, ScheduleError, Strategy};
+use clap_complete::Shell;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, Strategy};
 use graphc_ir::types::DType;
 
+use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
 pub use launch::LaunchArgs;
-pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
-pub use train::{Accumulate, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
+pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+use values::{
+    bytes, count, dim, emit, framework, mesh, not_negative, pin, precision, recompute, schedule,
+    seconds, share, strategy, threads,
+};
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
@@ -45,6 +51,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// What there is to compute on: processors, cards, and the libraries that cards need
     Devices(DevicesArgs),
+    /// Machines known by name, which plans can be made for: what they are taken to do
+    Clusters(ClustersArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
     /// Compile all kernels that plans need on cards, which need not be here, into a folder to take along
@@ -64,6 +72,10 @@ pub enum Command {
     Export(ExportArgs),
     /// Data sets: write a synthetic one
     Data(super::synth::DataArgs),
+    /// Print what completes commands and options in a shell
+    Completions(CompletionsArgs),
+    /// Write a manual page of each command
+    Man(ManArgs),
     /// Start one process per rank, on one machine or many, and end all of them where one fails
     Launch(LaunchArgs),
     /// What `launch` starts beside the ranks: kills their process groups where `launch` itself is killed
@@ -92,6 +104,20 @@ pub struct CompileArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub shared: SharedArgs,
+}
+
+/// `graphc completions`
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// `graphc man`
+#[derive(Args)]
+pub struct ManArgs {
+    /// Where the pages go: a folder, e.g. ~/.local/share/man/man1
+    pub folder: PathBuf,
 }
 
 /// `graphc inspect`
@@ -142,6 +168,9 @@ pub struct VerifyArgs {
     /// Write the plan anew with the seal that graphc_torch asks for, if it is valid
     #[arg(long)]
     pub seal: bool,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 /// `graphc simulate`
@@ -183,7 +212,7 @@ pub struct ReportArgs {
     pub measured: Option<PathBuf>,
     /// Tensors whose alternatives are planned, heaviest first, each as often as it has layouts; default 6 of small plans, 0
     /// of large ones
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     pub explain: Option<usize>,
 }
 
@@ -235,7 +264,7 @@ pub struct ExportArgs {
 #[derive(Args)]
 pub struct RuntimeArgs {
     /// Seed of initial parameters and dropout; default 0, or a resumed checkpoint's
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u64>)]
     pub seed: Option<u64>,
     /// What ranks compute on; default what the plan was made for. cpu runs a plan for GPUs on the processor
     #[arg(long, value_enum)]
@@ -248,10 +277,14 @@ pub struct RuntimeArgs {
     pub timeout: f64,
 }
 
-/// Options that compile, run and train share.
+/// Options that compile, run, train and eval share.
 #[derive(Args, Clone)]
 pub struct SharedArgs {
-    /// The machines: a preset (cpu, p3.16xlarge, a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
+    /// Take options from this file too: keys are their long names, as in `lr = 3e-4`, and what the command line says counts before it.
+    /// Relative paths are relative to the working directory, as on the command line
+    #[arg(long, value_name = "RUN.toml")]
+    pub config: Option<PathBuf>,
+    /// The machines: a preset (`graphc clusters` lists them) or a TOML file; default cpu
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,
     /// What predicted times are of: graphc, torch-eager or megatron; default what the cluster file says, else graphc
@@ -270,7 +303,7 @@ pub struct SharedArgs {
     #[arg(long, value_parser = schedule)]
     pub schedule: Option<Schedule>,
     /// Value of a symbolic first dim of the model
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = positive::<usize>)]
     pub batch: Option<usize>,
     /// Value of another symbolic dim
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
@@ -427,20 +460,6 @@ pub enum OptimizerName {
     Rmsprop,
 }
 
-fn mesh(text: &str) -> Result<Mesh, String> {
-    let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();
-    match axes {
-        Some(axes) if !axes.contains(&0) => {
-            let ranks = axes.iter().try_fold(1usize, |ranks, &axis| ranks.checked_mul(axis));
-            match ranks.filter(|&ranks| ranks <= MOST_RANKS) {
-                Some(_) => Ok(Mesh(axes)),
-                None => Err(format!("a mesh has at most {MOST_RANKS} ranks")),
-            }
-        }
-        _ => Err("write a mesh as 4 or 2x4".into()),
-    }
-}
-
 /// A number that the compiler may be asked to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
@@ -450,117 +469,5 @@ pub enum Count {
     Of(usize),
 }
 
-fn count(text: &str) -> Result<Count, String> {
-    match text {
-        "auto" => Ok(Count::Auto),
-        _ => positive(text).map(Count::Of).map_err(|error| format!("{error}, or auto")),
-    }
-}
-
-fn source(text: &str) -> Result<Source, String> {
-    text.parse().map_err(|error: DatasetError| error.to_string())
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("write a number of at least 1".into()),
-        Ok(value) => Ok(value),
-    }
-}
-
 /// More threads than any machine has cores; their number is that of each rank.
 pub const MOST_THREADS: usize = 1024;
-
-fn threads(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (1..=MOST_THREADS).contains(number));
-    number.ok_or_else(|| format!("write a number from 1 to {MOST_THREADS}"))
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number < 1e9);
-    number.ok_or_else(|| "write a number of seconds above 0".into())
-}
-
-fn not_negative(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|&number: &f64| number.is_finite() && number >= 0.0);
-    number.ok_or_else(|| "write a number of at least 0".into())
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (0.0..1.0).contains(number));
-    number.ok_or_else(|| "write a number of at least 0 and below 1".into())
-}
-
-fn pin(text: &str) -> Result<Pin, String> {
-    let (pattern, sbp) = text.split_once('=').ok_or("write NAME=S(0),B")?;
-    Ok(Pin { pattern: pattern.trim().into(), sbp: sbp.parse()? })
-}
-
-fn framework(text: &str) -> Result<Framework, String> {
-    let known = graphc_compiler::cluster::framework(text);
-    known.ok_or_else(|| format!("`{text}` is no framework: they are {}", FRAMEWORKS.join(", ")))
-}
-
-fn schedule(text: &str) -> Result<Schedule, String> {
-    text.parse().map_err(|error: ScheduleError| error.to_string())
-}
-
-fn strategy(text: &str) -> Result<Strategy, String> {
-    match text {
-        "auto" => Ok(Strategy::Auto),
-        "data" => Ok(Strategy::Data),
-        "zero1" => Ok(Strategy::Zero1),
-        "zero2" => Ok(Strategy::Zero2),
-        "zero3" => Ok(Strategy::Zero3),
-        "megatron" => Ok(Strategy::Megatron),
-        _ => Err("strategies are auto, data, zero1, zero2, zero3 and megatron".into()),
-    }
-}
-
-fn precision(text: &str) -> Result<DType, String> {
-    let dtype = text.parse().ok().filter(|dtype: &DType| dtype.is_float());
-    dtype.ok_or_else(|| "precisions are f32, bf16 and f16".into())
-}
-
-fn recompute(text: &str) -> Result<Recompute, String> {
-    match text {
-        "none" => Ok(Recompute::None),
-        "selective" => Ok(Recompute::Selective),
-        "full" => Ok(Recompute::Full),
-        "auto" => Ok(Recompute::Auto),
-        _ => Err("activations are recomputed as none, selective, full or auto say".into()),
-    }
-}
-
-fn dim(text: &str) -> Result<(String, usize), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    let value = value.parse().map_err(|_| format!("`{value}` is no extent"))?;
-    Ok((name.into(), value))
-}
-
-fn emit(text: &str) -> Result<String, String> {
-    text.strip_prefix("after:").map(String::from).ok_or_else(|| "write after:PASS".into())
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let scale: f64 = match unit.trim() {
-        "" | "B" => 1.0,
-        "kB" | "KB" => 1e3,
-        "MB" => 1e6,
-        "GB" => 1e9,
-        "KiB" => 1024.0,
-        "MiB" => 1024.0 * 1024.0,
-        "GiB" => 1024.0 * 1024.0 * 1024.0,
-        "TB" => 1e12,
-        "TiB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(format!("`{unit}` is no unit of bytes: write 16GiB, 512MiB or a number")),
-    };
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no size"))?;
-    match (number * scale) as u64 {
-        0 => Err(format!("`{text}` is no size: write 16GiB, 512MiB or a number of bytes")),
-        bytes if number.is_finite() => Ok(bytes),
-        _ => Err(format!("`{text}` is no size")),
-    }
-}

@@ -70,7 +70,14 @@ pub fn resumed_options(options: SessionOptions, checkpoint: Option<&Checkpoint>)
     }
 }
 
-fn same(one: &Path, other: &Path) -> bool {
+/// A directory that keeps so many checkpoints.
+pub fn create(path: &Path, keep: usize, accepts_non_finite: bool) -> Result<Checkpoints> {
+    let checkpoints = Checkpoints::create(path, keep)?;
+    Ok(if accepts_non_finite { checkpoints.accept_not_finite() } else { checkpoints })
+}
+
+/// Whether two paths lead to one place.
+pub fn same(one: &Path, other: &Path) -> bool {
     let resolved = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     resolved(one) == resolved(other)
 }
@@ -102,10 +109,7 @@ impl Saver {
         first_step: u64,
     ) -> Result<Option<Self>> {
         let Some(path) = &args.save else { return Ok(None) };
-        let mut checkpoints = Checkpoints::create(path, args.keep)?;
-        if accepts_non_finite {
-            checkpoints = checkpoints.accept_not_finite();
-        }
+        let checkpoints = create(path, args.keep, accepts_non_finite)?;
         checkpoints.check_next(first_step + 1)?;
         Ok(Some(Self { checkpoints, every: args.save_every }))
     }

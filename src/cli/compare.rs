@@ -47,10 +47,6 @@ fn row(args: &CompileArgs, strategy: Strategy) -> Row {
     Row { strategy, seconds: begun.elapsed().as_secs_f64(), outcome }
 }
 
-fn name(strategy: Strategy) -> String {
-    format!("{strategy:?}").to_lowercase()
-}
-
 fn text(rows: &[Row]) -> String {
     let mut table = Table::new();
     let header = [
@@ -68,7 +64,7 @@ fn text(rows: &[Row]) -> String {
         let plan = match &row.outcome {
             Ok(plan) => plan,
             Err(error) => {
-                failures += &format!("{}: {error:#}\n", name(row.strategy));
+                failures += &format!("{}: {error:#}\n", row.strategy.name());
                 continue;
             }
         };
@@ -78,7 +74,7 @@ fn text(rows: &[Row]) -> String {
             .map(|(kind, count)| format!("{count} {}", kind.name()))
             .collect();
         table.add_row([
-            name(row.strategy),
+            row.strategy.name().to_owned(),
             report::seconds(plan.planner.objective_seconds),
             report::seconds(plan.predicted.step_seconds),
             report::bytes(peak),
@@ -96,11 +92,11 @@ fn text(rows: &[Row]) -> String {
 fn json(row: &Row) -> serde_json::Value {
     match &row.outcome {
         Ok(plan) => json!({
-            "strategy": name(row.strategy),
+            "strategy": row.strategy.name(),
             "planner": plan.planner,
             "predicted": plan.predicted,
             "seconds": row.seconds,
         }),
-        Err(error) => json!({ "strategy": name(row.strategy), "error": format!("{error:#}") }),
+        Err(error) => json!({ "strategy": row.strategy.name(), "error": format!("{error:#}") }),
     }
 }

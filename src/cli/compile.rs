@@ -98,9 +98,10 @@ fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()
 }
 
 /// What a compilation reads.
-pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 2] {
+pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
-    [("the model", Some(model)), ("the cluster file", cluster)]
+    let config = args.config.as_deref();
+    [("the model", Some(model)), ("the cluster file", cluster), ("the run file", config)]
 }
 
 fn report_json(planned: &Planned) -> serde_json::Value {
@@ -229,8 +230,20 @@ pub fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
 /// Bytes of the longest plan: that of the largest model on the most ranks has a hundredth.
 const LONGEST_PLAN: u64 = 1 << 32;
 
+/// Refuses a model where a plan is asked for: it is no text, or another one.
+fn check_is_no_model(path: &Path) -> Result<()> {
+    let is_model = path.extension().is_some_and(|ending| ending == "onnx" || ending == "gir");
+    let path = path.display();
+    ensure!(
+        !is_model,
+        "{path} is a model and no plan: make one with `graphc compile {path} -o plan.json`"
+    );
+    Ok(())
+}
+
 /// Reads a plan. It needs no seal, as all of it is checked; that one is broken is told.
 pub fn load_plan(path: &Path) -> Result<Plan> {
+    check_is_no_model(path)?;
     let text = read_text(path, LONGEST_PLAN, "plan ")?;
     let plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
     if Seal::of(&text) == Seal::Broken {

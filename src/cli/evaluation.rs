@@ -179,6 +179,15 @@ impl Watch {
         Ok(Self { evaluation, names, every, patience, best: f64::INFINITY, worse: 0 })
     }
 
+    /// Whether evaluations find this.
+    pub fn finds(&self, metric: &str) -> bool {
+        match metric {
+            "loss" => true,
+            "perplexity" => self.evaluation.is_sequence,
+            _ => self.evaluation.loss.has_labels(),
+        }
+    }
+
     /// Whether an evaluation is due after so many steps, besides that at the end.
     pub fn due(&self, finished: u64) -> bool {
         self.every.is_some_and(|every| finished.is_multiple_of(every))

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use graphc::report;
-use serde_json::json;
+use graphc_compiler::passes::attention::{Attentions, Kept};
+use serde_json::{Value, json};
 
 use super::args::{Format, InspectArgs};
 use super::compile::load_sound_plan;
@@ -11,6 +12,7 @@ use super::output::print;
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
+    let attentions = report::attentions(&plan);
     if args.format == Format::Json {
         let programs: Vec<_> = plan
             .programs
@@ -33,6 +35,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             "microbatches": plan.microbatches,
             "planner": plan.planner,
             "predicted": plan.predicted,
+            "attention": attentions.as_ref().map(attention_json),
             "tensors": plan.tensors,
             "boxing": plan.boxing,
             "programs": programs,
@@ -40,9 +43,17 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         });
         return print(&(serde_json::to_string_pretty(&value)? + "\n"));
     }
-    let mut text = format!("{}\n{}\n", report::summary(&plan), report::tensors(&plan));
+    let attention = attentions.as_ref().map(report::attention_lines).unwrap_or_default();
+    let summary = report::summary(&plan) + &attention;
+    let mut text = format!("{summary}\n{}\n", report::tensors(&plan));
     if !plan.boxing.is_empty() {
         text += &format!("{}\n", report::boxing(&plan));
     }
     print(&(text + &report::programs(&plan).to_string()))
+}
+
+fn attention_json(found: &Attentions) -> Value {
+    let part = |(kept, softmax): (&Kept, &Vec<String>)| json!({ "reason": kept.reason(), "softmax": softmax });
+    let in_parts: Vec<Value> = found.in_parts.iter().map(part).collect();
+    json!({ "one_op": found.whole, "in_parts": in_parts })
 }

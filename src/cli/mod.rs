@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 pub mod args;
+mod best;
 mod calibrate;
 mod checkpoints;
+mod clusters;
 mod compare;
 mod compile;
 mod contradictions;
@@ -20,9 +22,11 @@ mod evaluation;
 mod explain;
 mod export;
 mod feeding;
+mod helps;
 mod inspect;
 mod kernels;
 mod launch;
+mod numbers;
 mod options;
 pub mod output;
 mod pages;
@@ -31,6 +35,7 @@ mod progress;
 mod ranks;
 mod report;
 mod run;
+mod run_file;
 mod simulate;
 mod start;
 mod synth;
@@ -72,6 +77,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
+        Command::Clusters(args) => clusters::run(&args)?,
         Command::Doctor(args) => doctor::run(&args)?,
         Command::Kernels(args) => kernels::run(&args)?,
         Command::Report(args) => report::run(&args)?,
@@ -81,6 +87,8 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Eval(args) => eval::run(&args)?,
         Command::Export(args) => export::run(&args)?,
         Command::Data(args) => synth::run(&args)?,
+        Command::Completions(args) => helps::complete(&args)?,
+        Command::Man(args) => helps::write_pages(&args)?,
         Command::Launch(args) => return launch::run(&args),
         Command::LaunchGuard => launch::guard(),
     }

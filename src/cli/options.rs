@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use graphc_compiler::cluster::{parse_cluster, preset};
+use graphc_compiler::cluster::{PRESETS, parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, ModelFile};
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
@@ -169,10 +169,8 @@ pub fn cluster(name: &str) -> Result<Cluster> {
         return Ok(cluster);
     }
     if !Path::new(name).exists() {
-        bail!(
-            "`{name}` is neither a cluster file nor a preset; presets are cpu, p3.16xlarge, \
-             a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100 and h200"
-        );
+        let names = PRESETS.join(", ");
+        bail!("`{name}` is neither a cluster file nor a preset; presets are {names}");
     }
     let text = read_text(Path::new(name), LONGEST_CLUSTER, "")?;
     parse_cluster(&text).with_context(|| format!("in cluster file {name}"))

@@ -1,9 +1,10 @@
 //! The progress of a training: the last finished step, what the metrics file says of it, and the bar on the terminal.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use graphc::report::number_of;
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
 use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::args::TrainArgs;
 use super::feeding::Feeder;
-use super::output::say;
+use super::output::{say, say_notes};
 use super::training::Measure;
 
 /// The last finished step.
@@ -43,6 +44,8 @@ pub struct Finished {
     line: Value,
     pace: Pace,
     epoch: Option<u64>,
+    /// Whether this process speaks for all.
+    leads: bool,
 }
 
 /// Steps in a row that may change nothing where nothing is said: from its first value the scale of a loss reaches its
@@ -124,6 +127,31 @@ struct Pace {
     last: Option<Instant>,
     /// The moment when the first step had finished, and how many have since.
     since: Option<(Instant, u64)>,
+    /// What is said where no bar is shown.
+    lines: Option<Lines>,
+}
+
+/// Lines that are said now and then.
+struct Lines {
+    next: Instant,
+}
+
+/// When the first line is due, and how long after one the next.
+const LINES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
+
+impl Lines {
+    fn after(begin: Instant) -> Self {
+        Self { next: begin + LINES[0] }
+    }
+
+    /// Whether one is due, which is then said.
+    fn are_due(&mut self, now: Instant) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now + LINES[1];
+        }
+        due
+    }
 }
 
 impl Finished {
@@ -149,8 +177,9 @@ impl Finished {
             most_skips: most_skips(args),
             metrics: if leads { metrics(args, resumes.then_some(first_step))? } else { None },
             line: Value::Null,
-            pace: Pace { bar, batch: feeder.batch(), last: None, since: None },
+            pace: Pace::new(bar, feeder.batch(), leads),
             epoch: feeder.epoch(),
+            leads,
         })
     }
 
@@ -174,15 +203,21 @@ impl Finished {
             self.check_skipped()?;
         }
         self.step += 1;
+        self.pace.bar.suspend(say_notes);
         Ok(ended)
     }
 
     /// Adds what an evaluation has found to the last step's line, and writes it.
-    pub fn evaluated(&mut self, scores: Value) -> Result<()> {
+    pub fn evaluated(&mut self, scores: &Value) -> Result<()> {
         if self.outputs.is_empty() {
             return Ok(());
         }
-        self.line["eval"] = scores;
+        if self.leads {
+            let steps = number_of(self.step as usize, "step", "steps");
+            let text = format!("evaluation after {steps}: {}", listed(scores));
+            self.pace.bar.suspend(|| say("note", &text));
+        }
+        self.line["eval"] = scores.clone();
         self.write()
     }
 
@@ -282,6 +317,11 @@ impl Finished {
 }
 
 impl Pace {
+    fn new(bar: ProgressBar, batch: usize, leads: bool) -> Self {
+        let lines = (leads && bar.is_hidden()).then(|| Lines::after(Instant::now()));
+        Self { bar, batch, last: None, since: None, lines }
+    }
+
     /// Seconds of a step that has just finished: since it began, but not before the end of the step before it.
     fn seconds_since(&mut self, begun: Instant) -> f64 {
         let now = Instant::now();
@@ -298,9 +338,23 @@ impl Pace {
         *steps += 1;
         let pace = if pace.is_finite() { format!(", {pace:.0} samples/s") } else { String::new() };
         let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
-        self.bar.set_message(format!("loss {loss:.4}{pace}{skipped}"));
+        let message = format!("loss {loss:.4}{pace}{skipped}");
         self.bar.inc(1);
+        if self.lines.as_mut().is_some_and(|lines| lines.are_due(now)) {
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
+            say("note", &format!("{done} of {all} steps, {message}"));
+        }
+        self.bar.set_message(message);
     }
+}
+
+/// What an evaluation has found, in a sentence.
+fn listed(scores: &Value) -> String {
+    let one = |(name, value): (&String, &Value)| match value.as_f64().filter(|_| !value.is_u64()) {
+        Some(number) => format!("{name} {number:.4}"),
+        None => format!("{name} {value}"),
+    };
+    scores.as_object().into_iter().flatten().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The outputs of a session that are one number, as losses and metrics are.
@@ -340,4 +394,25 @@ fn bar(first_step: u64, steps: u64) -> Result<ProgressBar> {
     bar.set_style(ProgressStyle::with_template(template)?);
     bar.reset_eta();
     Ok(bar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_due_after_half_a_minute_and_then_each_minute() {
+        let begin = Instant::now();
+        let mut lines = Lines::after(begin);
+        let seconds = [1, 29, 30, 31, 89, 90, 100, 200, 201];
+        let due = seconds.map(|at| lines.are_due(begin + Duration::from_secs(at)));
+        assert_eq!(due, [false, false, true, false, false, true, false, true, false]);
+    }
+
+    #[test]
+    fn an_evaluation_is_told_in_a_line() {
+        let scores = json!({ "loss": 1.23456, "top1": 0.5, "samples": 64 });
+        assert_eq!(listed(&scores), "loss 1.2346, top1 0.5000, samples 64");
+        assert_eq!(listed(&json!({ "loss": null })), "loss null");
+    }
 }

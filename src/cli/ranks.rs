@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use clap::{ArgMatches, CommandFactory};
+use clap::ArgMatches;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::clipping::GRAD_NORM;
@@ -19,7 +19,7 @@ use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, S
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::args::Cli;
+use super::args::command_line;
 use super::compile::plan_weights;
 use super::start;
 
@@ -61,7 +61,7 @@ impl Ranks {
         weights: Option<&Path>,
     ) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
-        let matches = Cli::command().get_matches();
+        let matches = command_line::matches()?;
         let Some((command, own)) = matches.subcommand() else { return Ok(()) };
         let of_tensor = |(name, ty): (&String, &TensorType)| format!("{name} {ty}");
         let tensors: Vec<String> =
@@ -159,7 +159,8 @@ impl Ranks {
 
 /// What may differ: files that each rank finds, or rank 0 alone writes, and how a rank does its part. The seed is compared by
 /// what it comes to.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
+    "config",
     "data",
     "eval_data",
     "inputs",
@@ -176,7 +177,7 @@ const PATHS: [&str; 5] = ["weights", "weights_from", "save", "resume", "profile"
 
 /// The options of the command line.
 fn said(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {
-    let cli = Cli::command();
+    let cli = command_line::command();
     let arguments = cli.find_subcommand(command).into_iter().flat_map(|c| c.get_arguments());
     let compared = arguments.filter(|argument| !OWN.contains(&argument.get_id().as_str()));
     compared.fold(agreement, |agreement, argument| {

@@ -46,9 +46,9 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
 }
 
 fn check_files(args: &RunArgs) -> Result<()> {
-    let [model, cluster] = inputs(&args.model, &args.shared);
+    let [model, cluster, config] = inputs(&args.model, &args.shared);
     let inputs = ("--inputs", Some(args.inputs.as_path()));
-    let read = [model, cluster, inputs, ("--weights-from", args.weights_from.as_deref())];
+    let read = [model, cluster, config, inputs, ("--weights-from", args.weights_from.as_deref())];
     let written =
         [("--outputs", Some(args.outputs.as_path())), ("--profile", args.profile.as_deref())];
     check_distinct(&read, &written)

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, TensorKind};
 use graphc_ir::types::TensorType;
-use graphc_runtime::data::TensorFile;
+use graphc_runtime::data::{DataError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 
 use super::data::{ModelWeights, session_weights};
@@ -154,7 +154,7 @@ impl Found {
     /// Those of these names, as far as there are any.
     fn open(path: &Path, names: &[&str]) -> Result<Self> {
         if !path.is_dir() {
-            let file = TensorFile::open(path)?;
+            let file = TensorFile::open(path).map_err(|error| no_weights(path, error))?;
             // Tables were saved once; they are computed.
             let known = |name: &String| names.contains(&name.as_str()) || is_table(name);
             note_others(path, file.tensors().keys().filter(|name| !known(name)).count());
@@ -182,6 +182,21 @@ impl Found {
             }
         }
     }
+}
+
+/// Why there are no weights in a file: models and plans are taken for one.
+fn no_weights(path: &Path, error: DataError) -> anyhow::Error {
+    let name = path.display();
+    let said = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("onnx") => {
+            format!(
+                "{name} is a model: name it in the place of MODEL, and its own weights are taken"
+            )
+        }
+        Some("gir" | "json") => format!("{name} holds no weights"),
+        _ => return error.into(),
+    };
+    anyhow!("--weights-from: {said}; what it takes is a safetensors file or a checkpoint")
 }
 
 fn note_others(path: &Path, others: usize) {

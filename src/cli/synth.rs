@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use graphc_data::synth::{self, SynthSet};
 
+use super::numbers::{positive, whole};
 use super::output::print;
 
 /// `graphc data`
@@ -31,10 +32,10 @@ struct SynthArgs {
     /// The folder; files that are there already are not overwritten
     folder: PathBuf,
     /// Training samples; a fifth as many are held out
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = positive::<usize>)]
     samples: usize,
     /// Another seed, another set
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = whole::<u64>)]
     seed: u64,
 }
 

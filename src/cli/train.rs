@@ -14,7 +14,8 @@ use graphc_ir::types::TensorType;
 use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
 use graphc_runtime::{HostTensor, Session, is_finite, known_weights};
 
-use super::args::TrainArgs;
+use super::args::{BestBy, TrainArgs};
+use super::best::Best;
 use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
@@ -72,6 +73,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let steps = feeder.steps(args)?;
     let profiling = Profiling::of(args, &plan, &(first_step..steps))?;
     let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
+    let best = Best::new(&args.checkpoints, ignores)?;
     // Sessions have them: a second copy would stay as long as the training.
     drop(weights);
     if let Some(path) = &args.weights_from {
@@ -90,8 +92,18 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
     let fetched = Fetched::of(&session, ranks.decide(args.outputs.is_some())?);
     let ends_early = args.patience.is_some();
-    let mut way =
-        Way { session, ranks, feeder, saver, watch, profiling, finished, fetched, ends_early };
+    let mut way = Way {
+        session,
+        ranks,
+        feeder,
+        saver,
+        best,
+        watch,
+        profiling,
+        finished,
+        fetched,
+        ends_early,
+    };
     if let Err(error) = way.go(first_step..steps) {
         let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
         let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
@@ -119,7 +131,11 @@ fn watch(
     let (evaluation, _) = ranks.plan(|| Ok((plan_of(plan)?, Weights::default())))?;
     let weights = known_weights(&evaluation, weights);
     let session = ranks.session(&evaluation, &weights, session_options(&args.runtime))?;
-    Ok(Some(Watch::new(session, &evaluation, source, every, args.patience)?))
+    let watch = Watch::new(session, &evaluation, source, every, args.patience)?;
+    if let Some(by) = args.checkpoints.keep_best.map(BestBy::name) {
+        ensure!(watch.finds(by), "--keep-best {by}: no evaluation of this model finds that");
+    }
+    Ok(Some(watch))
 }
 
 /// The plan and the weights of its model.
@@ -152,6 +168,7 @@ struct Way<'a> {
     ranks: &'a Ranks,
     feeder: Feeder,
     saver: Option<Saver>,
+    best: Option<Best>,
     watch: Option<Watch>,
     /// What is measured.
     profiling: Option<Profiling<'a>>,
@@ -212,7 +229,7 @@ impl Way<'_> {
                 let ended = self.finished.take(oldest, evaluates && under_way.is_empty())?;
                 self.measured(step, ended - launched)?;
             }
-            let ends = evaluates && self.evaluate()?;
+            let ends = evaluates && self.evaluate(done)?;
             if saves || ends {
                 self.save()?;
             }
@@ -235,11 +252,14 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// Evaluates the weights as they are: whether patience is at its end.
-    fn evaluate(&mut self) -> Result<bool> {
+    /// Evaluates the weights as they are after so many steps, and saves them where they are the best: whether patience is at its end.
+    fn evaluate(&mut self, steps: u64) -> Result<bool> {
         let Some(watch) = &mut self.watch else { return Ok(false) };
         let (scores, ends) = watch.evaluate(&mut self.session)?;
-        self.finished.evaluated(scores)?;
+        self.finished.evaluated(&scores)?;
+        if let Some(best) = &mut self.best {
+            best.offer(&scores, steps, (&mut self.session, self.ranks))?;
+        }
         self.ranks.decide(ends)
     }
 
@@ -289,7 +309,7 @@ impl Way<'_> {
 }
 
 fn check_files(args: &TrainArgs) -> Result<()> {
-    let [model, cluster] = inputs(&args.model, &args.shared);
+    let [model, cluster, config] = inputs(&args.model, &args.shared);
     let outputs = [
         ("--metrics", args.metrics.as_deref()),
         ("--weights", args.weights.as_deref()),
@@ -299,6 +319,7 @@ fn check_files(args: &TrainArgs) -> Result<()> {
     let read = [
         model,
         cluster,
+        config,
         ("--data", Some(args.data.path.as_path())),
         ("--eval-data", args.eval_data.as_ref().map(|source| source.path.as_path())),
         ("--weights-from", args.weights_from.as_deref()),

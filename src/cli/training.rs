@@ -19,10 +19,10 @@ pub struct TrainingArgs {
     #[arg(long, value_name = "STEPS[,START]", value_parser = warmup)]
     pub warmup: Option<Warmup>,
     /// Scale gradients down to this norm, of all of them together
-    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
+    #[arg(long, value_name = "NORM")]
     pub clip_norm: Option<f64>,
     /// Clip each element of the gradients to this absolute value
-    #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "VALUE")]
     pub clip_value: Option<f64>,
     /// Weights without weight decay, by pattern
     #[arg(long, value_name = "PATTERN")]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use graphc::report::number_of;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
@@ -16,8 +17,9 @@ use graphc_ir::plan::{CompileOptions, Schedule, Strategy};
 use graphc_ir::random::Stream;
 use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
+use serde_json::json;
 
-use super::args::VerifyArgs;
+use super::args::{Format, VerifyArgs};
 use super::compile::load_valid_plan;
 use super::data::session_weights;
 use super::options;
@@ -37,17 +39,37 @@ fn tolerance(plan: &VerifiedPlan) -> f64 {
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<()> {
     let plan = load_valid_plan(&args.plan)?;
-    let (ranks, programs) = (plan.world_size, plan.programs.len());
-    let mut line = format!("{}: valid, {ranks} ranks, {programs} programs", args.plan.display());
-    if let Some(model) = &args.model {
-        let difference = compare(&plan, model)?;
+    let difference = args.model.as_deref().map(|model| compare(&plan, model)).transpose()?;
+    if args.seal {
+        graphc_runtime::data::write_file(&args.plan, plan.write_sealed().as_bytes())?;
+    }
+    match args.format {
+        Format::Text => print(&(line(args, &plan, difference) + "\n")),
+        Format::Json => {
+            let found = json!({
+                "valid": true,
+                "ranks": plan.world_size,
+                "programs": plan.programs.len(),
+                "difference": difference,
+                "sealed": args.seal,
+            });
+            print(&(serde_json::to_string_pretty(&found)? + "\n"))
+        }
+    }
+}
+
+/// What was found, for people.
+fn line(args: &VerifyArgs, plan: &VerifiedPlan, difference: Option<f64>) -> String {
+    let ranks = number_of(plan.world_size, "rank", "ranks");
+    let programs = number_of(plan.programs.len(), "program", "programs");
+    let mut line = format!("{}: valid, {ranks}, {programs}", args.plan.display());
+    if let (Some(model), Some(difference)) = (&args.model, difference) {
         line += &format!("; computes what {} does (to {difference:.0e})", model.display());
     }
     if args.seal {
-        graphc_runtime::data::write_file(&args.plan, plan.write_sealed().as_bytes())?;
         line += "; sealed";
     }
-    print(&(line + "\n"))
+    line
 }
 
 /// By how many times what rounding its inputs changes an output may differ from one rank's, where that is more than the

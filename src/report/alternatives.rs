@@ -8,6 +8,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, Strategy};
 use graphc_ir::sbp::NdSbp;
+use graphc_ir::text::nearest;
 
 /// A layout that the tensor may have.
 pub struct Alternative {
@@ -108,10 +109,12 @@ fn waits(
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExplainError {
     /// There is none of that name.
-    #[error("the plan has no tensor `{tensor}`{}", known(.similar))]
+    #[error("the plan has no tensor `{tensor}`{}", known(.nearest.as_deref(), .similar))]
     Unknown {
         /// The name.
         tensor: String,
+        /// The name that was meant, if one is near.
+        nearest: Option<String>,
         /// Some names that contain it.
         similar: Vec<String>,
     },
@@ -120,10 +123,11 @@ pub enum ExplainError {
     Plan(#[from] PlanError),
 }
 
-fn known(similar: &[String]) -> String {
-    match similar {
-        [] => ": `graphc inspect` lists them".into(),
-        some => format!("; there are {}, ..", some.join(", ")),
+fn known(nearest: Option<&str>, similar: &[String]) -> String {
+    match (nearest, similar) {
+        (Some(nearest), _) => format!(": did you mean `{nearest}`?"),
+        (None, []) => ": `graphc inspect` lists them".into(),
+        (None, some) => format!("; there are {}, ..", some.join(", ")),
     }
 }
 
@@ -172,9 +176,10 @@ fn find(decisions: &Decisions, tensor: &str) -> Result<ValueId, ExplainError> {
     if let Some(value) = all().find(|&value| name_of(decisions, value) == tensor) {
         return Ok(value);
     }
-    let names = all().map(|value| name_of(decisions, value));
-    let similar = names.filter(|name| name.contains(tensor)).take(5).collect();
-    Err(ExplainError::Unknown { tensor: tensor.into(), similar })
+    let names: Vec<String> = all().map(|value| name_of(decisions, value)).collect();
+    let nearest = nearest(tensor, names.iter().map(String::as_str)).map(str::to_owned);
+    let similar = names.into_iter().filter(|name| name.contains(tensor)).take(5).collect();
+    Err(ExplainError::Unknown { tensor: tensor.into(), nearest, similar })
 }
 
 /// Names of tensors of which two plans make different layouts, this one left out.

@@ -184,12 +184,31 @@ impl Fitted {
             | Self::A100Products3e12
             | Self::A100Products3e13
             | Self::A100WithinNodes => Owner::Machines(&["a100-40gb", "dgx-a100", "dgx-a100-4hdr"]),
-            Self::BandwidthShare => {
-                Owner::Machines(&["a100-40gb", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"])
-            }
+            Self::BandwidthShare => Owner::Machines(&[
+                "a100-40gb",
+                "dgx-a100",
+                "dgx-a100-4hdr",
+                "dgx-h100",
+                "h100-96gb",
+                "h200",
+                "b200",
+                "gb200-nvl72",
+                "gb300-nvl72",
+                "mi300x",
+                "mi325x",
+            ]),
             Self::A100_40gbBetweenNodes => Owner::Machines(&["a100-40gb"]),
             Self::A100_4hdrBetweenNodes => Owner::Machines(&["dgx-a100-4hdr"]),
-            Self::H100Products | Self::H100BetweenNodes => Owner::Machines(&["dgx-h100", "h200"]),
+            Self::H100Products => Owner::Machines(&[
+                "dgx-h100",
+                "h100-96gb",
+                "h200",
+                "b200",
+                "gb200-nvl72",
+                "gb300-nvl72",
+            ]),
+            // What others have is assumed to be so much, or twice that.
+            Self::H100BetweenNodes => Owner::Machines(&["dgx-h100", "h100-96gb", "h200"]),
         }
     }
 

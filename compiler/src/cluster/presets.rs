@@ -7,7 +7,7 @@
 //! Memories are what graphc plans for. Makers write GB for both units. What data sheets call 40 and 80 GB are 40 and
 //! 80 GiB here, as `nvidia-smi` has it of A100 (40,960 and 81,920 MiB; of H100 81,559, half a percent less). The 141
 //! GB of H200 are taken for 141e9 bytes, which is 131 GiB. That is less than the 143,771 MiB that `nvidia-smi` shows,
-//! so plans for it are on the safe side.
+//! so plans for it are on the safe side; those for Blackwell likewise.
 //!
 //! Bandwidths are in 1e9 bytes per second throughout, of one direction. Nothing is taken off for what the driver and
 //! libraries hold.
@@ -20,8 +20,21 @@ use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
 use super::Fitted;
 
 /// The names of all presets.
-pub const PRESETS: [&str; 7] =
-    ["cpu", "p3.16xlarge", "a100-40gb", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"];
+pub const PRESETS: [&str; 13] = [
+    "cpu",
+    "p3.16xlarge",
+    "a100-40gb",
+    "dgx-a100",
+    "dgx-a100-4hdr",
+    "dgx-h100",
+    "h100-96gb",
+    "h200",
+    "b200",
+    "gb200-nvl72",
+    "gb300-nvl72",
+    "mi300x",
+    "mi325x",
+];
 
 const GIB: u64 = 1 << 30;
 
@@ -46,6 +59,22 @@ pub fn preset(name: &str) -> Option<Cluster> {
         "dgx-h100" => (h100(80 * GIB, 3.35e12), hopper_levels()),
         // 8 H200 SXM (data sheet: 141 GB at 4.8 TB/s): the same chip with other memory. No row was measured on it.
         "h200" => (h100(141 * 1_000_000_000, 4.8e12), hopper_levels()),
+        // 8 H100 SXM with 96 GB of HBM2e at 2.4 TB/s and 500 W (benchmarks of pytorch/torchtitan, December 2024). Their peaks are assumed to be
+        // those of 700 W, which they hold for less long.
+        "h100-96gb" => (h100(96 * GIB, 2.4e12), hopper_levels()),
+        // 8 B200 (data sheet of DGX B200: 1,440 GB and 64 TB/s for 8; of HGX B200: 36 PFLOP/s of FP16 with sparsity and 600 TFLOP/s of FP32
+        // for 8), each with an adapter of 400 Gbit/s (data sheet of DGX B200).
+        "b200" => (blackwell(180, 2.25e15, 75e12), blackwell_levels(8, 1.0)),
+        // 72 GPUs joined by NVLink, with 2 for each Grace (data sheet of GB200 NVL72: 13.4 TB, 576 TB/s, 360 PFLOP/s of FP16 with sparsity and
+        // 5,760 TFLOP/s of FP32 for 72). Between racks 400 Gbit/s for each (data sheet of DGX GB200: 72 ConnectX-7).
+        "gb200-nvl72" => (blackwell(186, 2.5e15, 80e12), blackwell_levels(72, 1.0)),
+        // The same with more memory (data sheet of GB300 NVL72: 20 TB, 576 TB/s, 360 PFLOP/s of FP16 with sparsity and, rounded, 6 PFLOP/s of FP32
+        // for 72). Between racks 800 Gbit/s for each (the same: ConnectX-8).
+        "gb300-nvl72" => (blackwell(277, 2.5e15, 80e12), blackwell_levels(72, 2.0)),
+        // 8 MI300X (data sheet: 192 GB at 5.3 TB/s).
+        "mi300x" => (instinct(192 * GIB, 5.3e12), instinct_levels()),
+        // 8 MI325X (data sheet: 256 GB at 6 TB/s): the same chip with other memory.
+        "mi325x" => (instinct(256 * GIB, 6e12), instinct_levels()),
         _ => return None,
     };
     let (axes, framework) = (Vec::new(), Framework::default());
@@ -187,6 +216,40 @@ fn h100(memory: u64, bandwidth: f64) -> Device {
     }
 }
 
+/// A GPU of Blackwell: GB of memory, and peaks without sparsity, half of what data sheets say with it. 8 TB/s and two ways of 900 GB/s of NVLink 5
+/// each (data sheet of GB200 NVL72: 576 and 130 TB/s for 72). Nothing was measured on it: the shares of these that are reached are assumed to be those of H100.
+fn blackwell(gigabytes: u64, halves: f64, singles: f64) -> Device {
+    Device {
+        flops: flops(&[("f32", singles), ("f16", halves), ("bf16", halves)]),
+        ..h100(gigabytes * 1_000_000_000, 8e12)
+    }
+}
+
+/// So many GPUs with NVLink 5, 900 GB/s, and adapters of so many times 400 Gbit/s. Assumed are the shares and latencies of H100.
+fn blackwell_levels(size: usize, adapters: f64) -> Vec<Level> {
+    let mut levels = hopper_levels();
+    levels[0].size = size;
+    levels[0].bandwidth *= 2.0;
+    levels[1].bandwidth *= adapters;
+    levels
+}
+
+/// MI300X and MI325X without sparsity (data sheets: 163.4 TFLOP/s of FP32, 1,307.4 of FP16 and BF16). Nothing was measured on them, so shares are assumed: of
+/// products that of GPUs of which nothing else is said, of memory that of A100; attention is priced as a product of its FLOPs. PyTorch's builds for these cards
+/// call them `cuda` as well.
+fn instinct(memory: u64, bandwidth: f64) -> Device {
+    let peaks = [("f32", 163.4e12), ("f16", 1307.4e12), ("bf16", 1307.4e12)];
+    Device { bandwidth_share: Fitted::BandwidthShare.value(), ..cuda(memory, &peaks, bandwidth) }
+}
+
+/// 8 GPUs, each with a link of Infinity Fabric of 64 GB/s to each other one (data sheets: 128 GB/s both ways, 7 links), of which four fifths are assumed to be
+/// reached, as NCCL reaches of H100's. Between nodes an adapter of 400 Gbit/s for each is assumed, with the share and latencies of H100.
+fn instinct_levels() -> Vec<Level> {
+    let mut levels = hopper_levels();
+    levels[0].bandwidth = 358e9;
+    levels
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +260,18 @@ mod tests {
             assert_eq!(preset(name).expect("listed").name, name);
         }
         assert_eq!(preset("toaster"), None);
+    }
+
+    #[test]
+    fn later_machines_are_no_slower_than_those_before_them() {
+        for names in [["dgx-a100", "dgx-h100"], ["dgx-h100", "h200"], ["h200", "b200"]] {
+            let [before, later] = names.map(|name| preset(name).expect("listed"));
+            assert!(before.device.memory <= later.device.memory, "{names:?}");
+            assert!(before.device.bandwidth <= later.device.bandwidth, "{names:?}");
+            assert!(before.device.flops["bf16"] <= later.device.flops["bf16"], "{names:?}");
+        }
+        let [board, rack] = ["b200", "gb200-nvl72"].map(|name| preset(name).expect("listed"));
+        assert_eq!([board.levels[0].size, rack.levels[0].size], [8, 72]);
     }
 
     #[test]

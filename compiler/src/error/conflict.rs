@@ -73,7 +73,7 @@ impl Asked {
                 format!("the graph's pin of `{tensor}` to ({sbp})")
             }
             Self::Strategy(strategy) => {
-                format!("the strategy {}", format!("{strategy:?}").to_lowercase())
+                format!("the strategy {}", strategy.name())
             }
             Self::Memory { limit, device: true, .. } => {
                 format!("the device's memory of {}", bytes(*limit))

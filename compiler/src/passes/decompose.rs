@@ -70,7 +70,7 @@ fn splits_classes(node: &Node, options: &CompileOptions) -> bool {
     let stages =
         if axis.len() == 1 && node.placement.is_none() { options.stages.max(1) } else { 1 };
     let ranks = axis.last().map_or(1, |ranks| ranks / stages);
-    options.strategy == Strategy::Megatron && ranks > 1
+    options.strategy.splits_model() && ranks > 1
 }
 
 /// Whether the planner may want to split the classes of a cross entropy. Data parallelism communicates the gradient of

@@ -141,7 +141,10 @@ pub enum PassError {
         fitting: Vec<usize>,
     },
     /// A graph whose own stages are not as many as asked for.
-    #[error("the graph has {declared} stages of its own, but {stages} are asked for")]
+    #[error(
+        "the graph has {declared} stages of its own, but {} asked for: ask for as many, --stages {declared}",
+        if *.stages == 1 { "1 is".to_owned() } else { format!("{} are", .stages) }
+    )]
     StageCount {
         /// The graph's.
         declared: usize,

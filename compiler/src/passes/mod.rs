@@ -8,6 +8,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 
 mod append;
+pub mod attention;
 pub mod autocast;
 pub mod autodiff;
 pub mod averages;

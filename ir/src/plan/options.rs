@@ -242,6 +242,40 @@ pub enum Strategy {
     Zero3,
     /// The innermost mesh axis splits the model, the others the batch (Shoeybi et al., arXiv 1909.08053).
     Megatron,
+    /// The same, and between the products of that axis it splits sequences (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+    #[serde(rename = "megatron:sp")]
+    MegatronSp,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Auto,
+        Self::Data,
+        Self::Zero1,
+        Self::Zero2,
+        Self::Zero3,
+        Self::Megatron,
+        Self::MegatronSp,
+    ];
+
+    /// The name in plans and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Data => "data",
+            Self::Zero1 => "zero1",
+            Self::Zero2 => "zero2",
+            Self::Zero3 => "zero3",
+            Self::Megatron => "megatron",
+            Self::MegatronSp => "megatron:sp",
+        }
+    }
+
+    /// Whether the innermost mesh axis splits the model.
+    pub fn splits_model(self) -> bool {
+        matches!(self, Self::Megatron | Self::MegatronSp)
+    }
 }
 
 /// Which activations are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).

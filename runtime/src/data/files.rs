@@ -4,6 +4,7 @@
 //! a random name that is made exclusively, and renamed. `import/file.rs` of the compiler reads files by the same rules;
 //! neither room knows the other.
 
+use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -109,11 +110,24 @@ fn replace(
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Dropped, as on every way out but the last, it is removed.
-    let beside = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    let folder = folder.unwrap_or(Path::new("."));
+    let beside = builder.tempfile_in(folder).map_err(|error| without_name(folder, error))?;
     buffered(beside.as_file(), content)?;
     beside.as_file().sync_all()?;
     beside.persist(path).map_err(|error| error.error)?;
     Ok(())
+}
+
+/// Why no file can be made in a folder, without the name that it would have had for a moment.
+fn without_name(folder: &Path, error: std::io::Error) -> std::io::Error {
+    match error.source() {
+        _ if !folder.is_dir() => {
+            let reason = format!("there is no folder {}", folder.display());
+            std::io::Error::new(ErrorKind::NotFound, reason)
+        }
+        Some(reason) => std::io::Error::new(error.kind(), reason.to_string()),
+        None => error,
+    }
 }
 
 #[cfg(all(test, unix))]
@@ -131,6 +145,18 @@ mod tests {
         write_file(&link, b"new").expect("it is writable");
         assert!(link.symlink_metadata().expect("it exists").is_symlink());
         assert_eq!(std::fs::read(&file).expect("it exists"), b"new");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_named_and_not_what_would_stand_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = write_file(&folder.path().join("none/file"), b"text").expect_err("no folder");
+        let expected = format!("there is no folder {}/none", folder.path().display());
+        assert!(error.to_string().ends_with(&expected), "{error}");
+        let error =
+            write_file(Path::new("/proc/file"), b"text").expect_err("no file is made there");
+        let error = error.to_string();
+        assert!(error.contains("/proc/file: ") && !error.contains(".part"), "{error}");
     }
 
     #[test]

@@ -5,10 +5,19 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{DeviceName, Format};
+use crate::cli::numbers::positive;
 
 /// `graphc devices`
 #[derive(Args)]
 pub struct DevicesArgs {
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc clusters`
+#[derive(Args)]
+pub struct ClustersArgs {
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -64,7 +73,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
     /// Ranks that work at the same time, each with its part of the cores, or a card; default 2, on cards as many as there are
-    #[arg(long)]
+    #[arg(long, value_parser = positive::<usize>)]
     pub ranks: Option<usize>,
     /// Measure less, and less well
     #[arg(long)]

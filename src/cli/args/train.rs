@@ -6,7 +6,9 @@ use clap::{Args, ValueEnum};
 use graphc_data::Source;
 use graphc_ir::plan::Accumulation;
 
-use super::{RuntimeArgs, SharedArgs, positive, source};
+use super::values::source;
+use super::{RuntimeArgs, SharedArgs};
+use crate::cli::numbers::{positive, whole};
 
 /// What to do where the loss is no finite number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,11 +80,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
     pub data: Source,
     /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = positive::<u64>)]
     pub steps: Option<u64>,
     /// Number of epochs of the whole training, instead: each takes every sample once, but for those that are left where batches
     /// do not divide them
-    #[arg(long, value_name = "E", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "E", value_parser = positive::<u64>)]
     pub epochs: Option<u64>,
     /// Shuffle a safetensors file too: by the seed and the epoch
     #[arg(long)]
@@ -91,14 +93,14 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
     pub eval_data: Option<Source>,
     /// Evaluate after every so many steps; without it after each epoch, if there are epochs
-    #[arg(long, value_name = "K", requires = "eval_data", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "K", requires = "eval_data", value_parser = positive::<u64>)]
     pub eval_every: Option<u64>,
     /// End after so many evaluations in a row whose loss is no lower than the lowest before
-    #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
+    #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive::<usize>)]
     pub patience: Option<usize>,
     /// End after more than so many steps in a row that change nothing, be it by an overflow of f16 or by --on-nan skip; default 50, without
     /// limit under --on-nan ignore
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     pub max_skips: Option<u64>,
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
@@ -129,6 +131,40 @@ pub struct TrainArgs {
     pub runtime: RuntimeArgs,
 }
 
+/// What makes a checkpoint the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lowercase")]
+pub enum BestBy {
+    /// The lowest loss
+    Loss,
+    /// The lowest exponential of the loss, of sequences
+    Perplexity,
+    /// The largest share of labels for which no class scores more
+    Top1,
+    /// The largest share of labels for which fewer than five classes score more
+    Top5,
+}
+
+impl BestBy {
+    /// What evaluations call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Perplexity => "perplexity",
+            Self::Top1 => "top1",
+            Self::Top5 => "top5",
+        }
+    }
+
+    /// Whether a value is better than another.
+    pub fn is_better(self, value: f64, other: f64) -> bool {
+        match self {
+            Self::Loss | Self::Perplexity => value < other,
+            Self::Top1 | Self::Top5 => value > other,
+        }
+    }
+}
+
 /// Options of checkpoints.
 #[derive(Args)]
 pub struct CheckpointArgs {
@@ -136,11 +172,14 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
     /// Save after every so many steps; without it after the last one
-    #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "K", requires = "save", value_parser = positive::<u64>)]
     pub save_every: Option<u64>,
     /// How many checkpoints are kept: the latest
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive::<usize>)]
     pub keep: usize,
+    /// Keep the best checkpoint as well, by what evaluations find: in the folder `best` of --save
+    #[arg(long, value_name = "METRIC", value_enum, requires_all = ["save", "eval_data"])]
+    pub keep_best: Option<BestBy>,
     /// Go on from this checkpoint, or from the latest in this directory
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,

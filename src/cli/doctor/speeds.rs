@@ -18,7 +18,10 @@ const TIMED: usize = 5;
 const QUICK_STEP: f64 = 0.02;
 
 /// Parts of cards' names, and the presets that describe such cards; the first that fits counts.
-const PRESETS: [(&str, &str); 5] = [
+const PRESETS: [(&str, &str); 8] = [
+    ("GB300", "gb300-nvl72"),
+    ("GB200", "gb200-nvl72"),
+    ("B200", "b200"),
     ("H200", "h200"),
     ("H100", "dgx-h100"),
     ("A100-PCIE-40GB", "a100-40gb"),

@@ -20,10 +20,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 
-use super::args::{Cli, LaunchArgs};
+use super::args::{LaunchArgs, command_line};
 use accounts::Accounts;
 use attempt::Attempt;
 use guard::Guard;
@@ -38,6 +37,10 @@ pub use guard::run as guard;
 pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
     if !(args.grace.is_finite() && (0.0..=1e6).contains(&args.grace)) {
         wrong("--grace is a number of seconds from 0 to 1000000");
+    }
+    if let (None, true) = (&args.logdir, args.tee || args.redirect) {
+        let option = if args.tee { "--tee" } else { "--redirect" };
+        wrong(&format!("{option} needs --logdir DIR: the folder that the logs of the ranks go to"));
     }
     let world = World::find(args, &|name| std::env::var(name).ok())?;
     let logs = Logs::of(args);
@@ -94,7 +97,7 @@ fn note(text: &str) {
 
 /// Ends with exit status 2: the command line is wrong.
 fn wrong(text: &str) -> ! {
-    Cli::command().error(ErrorKind::ValueValidation, text).exit()
+    command_line::command().error(ErrorKind::ValueValidation, text).exit()
 }
 
 #[cfg(test)]

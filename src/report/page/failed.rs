@@ -124,6 +124,9 @@ fn rule(strategy: Strategy) -> &'static str {
         Strategy::Megatron => {
             "the layers split over the innermost axis of the mesh, the batch over the others"
         }
+        Strategy::MegatronSp => {
+            "the layers split over the innermost axis of the mesh, and sequences between them, the batch over the others"
+        }
     }
 }
 

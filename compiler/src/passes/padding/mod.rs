@@ -28,7 +28,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
-use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
+use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::types::DType;
 
 use crate::cost::{ROW_BYTES, is_odd_row};
@@ -56,7 +56,7 @@ pub fn pad_classes(
     cluster: &Cluster,
 ) -> Result<Graph, PassError> {
     // The model's axis of that strategy splits classes, and a weight that is padded has to be whole.
-    if cluster.device.matmul_unaligned == 1.0 || options.strategy == Strategy::Megatron {
+    if cluster.device.matmul_unaligned == 1.0 || options.strategy.splits_model() {
         return Ok(graph);
     }
     let readers = Readers::of(&graph);

@@ -182,5 +182,7 @@ fn what_lies_outside_is_refused_with_its_place() {
     let error = assign_stages(graph.clone(), &options(&[2], 2)).expect_err("stage 2").to_string();
     assert!(error.contains("is in stage 2, but there are stages 0..2"), "{error}");
     let error = assign_stages(graph, &options(&[4], 4)).expect_err("3 of 4").to_string();
-    assert_eq!(error, "the graph has 3 stages of its own, but 4 are asked for");
+    let said =
+        "the graph has 3 stages of its own, but 4 are asked for: ask for as many, --stages 3";
+    assert_eq!(error, said);
 }

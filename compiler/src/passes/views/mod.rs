@@ -19,6 +19,7 @@ mod view;
 
 pub(super) use images::image_op;
 pub(super) use rewrite::rewrite;
+pub(super) use view::{View, ascending, reshaped};
 
 /// The purpose for which a graph is made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

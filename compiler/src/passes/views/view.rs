@@ -6,7 +6,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 /// Dim `i` of what is seen is made of the dims `dims[i]` of `base`, the first of them slowest. Every dim of the base is in
 /// one of them; a dim of extent 1 may be made of none.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct View {
+pub(in crate::passes) struct View {
     /// The value that is there.
     pub base: ValueId,
     /// Dims of the base by dim of the view.
@@ -88,13 +88,13 @@ impl View {
 }
 
 /// Whether dims in this order leave the elements of a tensor where they are: those of extent 1 may stand anywhere.
-pub(super) fn ascending(order: &[usize], extents: &[usize]) -> bool {
+pub(in crate::passes) fn ascending(order: &[usize], extents: &[usize]) -> bool {
     order.iter().filter(|&&dim| extents[dim] != 1).is_sorted()
 }
 
 /// A view that has another shape, of a base that may have been cut further.
 #[derive(Debug, PartialEq)]
-pub(super) struct Reshaped {
+pub(in crate::passes) struct Reshaped {
     /// The shape of the base.
     pub shape: Vec<usize>,
     /// The view; its base is that of before.
@@ -128,7 +128,11 @@ impl Reshaped {
 
 /// The view of a base of this shape in another shape: `None` where its dims are not products of dims of the base or
 /// of parts of them.
-pub(super) fn reshaped(view: &View, base: &[usize], target: &[usize]) -> Option<Reshaped> {
+pub(in crate::passes) fn reshaped(
+    view: &View,
+    base: &[usize],
+    target: &[usize],
+) -> Option<Reshaped> {
     if base.contains(&0) || target.contains(&0) {
         return None;
     }

@@ -129,7 +129,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
             fetched: is_output && stays,
             fusion: fused.then(|| self.fusion(placement)),
             hides,
-            times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
+            times: decisions.times_boxed(value) as f64,
             span: lifetimes.copy(decisions, value, &nodes),
             scattered: is_scattered.then(|| lifetimes.made(decisions, value)),
             counts: readers.is_empty() || readers.iter().any(moved),

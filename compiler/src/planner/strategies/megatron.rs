@@ -6,13 +6,20 @@
 //! - A product with a weight splits the weight by columns where its other operand is whole. It splits the weight by
 //!   rows where that operand is split along the contracted dim. So the products of a block alternate, and a block's
 //!   two halves need one all-reduce each.
-//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns,
-//!   whose classes cross entropy, taken apart, reduces in parallel.
+//! - A table that inputs look up is split along its rows (the vocabulary). So is its gradient where it is made: each
+//!   rank sums the rows that it holds, of all indices. The head is a product split by columns, whose classes cross
+//!   entropy, taken apart, reduces in parallel.
 //! - Attention, a product of activations with two batch dims, is split along heads. Heads that the axis does not
 //!   divide are an error.
 //! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in
 //!   parts.
+//! - What comes from another stage is taken as it lies there, over all axes. So a weight that two stages read, as a
+//!   tied embedding, is sent once a step and its gradients are added once a step, and samples stay where they are.
 //! - Everything else takes its operands as they are, as [`super`] has it.
+//!
+//! With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) partial sums of activations
+//! `[batch, sequence, ..]` are reduced in parts of the sequence instead. What follows stays in such parts up to the
+//! next product, for which they are gathered: activations, never weights.
 //!
 //! A weight lies as the first op takes it that depends on an input. What is made of weights alone (a transposed
 //! weight, say) waits for its reader too. Optimizer states lie as their weights.
@@ -36,11 +43,12 @@ use crate::planner::problem::layouts::SbpId;
 ///
 /// # Errors
 /// Where the ranks of the innermost axis do not divide the heads of attention.
-pub(super) fn assign(problem: &Problem<'_>) -> Result<Vec<usize>, PlanError> {
+pub(super) fn assign(problem: &Problem<'_>, sequences: bool) -> Result<Vec<usize>, PlanError> {
     let graph = problem.decisions.graph();
     let nodes = graph.nodes.len();
     let mut splitter = Splitter {
         problem,
+        sequences,
         chosen: vec![None; nodes],
         fed: vec![false; nodes],
         of_weights: vec![false; nodes],
@@ -55,8 +63,13 @@ pub(super) fn assign(problem: &Problem<'_>) -> Result<Vec<usize>, PlanError> {
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
 }
 
+/// The dim of an activation that counts what stands in a sequence.
+const SEQUENCE: usize = 1;
+
 struct Splitter<'p, 'a> {
     problem: &'p Problem<'a>,
+    /// Whether partial sums are reduced in parts of the sequence.
+    sequences: bool,
     chosen: Vec<Option<usize>>,
     /// Whether a node depends on an input.
     fed: Vec<bool>,
@@ -198,7 +211,7 @@ impl Splitter<'_, '_> {
         let fits: Vec<(usize, bool)> = self.problem.candidates[id]
             .iter()
             .map(|candidate| {
-                let broken = self.broken(id, candidate, &sources);
+                let broken = self.broken(id, candidate, &sources, wish.as_ref());
                 (broken, wish.as_ref().is_some_and(|wish| !wish.fits(candidate, axis)))
             })
             .collect();
@@ -244,6 +257,7 @@ impl Splitter<'_, '_> {
             (Op::MatMul(_), Some(weight)) if sources[weight].is_none() => {
                 self.product(id, &rule, weight, sources[1 - weight])
             }
+            (Op::EmbeddingGrad(_), _) => self.rows_of_table(id, node, &rule)?,
             (_, None) => return self.attention(id, &rule),
             (_, Some(_)) => return None,
         };
@@ -274,6 +288,42 @@ impl Splitter<'_, '_> {
         (0..rule.factors.len()).filter(columns).collect()
     }
 
+    /// The factors by which the gradient of a table is to be split: those by which the table is. Each rank then sums the rows that it
+    /// holds, of all indices.
+    fn rows_of_table(&self, id: usize, node: &Node, rule: &Rule) -> Option<Vec<usize>> {
+        let table = self.table_of(node.results[0])?;
+        let label = self.chosen[table]?;
+        let lies = self.problem.layouts.sbp(self.problem.candidates[table][label].results[0]);
+        match lies.0.get(self.axis(id)) {
+            Some(&Sbp::Split(dim)) => Some(rule.results[0][dim].factors().to_vec()),
+            _ => None,
+        }
+    }
+
+    /// The node of the variable whose gradient a value is, or becomes where it is cast, summed over microbatches and added to others.
+    fn table_of(&self, value: ValueId) -> Option<usize> {
+        let training = &self.problem.decisions.training;
+        let graph = &training.graph;
+        let readers = graph.consumers();
+        let mut value = value;
+        loop {
+            let found = training.gradients.iter().find(|&&(_, gradient)| gradient == value);
+            if let Some(&(variable, _)) = found {
+                return Some(graph.value(variable).producer.index());
+            }
+            let &[reader] = readers[value.index()].as_slice() else { return None };
+            let reader = graph.node(reader);
+            if !matches!(reader.op, Op::Cast(_) | Op::Accumulate(_) | Op::Binary(_)) {
+                return None;
+            }
+            let shape = &graph.value(value).ty.shape;
+            value = reader.results[0];
+            if graph.value(value).ty.shape != *shape {
+                return None;
+            }
+        }
+    }
+
     /// A contraction of activations in the forward pass over more than one batch dim: all but the first are heads.
     fn attention(&self, id: usize, rule: &Rule) -> Option<Wish> {
         let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
@@ -287,13 +337,20 @@ impl Splitter<'_, '_> {
         Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
     }
 
-    /// The number of rules that a candidate breaks.
-    fn broken(&self, id: usize, candidate: &Candidate, sources: &[Option<SbpId>]) -> usize {
+    /// The number of rules that a candidate breaks. One is that nothing is split of what is whole, but where that is wished.
+    fn broken(
+        &self,
+        id: usize,
+        candidate: &Candidate,
+        sources: &[Option<SbpId>],
+        wish: Option<&Wish>,
+    ) -> usize {
         let axis = self.axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
         let split = |layout: &SbpId| matches!(sbp(*layout).0[axis], Sbp::Split(_));
-        let from_nowhere =
-            candidate.results.iter().any(split) && !candidate.operands.iter().any(split);
+        let from_nowhere = candidate.results.iter().any(split)
+            && !candidate.operands.iter().any(split)
+            && !wish.is_some_and(|wish| wish.fits(candidate, axis));
         let breaks = |&position: &usize| self.breaks(id, candidate, position, sources[position]);
         (0..sources.len()).filter(breaks).count() + usize::from(from_nowhere)
     }
@@ -314,14 +371,21 @@ impl Splitter<'_, '_> {
             let here = taken.0[axis];
             return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
         };
+        let source = sbp(source);
         // On another mesh, with other axes, any way is as good.
-        let Some(&made) = sbp(source).0.get(axis) else { return false };
+        let Some(&made) = source.0.get(axis) else { return false };
         if self.comes_from_elsewhere(id, position) && !made.is_partial() {
-            // What is whole in one stage is whole in the next, though a part would be sent in less time.
-            return taken.0[axis] != made;
+            // What is whole in one stage is whole in the next, though a part would be sent in less time. Over all axes: of a weight that
+            // two stages share the other's ranks would else read less than a copy, and each microbatch's samples would be gathered.
+            let mut pairs = source.0.iter().zip(&taken.0);
+            return pairs.any(|(made, taken)| !made.is_partial() && made != taken);
         }
         match (made, taken.0[axis]) {
-            (Sbp::Partial(_), Sbp::Split(_)) => true,
+            (Sbp::Partial(_), Sbp::Split(dim)) => {
+                dim != SEQUENCE || !self.has_sequences(id, position)
+            }
+            (Sbp::Partial(_), Sbp::Broadcast) => self.has_sequences(id, position),
+            (Sbp::Split(_), Sbp::Broadcast) if self.sequences => !self.fed_by(id, position),
             (Sbp::Split(from), Sbp::Split(to)) => from != to,
             (made, Sbp::Partial(kind)) => made != Sbp::Partial(kind) || !self.sums(id, candidate),
             (_, Sbp::Broadcast | Sbp::Split(_)) => false,
@@ -339,6 +403,23 @@ impl Splitter<'_, '_> {
         let node = &graph.nodes[id];
         candidate.operands.iter().all(partial)
             && elements(&node.operands) <= elements(&node.results)
+    }
+
+    /// Whether an operand depends on an input.
+    fn fed_by(&self, id: usize, position: usize) -> bool {
+        let graph = self.problem.decisions.graph();
+        self.fed[graph.value(graph.nodes[id].operands[position]).producer.index()]
+    }
+
+    /// Whether an operand is an activation, or the gradient of one, whose sequences ranks are to share.
+    fn has_sequences(&self, id: usize, position: usize) -> bool {
+        let graph = self.problem.decisions.graph();
+        let shape = &graph.value(graph.nodes[id].operands[position]).ty.shape;
+        self.sequences
+            && self.fed_by(id, position)
+            && shape.len() > SEQUENCE + 1
+            && shape.last() != Some(&1)
+            && shape[SEQUENCE].is_multiple_of(self.ranks(id))
     }
 
     /// Whether an operand is made on another mesh, which is another stage's.
@@ -370,7 +451,7 @@ impl Splitter<'_, '_> {
         if moves_nothing.is_empty() { labels } else { moves_nothing }
     }
 
-    /// Seconds of communication, of local boxing and of computing.
+    /// Seconds of communication, of local boxing and of computing in a step.
     fn price(
         &mut self,
         id: usize,
@@ -392,7 +473,8 @@ impl Splitter<'_, '_> {
             let seconds =
                 self.problem.layouts.price((places[0], source), (places[1], taken)).seconds;
             let here = is_local(self.problem, (producer, id), source, taken);
-            *if here { &mut local } else { &mut moved } += seconds;
+            let all = seconds * decisions.times_boxed(value) as f64;
+            *if here { &mut local } else { &mut moved } += all;
         }
         [moved, local, candidate.seconds]
     }

@@ -39,8 +39,8 @@ mod megatron;
 /// # Errors
 /// Where the model does not fit the strategy.
 pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
-    if strategy == Strategy::Megatron {
-        return megatron::assign(problem);
+    if strategy.splits_model() {
+        return megatron::assign(problem, strategy == Strategy::MegatronSp);
     }
     let decisions = problem.decisions;
     let graph = decisions.graph();
@@ -287,7 +287,7 @@ fn movement(
     source.0.iter().zip(&target.0).map(of_axis).fold(begin, Movement::max)
 }
 
-/// Seconds of boxing an operand to `target`, and what that does.
+/// Seconds of a step in which an operand is boxed to `target`, and what that does.
 fn operand(
     problem: &Problem<'_>,
     id: usize,
@@ -301,5 +301,6 @@ fn operand(
     let layouts = &problem.layouts;
     let [from, to] = [producer, id].map(|node| layouts.class(value, layouts.placement_of(node)));
     let seconds = layouts.price((from, source), (to, target)).seconds;
-    (seconds, movement(problem, (producer, id), source, target))
+    let all = seconds * problem.decisions.times_boxed(value) as f64;
+    (all, movement(problem, (producer, id), source, target))
 }

@@ -95,7 +95,7 @@ impl Splitter<'_, '_> {
         let axis = self.axis(id);
         let candidates = self.problem.candidates[id].iter();
         let wished = candidates.filter(|candidate| wish.fits(candidate, axis));
-        let best = wished.min_by_key(|candidate| self.broken(id, candidate, sources));
+        let best = wished.min_by_key(|candidate| self.broken(id, candidate, sources, Some(wish)));
         let breaks = |position: &usize| {
             best.is_some_and(|best| self.breaks(id, best, *position, sources[*position]))
         };

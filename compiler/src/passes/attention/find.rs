@@ -1,0 +1,537 @@
+//! Where a graph has attention in parts.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::array::Array;
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::ops::{
+    Attention, Binary, BinaryFunction, MatMul, Reduce, ReduceFunction, Softmax, Unary,
+    UnaryFunction,
+};
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::DType;
+
+use super::constants::{Constants, repeated};
+use super::heads::{Heads, Matrices};
+use super::kept::Kept;
+use super::masks::{Seen, seen};
+use crate::passes::pins::pin_of;
+
+/// Ops between a product and its softmax, or a softmax and its product, that are looked at.
+const MOST_STEPS: usize = 32;
+
+/// The place of values among the operands of attention.
+const VALUES: usize = 2;
+
+/// A softmax between two products.
+pub struct Place {
+    /// The softmax.
+    pub softmax: NodeId,
+    /// What is to stand for it, or what keeps it as it is.
+    pub(super) found: Result<Found, Kept>,
+}
+
+impl Place {
+    /// What keeps it as it is; `None` where one op stands for it.
+    pub fn kept(&self) -> Option<Kept> {
+        self.found.as_ref().err().copied()
+    }
+}
+
+/// What is to stand for a product, all that it is made of, and only it.
+pub(super) struct Found {
+    /// The product of weights and values.
+    pub product: NodeId,
+    /// The nodes between it and queries, keys and values, which nothing else reads.
+    pub inside: BTreeSet<NodeId>,
+    pub op: Attention,
+    /// Queries, keys and values.
+    pub operands: [Heads; 3],
+}
+
+/// All places of a graph, in its order.
+pub fn places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
+    let softmax = |node: &Node| matches!(node.op, Op::Softmax(_));
+    if !graph.nodes.iter().any(softmax) {
+        return Vec::new();
+    }
+    let consumers = graph.consumers();
+    let mut finder = Finder { graph, options, consumers, constants: Constants::new(graph) };
+    let products = graph.iter().filter(|(_, node)| matches!(node.op, Op::MatMul(_)));
+    let mut places: Vec<Place> = products.filter_map(|(id, _)| finder.place(id)).collect();
+    separate(&mut places);
+    places
+}
+
+/// Of places that have a node in common only the first is to be one op.
+fn separate(places: &mut [Place]) {
+    let mut taken = BTreeSet::new();
+    for place in places {
+        let Ok(found) = &place.found else { continue };
+        let nodes = || found.inside.iter().copied().chain([found.product]);
+        if nodes().any(|node| taken.contains(&node)) {
+            place.found = Err(Kept::Read);
+            continue;
+        }
+        taken.extend(nodes());
+    }
+}
+
+struct Finder<'a> {
+    graph: &'a Graph,
+    options: &'a CompileOptions,
+    consumers: Vec<Vec<NodeId>>,
+    constants: Constants<'a>,
+}
+
+/// The way from a product up to another one.
+struct Path {
+    /// The nodes that would be no more.
+    inside: BTreeSet<NodeId>,
+    /// Values that must be scores for a row without keys to be told from one with some.
+    watched: Vec<ValueId>,
+    /// What keeps all as it is.
+    kept: Option<Kept>,
+    /// What scores are multiplied by so far.
+    factor: f64,
+    causal: bool,
+}
+
+impl Path {
+    fn keep(&mut self, kept: Kept) {
+        self.kept.get_or_insert(kept);
+    }
+}
+
+impl<'a> Finder<'a> {
+    /// The place that ends in a product, if one does.
+    fn place(&mut self, product: NodeId) -> Option<Place> {
+        let (inside, watched) = (BTreeSet::new(), Vec::new());
+        let mut path = Path { inside, watched, kept: None, factor: 1.0, causal: false };
+        let graph = self.graph;
+        let values = graph.node(product);
+        let softmax = self.softmax_of(values.operands[0], &mut path)?;
+        let scores = self.product_of(graph.node(softmax).operands[0], &mut path)?;
+        let found = match path.kept {
+            Some(kept) => Err(kept),
+            None => self.check(product, &path).and_then(|()| self.found(product, scores, path)),
+        };
+        Some(Place { softmax, found })
+    }
+
+    /// The softmax that a product's weights come from.
+    fn softmax_of(&mut self, weights: ValueId, path: &mut Path) -> Option<NodeId> {
+        let (graph, mut value) = (self.graph, weights);
+        for _ in 0..MOST_STEPS {
+            let id = graph.value(value).producer;
+            let node = graph.node(id);
+            path.inside.insert(id);
+            value = match &node.op {
+                Op::Softmax(Softmax { axis }) => {
+                    if axis + 1 != graph.value(value).ty.shape.len() {
+                        path.keep(Kept::Axis);
+                    }
+                    return Some(id);
+                }
+                Op::Cast(_) if self.casts_floats(node) => node.operands[0],
+                Op::Reshape(_) if self.keeps_matrices(node) => node.operands[0],
+                Op::Dropout(dropout) => {
+                    if dropout.drops() {
+                        path.keep(Kept::Dropout);
+                    }
+                    node.operands[0]
+                }
+                Op::Where(_) if self.is_guarded(node, path) => node.operands[2],
+                _ => self.passed_by(node, path)?,
+            };
+        }
+        None
+    }
+
+    /// The product that a softmax's scores come from.
+    fn product_of(&mut self, scores: ValueId, path: &mut Path) -> Option<NodeId> {
+        let (graph, mut value) = (self.graph, scores);
+        if graph.value(value).ty.elements() == 0 {
+            return None;
+        }
+        for _ in 0..MOST_STEPS {
+            let id = graph.value(value).producer;
+            let node = graph.node(id);
+            path.inside.insert(id);
+            if let Some((operand, factor)) = self.scaled(node) {
+                path.factor *= factor;
+                value = operand;
+                continue;
+            }
+            value = match &node.op {
+                Op::MatMul(_) => return Some(id),
+                Op::Cast(_) if self.casts_floats(node) && self.dtype(value) == DType::F32 => {
+                    node.operands[0]
+                }
+                Op::Reshape(_) if self.keeps_matrices(node) => node.operands[0],
+                Op::Where(_) if self.is_guarded(node, path) => node.operands[2],
+                Op::Where(_) => self.chosen(node, path)?,
+                Op::Binary(Binary { function: BinaryFunction::Add | BinaryFunction::Sub }) => {
+                    self.summed(node, path)?
+                }
+                Op::Unary(Unary { function: UnaryFunction::Tanh }) => {
+                    path.keep(Kept::SoftCap);
+                    node.operands[0]
+                }
+                _ => self.passed_by(node, path)?,
+            };
+        }
+        None
+    }
+
+    /// Of an op that is none of attention's the operand that has its shape.
+    fn passed_by(&self, node: &Node, path: &mut Path) -> Option<ValueId> {
+        if !node.op.operation().is_elementwise() {
+            return None;
+        }
+        path.keep(Kept::Other(node.op.name()));
+        let shape = |value: ValueId| &self.graph.value(value).ty.shape;
+        let computed = |value: &&ValueId| {
+            !self.constants.contains(**value) && shape(**value) == shape(node.results[0])
+        };
+        node.operands.iter().find(computed).copied()
+    }
+
+    fn dtype(&self, value: ValueId) -> DType {
+        self.graph.value(value).ty.dtype
+    }
+
+    fn casts_floats(&self, node: &Node) -> bool {
+        self.dtype(node.operands[0]).is_float() && self.dtype(node.results[0]).is_float()
+    }
+
+    /// Whether a reshape leaves queries and keys a dim each, the last two.
+    fn keeps_matrices(&self, node: &Node) -> bool {
+        let last = |value: ValueId| match self.graph.value(value).ty.shape[..] {
+            [.., queries, keys] => Some([queries, keys]),
+            _ => None,
+        };
+        let of_operand = last(node.operands[0]);
+        of_operand.is_some() && of_operand == last(node.results[0])
+    }
+
+    /// Of a product with a number the other operand and the number.
+    fn scaled(&mut self, node: &Node) -> Option<(ValueId, f64)> {
+        let [a, rest @ ..] = &node.operands[..] else { return None };
+        let (operand, factor) = match (&node.op, rest) {
+            (Op::Unary(Unary { function: UnaryFunction::Scale(factor) }), []) => (*a, factor.0),
+            (Op::Binary(Binary { function: BinaryFunction::Mul }), [b]) => {
+                match self.constants.number(*b) {
+                    Some(number) => (*a, number),
+                    None => (*b, self.constants.number(*a)?),
+                }
+            }
+            (Op::Binary(Binary { function: BinaryFunction::Div }), [b]) => {
+                (*a, self.constants.number(*b)?.recip())
+            }
+            _ => return None,
+        };
+        let same = self.graph.value(operand).ty == self.graph.value(node.results[0]).ty;
+        let sensible = factor.is_finite() && factor != 0.0 && !self.constants.contains(operand);
+        (same && sensible).then_some((operand, factor))
+    }
+
+    /// The summand that is scores, where the other one is a mask.
+    fn summed(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
+        let &[a, b] = &node.operands[..] else { return None };
+        let subtracts = matches!(node.op, Op::Binary(Binary { function: BinaryFunction::Sub }));
+        let shape = |value: ValueId| &self.graph.value(value).ty.shape;
+        let is_whole = |value| shape(value) == shape(node.results[0]);
+        let (scores, mask) = match self.constants.contains(a) && !subtracts {
+            true => (b, a),
+            false => (a, b),
+        };
+        if !self.constants.contains(mask) {
+            path.keep(Kept::MaskOfData);
+            // Which of the two comes from a product is told by what else it is made of.
+            let product = |value| self.comes_from_product(value);
+            return [a, b]
+                .into_iter()
+                .filter(|&value| is_whole(value))
+                .find(|&value| product(value));
+        }
+        if !is_whole(scores) {
+            return None;
+        }
+        let mut elements = self.constants.elements(mask);
+        if let Some(array) = elements.as_mut().filter(|_| subtracts) {
+            array.data.iter_mut().for_each(|x| *x = -*x);
+        }
+        self.hide(elements, mask, scores, path);
+        Some(scores)
+    }
+
+    /// Whether ops on elements lead from a product to a value.
+    fn comes_from_product(&self, value: ValueId) -> bool {
+        let mut value = value;
+        for _ in 0..MOST_STEPS {
+            let node = self.graph.producer(value);
+            match &node.op {
+                Op::MatMul(_) => return true,
+                Op::Reshape(_) => {}
+                op if op.operation().is_elementwise() => {}
+                _ => return false,
+            }
+            let Some(&operand) =
+                node.operands.iter().find(|operand| !self.constants.contains(**operand))
+            else {
+                return false;
+            };
+            value = operand;
+        }
+        false
+    }
+
+    /// The branch that is scores, where a condition that is known hides some of them.
+    fn chosen(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
+        let &[condition, a, b] = &node.operands[..] else { return None };
+        let shape = |value: ValueId| &self.graph.value(value).ty.shape;
+        let (scores, other) = if self.constants.contains(a) { (b, a) } else { (a, b) };
+        if shape(scores) != shape(node.results[0]) || !self.constants.contains(other) {
+            return self.passed_by(node, path);
+        }
+        if !self.constants.contains(condition) {
+            path.keep(Kept::MaskOfData);
+            return Some(scores);
+        }
+        let elements = self.constants.elements(condition).zip(self.constants.elements(other));
+        let mask = elements.map(|(condition, low)| masked(&condition, &low, scores == a));
+        self.hide(mask, other, scores, path);
+        Some(scores)
+    }
+
+    /// Takes in a mask that is added to scores, of the element type of a value.
+    fn hide(&mut self, mask: Option<Array>, like: ValueId, scores: ValueId, path: &mut Path) {
+        let shape = &self.graph.value(scores).ty.shape;
+        let [.., queries, keys] = shape[..] else { return path.keep(Kept::OtherMask) };
+        let found = match mask {
+            Some(mask) => seen(&mask, self.dtype(like), path.factor, [queries, keys]),
+            None => Err(Kept::LargeMask),
+        };
+        match found {
+            Ok(Seen::All) => {}
+            Ok(Seen::Past) => path.causal = true,
+            Err(kept) => path.keep(kept),
+        }
+    }
+
+    /// Whether a choice is its last branch in all rows that have a key: what tells others is watched.
+    fn is_guarded(&mut self, node: &Node, path: &mut Path) -> bool {
+        let constant = self.constants.contains(node.operands[1]);
+        if !constant || self.constants.contains(node.operands[0]) {
+            return false;
+        }
+        let Some((scores, nodes)) = self.guard(node.operands[0]) else { return false };
+        path.watched.push(scores);
+        path.inside.extend(nodes);
+        true
+    }
+
+    /// The scores of which a condition says that a row has no key, and the nodes that it is made of: weights that are no numbers, a
+    /// greatest score of -inf, or a row of scores that all are -inf.
+    fn guard(&mut self, condition: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
+        let graph = self.graph;
+        let mut nodes = Vec::new();
+        let mut above = |value: ValueId| {
+            let mut id = graph.value(value).producer;
+            nodes.push(id);
+            while let Op::Cast(_) = graph.node(id).op {
+                id = graph.value(graph.node(id).operands[0]).producer;
+                nodes.push(id);
+            }
+            graph.node(id)
+        };
+        let node = above(condition);
+        let over_keys = |node: &Node| match &node.op {
+            Op::Reduce(Reduce { function, axes, keep_dims: true }) => {
+                let rank = graph.value(node.operands[0]).ty.shape.len();
+                (rank > 0 && axes[..] == [rank - 1]).then_some(*function)
+            }
+            _ => None,
+        };
+        let scores = match &node.op {
+            Op::Binary(Binary { function: BinaryFunction::NotEqual }) => {
+                let &[a, b] = &node.operands[..] else { return None };
+                let weights = above(a);
+                let Op::Softmax(_) = weights.op else { return None };
+                (a == b).then_some(weights.operands[0])?
+            }
+            Op::Binary(Binary { function: BinaryFunction::Equal }) => {
+                let greatest = above(self.compared(node)?);
+                (over_keys(greatest) == Some(ReduceFunction::Max)).then(|| greatest.operands[0])?
+            }
+            Op::Reduce(_) if over_keys(node) == Some(ReduceFunction::Min) => {
+                let each = above(node.operands[0]);
+                let Op::Binary(Binary { function: BinaryFunction::Equal }) = each.op else {
+                    return None;
+                };
+                self.compared(each)?
+            }
+            _ => return None,
+        };
+        Some((scores, nodes))
+    }
+
+    /// What is compared with -inf.
+    fn compared(&mut self, node: &Node) -> Option<ValueId> {
+        let &[a, b] = &node.operands[..] else { return None };
+        let least = |number: Option<f64>| number == Some(f64::NEG_INFINITY);
+        if least(self.constants.number(b)) {
+            return Some(a);
+        }
+        least(self.constants.number(a)).then_some(b)
+    }
+
+    /// Whether nothing but the product needs what would be no more.
+    fn check(&self, product: NodeId, path: &Path) -> Result<(), Kept> {
+        let graph = self.graph;
+        let like = graph.node(product);
+        for &id in &path.inside {
+            let node = graph.node(id);
+            let together = node.part == like.part
+                && node.placement == like.placement
+                && node.autocast == like.autocast;
+            if !together {
+                return Err(Kept::Apart);
+            }
+            for &value in &node.results {
+                let is_output = graph.outputs.iter().any(|output| output.value == value);
+                let stranger =
+                    |reader: &NodeId| *reader != product && !path.inside.contains(reader);
+                if is_output || self.consumers[value.index()].iter().any(stranger) {
+                    return Err(Kept::Read);
+                }
+                if pin_of(graph, value, self.options).is_some() {
+                    return Err(Kept::Pinned);
+                }
+            }
+        }
+        let is_inside = |value: &ValueId| path.inside.contains(&graph.value(*value).producer);
+        if path.watched.iter().all(is_inside) { Ok(()) } else { Err(Kept::Other("where")) }
+    }
+
+    /// The op, of queries, keys and values that fit it.
+    fn found(&mut self, product: NodeId, scores: NodeId, path: Path) -> Result<Found, Kept> {
+        let graph = self.graph;
+        let (of_values, of_scores) = (graph.node(product), graph.node(scores));
+        let (Op::MatMul(second), Op::MatMul(first)) = (&of_values.op, &of_scores.op) else {
+            return Err(Kept::Other("matmul"));
+        };
+        let batch = batch_of(graph, of_scores);
+        if second.transpose_a || batch != batch_of(graph, of_values) {
+            return Err(Kept::Other("matmul"));
+        }
+        let MatMul { transpose_a, transpose_b } = *first;
+        let sides = [
+            (of_scores.operands[0], transpose_a),
+            (of_scores.operands[1], !transpose_b),
+            (of_values.operands[1], second.transpose_b),
+        ];
+        let dtype = self.dtype(sides[0].0);
+        if !dtype.is_float() || sides.iter().any(|&(value, _)| self.dtype(value) != dtype) {
+            return Err(Kept::Widths);
+        }
+        let mut factor = path.factor;
+        let mut operand = |place: usize| {
+            let (value, turned) = sides[place];
+            let way = self.way(value, of_values, place != VALUES);
+            let matrices = Matrices { batch: &batch, turned };
+            let (heads, own) = earliest(graph, value, &way, matrices).ok_or(Kept::Shared)?;
+            factor *= own;
+            Ok(heads)
+        };
+        let operands = [operand(0)?, operand(1)?, operand(2)?];
+        let [q, k, v] = [0, 1, 2].map(|place: usize| operands[place].shape);
+        if q[3] != v[3] {
+            return Err(Kept::Widths);
+        }
+        let heads: usize = batch[1..].iter().product();
+        if q[2] != heads || k != v || q.contains(&0) || k.contains(&0) {
+            return Err(Kept::Shared);
+        }
+        let op = Attention { causal: path.causal, scale: Scalar(factor) };
+        Ok(Found { product, inside: path.inside, op, operands })
+    }
+
+    /// What an operand of a product was before elements were moved and, where `scaled`, multiplied by numbers.
+    fn way(&mut self, value: ValueId, like: &Node, scaled: bool) -> Vec<Step<'a>> {
+        let graph = self.graph;
+        let (mut way, mut value) = (Vec::new(), value);
+        while way.len() < MOST_STEPS {
+            let node = graph.producer(value);
+            let together = node.part == like.part && node.placement == like.placement;
+            if !together || pin_of(graph, value, self.options).is_some() {
+                break;
+            }
+            let step = match &node.op {
+                Op::Transpose(_) | Op::Reshape(_) | Op::Expand(_) => {
+                    Step { moves: Some(node), from: node.operands[0], factor: 1.0 }
+                }
+                _ if scaled => match self.scaled(node) {
+                    Some((from, factor)) => Step { moves: None, from, factor },
+                    None => break,
+                },
+                _ => break,
+            };
+            value = step.from;
+            way.push(step);
+        }
+        way
+    }
+}
+
+/// One step from a value to what it was before.
+struct Step<'a> {
+    /// The op that moves elements, if one does.
+    moves: Option<&'a Node>,
+    from: ValueId,
+    /// What elements are multiplied by.
+    factor: f64,
+}
+
+/// An operand of a product as heads of the earliest value that it is one of, and the number that it is multiplied by on the way.
+fn earliest(
+    graph: &Graph,
+    value: ValueId,
+    way: &[Step<'_>],
+    matrices: Matrices<'_>,
+) -> Option<(Heads, f64)> {
+    (0..=way.len()).rev().find_map(|steps| {
+        let root = way[..steps].last().map_or(value, |step| step.from);
+        let factor = way[..steps].iter().map(|step| step.factor).product();
+        let moves: Vec<&Node> = way[..steps].iter().rev().filter_map(|step| step.moves).collect();
+        Heads::of(graph, root, &moves, matrices).map(|heads| (heads, factor))
+    })
+}
+
+/// What is added to scores where they are chosen by a condition, else what is low.
+fn masked(condition: &Array, low: &Array, where_true: bool) -> Array {
+    let rank = condition.shape.len().max(low.shape.len());
+    let extent = |array: &Array, dim: usize| {
+        let missing = rank - array.shape.len();
+        dim.checked_sub(missing).map_or(1, |dim| array.shape[dim])
+    };
+    let shape: Vec<usize> =
+        (0..rank).map(|dim| extent(condition, dim).max(extent(low, dim))).collect();
+    let (condition, mut mask) = (repeated(condition, &shape), repeated(low, &shape));
+    for (x, &holds) in mask.data.iter_mut().zip(&condition.data) {
+        if (holds != 0.0) == where_true {
+            *x = 0.0;
+        }
+    }
+    mask
+}
+
+/// The dims of a product before its matrices.
+fn batch_of(graph: &Graph, product: &Node) -> Vec<usize> {
+    let shape = &graph.value(product.results[0]).ty.shape;
+    shape[..shape.len().saturating_sub(2)].to_vec()
+}

@@ -1,0 +1,72 @@
+//! Recognises attention that a model writes as a product, softmax and a product, and lets the one op stand for it that never has the
+//! matrix of scores in memory: exports of other frameworks know no such op.
+//!
+//! A place is a product whose first operand comes from a softmax over its last dim, of what comes from a product (`find.rs`, where to
+//! start reading). It is replaced where that gives the same function: scores are scaled by numbers alone, and each mask is the
+//! causal one or hides nothing, which is decided by computing it (`constants.rs`, `masks.rs`), never by its form. A softmax that
+//! has numbers of its own for rows that are masked whole is one like any other, as these masks leave every row a key. Queries, keys
+//! and values are traced to what they were before transposes, reshapes and repetitions of heads (`heads.rs`), so heads that share
+//! keys are read as they are. Nothing is replaced whose scores or weights somebody else reads or asks a layout of, nor what is on
+//! several stages.
+
+mod constants;
+mod find;
+mod heads;
+mod kept;
+mod masks;
+mod rewrite;
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
+use graphc_ir::plan::CompileOptions;
+
+use crate::passes::error::PassError;
+
+pub use find::{Place, places};
+pub use kept::Kept;
+
+const PASS: &str = "attention";
+
+/// The graph with one op for each attention that is recognised.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+    let found: Vec<find::Found> =
+        places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
+    if found.is_empty() {
+        return Ok(graph);
+    }
+    let rewritten = rewrite::rewrite(&graph, options, &found);
+    rewritten.map_err(|error| PassError::Op { pass: PASS, error })
+}
+
+/// How a graph computes attention.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attentions {
+    /// How many are one op: written so, or recognised.
+    pub whole: usize,
+    /// The softmax of each that is left in parts, by what keeps it so.
+    pub in_parts: BTreeMap<Kept, Vec<String>>,
+}
+
+/// How a graph computes attention, as the pass would leave it.
+pub fn attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
+    let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
+    let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };
+    for place in places(graph, options) {
+        match place.kept() {
+            None => found.whole += 1,
+            Some(kept) => {
+                let softmax = graph.display_name(graph.node(place.softmax).results[0]);
+                found.in_parts.entry(kept).or_default().push(softmax);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

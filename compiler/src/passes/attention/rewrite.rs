@@ -1,0 +1,169 @@
+//! The graph with one op for each place that was found.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Init, Transpose};
+use graphc_ir::plan::CompileOptions;
+
+use super::find::Found;
+use super::heads::{push, reshape, transpose};
+use crate::passes::pins::pin_of;
+
+/// The graph anew. What only the parts of attention have read is left out with them.
+pub(super) fn rewrite(
+    old: &Graph,
+    options: &CompileOptions,
+    found: &[Found],
+) -> Result<Graph, OpError> {
+    let found: BTreeMap<NodeId, &Found> =
+        found.iter().map(|found| (found.product, found)).collect();
+    let needed = needed(old, &found);
+    let values = vec![None; old.values.len()];
+    let mut rewriter = Rewriter { old, options, graph: old.emptied(), values };
+    for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
+        match found.get(&id) {
+            Some(found) => rewriter.attend(found, node)?,
+            None => rewriter.copy(node)?,
+        }
+    }
+    for Output { name, value } in &old.outputs {
+        let value = rewriter.made(*value)?;
+        rewriter.graph.outputs.push(Output { name: name.clone(), value });
+    }
+    Ok(rewriter.graph)
+}
+
+/// Of each node whether it is still computed: what nobody has read before is.
+fn needed(old: &Graph, found: &BTreeMap<NodeId, &Found>) -> Vec<bool> {
+    let mut read = vec![false; old.values.len()];
+    let readers = old.nodes.iter().flat_map(|node| &node.operands);
+    let outputs = old.outputs.iter().map(|output| &output.value);
+    readers.chain(outputs).for_each(|value| read[value.index()] = true);
+    let mut needed: Vec<bool> = vec![false; old.nodes.len()];
+    let need = |value: ValueId, needed: &mut Vec<bool>| {
+        needed[old.value(value).producer.index()] = true;
+    };
+    old.outputs.iter().for_each(|output| need(output.value, &mut needed));
+    for (id, node) in old.iter().rev() {
+        let stays = node.op.is_given() && !is_table(node)
+            || !node.op.operation().updates().is_empty()
+            || node.results.iter().all(|result| !read[result.index()]);
+        needed[id.index()] |= stays;
+        if !needed[id.index()] {
+            continue;
+        }
+        match found.get(&id) {
+            Some(found) => found.operands.iter().for_each(|heads| need(heads.root, &mut needed)),
+            None => node.operands.iter().for_each(|&operand| need(operand, &mut needed)),
+        }
+    }
+    needed
+}
+
+/// Whether a node is a table of an import, which is none of the model's own tensors.
+fn is_table(node: &Node) -> bool {
+    matches!(&node.op, Op::Variable(variable) if matches!(variable.init, Init::Table(_)))
+}
+
+/// What stands for a value of the old graph.
+#[derive(Clone)]
+enum New {
+    Made(ValueId),
+    /// A result of attention, whose dims are moved and reshaped only where somebody wants them so.
+    Attended {
+        output: ValueId,
+        split: Vec<usize>,
+        order: Vec<usize>,
+    },
+}
+
+struct Rewriter<'a> {
+    old: &'a Graph,
+    options: &'a CompileOptions,
+    graph: Graph,
+    values: Vec<Option<New>>,
+}
+
+impl Rewriter<'_> {
+    fn copy(&mut self, node: &Node) -> Result<(), OpError> {
+        if self.moves_attended(node) {
+            return Ok(());
+        }
+        let operands = node.operands.iter().map(|&operand| self.made(operand));
+        let operands = operands.collect::<Result<Vec<_>, _>>()?;
+        let results = push(&mut self.graph, node.op.clone(), operands, node)?;
+        for (&old, new) in node.results.iter().zip(results) {
+            self.stand(old, new);
+        }
+        Ok(())
+    }
+
+    /// Whether a transpose is of a result of attention, whose dims are moved later then, all at once.
+    fn moves_attended(&mut self, node: &Node) -> bool {
+        let Op::Transpose(Transpose { permutation }) = &node.op else { return false };
+        let (operand, result) = (node.operands[0], node.results[0]);
+        let Some(New::Attended { output, split, order }) = &self.values[operand.index()] else {
+            return false;
+        };
+        if pin_of(self.old, result, self.options).is_some() || order.len() != permutation.len() {
+            return false;
+        }
+        let order = permutation.iter().map(|&dim| order[dim]).collect();
+        let (output, split) = (*output, split.clone());
+        self.values[result.index()] = Some(New::Attended { output, split, order });
+        true
+    }
+
+    /// The op in the place of a product.
+    fn attend(&mut self, found: &Found, node: &Node) -> Result<(), OpError> {
+        let mut operands = Vec::new();
+        for heads in &found.operands {
+            let root = self.made(heads.root)?;
+            operands.push(heads.make(&mut self.graph, root, node)?);
+        }
+        let results = push(&mut self.graph, Op::Attention(found.op), operands, node)?;
+        let result = node.results[0];
+        let shape = &self.old.value(result).ty.shape;
+        let [outer, inner @ .., time, width] = &shape[..] else {
+            unreachable!("products of attention have a batch")
+        };
+        // Of the op: batch, time, the other dims of the batch, width.
+        let split = [&[*outer, *time], inner, &[*width]].concat();
+        let last = inner.len() + 2;
+        let order = [0].into_iter().chain(2..last).chain([1, last]).collect();
+        self.values[result.index()] = Some(New::Attended { output: results[0], split, order });
+        if pin_of(self.old, result, self.options).is_some() {
+            self.made(result)?;
+        }
+        Ok(())
+    }
+
+    /// The value that stands for one of the old graph, with its name and layout.
+    fn made(&mut self, value: ValueId) -> Result<ValueId, OpError> {
+        let new = self.values[value.index()].clone();
+        match new.expect("operands stand before their readers") {
+            New::Made(value) => Ok(value),
+            New::Attended { output, split, order } => {
+                let like = self.old.producer(value);
+                let split = reshape(&mut self.graph, output, &split, like)?;
+                let made = transpose(&mut self.graph, split, &order, like)?;
+                self.stand(value, made);
+                Ok(made)
+            }
+        }
+    }
+
+    fn stand(&mut self, old: ValueId, new: ValueId) {
+        let (from, to) = (self.old.value(old), &mut self.graph.values[new.index()]);
+        if to.name.is_none() {
+            to.name.clone_from(&from.name);
+        }
+        if to.pin.is_none() {
+            to.pin.clone_from(&from.pin);
+        }
+        self.values[old.index()] = Some(New::Made(new));
+    }
+}

@@ -1,0 +1,154 @@
+"""A module and its loss as one graph of ATen's ops, by ``torch.export``: nothing is computed, and no weight is copied."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from ..command import Error
+
+Loss = Callable[[Any, Any], Tensor]
+"""The loss of a model's output and the batch that it was given."""
+
+PREFIX = "model."
+"""What stands before the names of the model's own tensors in a captured graph."""
+
+KEPT = [
+    "linear.default",
+    "matmul.default",
+    "layer_norm.default",
+    "scaled_dot_product_attention.default",
+    "cross_entropy_loss.default",
+    "mse_loss.default",
+    "softmax.int",
+    "log_softmax.int",
+    "silu.default",
+]
+"""Ops that are not taken apart: graphc has them whole."""
+
+
+@torch.library.custom_op("graphc::detach", mutates_args=())  # type: ignore[misc]
+def _detach(x: Tensor) -> Tensor:
+    """The same numbers, of which nothing is learned. ATen's own op does not survive that ops are taken apart."""
+    return x.clone()
+
+
+@_detach.register_fake  # type: ignore[misc]
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class Traced(nn.Module):
+    """A model and its loss."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None) -> None:
+        """Both; without a loss the model's output has one."""
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Any) -> Tensor:
+        """The loss of a batch."""
+        output = self._output(batch)
+        found: Any = output
+        if self.loss is not None:
+            found = self.loss(output, batch)
+        elif not isinstance(output, Tensor):
+            found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if not isinstance(found, Tensor):
+            advice = "give parallelize a loss of the output and the batch"
+            raise Error(f"the loss is {type(found).__name__}, of an output that is {type(output).__name__}: {advice}")
+        return found
+
+    def _output(self, batch: Any) -> Any:
+        """What the model makes of a batch: names are arguments, of several tensors the first is the input and the others are the loss's."""
+        if isinstance(batch, Mapping):
+            return self.model(**batch)
+        return self.model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
+    """The graph of a loss.
+
+    Raises:
+        Error: where PyTorch cannot export it, with the line where it stands.
+    """
+    traced = Traced(model, loss)
+    # Until 2.7 what `export` gives is not fit to be trained.
+    early = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
+    exporter = torch.export.export_for_training if early else torch.export.export
+    table = torch.export.default_decompositions()
+    for name in KEPT:
+        packet, overload = name.split(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program: ExportedProgram = exporter(traced, (batch,), strict=False)
+            for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
+                mark_detached(module)
+            whole: ExportedProgram = program.run_decompositions(table)
+            return whole
+    except Error:
+        raise
+    except Exception as error:
+        raise Error(f"torch.export cannot capture the model: {_reason(error)}") from error
+
+
+def mark_detached(module: GraphModule) -> None:
+    """Puts an op that stays in the place of what ends gradients: ``detach`` and ``no_grad``.
+
+    Raises:
+        Error: where what is detached is written to.
+    """
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            _check_not_written(node)
+            node.target = torch.ops.graphc.detach.default
+        elif str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
+            for item in [user for user in node.users if user.op == "call_function"]:
+                _detach_item(module, item)
+    module.recompile()
+
+
+def _detach_item(module: GraphModule, item: Node) -> None:
+    value = item.meta.get("val")
+    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+        return
+    with module.graph.inserting_after(item):
+        detached = module.graph.call_function(torch.ops.graphc.detach.default, (item,))
+    detached.meta = dict(item.meta)
+    item.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
+
+
+def _check_not_written(node: Node) -> None:
+    for user in node.users:
+        if str(user.target).split(".")[-2:][0].endswith("_"):
+            raise Error(f"{place_of(user)} writes to a tensor that was detached: detach a clone of it")
+
+
+def place_of(node: Node) -> str:
+    """The op of a node, and the line of the model where it stands."""
+    op = str(node.target)
+    trace = str(node.meta.get("stack_trace") or "")
+    lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)\n\s*(.*)', trace)
+    own = [line for line in lines if "/torch/" not in line[0]] or lines
+    if not own:
+        return f"{op} (its place in the model is not known)"
+    file, number, function, text = own[-1]
+    return f'{op} ({file}, line {number}, in {function}: "{text.strip()}")'
+
+
+def _reason(error: Exception) -> str:
+    """What PyTorch says, in one line, with the line of the model where it says one."""
+    text = str(error).strip()
+    lines = re.findall(r'File "([^"]+)", line (\d+), in \w+', text)
+    own = [line for line in lines if "/torch/" not in line[0]]
+    first = text.split("\n")[0] or type(error).__name__
+    return f"{first} ({own[-1][0]}, line {own[-1][1]})" if own else first

@@ -1,0 +1,215 @@
+"""Ops element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ..text import COMPARISONS, Value
+from .call import Call, Result, Unsupported
+
+
+def unary(function: str, call: Call) -> Value:
+    """A function of one operand, which it takes in the result's element type."""
+    return call.writer.unary(function, call.tensor("self", call.dtype))
+
+
+def binary(function: str, call: Call) -> Value:
+    """A function of two operands; the second may be a number."""
+    dtype = _common_dtype(call) if function in COMPARISONS else call.dtype
+    if function in ("and", "or") and dtype != torch.bool:
+        raise Unsupported("graphc has it of truth values alone")
+    return call.writer.binary(function, call.tensor("self", dtype), call.tensor("other", dtype))
+
+
+def add(call: Call) -> Value:
+    """Self + alpha other."""
+    return _sum(call, float(call["alpha"]))
+
+
+def subtract(call: Call) -> Value:
+    """Self - alpha other."""
+    return _sum(call, -float(call["alpha"]))
+
+
+def reverse_subtract(call: Call) -> Value:
+    """Other - alpha self."""
+    negated = call.writer.scale(call.tensor("self", call.dtype), -float(call["alpha"]))
+    return call.writer.binary("add", call.tensor("other", call.dtype), negated)
+
+
+def _sum(call: Call, factor: float) -> Value:
+    writer, x, number = call.writer, call.tensor("self", call.dtype), call.number("other")
+    if number is not None and call.dtype.is_floating_point:
+        return writer.offset(x, factor * number)
+    other = call.tensor("other", call.dtype)
+    if factor == -1.0:
+        return writer.binary("sub", x, other)
+    return writer.binary("add", x, writer.scale(other, factor))
+
+
+def multiply(call: Call) -> Value:
+    """A product."""
+    number = call.number("other")
+    if number is not None and call.dtype.is_floating_point:
+        return call.writer.scale(call.tensor("self", call.dtype), number)
+    return binary("and" if call.dtype == torch.bool else "mul", call)
+
+
+def divide(call: Call) -> Value:
+    """A quotient, rounded as it is asked for."""
+    mode = call.arguments.get("rounding_mode")
+    if not call.dtype.is_floating_point:
+        raise Unsupported("graphc divides floating-point numbers alone here")
+    found = binary("div", call)
+    if mode == "trunc":
+        raise Unsupported("graphc rounds quotients down, not towards 0")
+    return call.writer.unary("floor", found) if mode == "floor" else found
+
+
+def power(call: Call) -> Value:
+    """A power, of which either may be a number."""
+    writer, exponent = call.writer, call.number("exponent")
+    if exponent is not None:
+        x = call.tensor("self", call.dtype)
+        return writer.binary("mul", x, x) if exponent == 2 else writer.unary({"pow_scalar": exponent}, x)
+    base = call.number("self")
+    if base is not None and base > 0:
+        return writer.unary("exp", writer.scale(call.tensor("exponent", call.dtype), math.log(base)))
+    return writer.binary("pow", call.tensor("self", call.dtype), call.tensor("exponent", call.dtype))
+
+
+def clamp(call: Call) -> Value:
+    """Bounds below and above."""
+    low, high = (math.inf * sign if call[name] is None else float(call[name]) for name, sign in (("min", -1), ("max", 1)))
+    x = call.tensor("self", call.dtype)
+    if not call.dtype.is_floating_point and not (math.isfinite(low) and math.isfinite(high)):
+        raise Unsupported("graphc bounds integers on both sides alone")
+    return call.writer.unary({"clip": {"low": low, "high": high}}, x)
+
+
+def gelu(call: Call) -> Value:
+    """GELU, or its approximation."""
+    return unary("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call)
+
+
+def leaky_relu(call: Call) -> Value:
+    """max(x, 0) + slope min(x, 0)."""
+    writer, x = call.writer, call.tensor("self")
+    slope = float(call["negative_slope"])
+    return writer.binary("add", writer.scale(writer.unary("relu", x), 1.0 - slope), writer.scale(x, slope))
+
+
+def where(call: Call) -> Value:
+    """A choice."""
+    dtype = call.dtype
+    return call.writer.select(call.tensor("condition", torch.bool), call.tensor("self", dtype), call.tensor("other", dtype))
+
+
+def negate_truth(call: Call) -> Value:
+    """Logical negation."""
+    return call.writer.unary("not", call.tensor("self", torch.bool))
+
+
+def bitwise_not(call: Call) -> Value:
+    """Logical negation of truth values."""
+    if call.dtype != torch.bool:
+        raise Unsupported("graphc has it of truth values alone")
+    return negate_truth(call)
+
+
+def logical(function: str, call: Call) -> Value:
+    """A function of truth values."""
+    return call.writer.binary(function, call.tensor("self", torch.bool), call.tensor("other", torch.bool))
+
+
+def cast(call: Call) -> Value:
+    """Another element type."""
+    return call.tensor("self", call.dtype)
+
+
+def same(call: Call) -> Value:
+    """The same tensor: memory is the plan's affair."""
+    return call.tensor("self")
+
+
+def detach(call: Call) -> Value:
+    """The same numbers, of which nothing is learned."""
+    x = call.tensor("x")
+    return call.writer.unary("detach", x) if x.dtype.is_floating_point else x
+
+
+def filled(value: float | str, call: Call) -> Tensor:
+    """A tensor of one value, of which only the shape depends on anything."""
+    number = call[value] if isinstance(value, str) else value
+    return torch.tensor(number, dtype=call.dtype).expand(call.shape)
+
+
+def dropout(call: Call) -> Result:
+    """Random zeros in training."""
+    x, probability = call.tensor("input"), float(call["p"])
+    if not call["train"] or probability == 0.0:
+        return (x, None)
+    return (dropped(call, x, probability), None)
+
+
+def dropped(call: Call, x: Value, probability: float) -> Value:
+    """Zeros with this probability, by a key that no other op has."""
+    if probability >= 1.0:
+        raise Unsupported("graphc drops with a probability below 1")
+    key = len(call.writer.lines)
+    return call.writer.node("dropout", [x], x.dtype, x.shape, probability=probability, key=key, training=True)
+
+
+def _common_dtype(call: Call) -> torch.dtype:
+    """The element type in which two operands are compared."""
+    given = [call.arguments[name] for name in ("self", "other")]
+    examples: list[Any] = [
+        torch.empty(part.meta["val"].shape, dtype=part.meta["val"].dtype, device="meta") if isinstance(part, Node) else part
+        for part in given
+    ]
+    return torch.result_type(*examples)
+
+
+def _of(function: Callable[[str, Call], Value], names: dict[str, str]) -> dict[str, Callable[[Call], Result]]:
+    return {aten: partial(function, own) for aten, own in names.items()}
+
+
+UNARY = {
+    name: name for name in ("relu", "sigmoid", "tanh", "silu", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "sign", "erf", "sin", "cos")
+}
+UNARY |= {name: name for name in ("floor", "ceil", "round", "reciprocal")}
+BINARY = {"maximum": "max", "minimum": "min", "bitwise_and": "and", "bitwise_or": "or"}
+BINARY |= {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+
+TABLE: dict[str, Callable[[Call], Result]] = {
+    **_of(unary, UNARY),
+    **_of(binary, BINARY),
+    **_of(logical, {"logical_and": "and", "logical_or": "or", "logical_xor": "not_equal"}),
+    "add": add,
+    "sub": subtract,
+    "rsub": reverse_subtract,
+    "mul": multiply,
+    "div": divide,
+    "pow": power,
+    "clamp": clamp,
+    "gelu": gelu,
+    "leaky_relu": leaky_relu,
+    "where": where,
+    "logical_not": negate_truth,
+    "bitwise_not": bitwise_not,
+    "_to_copy": cast,
+    **{name: same for name in ("clone", "alias", "lift_fresh_copy", "contiguous", "detach_")},
+    "graphc.detach.default": detach,
+    "full_like": partial(filled, "fill_value"),
+    "new_full": partial(filled, "fill_value"),
+    **{name: partial(filled, 0.0) for name in ("zeros_like", "new_zeros", "empty_like")},
+    **{name: partial(filled, 1.0) for name in ("ones_like", "new_ones")},
+    "native_dropout": dropout,
+}

@@ -1,0 +1,83 @@
+"""Convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..text import Value
+from .call import Call, Result, Unsupported, pair
+
+
+def convolution(call: Call) -> Value:
+    """Correlation of images, or of sequences as images of one row, plus a bias for each channel."""
+    writer, x, kernels, bias = call.writer, call.tensor("input"), call.tensor("weight"), call.optional("bias")
+    call.require("transposed", False)
+    if x.rank not in (3, 4):
+        raise Unsupported("graphc has it in one and two dims")
+    strides, pads, dilations = (list(call[name]) for name in ("stride", "padding", "dilation"))
+    if x.rank == 3:
+        x, kernels = (writer.reshape(part, (*part.shape[:2], 1, part.shape[2])) for part in (x, kernels))
+        strides, pads, dilations = [1, *strides], [0, *pads], [1, *dilations]
+    shape = (*call.shape[:2], *([1] if len(call.shape) == 3 else []), *call.shape[2:])
+    window = _window(strides, [*pads, *pads], dilations)
+    found = writer.node("convolution", [x, kernels], x.dtype, shape, window=window, groups=int(call["groups"]))
+    if bias is not None:
+        found = writer.binary("add", found, writer.reshape(bias, (bias.shape[0], 1, 1)))
+    return writer.reshape(found, call.shape)
+
+
+def max_pool(call: Call) -> Result:
+    """The greatest of each window, whose indices nothing may use."""
+    x, kernel, window = _pooled(call)
+    return (call.writer.node("max_pool", [x], x.dtype, call.shape, kernel=kernel, window=window), None)
+
+
+def average_pool(call: Call) -> Value:
+    """The mean of each window."""
+    call.require("divisor_override", None)
+    call.require("ceil_mode", False)
+    x, kernel, window = _pooled(call)
+    border = bool(call["count_include_pad"])
+    return call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=border)
+
+
+def adaptive_average_pool(call: Call) -> Value:
+    """Means of as many windows as are asked for."""
+    x = call.tensor("self")
+    inside, outside = x.shape[-2:], call.shape[-2:]
+    if any(extent % count for extent, count in zip(inside, outside, strict=True)):
+        raise Unsupported(f"graphc has it where windows are alike, not of {list(inside)} for {list(outside)}")
+    kernel = [extent // count for extent, count in zip(inside, outside, strict=True)]
+    window = _window(kernel, [0] * 4, [1, 1])
+    return call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=True)
+
+
+def _pooled(call: Call) -> tuple[Value, list[int], dict[str, Any]]:
+    x = call.tensor("self")
+    if x.rank != 4:
+        raise Unsupported("graphc has it of images with a batch")
+    kernel = pair(call["kernel_size"])
+    strides, pads = pair(call["stride"] or kernel), pair(call["padding"])
+    dilations = pair(call.arguments.get("dilation", 1))
+    ends = [_behind(x.shape[2 + dim], call.shape[2 + dim], (kernel[dim], strides[dim], pads[dim], dilations[dim])) for dim in (0, 1)]
+    return x, kernel, _window(strides, [*pads, *ends], dilations)
+
+
+def _behind(inside: int, outside: int, way: tuple[int, int, int, int]) -> int:
+    """The border behind a dim, which is wider where a window that is cut off counts too."""
+    kernel, stride, pad, dilation = way
+    reached = (outside - 1) * stride + (kernel - 1) * dilation + 1
+    return max(pad, reached - inside - pad)
+
+
+def _window(strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]) -> dict[str, Any]:
+    return {"strides": list(strides), "pads": list(pads), "dilations": list(dilations)}
+
+
+TABLE: dict[str, Callable[[Call], Result]] = {
+    "convolution": convolution,
+    "max_pool2d_with_indices": max_pool,
+    "avg_pool2d": average_pool,
+    "_adaptive_avg_pool2d": adaptive_average_pool,
+}

@@ -1,0 +1,97 @@
+"""Matrix products and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ..text import Value
+from .call import Call, Result, Unsupported
+from .elementwise import dropped
+from .movement import exchanged
+
+
+def linear(call: Call) -> Value:
+    """X times the weight turned, plus the bias."""
+    writer, x, bias = call.writer, call.tensor("input"), call.optional("bias")
+    rows = x if x.rank > 1 else writer.reshape(x, (1, *x.shape))
+    product = writer.reshape(writer.matmul(rows, call.tensor("weight"), transpose_b=True), call.shape)
+    return product if bias is None else writer.binary("add", product, bias)
+
+
+def matmul(call: Call) -> Value:
+    """A matrix product; a vector is a row on the left and a column on the right."""
+    writer, a, b = call.writer, call.tensor("self"), call.tensor(_second(call))
+    rows = a if a.rank > 1 else writer.reshape(a, (1, *a.shape))
+    columns = b if b.rank > 1 else writer.reshape(b, (*b.shape, 1))
+    return writer.reshape(writer.matmul(rows, columns), call.shape)
+
+
+def _second(call: Call) -> str:
+    return next(name for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
+
+
+def added_product(call: Call) -> Value:
+    """Beta self + alpha times a product."""
+    writer = call.writer
+    names = ("mat1", "mat2") if "mat1" in call.arguments else ("batch1", "batch2")
+    product = writer.scale(writer.matmul(call.tensor(names[0]), call.tensor(names[1])), float(call["alpha"]))
+    return writer.binary("add", product, writer.scale(call.tensor("self"), float(call["beta"])))
+
+
+def attention(call: Call) -> Value:
+    """Attention of ``[.., heads, time, width]``: one op, or with a mask or dropout in parts."""
+    queries, keys, values = (call.tensor(name) for name in ("query", "key", "value"))
+    mask, probability = call.optional("attn_mask"), float(call["dropout_p"])
+    scale = 1.0 / math.sqrt(queries.shape[-1]) if call["scale"] is None else float(call["scale"])
+    causal = bool(call["is_causal"])
+    shared = bool(call.arguments.get("enable_gqa", False))
+    if mask is None and probability == 0.0 and _is_whole(queries, keys, values, causal, shared):
+        return _whole(call, (queries, keys, values), causal, scale)
+    if shared:
+        raise Unsupported("graphc has attention of shared keys without a mask, and as causal only of as many keys as queries")
+    scores = call.writer.matmul(call.writer.scale(queries, scale), keys, transpose_b=True)
+    if causal:
+        mask = call.writer.content(torch.ones(scores.shape[-2:], dtype=torch.bool).tril())
+    weights = _softmax(call, scores if mask is None else _masked(call, scores, mask))
+    if probability > 0.0:
+        weights = dropped(call, weights, probability)
+    return call.writer.matmul(weights, values)
+
+
+def _is_whole(queries: Value, keys: Value, values: Value, causal: bool, shared: bool) -> bool:
+    """Whether graphc has it as one op."""
+    alike = keys.shape == values.shape and queries.shape[-1] == keys.shape[-1]
+    if queries.rank != 4 or not alike or queries.shape[0] != keys.shape[0]:
+        return False
+    return (shared or queries.shape[1] == keys.shape[1]) and not (causal and queries.shape[2] != keys.shape[2])
+
+
+def _whole(call: Call, operands: tuple[Value, Value, Value], causal: bool, scale: float) -> Value:
+    turned = [exchanged(call, operand, 1, 2) for operand in operands]
+    query = turned[0]
+    results = [(query.dtype, query.shape), (torch.float32, query.shape[:3])]
+    found, _ = call.writer.nodes("attention", turned, results, causal=causal, scale=scale)
+    return exchanged(call, found, 1, 2)
+
+
+def _masked(call: Call, scores: Value, mask: Value) -> Value:
+    """Scores without what a mask hides, or with what it adds."""
+    writer = call.writer
+    if mask.dtype == torch.bool:
+        return writer.select(mask, scores, writer.full(scores.dtype, (), -math.inf))
+    return writer.binary("add", scores, writer.cast(mask, scores.dtype))
+
+
+def _softmax(call: Call, x: Value) -> Value:
+    return call.writer.node("softmax", [x], x.dtype, x.shape, axis=x.rank - 1)
+
+
+TABLE: dict[str, Callable[[Call], Result]] = {
+    "linear": linear,
+    **{name: matmul for name in ("matmul", "mm", "bmm", "mv", "dot")},
+    **{name: added_product for name in ("addmm", "baddbmm")},
+    "scaled_dot_product_attention": attention,
+}

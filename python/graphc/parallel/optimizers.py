@@ -1,0 +1,84 @@
+"""PyTorch's optimizers as options of graphc."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from ..command import Error
+
+REFUSED = {"amsgrad": False, "maximize": False, "dampening": 0, "differentiable": False}
+"""Options that graphc has with one value alone."""
+
+
+def trained(optimizer: Optimizer, names: Mapping[int, str]) -> frozenset[str]:
+    """The names of what an optimizer changes.
+
+    Raises:
+        Error: where it has a tensor that is none of the model's.
+    """
+    found = [names.get(id(parameter)) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    if None in found:
+        raise Error("the optimizer has a parameter that the model has not: make it of model.parameters()")
+    return frozenset(name for name in found if name is not None)
+
+
+def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str]) -> dict[str, Any]:
+    """What ``graphc compile`` is told of an optimizer, for those variables that the graph has.
+
+    Raises:
+        Error: where graphc has no such optimizer, or it has made steps already.
+    """
+    groups = optimizer.param_groups
+    own = _own(optimizer, groups[0])
+    if optimizer.state:
+        raise Error("the optimizer has made steps already, and what it has kept of them is not taken over: make a new one")
+    if not groups[0]["params"]:
+        raise Error("the optimizer's first group of parameters is empty: leave it out")
+    for name, value in REFUSED.items():
+        if any(group.get(name, value) != value for group in groups):
+            raise Error(f"graphc has no optimizer with {name}: leave it out")
+    for group in groups[1:]:
+        other = _own(optimizer, group)
+        differs = [name for name in own if name not in ("lr", "weight_decay") and own[name] != other[name]]
+        if differs:
+            raise Error(
+                f"the optimizer's groups of parameters differ in {differs[0]}: graphc has groups that differ in lr and weight_decay"
+            )
+    return own | {"group": _groups(optimizer, names, variables)}
+
+
+def rates(optimizer: Optimizer) -> list[float]:
+    """The learning rates of all groups."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _own(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
+    if type(optimizer) is SGD:
+        momentum = float(group["momentum"])
+        moving = {"momentum": momentum, "nesterov": bool(group["nesterov"])} if momentum else {}
+        return {"optimizer": "sgd", **shared, **moving}
+    if type(optimizer) in (Adam, AdamW):
+        decoupled = type(optimizer) is AdamW or bool(group.get("decoupled_weight_decay"))
+        first, second = group["betas"]
+        betas = {"beta1": float(first), "beta2": float(second), "eps": float(group["eps"])}
+        return {"optimizer": "adamw" if decoupled else "adam", **shared, **betas}
+    raise Error(f"graphc has no optimizer {type(optimizer).__name__}: use torch.optim.SGD, Adam or AdamW")
+
+
+def _groups(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset[str]) -> list[str]:
+    """Groups with a rate or a decay of their own, parameter by parameter, as parts of the first group's."""
+    rate, decay = float(optimizer.param_groups[0]["lr"]), float(optimizer.param_groups[0]["weight_decay"])
+    found = []
+    for group in optimizer.param_groups[1:]:
+        if (float(group["lr"]), float(group["weight_decay"])) == (rate, decay):
+            continue
+        if rate == 0.0 and float(group["lr"]) != 0.0:
+            raise Error("the learning rate of the optimizer's first group is 0, and another's is not: put that one first")
+        factor = float(group["lr"]) / rate if rate else 1.0
+        own = [names[id(parameter)] for parameter in group["params"] if names[id(parameter)] in variables]
+        found += [f"{name}={factor!r},{float(group['weight_decay'])!r}" for name in own]
+    return found

@@ -1,0 +1,209 @@
+"""From a captured graph of ATen's ops to graphc's text form.
+
+What depends on no input and no weight is computed while it is translated: positions, masks, shapes. All else becomes nodes, by the
+tables under :mod:`graphc.parallel.ops`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+
+from ..command import Error
+from .capture import PREFIX, place_of
+from .ops.call import Call, Result, Unsupported
+from .ops.table import table
+from .text import DTYPES, Value, Writer
+
+Handler = Callable[[Call], Result]
+
+MOST_KNOWN = 1 << 26
+"""Elements of the largest tensor that is computed during translation."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Which tensors of a model a graph has, and under which names."""
+
+    canonical: Mapping[str, str]
+    """The name under which each tensor of the model is in the graph; tied ones share one."""
+    trained: frozenset[str]
+    """Those that an optimizer changes."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A graph in text form."""
+
+    text: str
+    constants: dict[str, Tensor]
+    """What variables begin with that are none of the model's."""
+    variables: frozenset[str]
+    """The model's own variables."""
+    counters: tuple[str, ...]
+    """Buffers that count steps, and are kept outside of the graph."""
+
+
+def translate(program: ExportedProgram, inputs: Mapping[str, bool], names: Names) -> Translation:
+    """Writes a captured graph down.
+
+    Args:
+        program: the graph.
+        inputs: the batch's tensors in order, and whether each counts samples along its first dim.
+        names: the model's tensors.
+
+    Raises:
+        Error: where an op has no translation, with the line of the model where it stands.
+    """
+    return _Translator(program, inputs, names).run()
+
+
+class _Translator:
+    def __init__(self, program: ExportedProgram, inputs: Mapping[str, bool], names: Names) -> None:
+        self.program, self.names = program, names
+        self.inputs = iter(inputs.items())
+        self.writer = Writer("model")
+        self.found: dict[Node, Any] = {}
+        self.variables: dict[str, Value] = {}
+        self.loss = next(spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT)
+        self.counters: list[str] = []
+        self.changed = set(program.graph_signature.buffers_to_mutate.values())
+
+    def run(self) -> Translation:
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        loss = nodes[self.loss]
+        changed = [(nodes[output], name) for output, name in self.program.graph_signature.buffers_to_mutate.items()]
+        states = [(node, name) for node, name in changed if not self._is_counter(node, name) and not _is_running(node)]
+        needed = _needed([loss, *(node for node, _ in states)])
+        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder" and specs[node.name].kind is InputKind.USER_INPUT:
+                # All inputs are there, used or not: a batch has them.
+                self.found[node] = self._input(node)
+            elif node in needed and node.op == "placeholder":
+                self.found[node] = self._given(node, specs[node.name])
+            elif node in needed and node.op == "call_function":
+                self.found[node] = self._call(node)
+            elif node in needed:
+                raise Error(f"`{node.target}` is a branch or a loop that depends on data, which graphc has not: leave it out of the model")
+        for node, name in states:
+            state = self._variable(name, node.meta["val"])
+            self.writer.node("blend", [state, self._value(node)], state.dtype, state.shape, decay=0.0, rate=1.0)
+        value = self._value(loss)
+        if value.shape != () or value.dtype != torch.float32:
+            raise Error(f"the loss is {DTYPES[value.dtype]}{list(value.shape)}: let it be one number of float32")
+        text = self.writer.finish({"loss": value})
+        return Translation(text, self.writer.constants, frozenset(self.variables), tuple(self.counters))
+
+    def _is_counter(self, node: Node, name: str) -> bool:
+        """Whether a buffer is the number of steps, as batch norm counts them."""
+        if str(node.target) != "aten.add.Tensor" or node.args[1] != 1 or node.meta["val"].dtype.is_floating_point:
+            return False
+        self.counters.append(name.removeprefix(PREFIX))
+        return True
+
+    def _input(self, node: Node) -> Value:
+        name, sampled = next(self.inputs)
+        value = node.meta["val"]
+        return self.writer.input(name, self._dtype(value, name), value.shape, sampled)
+
+    def _given(self, node: Node, spec: Any) -> Any:
+        """A weight, a buffer, or a tensor that the model's code has made."""
+        content = node.meta["val"]
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            return self.program.constants[spec.target]
+        if spec.kind is InputKind.BUFFER and not spec.persistent and spec.target not in self.changed:
+            known = self.program.constants[spec.target]
+            if not known.is_meta:
+                return known.detach().cpu()
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            return self._variable(spec.target, content)
+        raise Error(f"the model takes {spec.kind.name.lower()} `{spec.target}`, which graphc has not: let a batch hold tensors alone")
+
+    def _variable(self, target: str, content: Tensor) -> Value:
+        name = self.names.canonical[target.removeprefix(PREFIX)]
+        if name not in self.variables:
+            dtype = self._dtype(content, name)
+            self.variables[name] = self.writer.variable(name, dtype, content.shape, name in self.names.trained)
+        return self.variables[name]
+
+    def _dtype(self, content: Tensor, name: str) -> torch.dtype:
+        if content.dtype not in DTYPES:
+            raise Error(f"`{name}` is {content.dtype}, which graphc has not: it has {', '.join(str(dtype) for dtype in DTYPES)}")
+        return content.dtype
+
+    def _call(self, node: Node) -> Any:
+        if node.target is operator.getitem:
+            whole, index = node.args
+            return self.found[whole][index]  # type: ignore[index]
+        if self._is_known(node):
+            return _computed(node, self.found)
+        name = str(node.target).split(".")[1] if str(node.target).startswith("aten.") else str(node.target)
+        handler = table().get(name)
+        if handler is None:
+            raise Error(f"{place_of(node)} has no translation: write it with other ops, or leave it out of the model")
+        try:
+            return handler(Call(self.writer, node, self._value))
+        except Unsupported as reason:
+            raise Error(f"{place_of(node)} has no translation, as {reason}") from reason
+
+    def _is_known(self, node: Node) -> bool:
+        """Whether a node depends on nothing that steps change, and gives the same at each."""
+        target, value = node.target, node.meta.get("val")
+        random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        small = not isinstance(value, Tensor) or value.numel() <= MOST_KNOWN
+        known = all(isinstance(self.found[argument], Tensor) or _all_known(self.found[argument]) for argument in node.all_input_nodes)
+        return known and small and not random
+
+    def _value(self, node: Node) -> Value:
+        """The tensor that a node gives, as one of the graph."""
+        found = self.found[node]
+        if isinstance(found, Tensor):
+            if found.dtype == torch.float64:
+                found = found.float()
+            self.found[node] = found = self.writer.content(found)
+        if not isinstance(found, Value):
+            raise Error(f"{place_of(node)} gives several tensors where one is used: take one of them")
+        return found
+
+
+def _all_known(found: Any) -> bool:
+    return isinstance(found, tuple | list) and all(isinstance(part, Tensor) for part in found)
+
+
+def _is_running(node: Node) -> bool:
+    """Whether a buffer's next content is a batch norm's running statistic, which graphc updates by itself."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return False
+    return str(node.args[0].target) == "aten._native_batch_norm_legit_functional.default" and node.args[1] in (3, 4)
+
+
+def _needed(results: list[Node]) -> set[Node]:
+    """All nodes that these depend on."""
+    needed: set[Node] = set()
+    waiting = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.all_input_nodes
+    return needed
+
+
+def _computed(node: Node, found: Mapping[Node, Any]) -> Any:
+    """What a node gives whose operands are known."""
+    replaced: Any = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda argument: found[argument])
+    arguments, options = replaced[0], dict(replaced[1])
+    compute: Any = node.target
+    if "device" in options:
+        options["device"] = "cpu"
+    with torch.no_grad():
+        return compute(*arguments, **options)

@@ -1,0 +1,45 @@
+//! How the command line is read.
+
+use anyhow::Result;
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+
+use super::Cli;
+use crate::cli::output::say;
+use crate::cli::run_file::{Arguments, arguments};
+
+/// What may be said. A negative number behind an option is its value, and is refused with what the option takes.
+pub fn command() -> Command {
+    take_negative_numbers(Cli::command())
+}
+
+fn take_negative_numbers(command: Command) -> Command {
+    let take = |arg: Arg| {
+        let is_option = arg.get_long().is_some() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(is_option)
+    };
+    command.mut_args(take).mut_subcommands(take_negative_numbers)
+}
+
+/// What is said, in a run file too.
+///
+/// # Errors
+/// A [`clap::Error`] where it is not what may be said, or asks for help; another where a run file is none.
+pub fn matches() -> Result<ArgMatches> {
+    let Arguments { all, file } = arguments(&command(), std::env::args_os().collect())?;
+    let matches = command().try_get_matches_from(all);
+    if let (Err(error), Some(file)) = (&matches, file)
+        && error.use_stderr()
+    {
+        say("note", &format!("options are those of {} too", file.display()));
+    }
+    Ok(matches?)
+}
+
+/// What is said, as the commands take it.
+///
+/// # Errors
+/// As [`matches`].
+pub fn read() -> Result<Cli> {
+    let cli = Cli::from_arg_matches(&matches()?);
+    Ok(cli.map_err(|error| error.format(&mut command()))?)
+}

@@ -1,0 +1,128 @@
+//! How values of the command line are read.
+
+use graphc_compiler::cluster::FRAMEWORKS;
+use graphc_data::{DatasetError, Source};
+use graphc_ir::mesh::MOST_RANKS;
+use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, ScheduleError, Strategy};
+use graphc_ir::types::DType;
+
+use super::{Count, MOST_THREADS, Mesh};
+use crate::cli::numbers::positive;
+
+pub fn mesh(text: &str) -> Result<Mesh, String> {
+    let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();
+    match axes {
+        Some(axes) if !axes.contains(&0) => {
+            let ranks = axes.iter().try_fold(1usize, |ranks, &axis| ranks.checked_mul(axis));
+            match ranks.filter(|&ranks| ranks <= MOST_RANKS) {
+                Some(_) => Ok(Mesh(axes)),
+                None => Err(format!("a mesh has at most {MOST_RANKS} ranks")),
+            }
+        }
+        _ => Err("write a mesh as 4 or 2x4".into()),
+    }
+}
+
+pub fn count(text: &str) -> Result<Count, String> {
+    match text {
+        "auto" => Ok(Count::Auto),
+        _ => positive(text).map(Count::Of).map_err(|error| format!("{error}, or auto")),
+    }
+}
+
+pub fn source(text: &str) -> Result<Source, String> {
+    text.parse().map_err(|error: DatasetError| error.to_string())
+}
+
+pub fn port(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| format!("write the number of a port, 1 to {}", u16::MAX))
+}
+
+pub fn threads(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MOST_THREADS).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {MOST_THREADS}"))
+}
+
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number < 1e9);
+    number.ok_or_else(|| "write a number of seconds above 0".into())
+}
+
+pub fn not_negative(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number: &f64| number.is_finite() && number >= 0.0);
+    number.ok_or_else(|| "write a number of at least 0".into())
+}
+
+pub fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..1.0).contains(number));
+    number.ok_or_else(|| "write a number of at least 0 and below 1".into())
+}
+
+pub fn pin(text: &str) -> Result<Pin, String> {
+    let (pattern, sbp) = text.split_once('=').ok_or("write NAME=S(0),B")?;
+    Ok(Pin { pattern: pattern.trim().into(), sbp: sbp.parse()? })
+}
+
+pub fn framework(text: &str) -> Result<Framework, String> {
+    let known = graphc_compiler::cluster::framework(text);
+    known.ok_or_else(|| format!("`{text}` is no framework: they are {}", FRAMEWORKS.join(", ")))
+}
+
+pub fn schedule(text: &str) -> Result<Schedule, String> {
+    text.parse().map_err(|error: ScheduleError| error.to_string())
+}
+
+pub fn strategy(text: &str) -> Result<Strategy, String> {
+    let known = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
+    let names = || Strategy::ALL.map(Strategy::name).join(", ");
+    known.ok_or_else(|| format!("strategies are {}", names()))
+}
+
+pub fn precision(text: &str) -> Result<DType, String> {
+    let dtype = text.parse().ok().filter(|dtype: &DType| dtype.is_float());
+    dtype.ok_or_else(|| "precisions are f32, bf16 and f16".into())
+}
+
+pub fn recompute(text: &str) -> Result<Recompute, String> {
+    match text {
+        "none" => Ok(Recompute::None),
+        "selective" => Ok(Recompute::Selective),
+        "full" => Ok(Recompute::Full),
+        "auto" => Ok(Recompute::Auto),
+        _ => Err("activations are recomputed as none, selective, full or auto say".into()),
+    }
+}
+
+pub fn dim(text: &str) -> Result<(String, usize), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let value = value.parse().map_err(|_| format!("`{value}` is no extent"))?;
+    Ok((name.into(), value))
+}
+
+pub fn emit(text: &str) -> Result<String, String> {
+    text.strip_prefix("after:").map(String::from).ok_or_else(|| "write after:PASS".into())
+}
+
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale: f64 = match unit.trim() {
+        "" | "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "KiB" => 1024.0,
+        "MiB" => 1024.0 * 1024.0,
+        "GiB" => 1024.0 * 1024.0 * 1024.0,
+        "TB" => 1e12,
+        "TiB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(format!("`{unit}` is no unit of bytes: write 16GiB, 512MiB or a number")),
+    };
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no size"))?;
+    match (number * scale) as u64 {
+        0 => Err(format!("`{text}` is no size: write 16GiB, 512MiB or a number of bytes")),
+        bytes if number.is_finite() => Ok(bytes),
+        _ => Err(format!("`{text}` is no size")),
+    }
+}

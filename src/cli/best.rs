@@ -1,0 +1,92 @@
+//! `--keep-best`: the best checkpoint by what evaluations find, in a folder beside the newest ones.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use graphc_runtime::data::write_file;
+use graphc_runtime::{Checkpoints, Session};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::args::{BestBy, CheckpointArgs};
+use super::checkpoints::{create, same};
+use super::data::read_text;
+use super::ranks::Ranks;
+
+/// The folder of the best checkpoint, in that of the newest.
+const FOLDER: &str = "best";
+
+/// The file in it that says what makes it the best, and its longest.
+const RECORD: (&str, u64) = ("best.json", 1 << 12);
+
+/// The best checkpoint so far, and where the next goes.
+pub struct Best {
+    by: BestBy,
+    found: Option<Record>,
+    checkpoints: Checkpoints,
+    path: PathBuf,
+}
+
+/// What makes a checkpoint the best.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    metric: String,
+    value: f64,
+    step: u64,
+}
+
+impl Best {
+    /// What the command line asks for. A resumed training goes on with the best checkpoint of what it resumes.
+    pub fn new(args: &CheckpointArgs, accepts_non_finite: bool) -> Result<Option<Self>> {
+        let (Some(by), Some(save)) = (args.keep_best, &args.save) else { return Ok(None) };
+        let folder = save.join(FOLDER);
+        let checkpoints = create(&folder, 1, accepts_non_finite)?;
+        let path = folder.join(RECORD.0);
+        let is_within = |resume: &Path| {
+            same(resume, save) || resume.parent().is_some_and(|parent| same(parent, save))
+        };
+        let found = if args.resume.as_deref().is_some_and(is_within) {
+            read(&path)?.filter(|found| found.metric == by.name())
+        } else {
+            checkpoints.check_next(1)?;
+            None
+        };
+        Ok(Some(Self { by, found, checkpoints, path }))
+    }
+
+    /// Saves the session, together with the other processes, where what an evaluation after so many steps has found is better
+    /// than all before. A training that is made again from an earlier step finds the same again.
+    pub fn offer(
+        &mut self,
+        scores: &Value,
+        step: u64,
+        (session, ranks): (&mut Session, &Ranks),
+    ) -> Result<()> {
+        let value = scores[self.by.name()].as_f64();
+        let better = value.filter(|&value| {
+            self.found
+                .as_ref()
+                .is_none_or(|best| step > best.step && self.by.is_better(value, best.value))
+        });
+        if !ranks.decide(better.is_some())? {
+            return Ok(());
+        }
+        session.save_checkpoint_with(&mut self.checkpoints, &mut || ranks.barrier())?;
+        if let (true, Some(value)) = (ranks.leads(), better) {
+            let record = Record { metric: self.by.name().into(), value, step };
+            write_file(&self.path, &serde_json::to_vec(&record)?)?;
+            self.found = Some(record);
+        }
+        Ok(())
+    }
+}
+
+/// What is said of the best checkpoint so far, if there is one.
+fn read(path: &Path) -> Result<Option<Record>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = read_text(path, RECORD.1, "")?;
+    let record = serde_json::from_str(&text);
+    Ok(Some(record.with_context(|| format!("{} does not say what is best", path.display()))?))
+}
