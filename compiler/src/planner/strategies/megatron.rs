@@ -6,8 +6,8 @@
 //!   is split along the contracted dim. So the products of a block alternate, and a block's two halves need one
 //!   all-reduce each.
 //! - A table that inputs look up is split along its rows (the vocabulary), and so is its gradient where it is made: each rank sums the rows
-//!   that it holds, of all indices. The head is a product split by columns, whose
-//!   classes cross entropy, taken apart, reduces in parallel.
+//!   that it holds, of all indices. The head is a product split by columns, whose classes cross
+//!   entropy, taken apart, reduces in parallel.
 //! - Attention, a product of activations with two batch dims, is split along heads; heads that the axis does not divide
 //!   are an error.
 //! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in parts.
