@@ -134,7 +134,7 @@ fn columns_and_rows_alternate_and_the_vocabulary_is_split() {
 fn layouts_of(compiled: &Compiled, op: &str) -> [Vec<String>; 2] {
     let nodes = compiled.decisions.graph().nodes.iter();
     let place = nodes.rev().position(|node| node.op.name() == op).expect("there is one");
-    let sharding = &compiled.sharding.nodes.iter().rev().nth(place).expect("as many as nodes");
+    let sharding = compiled.sharding.nodes.iter().rev().nth(place).expect("as many as nodes");
     let text = |layouts: &[NdSbp]| layouts.iter().map(NdSbp::to_string).collect();
     [text(&sharding.operands), text(&sharding.results)]
 }
