@@ -129,7 +129,9 @@ fn stages_of_the_model_that_are_not_asked_for_say_how_to_ask() {
                  %y = unary %x {function=\"relu\"} stage 1 : f32[4, 4]\n  return \"y\" = %y\n}\n";
     let path = text(&scratch.write("staged.gir", graph));
     let error = fails(["compile", &path, "--mesh", "2"]);
-    names(&error, &["2 stages of its own, but 1 is asked for", "--stages 2"]);
+    names(&error, &["(line 5, column 3) is in stage 1, but there are stages 0..1"]);
+    let error = fails(["compile", &path, "--mesh", "4", "--stages", "4"]);
+    names(&error, &["2 stages of its own, but 4 are asked for", "--stages 2"]);
     let shown = succeeds(["compile", &path, "--mesh", "2", "--stages", "2"]);
     names(&shown, &["2 ranks as 2, 2 stages, 1 microbatch, 2 programs"]);
 }

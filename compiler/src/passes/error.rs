@@ -152,7 +152,10 @@ pub enum PassError {
         stages: usize,
     },
     /// A node in a stage that does not exist.
-    #[error("{op} ({place}) is in stage {stage}, but there are stages 0..{stages}")]
+    #[error(
+        "{op} ({place}) is in stage {stage}, but there are stages 0..{stages}: ask for more, --stages {} at least",
+        .stage + 1
+    )]
     StageRange {
         /// The op.
         op: &'static str,
