@@ -4,7 +4,6 @@
 //! a random name that is made exclusively, and renamed. `import/file.rs` of the compiler reads files by the same rules;
 //! neither room knows the other.
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -120,12 +119,13 @@ fn replace(
 
 /// Why no file can be made in a folder, without the name that it would have had for a moment.
 fn without_name(folder: &Path, error: std::io::Error) -> std::io::Error {
-    match error.source() {
-        _ if !folder.is_dir() => {
-            let reason = format!("there is no folder {}", folder.display());
-            std::io::Error::new(ErrorKind::NotFound, reason)
-        }
-        Some(reason) => std::io::Error::new(error.kind(), reason.to_string()),
+    if !folder.is_dir() {
+        let reason = format!("there is no folder {}", folder.display());
+        return std::io::Error::new(ErrorKind::NotFound, reason);
+    }
+    // The name stands at the end of the text alone.
+    match error.to_string().split_once(" at path ") {
+        Some((reason, _)) => std::io::Error::new(error.kind(), reason),
         None => error,
     }
 }
