@@ -62,6 +62,7 @@ pub mod prelude {
     pub use crate::data_parallel::{DataParallel, DataParallelOptions};
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
+    pub use graphc_compiler::import::{ImportOptions, choose_trained};
     pub use graphc_data::{Augment, Dataset, Loader, LoaderOptions, Normalize, Source, Split};
     pub use graphc_eager::{Eager, EagerError, GlobalTensor};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};

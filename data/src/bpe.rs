@@ -38,12 +38,11 @@ impl BpeText {
         let saved = Saved::read(&content(&path, tokenizer::LONGEST)?);
         let saved = saved.map_err(|reason| damaged(&path, reason))?;
         let (files, both) = text::files(folder, split)?;
-        let mut texts = Vec::new();
-        for file in files {
-            let text = String::from_utf8(content(&file, MOST_BYTES)?);
-            texts.push(text.map_err(|error| damaged(&file, error.to_string()))?);
-        }
-        let apart = saved.take_apart(&texts).map_err(|reason| damaged(&path, reason))?;
+        let texts = files.iter().map(|file| {
+            let text = String::from_utf8(content(file, MOST_BYTES)?);
+            text.map_err(|error| damaged(file, error.to_string()))
+        });
+        let apart = saved.take_apart(texts, |reason| damaged(&path, reason))?;
         let Apart { mut tokens, vocabulary } = apart;
         if both {
             let range = tenths(tokens.len() as u64, split);
@@ -139,6 +138,21 @@ mod tests {
         assert_eq!((set.samples(), set.vocabulary()), (2, 5));
         assert_eq!((tokens(&set, 0, 0), tokens(&set, 0, 1)), (vec![4, 2], vec![2, 3]));
         assert_eq!((tokens(&set, 1, 0), tokens(&set, 1, 1)), (vec![3, 0], vec![0, 2]));
+    }
+
+    #[test]
+    fn texts_come_one_after_the_other_and_the_first_that_is_none_is_the_error() {
+        let saved = Saved::read(TOKENIZER.as_bytes()).expect("a tokenizer");
+        let mut given = 0;
+        let texts = ["abab", "a", "", "b"].into_iter().map(|text| {
+            given += 1;
+            if text.is_empty() { Err("no text".to_owned()) } else { Ok(text.to_owned()) }
+        });
+        let error = saved.take_apart(texts, |reason| reason).expect_err("the third is none");
+        assert_eq!((error.as_str(), given), ("no text", 3));
+        let texts = ["abab", "a b"].into_iter().map(|text| Ok::<_, String>(text.to_owned()));
+        let apart = saved.take_apart(texts, |reason| reason).expect("texts");
+        assert_eq!(apart.tokens, [4, 0, 2, 1]);
     }
 
     #[test]

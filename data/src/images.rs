@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::data::open_file;
 use image::imageops::FilterType;
-use image::{ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 
 use crate::dataset::{Dataset, Field, FieldKind, Split};
 use crate::error::DatasetError;
@@ -66,8 +66,10 @@ impl ImageFolder {
             let path = name.clone();
             DatasetError::Damaged { path, reason, layout: LAYOUT }
         };
-        let size = limited(path, MOST_BESIDE)?.into_dimensions();
-        let (wide, high) = size.map_err(|error| damaged(error.to_string()))?;
+        let undecoded = |error: ImageError| damaged(error.to_string());
+        // What its head takes is bounded first: a few bytes may unpack to anything.
+        let mut decoder = opened(path)?.into_decoder().map_err(undecoded)?;
+        let (wide, high) = decoder.dimensions();
         let pixels = u64::from(wide) * u64::from(high);
         let [channels, height, width] = self.shape;
         // It is scaled to cover what is wanted before the middle is cut out: of what is narrow that makes something long.
@@ -79,8 +81,10 @@ impl ImageFolder {
             );
             return Err(damaged(format!("{reason}, of at most {MOST_PIXELS}")));
         }
-        let image = limited(path, MOST_BESIDE + pixels * PIXEL_BYTES)?.decode();
-        let image = image.map_err(|error| damaged(error.to_string()))?;
+        let mut limits = at_most(MOST_BESIDE + pixels * PIXEL_BYTES);
+        limits.reserve(decoder.total_bytes()).map_err(undecoded)?;
+        decoder.set_limits(limits).map_err(undecoded)?;
+        let image = DynamicImage::from_decoder(decoder).map_err(undecoded)?;
         let image = image.resize_to_fill(width as u32, height as u32, FilterType::Triangle);
         let pixels =
             if channels == 1 { image.to_luma8().into_raw() } else { image.to_rgb8().into_raw() };
@@ -92,16 +96,21 @@ impl ImageFolder {
     }
 }
 
-/// What reads an image in so many bytes of memory. So what stands beside its pixels, as a profile of colours, is bounded:
-/// a few bytes may unpack to anything.
-fn limited(path: &Path, most: u64) -> Result<ImageReader<BufReader<File>>, DatasetError> {
+/// The reader of an image. What stands beside its pixels, as a profile of colours, has so much memory as it may have: a few bytes may
+/// unpack to anything.
+fn opened(path: &Path) -> Result<ImageReader<BufReader<File>>, DatasetError> {
     let fail = |error: std::io::Error| DatasetError::read(&path.display().to_string(), error);
     let file = open_file(path).map_err(fail)?;
     let mut reader = ImageReader::new(BufReader::new(file)).with_guessed_format().map_err(fail)?;
-    let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(most);
-    reader.limits(limits);
+    reader.limits(at_most(MOST_BESIDE));
     Ok(reader)
+}
+
+/// So many bytes of memory.
+fn at_most(bytes: u64) -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(bytes);
+    limits
 }
 
 impl Dataset for ImageFolder {

@@ -5,10 +5,9 @@
 //! is left out. The library runs in a thread of its own, whose panic is an error of the file. Start reading with
 //! [`Saved`].
 
-use std::any::Any;
 use std::sync::Once;
 
-use graphc_runtime::memory_and_swap;
+use graphc_runtime::{memory_and_swap, threads};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -78,30 +77,45 @@ impl Saved {
         (!self.left_out.is_empty()).then(|| self.left_out.join(" and "))
     }
 
-    /// Takes texts apart, one after the other.
+    /// Takes texts apart, one after the other: one is in memory at a time. `damaged` makes an error of what is wrong.
     ///
     /// # Errors
-    /// Where it is no tokenizer, cannot take a text apart, or there is no memory for that: what is wrong.
-    pub(crate) fn take_apart(&self, texts: &[String]) -> Result<Apart, String> {
-        let bytes = texts.iter().map(String::len).max().unwrap_or(0);
-        if let Some(memory) = memory_and_swap() {
-            let needed = bytes as f64 * TEXT_BYTES * (self.growth / USUAL_GROWTH).max(1.0);
-            if needed > memory as f64 {
-                return Err(format!(
-                    "to take a text of {bytes} bytes apart takes about {needed:.0} bytes of memory, of {memory}: cut it in files"
-                ));
-            }
-        }
-        alone(|| {
-            let json = serde_json::to_vec(&self.json).map_err(|error| error.to_string())?;
-            let tokenizer = Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
+    /// Where it is no tokenizer, cannot take a text apart, or there is no memory for that; and the first of the texts.
+    pub(crate) fn take_apart<E: Send>(
+        &self,
+        texts: impl Iterator<Item = Result<String, E>> + Send,
+        damaged: impl Fn(String) -> E + Sync,
+    ) -> Result<Apart, E> {
+        let apart = alone(|| {
+            let tokenizer = self.tokenizer().map_err(&damaged)?;
             let mut tokens = Vec::new();
             for text in texts {
+                let text = text?;
+                self.check_memory(text.len()).map_err(&damaged)?;
                 let encoded = tokenizer.encode_fast(text.as_str(), false);
-                tokens.extend_from_slice(encoded.map_err(|error| error.to_string())?.get_ids());
+                let encoded = encoded.map_err(|error| damaged(error.to_string()))?;
+                tokens.extend_from_slice(encoded.get_ids());
             }
             Ok(Apart { tokens, vocabulary: tokenizer.get_vocab_size(true) })
-        })
+        });
+        apart.unwrap_or_else(|reason| Err(damaged(reason)))
+    }
+
+    fn tokenizer(&self) -> Result<Tokenizer, String> {
+        let json = serde_json::to_vec(&self.json).map_err(|error| error.to_string())?;
+        Tokenizer::from_bytes(json).map_err(|error| error.to_string())
+    }
+
+    /// Refuses a text of so many bytes that there is no memory to take it apart.
+    fn check_memory(&self, bytes: usize) -> Result<(), String> {
+        let Some(memory) = memory_and_swap() else { return Ok(()) };
+        let needed = bytes as f64 * TEXT_BYTES * (self.growth / USUAL_GROWTH).max(1.0);
+        if needed <= memory as f64 {
+            return Ok(());
+        }
+        Err(format!(
+            "to take a text of {bytes} bytes apart takes about {needed:.0} bytes of memory, of {memory}: cut it in files"
+        ))
     }
 }
 
@@ -152,14 +166,17 @@ fn leave_out(json: &mut Value) -> Vec<&'static str> {
 /// Does work in a thread of its own, which says nothing where it panics.
 ///
 /// # Errors
-/// Where the work fails, or panics: why.
-fn alone<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Where it panics, or there is no thread: why.
+fn alone<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     silence();
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name(THREAD.into()).stack_size(STACK);
         let thread = builder.spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| format!("there is no thread for it: {error}"))?;
-        thread.join().unwrap_or_else(|panic| Err(said(panic.as_ref())))
+        let thread = thread.map_err(|error| threads::explain(error).to_string())?;
+        thread.join().map_err(|panic| {
+            let text = threads::panic_text(panic.as_ref()).trim();
+            format!("the tokenizers library gave up ({text})")
+        })
     })
 }
 
@@ -174,10 +191,4 @@ fn silence() {
             }
         }));
     });
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the tokenizers library gave up ({})", text.unwrap_or("no reason").trim())
 }

@@ -17,8 +17,14 @@ use crate::sbp::NdSbp;
 use crate::types::{DType, TensorType};
 
 mod arithmetic;
+mod axis;
+mod einsum;
 mod images;
 mod methods;
+mod places;
+
+pub use axis::Axis;
+pub use einsum::{Products, einsum};
 
 /// Builds a graph.
 ///

@@ -243,8 +243,16 @@ impl Graph {
         self.values.iter().position(|value| value.name.as_deref() == Some(name)).map(ValueId::new)
     }
 
-    /// The name of a value as users see it: its own, or its id.
+    /// The name of a value as users see it: its own, that of the output which it is, or its id.
     pub fn display_name(&self, id: ValueId) -> String {
-        self.value(id).name.clone().unwrap_or_else(|| id.to_string())
+        let own = self.value(id).name.as_ref().or_else(|| self.output_name(id));
+        own.cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    /// The name of the output that a value is, where no other value has it.
+    fn output_name(&self, id: ValueId) -> Option<&String> {
+        let output = &self.outputs.iter().find(|output| output.value == id)?.name;
+        let is_taken = self.values.iter().any(|value| value.name.as_ref() == Some(output));
+        (!is_taken).then_some(output)
     }
 }

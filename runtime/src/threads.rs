@@ -4,6 +4,7 @@
 //! files of checkpoints, compilation of kernels, random numbers. Ranks, streams and connections need theirs; lacking one
 //! is an error that says what to allow.
 
+use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -31,6 +32,12 @@ pub fn explain(error: io::Error) -> io::Error {
         ),
         _ => error,
     }
+}
+
+/// What a thread has said as it panicked.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }
 
 /// The results of a number of tasks, in order, done by as many threads as the process may use, or as the system gives.

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Init, Input, Variable};
+use graphc_ir::ops::{Init, Input};
 use graphc_ir::text::Unresolved;
 use graphc_ir::verify::verify;
 
-use super::trained::Patterns;
+use super::trained::{choose_trained, variables};
 use super::weights::{WeightData, WeightTensor, Weights, WeightsError};
 use super::{ImportError, ImportOptions, Imported, Symbols, safetensors};
 
@@ -38,13 +38,7 @@ pub(super) fn import_gir(
     }
     check_batch(&graph, &symbols, &dims)?;
     count_samples(&mut graph, &symbols);
-    let mut patterns = Patterns::new(options);
-    for variable in variables(&mut graph) {
-        let (name, ty) = (variable.name.clone(), variable.ty.clone());
-        variable.trainable = patterns.trained(&name, &ty, variable.trainable)?;
-    }
-    let names: Vec<String> = variables(&mut graph).map(|variable| variable.name.clone()).collect();
-    patterns.check_matched(names.iter().map(String::as_str))?;
+    choose_trained(&mut graph, options)?;
     let weights = weights(&mut graph, &path.with_extension("safetensors"))?;
     verify(&graph)?;
     Ok(Imported { graph, weights, warnings: Vec::new(), symbols: symbols.all })
@@ -88,13 +82,6 @@ fn check_batch(
         }
         _ => Ok(()),
     }
-}
-
-fn variables(graph: &mut Graph) -> impl Iterator<Item = &mut Variable> {
-    graph.nodes.iter_mut().filter_map(|node| match &mut node.op {
-        Op::Variable(variable) => Some(variable),
-        _ => None,
-    })
 }
 
 /// What the file holds begins as the file says; what it lacks begins as the text says.

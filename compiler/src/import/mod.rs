@@ -20,6 +20,7 @@ mod unsupported;
 pub mod weights;
 
 pub use symbols::Symbols;
+pub use trained::choose_trained;
 pub use unsupported::{UnsupportedOp, UnsupportedOps};
 use weights::{Weights, WeightsError};
 

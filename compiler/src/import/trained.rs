@@ -1,5 +1,8 @@
 //! The choice of weights that are trained: the user's, by name or pattern, over the model's.
 
+use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
+use graphc_ir::ops::Variable;
 use graphc_ir::types::TensorType;
 
 use super::{ImportError, ImportOptions};
@@ -11,6 +14,45 @@ const MOST_NAMES: usize = 6;
 pub(super) struct Patterns {
     freeze: Vec<(String, bool)>,
     train: Vec<(String, bool)>,
+}
+
+/// Says which variables of a graph are trained, by patterns over what the graph says itself: what `--freeze` and `--train` do for a file.
+/// [`ImportOptions::train`] wins over [`ImportOptions::freeze`].
+///
+/// ```
+/// use graphc_compiler::import::{ImportOptions, choose_trained};
+/// use graphc_ir::builder::GraphBuilder;
+/// use graphc_ir::nn::{Linear, Module};
+/// use graphc_ir::types::DType;
+///
+/// let g = GraphBuilder::new("a new head on old layers");
+/// let x = g.input("x", DType::F32, [4, 5]);
+/// let [body, head] = ["body", "head"].map(|name| Linear::new(&g, name, 5, 5));
+/// g.output("y", &head.forward(&body.forward(&x)));
+/// let mut graph = g.finish()?;
+/// let options = ImportOptions { freeze: vec!["*".into()], train: vec!["head.*".into()] };
+/// choose_trained(&mut graph, &options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Where a pattern matches no variable, or one that is to be trained holds no floating-point numbers.
+pub fn choose_trained(graph: &mut Graph, options: &ImportOptions) -> Result<(), ImportError> {
+    let mut patterns = Patterns::new(options);
+    for variable in variables(graph) {
+        let (name, ty) = (variable.name.clone(), variable.ty.clone());
+        variable.trainable = patterns.trained(&name, &ty, variable.trainable)?;
+    }
+    let names: Vec<String> = variables(graph).map(|variable| variable.name.clone()).collect();
+    patterns.check_matched(names.iter().map(String::as_str))
+}
+
+/// The variables of a graph.
+pub(super) fn variables(graph: &mut Graph) -> impl Iterator<Item = &mut Variable> {
+    graph.nodes.iter_mut().filter_map(|node| match &mut node.op {
+        Op::Variable(variable) => Some(variable),
+        _ => None,
+    })
 }
 
 impl Patterns {

@@ -1,5 +1,6 @@
 //! The training graph evaluated step by step does what a loop written by hand does; what cannot be trained is said.
 
+use graphc_compiler::import::{ImportOptions, choose_trained};
 use graphc_compiler::pipeline::{PASSES, prepare, prepare_until};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
@@ -134,6 +135,27 @@ fn refused(graph: Graph, options: &CompileOptions, expected: &str) {
 }
 
 #[test]
+fn what_is_frozen_by_a_pattern_is_not_trained() {
+    let mut graph = mlp();
+    let updated = |graph: &Graph| {
+        let options = training(Some(Loss::CrossEntropy));
+        let before = feeds(prepare(graph.clone(), &options).expect("fits").graph());
+        let after = train(graph.clone(), &options, 1).1;
+        let is_changed =
+            |name: &&String| before.contains_key(*name) && before[*name] != after[*name];
+        after.keys().filter(is_changed).cloned().collect::<Vec<String>>()
+    };
+    let all = updated(&graph);
+    assert!(all.len() > 1, "{all:?}");
+    let options = ImportOptions { freeze: vec!["*".into()], train: vec![all[0].clone()] };
+    choose_trained(&mut graph, &options).expect("there are such variables");
+    assert_eq!(updated(&graph), all[..1]);
+    let wrong = ImportOptions { freeze: vec!["none".into()], train: Vec::new() };
+    let error = choose_trained(&mut graph, &wrong).expect_err("no such variable").to_string();
+    assert!(error.contains("'none' matches no weight"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_trained_is_said() {
     let empty = || GraphBuilder::new("empty").finish().expect("fits");
     refused(
@@ -150,7 +172,7 @@ fn what_cannot_be_trained_is_said() {
     let x = g.input("x", DType::F32, [4]);
     g.output("y", &x.sum(&[0], false));
     let fixed = g.finish().expect("fits");
-    let expected = "no trainable variable reaches the loss `%1`: there is nothing to train";
+    let expected = "no trainable variable reaches the loss `y`: there is nothing to train";
     refused(fixed.clone(), &training(None), expected);
     refused(
         fixed,

@@ -3,7 +3,7 @@
 
 use std::ops;
 
-use super::{GraphBuilder, Tensor};
+use super::{Axis, GraphBuilder, Tensor};
 use crate::op::Op;
 use crate::ops::{
     ArgMax, Binary, BinaryFunction, Cast, Constant, Distribution, Full, Iota, MatMul, Random,
@@ -28,8 +28,12 @@ impl GraphBuilder {
 
     /// The index along a dim.
     #[track_caller]
-    pub fn iota(&self, dtype: DType, shape: impl Into<Vec<usize>>, dim: usize) -> Tensor {
-        self.apply(Op::Iota(Iota { ty: TensorType::new(dtype, shape), dim }), &[])
+    pub fn iota(&self, dtype: DType, shape: impl Into<Vec<usize>>, dim: impl Into<Axis>) -> Tensor {
+        let ty = TensorType::new(dtype, shape);
+        match dim.into().of(ty.shape.len()) {
+            Some(dim) => self.apply(Op::Iota(Iota { ty, dim }), &[]),
+            None => self.fail(format!("{ty} has not so many dims")),
+        }
     }
 
     /// Random numbers, new each step.
@@ -153,6 +157,39 @@ impl Tensor {
     #[track_caller]
     pub fn cos(&self) -> Tensor {
         self.unary(UnaryFunction::Cos)
+    }
+
+    /// The greatest integer that is not greater.
+    #[track_caller]
+    pub fn floor(&self) -> Tensor {
+        self.unary(UnaryFunction::Floor)
+    }
+
+    /// The least integer that is not less.
+    #[track_caller]
+    pub fn ceil(&self) -> Tensor {
+        self.unary(UnaryFunction::Ceil)
+    }
+
+    /// The nearest integer, of two the even one.
+    #[track_caller]
+    pub fn round(&self) -> Tensor {
+        self.unary(UnaryFunction::Round)
+    }
+
+    /// log(1 + e^x)
+    #[track_caller]
+    pub fn softplus(&self) -> Tensor {
+        // (x + |x|) / 2 + log(1 + e^-|x|) neither overflows nor has a kink whose gradient at 0 is not a half.
+        let distance = self.abs();
+        let positive = self.add(&distance).scale(0.5);
+        positive.add(&distance.neg().exp().offset(1.0).log())
+    }
+
+    /// x where it is at least 0, and `slope` times x elsewhere.
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> Tensor {
+        self.relu().sub(&self.neg().relu().scale(slope))
     }
 
     /// 1 / x
@@ -323,33 +360,63 @@ impl Tensor {
 impl Tensor {
     /// A reduction over dims, in any order.
     #[track_caller]
-    pub fn reduce(&self, function: ReduceFunction, axes: &[usize], keep_dims: bool) -> Tensor {
-        let mut axes = axes.to_vec();
+    pub fn reduce(
+        &self,
+        function: ReduceFunction,
+        axes: &[impl Into<Axis> + Copy],
+        keep_dims: bool,
+    ) -> Tensor {
+        let mut axes = match self.axes(axes) {
+            Ok(axes) => axes,
+            Err(inert) => return inert,
+        };
         axes.sort_unstable();
         self.builder.apply(Op::Reduce(Reduce { function, axes, keep_dims }), &[self])
     }
 
     /// The sum over dims.
     #[track_caller]
-    pub fn sum(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+    pub fn sum(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
         self.reduce(ReduceFunction::Sum, axes, keep_dims)
     }
 
     /// The mean over dims.
     #[track_caller]
-    pub fn mean(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+    pub fn mean(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
         self.reduce(ReduceFunction::Mean, axes, keep_dims)
+    }
+
+    /// The variance over dims: `unbiased` divides by one less than the number of elements, as `torch.var` does by default.
+    #[track_caller]
+    pub fn variance(
+        &self,
+        axes: &[impl Into<Axis> + Copy],
+        unbiased: bool,
+        keep_dims: bool,
+    ) -> Tensor {
+        let axes = match self.axes(axes) {
+            Ok(axes) => axes,
+            Err(inert) => return inert,
+        };
+        let shape = self.shape();
+        let count: usize = axes.iter().filter_map(|&axis| shape.get(axis)).product();
+        let distance = self.sub(&self.mean(&axes, true));
+        let squares = distance.mul(&distance);
+        match unbiased {
+            true => squares.sum(&axes, keep_dims).scale(1.0 / (count as f64 - 1.0)),
+            false => squares.mean(&axes, keep_dims),
+        }
     }
 
     /// The greatest over dims.
     #[track_caller]
-    pub fn max(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+    pub fn max(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
         self.reduce(ReduceFunction::Max, axes, keep_dims)
     }
 
     /// The least over dims.
     #[track_caller]
-    pub fn min(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+    pub fn min(&self, axes: &[impl Into<Axis> + Copy], keep_dims: bool) -> Tensor {
         self.reduce(ReduceFunction::Min, axes, keep_dims)
     }
 
@@ -369,8 +436,11 @@ impl Tensor {
 
     /// The index of the greatest along a dim.
     #[track_caller]
-    pub fn argmax(&self, axis: usize, keep_dims: bool) -> Tensor {
-        self.builder.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[self])
+    pub fn argmax(&self, axis: impl Into<Axis>, keep_dims: bool) -> Tensor {
+        match self.axis(axis) {
+            Ok(axis) => self.builder.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[self]),
+            Err(inert) => inert,
+        }
     }
 
     /// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{GraphBuilder, Tensor};
+use super::{Axis, GraphBuilder, Tensor};
 use crate::mesh::Placement;
 use crate::op::Op;
 use crate::ops::{
@@ -17,7 +17,14 @@ use crate::types::DType;
 impl GraphBuilder {
     /// Tensors one after the other along a dim.
     #[track_caller]
-    pub fn concat(&self, tensors: &[Tensor], axis: usize) -> Tensor {
+    pub fn concat(&self, tensors: &[Tensor], axis: impl Into<Axis>) -> Tensor {
+        let axis = match (tensors.first(), axis.into()) {
+            (Some(first), axis) => match first.axis(axis) {
+                Ok(axis) => axis,
+                Err(inert) => return inert,
+            },
+            (None, Axis::At(axis) | Axis::FromEnd(axis)) => axis,
+        };
         self.apply(Op::Concat(Concat { axis }), &tensors.iter().collect::<Vec<_>>())
     }
 }
@@ -32,8 +39,11 @@ impl Tensor {
 
     /// Dims in another order: result dim i is dim `permutation[i]`.
     #[track_caller]
-    pub fn transpose(&self, permutation: &[usize]) -> Tensor {
-        let permutation = permutation.to_vec();
+    pub fn transpose(&self, permutation: &[impl Into<Axis> + Copy]) -> Tensor {
+        let permutation = match self.axes(permutation) {
+            Ok(permutation) => permutation,
+            Err(inert) => return inert,
+        };
         self.builder.apply(Op::Transpose(Transpose { permutation }), &[self])
     }
 
@@ -57,14 +67,15 @@ impl Tensor {
 
     /// A range of one dim.
     #[track_caller]
-    pub fn slice(&self, dim: usize, range: Range<usize>) -> Tensor {
+    pub fn slice(&self, dim: impl Into<Axis>, range: Range<usize>) -> Tensor {
+        let dim = match self.axis(dim) {
+            Ok(dim) => dim,
+            Err(inert) => return inert,
+        };
         let mut ends = self.shape();
         let mut starts = vec![0; ends.len()];
         if dim >= ends.len() {
-            return match self.id {
-                Some(_) => self.builder.fail(format!("{} has no dim {dim} to slice", self.ty())),
-                None => self.clone(),
-            };
+            return self.builder.fail(format!("{} has no dim {dim} to slice", self.ty()));
         }
         (starts[dim], ends[dim]) = (range.start, range.end);
         let steps = vec![1; ends.len()];
@@ -80,9 +91,14 @@ impl Tensor {
 
     /// Parts of these extents along a dim; their sum is the dim's.
     #[track_caller]
-    pub fn split(&self, axis: usize, sizes: &[usize]) -> Vec<Tensor> {
-        let op = Op::Split(Split { axis, sizes: sizes.to_vec() });
-        let mut parts = self.builder.apply_all(op, &[self]);
+    pub fn split(&self, axis: impl Into<Axis>, sizes: &[usize]) -> Vec<Tensor> {
+        let mut parts = match self.axis(axis) {
+            Ok(axis) => {
+                let op = Op::Split(Split { axis, sizes: sizes.to_vec() });
+                self.builder.apply_all(op, &[self])
+            }
+            Err(inert) => vec![inert],
+        };
         // After an error there is one inert handle, but the caller counts on as many as sizes.
         parts.resize_with(sizes.len(), || self.builder.inert());
         parts
@@ -120,14 +136,20 @@ impl Tensor {
 impl Tensor {
     /// Softmax over a dim.
     #[track_caller]
-    pub fn softmax(&self, axis: usize) -> Tensor {
-        self.builder.apply(Op::Softmax(Softmax { axis }), &[self])
+    pub fn softmax(&self, axis: impl Into<Axis>) -> Tensor {
+        match self.axis(axis) {
+            Ok(axis) => self.builder.apply(Op::Softmax(Softmax { axis }), &[self]),
+            Err(inert) => inert,
+        }
     }
 
     /// Logarithm of softmax over a dim.
     #[track_caller]
-    pub fn log_softmax(&self, axis: usize) -> Tensor {
-        self.builder.apply(Op::LogSoftmax(LogSoftmax { axis }), &[self])
+    pub fn log_softmax(&self, axis: impl Into<Axis>) -> Tensor {
+        match self.axis(axis) {
+            Ok(axis) => self.builder.apply(Op::LogSoftmax(LogSoftmax { axis }), &[self]),
+            Err(inert) => inert,
+        }
     }
 
     /// Layer normalization over the last dim: mean 0 and variance 1, times `weight`, plus `bias`.
@@ -266,12 +288,8 @@ impl Tensor {
     #[track_caller]
     pub fn bce_errors(&self, target: &Tensor) -> Tensor {
         let (x, target) = (self.cast(DType::F32), target.cast(DType::F32));
-        // log(1 + e^x) - t x, where log(1 + e^x) = (x + |x|) / 2 + log(1 + e^-|x|) neither overflows nor has a kink whose
-        // gradient at 0 is not a half.
-        let distance = x.abs();
-        let positive = x.add(&distance).scale(0.5);
-        let rest = distance.neg().exp().offset(1.0).log();
-        positive.add(&rest).sub(&target.mul(&x))
+        // log(1 + e^x) - t x
+        x.softplus().sub(&target.mul(&x))
     }
 
     /// Of scores `[.., C]`: for how many labels fewer than `k` classes score more, of equal scores the first; a sum over
@@ -333,6 +351,18 @@ mod tests {
         let losses = [x.cross_entropy(&labels), x.log_softmax(2).nll(&labels), x.mse(&x.tril(0))];
         assert!(losses.iter().all(|loss| loss.shape().is_empty()));
         g.finish().expect("all fits");
+    }
+
+    #[test]
+    fn an_output_is_shown_by_its_name_where_no_other_value_has_it() {
+        let g = GraphBuilder::new("names");
+        let x = g.input("x", DType::F32, [2, 3]);
+        for (name, axis) in [("score", 0), ("x", 1)] {
+            g.output(name, &x.sum(&[axis], false));
+        }
+        let graph = g.finish().expect("all fits");
+        let shown = |at: usize| graph.display_name(graph.outputs[at].value);
+        assert_eq!([shown(0), shown(1)], ["score", "%2"]);
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn on_rank<T, E: Display>(
     let reason = match result {
         Ok(Ok(value)) => return Some(value),
         Ok(Err(error)) => error.to_string(),
-        Err(panic) => format!("panicked: {}", panic_text(panic.as_ref())),
+        Err(panic) => format!("panicked: {}", threads::panic_text(panic.as_ref())),
     };
     let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
     first.get_or_insert_with(|| DistError::Rank { rank, reason: reason.clone() });
@@ -178,9 +178,4 @@ fn end_unstarted(
     let reason = error.to_string();
     first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     Group::of_threads(hub, rank, ranks).fail(reason);
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }

@@ -19,6 +19,12 @@ pub(super) struct Problem(pub String);
 
 pub(super) type Res<T> = Result<T, Problem>;
 
+impl From<String> for Problem {
+    fn from(reason: String) -> Self {
+        Self(reason)
+    }
+}
+
 impl From<OpError> for Problem {
     fn from(error: OpError) -> Self {
         Self(error.to_string())

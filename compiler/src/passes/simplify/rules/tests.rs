@@ -67,7 +67,7 @@ const EXAMPLES: &[(&str, Examples)] = &[
     ("reduction of nothing", |g| {
         let a = x(g, "a", &[2, 1, 3]);
         vec![
-            a.sum(&[], false),
+            a.sum(&[0_usize; 0], false),
             reduce(&a, ReduceFunction::Mean, &[1], false),
             reduce(&a, ReduceFunction::Max, &[1], true),
         ]

@@ -1,0 +1,356 @@
+//! Sums of products by the names of dims, as matrix products: for [`Tensor`]s and for what importers know.
+
+use super::{GraphBuilder, Tensor};
+
+/// Tensors of which sums of products are made.
+pub trait Products {
+    /// A tensor.
+    type Tensor;
+    /// Why there is none.
+    type Error: From<String>;
+
+    /// The extents of a tensor.
+    ///
+    /// # Errors
+    /// Where it has none that are known.
+    fn shape(&mut self, x: &Self::Tensor) -> Result<Vec<usize>, Self::Error>;
+
+    /// The sum over dims, which are gone then.
+    ///
+    /// # Errors
+    /// Where there is none.
+    fn sum(&mut self, x: &Self::Tensor, dims: &[usize]) -> Result<Self::Tensor, Self::Error>;
+
+    /// Dims in another order.
+    ///
+    /// # Errors
+    /// Where there is no such order.
+    fn transpose(
+        &mut self,
+        x: &Self::Tensor,
+        order: Vec<usize>,
+    ) -> Result<Self::Tensor, Self::Error>;
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// Where they do not fit.
+    fn reshape(&mut self, x: &Self::Tensor, shape: &[usize]) -> Result<Self::Tensor, Self::Error>;
+
+    /// The product of elements, broadcast.
+    ///
+    /// # Errors
+    /// Where they do not fit.
+    fn multiply(&mut self, a: &Self::Tensor, b: &Self::Tensor)
+    -> Result<Self::Tensor, Self::Error>;
+
+    /// Matrix products of the last two dims; those before broadcast.
+    ///
+    /// # Errors
+    /// Where they do not fit.
+    fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Self::Error>;
+}
+
+/// A tensor with a name for each dim.
+struct Named<T> {
+    value: T,
+    dims: Vec<char>,
+}
+
+/// What an equation such as `bij,bjk->bik` makes of operands. They are multiplied from the left to the right; what is in no later
+/// operand and not in the result is summed as soon as it can be. `...` stands for dims without a name; without `->` the result has what
+/// occurs once, by alphabet.
+///
+/// # Errors
+/// Where it is no such equation, or operands do not fit.
+pub fn einsum<P: Products>(
+    cx: &mut P,
+    equation: &str,
+    operands: Vec<P::Tensor>,
+) -> Result<P::Tensor, P::Error> {
+    let ranks = operands
+        .iter()
+        .map(|x| Ok(cx.shape(x)?.len()))
+        .collect::<Result<Vec<usize>, P::Error>>()?;
+    let (names, result) = parse(equation, &ranks)?;
+    let named = |(value, dims)| Named { value, dims };
+    let mut rest: Vec<Named<P::Tensor>> = operands.into_iter().zip(names).map(named).collect();
+    rest.reverse();
+    let Some(mut product) = rest.pop() else {
+        return Err("there is no operand".to_owned().into());
+    };
+    while let Some(next) = rest.pop() {
+        let kept = |dim: &char| result.contains(dim) || rest.iter().any(|x| x.dims.contains(dim));
+        product = multiply(cx, product, next, kept)?;
+    }
+    let product = summed(cx, product, |dim| result.contains(dim))?;
+    Ok(ordered(cx, product, &result)?.value)
+}
+
+/// Names of the dims of each operand and of the result.
+fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Vec<char>>, Vec<char>), String> {
+    let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    let (inputs, output) = match text.split_once("->") {
+        Some((inputs, output)) => (inputs, Some(output)),
+        None => (text.as_str(), None),
+    };
+    let terms: Vec<&str> = inputs.split(',').collect();
+    if terms.len() != ranks.len() {
+        return Err(format!("`{equation}` has {} terms for {} operands", terms.len(), ranks.len()));
+    }
+    let mut names = Vec::new();
+    let mut unnamed = 0;
+    for (term, &rank) in terms.iter().zip(ranks) {
+        let named = term.replacen("...", "", 1);
+        let Some(missing) = rank.checked_sub(named.len()).filter(|&n| n == 0 || named != *term)
+        else {
+            return Err(format!("`{term}` does not name the dims of an operand of rank {rank}"));
+        };
+        unnamed = unnamed.max(missing);
+        names.push(spelled(term, missing, equation)?);
+    }
+    let result = match output {
+        Some(output) => spelled(output, unnamed, equation)?,
+        None => implied(&names, unnamed),
+    };
+    let known = |dim: &char| names.iter().any(|dims| dims.contains(dim));
+    if let Some(dim) = result.iter().find(|dim| !known(dim)) {
+        return Err(format!("`{dim}` of the result of `{equation}` is in no operand"));
+    }
+    for dims in names.iter().chain([&result]) {
+        if let Some(twice) = dims.iter().enumerate().find(|(at, dim)| dims[..*at].contains(dim)) {
+            return Err(format!("`{}` names two dims of one tensor in `{equation}`", twice.1));
+        }
+    }
+    Ok((names, result))
+}
+
+/// The names in a term; the last `unnamed` dims that an ellipsis stands for are digits, the last one 0.
+fn spelled(term: &str, unnamed: usize, equation: &str) -> Result<Vec<char>, String> {
+    let digits: String =
+        (0..unnamed).rev().filter_map(|n| char::from_digit(n as u32, 36)).collect();
+    let spelled = term.replacen("...", &digits.to_uppercase(), 1);
+    let letters = term.replacen("...", "", 1);
+    if unnamed > 10 || !letters.chars().all(|c| c.is_ascii_alphabetic()) {
+        return Err(format!("`{equation}` is no equation of letters, commas, `...` and `->`"));
+    }
+    Ok(spelled.chars().collect())
+}
+
+/// The result of an equation that gives none: what an ellipsis stands for, then the letters that occur once, by alphabet.
+fn implied(names: &[Vec<char>], unnamed: usize) -> Vec<char> {
+    let all: Vec<char> = names.concat();
+    let mut letters: Vec<char> = all.iter().copied().filter(char::is_ascii_alphabetic).collect();
+    letters.retain(|letter| all.iter().filter(|other| *other == letter).count() == 1);
+    letters.sort_unstable();
+    let digits = (0..unnamed).rev().filter_map(|n| char::from_digit(n as u32, 10));
+    digits.chain(letters).collect()
+}
+
+/// Refuses names that stand for different extents.
+fn check_extents(names: &[char], of_a: &[usize], of_b: &[usize]) -> Result<(), String> {
+    let extents = of_a.iter().zip(of_b);
+    match names.iter().zip(extents).find(|(_, (a, b))| a != b) {
+        Some((name, (a, b))) => Err(format!("`{name}` is {a} in one operand and {b} in another")),
+        None => Ok(()),
+    }
+}
+
+/// A tensor without the dims that are not kept.
+fn summed<P: Products>(
+    cx: &mut P,
+    x: Named<P::Tensor>,
+    kept: impl Fn(&char) -> bool,
+) -> Result<Named<P::Tensor>, P::Error> {
+    let gone: Vec<usize> = (0..x.dims.len()).filter(|&dim| !kept(&x.dims[dim])).collect();
+    if gone.is_empty() {
+        return Ok(x);
+    }
+    let value = cx.sum(&x.value, &gone)?;
+    Ok(Named { value, dims: x.dims.into_iter().filter(kept).collect() })
+}
+
+/// A tensor with its dims in another order.
+fn ordered<P: Products>(
+    cx: &mut P,
+    x: Named<P::Tensor>,
+    dims: &[char],
+) -> Result<Named<P::Tensor>, P::Error> {
+    let at = |dim: &char| x.dims.iter().position(|other| other == dim);
+    let order: Vec<usize> = dims.iter().filter_map(at).collect();
+    if order.len() != x.dims.len() {
+        return Err("the result of an equation has other dims than its operands".to_owned().into());
+    }
+    let moves = !order.iter().copied().eq(0..order.len());
+    let value = if moves { cx.transpose(&x.value, order)? } else { x.value };
+    Ok(Named { value, dims: dims.to_vec() })
+}
+
+/// The product of two tensors over the dims that both have and that are not kept.
+fn multiply<P: Products>(
+    cx: &mut P,
+    a: Named<P::Tensor>,
+    b: Named<P::Tensor>,
+    kept: impl Fn(&char) -> bool,
+) -> Result<Named<P::Tensor>, P::Error> {
+    let (of_a, of_b) = (a.dims.clone(), b.dims.clone());
+    let a = summed(cx, a, |dim| of_b.contains(dim) || kept(dim))?;
+    let b = summed(cx, b, |dim| of_a.contains(dim) || kept(dim))?;
+    let both = |dim: &&char| of_a.contains(dim) && of_b.contains(dim);
+    let shared: Vec<char> = a.dims.iter().filter(both).filter(|dim| kept(dim)).copied().collect();
+    let inner: Vec<char> = a.dims.iter().filter(both).filter(|dim| !kept(dim)).copied().collect();
+    let rows: Vec<char> = a.dims.iter().filter(|dim| !of_b.contains(dim)).copied().collect();
+    let columns: Vec<char> = b.dims.iter().filter(|dim| !of_a.contains(dim)).copied().collect();
+    let dims = [&shared[..], &rows, &columns].concat();
+    let a = ordered(cx, a, &[&shared[..], &rows, &inner].concat())?;
+    let b = ordered(cx, b, &[&shared[..], &inner, &columns].concat())?;
+    let (of_a, of_b) = (cx.shape(&a.value)?, cx.shape(&b.value)?);
+    let (s, r, i) = (shared.len(), rows.len(), inner.len());
+    check_extents(&inner, &of_a[s + r..], &of_b[s..s + i])?;
+    let broadcast = |(&a, &b): (&usize, &usize)| if a == 1 { b } else { a };
+    let batch: Vec<usize> = of_a[..s].iter().zip(&of_b[..s]).map(broadcast).collect();
+    let shape = [&batch[..], &of_a[s..s + r], &of_b[s + i..]].concat();
+    let value = if inner.is_empty() {
+        let ones = vec![1; columns.len()];
+        let a = cx.reshape(&a.value, &[&of_a[..], &ones].concat())?;
+        let ones = vec![1; rows.len()];
+        let b = cx.reshape(&b.value, &[&of_b[..s], &ones, &of_b[s..]].concat())?;
+        cx.multiply(&a, &b)?
+    } else {
+        let product = |extents: &[usize]| extents.iter().product::<usize>();
+        let matrix = [product(&of_a[s..s + r]), product(&of_a[s + r..])];
+        let a = cx.reshape(&a.value, &[&of_a[..s], &matrix].concat())?;
+        let matrix = [product(&of_b[s..s + i]), product(&of_b[s + i..])];
+        let b = cx.reshape(&b.value, &[&of_b[..s], &matrix].concat())?;
+        let y = cx.matmul(&a, &b)?;
+        cx.reshape(&y, &shape)?
+    };
+    Ok(Named { value, dims })
+}
+
+/// Makes the products of tensors under construction.
+struct Nodes;
+
+/// Why there is no tensor; none where the builder has kept it already.
+struct Unfit(Option<String>);
+
+impl From<String> for Unfit {
+    fn from(reason: String) -> Self {
+        Self(Some(reason))
+    }
+}
+
+impl Nodes {
+    fn made(tensor: Tensor) -> Result<Tensor, Unfit> {
+        if tensor.id.is_some() { Ok(tensor) } else { Err(Unfit(None)) }
+    }
+}
+
+impl Products for Nodes {
+    type Tensor = Tensor;
+    type Error = Unfit;
+
+    fn shape(&mut self, x: &Tensor) -> Result<Vec<usize>, Unfit> {
+        Ok(Self::made(x.clone())?.shape())
+    }
+
+    fn sum(&mut self, x: &Tensor, dims: &[usize]) -> Result<Tensor, Unfit> {
+        Self::made(x.sum(dims, false))
+    }
+
+    fn transpose(&mut self, x: &Tensor, order: Vec<usize>) -> Result<Tensor, Unfit> {
+        Self::made(x.transpose(&order))
+    }
+
+    fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor, Unfit> {
+        Self::made(x.reshape(shape))
+    }
+
+    fn multiply(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Unfit> {
+        Self::made(a.mul(b))
+    }
+
+    fn matmul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Unfit> {
+        Self::made(a.matmul(b))
+    }
+}
+
+impl GraphBuilder {
+    /// A sum of products by the names of dims, as `torch.einsum` has it: [`einsum`].
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::types::DType;
+    ///
+    /// let g = GraphBuilder::new("example");
+    /// let [q, k] = ["q", "k"].map(|name| g.input(name, DType::F32, [2, 8, 4, 16]));
+    /// assert_eq!(g.einsum("bthw,bshw->bhts", &[&q, &k]).shape(), [2, 4, 8, 8]);
+    /// ```
+    #[track_caller]
+    pub fn einsum(&self, equation: &str, operands: &[&Tensor]) -> Tensor {
+        self.located(|| {
+            let operands = operands.iter().map(|&operand| operand.clone()).collect();
+            match einsum(&mut Nodes, equation, operands) {
+                Ok(tensor) => tensor,
+                Err(Unfit(Some(reason))) => self.fail(format!("einsum: {reason}")),
+                Err(Unfit(None)) => self.inert(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::array::Array;
+    use crate::builder::GraphBuilder;
+    use crate::evaluate::outputs;
+    use crate::types::DType;
+
+    /// What an equation makes of a = `[[1, 2, 3], [4, 5, 6]]` and b = `[[1, 0], [0, 1], [1, 1]]`.
+    fn of_matrices(equation: &str, operands: &[usize]) -> (Vec<usize>, Vec<f64>) {
+        let g = GraphBuilder::new("einsum");
+        let matrices = [g.input("a", DType::F32, [2, 3]), g.input("b", DType::F32, [3, 2])];
+        let operands: Vec<_> = operands.iter().map(|&at| &matrices[at]).collect();
+        g.output("y", &g.einsum(equation, &operands));
+        let feeds = BTreeMap::from([
+            ("a".to_owned(), Array::new([2, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
+            ("b".to_owned(), Array::new([3, 2], vec![1.0, 0.0, 0.0, 1.0, 1.0, 1.0])),
+        ]);
+        let graph = g.finish().expect("all fits");
+        let y = &outputs(&graph, &feeds, &Default::default()).expect("all is fed")["y"];
+        (y.shape.clone(), y.data.clone())
+    }
+
+    #[test]
+    fn sums_of_products_are_those_of_their_names() {
+        assert_eq!(of_matrices("ij,jk->ik", &[0, 1]), (vec![2, 2], vec![4.0, 5.0, 10.0, 11.0]));
+        assert_eq!(of_matrices("ij,jk", &[0, 1]), (vec![2, 2], vec![4.0, 5.0, 10.0, 11.0]));
+        assert_eq!(of_matrices("ij->j", &[0]), (vec![3], vec![5.0, 7.0, 9.0]));
+        assert_eq!(of_matrices("...j->j...", &[0]).1, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        assert_eq!(of_matrices("ij,ij->", &[0, 0]), (vec![], vec![91.0]));
+        assert_eq!(of_matrices("ij,ji,ij->i", &[0, 1, 0]), (vec![2], vec![10.0, 61.0]));
+        assert_eq!(of_matrices("ab,cd->ac", &[0, 1]).0, [2, 3]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_reported_once_at_the_callers_line() {
+        for (equation, said) in [
+            ("ij,ij->ij", "has 2 terms for 1 operands"),
+            ("ijk->i", "`ijk` does not name the dims of an operand of rank 2"),
+            ("ij->k", "`k` of the result of `ij->k` is in no operand"),
+        ] {
+            let g = GraphBuilder::new("wrong");
+            let _ = g.einsum(equation, &[&g.input("x", DType::F32, [2, 3])]).relu();
+            let errors = g.finish().expect_err(said).to_string();
+            assert!(errors.contains(said) && errors.contains("einsum.rs"), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+        let g = GraphBuilder::new("wrong");
+        let x = g.input("x", DType::F32, [2, 3]);
+        let _ = g.einsum("ij,ji->i", &[&x, &x]);
+        let errors = g.finish().expect_err("2 is not 3").to_string();
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
