@@ -19,8 +19,6 @@ use crate::targets::Target;
 
 /// How many times its limit an input may take by the clock where the child cannot get the processor.
 const CROWDED: f64 = 20.0;
-/// How many times its limit an input may take by the clock where the child cannot get the processor.
-const CROWDED: f64 = 20.0;
 /// The time between two looks at the child.
 const LOOK: Duration = Duration::from_millis(20);
 /// After so many different findings a target is left.

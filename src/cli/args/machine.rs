@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{DeviceName, Format};
-use crate::cli::numbers::positive;
 
 /// `graphc devices`
 #[derive(Args)]
@@ -73,7 +72,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
     /// Ranks that work at the same time, each with its part of the cores, or a card; default 2, on cards as many as there are
-    #[arg(long, value_parser = positive::<usize>)]
+    #[arg(long)]
     pub ranks: Option<usize>,
     /// Measure less, and less well
     #[arg(long)]

@@ -177,6 +177,10 @@ impl<'a> Finder<'a> {
                 Op::Binary(Binary { function: BinaryFunction::Add | BinaryFunction::Sub }) => {
                     self.summed(node, path)?
                 }
+                // Exporters add a mask of zeros where there is none.
+                Op::Unary(Unary { function: UnaryFunction::Offset(by) }) if by.0 == 0.0 => {
+                    node.operands[0]
+                }
                 Op::Unary(Unary { function: UnaryFunction::Tanh }) => {
                     path.keep(Kept::SoftCap);
                     node.operands[0]

@@ -211,7 +211,8 @@ fn causal_masks_are_known_by_their_elements() {
 
 #[test]
 fn a_mask_of_nothing_is_none() {
-    let forms: [(&str, Masking); 3] = [
+    let forms: [(&str, Masking); 4] = [
+        ("a number that is added", |_, s| s.offset(0.0)),
         ("added", |g, s| s.add(&g.full(DType::F32, [BATCH, 1, 1, TIME], 0.0))),
         ("chosen", |g, s| {
             let all = g.full(DType::F32, [TIME], 1.0).greater(&number(g, 0.0));
