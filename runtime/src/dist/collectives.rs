@@ -1,7 +1,7 @@
 //! The algorithms of collectives, on bytes.
 //!
-//! Ranks reach each other directly, so most collectives are one exchange. In round `s` every rank first sends segment `s
-//! + 1` to all whom it concerns, and then reads segment `s` of each, in the order of the ranks. A queue holds more
+//! Ranks reach each other directly, so most collectives are one exchange. In round `s` every rank first sends segment
+//! `s + 1` to all whom it concerns, and then reads segment `s` of each, in the order of the ranks. A queue holds more
 //! messages than a rank is ahead, so nobody waits in a circle and nothing needs a scheduler. Reductions are of that form
 //! too: a rank combines what the others send, where it lies, in the order of the ranks.
 //!
