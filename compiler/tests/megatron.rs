@@ -251,7 +251,10 @@ fn stages_and_modules_of_any_kind_have_such_a_plan() {
     let g = GraphBuilder::new("blocks");
     let x = g.input("x", DType::F32, [8, 6, 16]);
     let block = |x: Tensor, i: usize| TransformerBlock::new(&g, &i.to_string(), 16, 4).forward(&x);
-    g.output("y", &(0..2).fold(x, block));
+    let blocks = (0..2).fold(x, block);
+    // Attention of one head is nobody's to share.
+    let head = blocks.reshape(&[8, 6, 1, 16]);
+    g.output("y", &head.attention(&head, &head, false));
     let loss = Some(Loss::Mse);
     compiled(g.finish().expect("fits"), &CompileOptions { loss, ..options(&[4], 1, 2) });
 }

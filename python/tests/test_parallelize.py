@@ -101,6 +101,10 @@ class Odd(nn.Module):
         scores = (x @ x.transpose(1, 2) / 6**0.5).masked_fill(~self.mask, float("-inf"))
         x = scores.softmax(-1) @ x
         x = torch.cat([x[:, 1:], x[:, :1]], 1).clone()
+        # What is known is computed with after it was a tensor of the graph, too; an index of -1 counts from the end.
+        places = torch.arange(4)
+        x = x + 0.01 * places[:, None]
+        x = x + 0.01 * F.relu6(x[:, places - 1].cumsum(1))
         x[:, 0] = 0.5
         found: Tensor = self.layer(x.var(1) + x.abs().pow(1.5).amax(1))
         return found

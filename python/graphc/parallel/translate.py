@@ -72,6 +72,7 @@ class _Translator:
         self.inputs = iter(inputs.items())
         self.writer = Writer("model")
         self.found: dict[Node, Any] = {}
+        self.contents: dict[Node, Value] = {}
         self.variables: dict[str, Value] = {}
         self.loss = next(spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT)
         self.counters: list[str] = []
@@ -167,9 +168,10 @@ class _Translator:
         """The tensor that a node gives, as one of the graph."""
         found = self.found[node]
         if isinstance(found, Tensor):
-            if found.dtype == torch.float64:
-                found = found.float()
-            self.found[node] = found = self.writer.content(found)
+            # It stays known too, for what else is computed of it.
+            if node not in self.contents:
+                self.contents[node] = self.writer.content(found.float() if found.dtype == torch.float64 else found)
+            return self.contents[node]
         if not isinstance(found, Value):
             raise Error(f"{place_of(node)} gives several tensors where one is used: take one of them")
         return found

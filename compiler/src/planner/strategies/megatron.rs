@@ -258,7 +258,11 @@ impl Splitter<'_, '_> {
                 self.product(id, &rule, weight, sources[1 - weight])
             }
             (Op::EmbeddingGrad(_), _) => self.rows_of_table(id, node, &rule)?,
-            (_, None) => return self.attention(id, &rule),
+            (_, None) => {
+                let wish = self.attention(id, &rule)?;
+                // One head is nobody's to share: as a whole it may lie as its operands do.
+                return Some(wish).filter(|wish| self.heads_of_queries(node, wish) > 1);
+            }
             (_, Some(_)) => return None,
         };
         Some(Wish { factors, heads: None })

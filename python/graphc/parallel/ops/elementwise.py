@@ -94,6 +94,12 @@ def clamp(call: Call) -> Value:
     return call.writer.unary({"clip": {"low": low, "high": high}}, x)
 
 
+def hardtanh(call: Call) -> Value:
+    """Bounds below and above, as of ReLU6."""
+    clip = {"low": float(call["min_val"]), "high": float(call["max_val"])}
+    return call.writer.unary({"clip": clip}, call.tensor("self", call.dtype))
+
+
 def gelu(call: Call) -> Value:
     """GELU, or its approximation."""
     return unary("gelu_tanh" if call["approximate"] == "tanh" else "gelu", call)
@@ -199,6 +205,7 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "div": divide,
     "pow": power,
     "clamp": clamp,
+    "hardtanh": hardtanh,
     "gelu": gelu,
     "leaky_relu": leaky_relu,
     "where": where,

@@ -144,13 +144,36 @@ def embedding(call: Call) -> Value:
     return writer.select(writer.reshape(is_padding, (*indices.shape, 1)), writer.unary("detach", rows), rows)
 
 
+def as_strided(call: Call) -> Value:
+    """All elements in another shape, in their order, however they lie in memory; other strides have no translation."""
+    x, expected = call.tensor("self"), 1
+    for extent, stride in reversed(list(zip(call["size"], call["stride"], strict=True))):
+        if extent > 1 and stride != expected:
+            raise Unsupported("its strides are not those of a tensor that lies as a whole")
+        expected *= extent
+    if math.prod(x.shape) != math.prod(call.shape) or call["storage_offset"]:
+        raise Unsupported("it takes a part of a tensor")
+    return call.writer.reshape(x, call.shape)
+
+
 def index(call: Call) -> Value:
-    """Elements of one dim, by indices of any shape."""
+    """Elements of one dim, by indices of any shape, which count from the end where they are negative."""
     places = [(dim, given) for dim, given in enumerate(call["indices"]) if given is not None]
     if len(places) != 1:
         raise Unsupported("graphc takes indices of one dim: use torch.gather, or index dim by dim")
-    indices = call.tensors("indices") if len(call["indices"]) == 1 else [call._value(places[0][1])]
-    return _looked_up(call, call.tensor("self"), places[0][0], indices[0])
+    indices = (call.tensors("indices") if len(call["indices"]) == 1 else [call._value(places[0][1])])[0]
+    x, dim = call.tensor("self"), places[0][0]
+    if indices.dtype != torch.bool:
+        indices = _from_start(call, indices, x.shape[dim])
+    return _looked_up(call, x, dim, indices)
+
+
+def _from_start(call: Call, indices: Value, extent: int) -> Value:
+    """Indices of which those that are negative count from the end."""
+    writer = call.writer
+    indices = writer.cast(indices, torch.int64)
+    is_negative = writer.binary("less", indices, writer.full(torch.int64, (), 0))
+    return writer.select(is_negative, writer.binary("add", indices, writer.full(torch.int64, (), extent)), indices)
 
 
 def index_select(call: Call) -> Value:
@@ -202,6 +225,7 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "select_scatter": select_scatter,
     "copy": copy,
     "embedding": embedding,
+    "as_strided": as_strided,
     "index": index,
     "index_select": index_select,
     "gather": gather,

@@ -48,6 +48,15 @@ def argmax(call: Call) -> Value:
     return call.writer.node("argmax", [x], torch.int64, call.shape, axis=axis, keep_dims=bool(call["keepdim"]))
 
 
+def cumulative_sum(call: Call) -> Value:
+    """Sums of all elements of a dim up to each; of a number there is one, itself."""
+    x = call.tensor("self", call.dtype)
+    if x.rank == 0:
+        return x
+    axis = call.dim("dim", x.rank)
+    return call.writer.node("cumulative_sum", [x], call.dtype, call.shape, axis=axis, exclusive=False, reverse=False)
+
+
 TABLE: dict[str, Callable[[Call], Result]] = {
     "sum": partial(reduction, "sum"),
     "mean": partial(reduction, "mean"),
@@ -56,4 +65,5 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "var": variance,
     "var_mean": _spread,
     "argmax": argmax,
+    "cumsum": cumulative_sum,
 }

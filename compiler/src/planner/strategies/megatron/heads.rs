@@ -65,7 +65,7 @@ impl Splitter<'_, '_> {
     }
 
     /// All heads of queries.
-    fn heads_of_queries(&self, node: &Node, wish: &Wish) -> usize {
+    pub(super) fn heads_of_queries(&self, node: &Node, wish: &Wish) -> usize {
         let queries = &self.problem.decisions.graph().value(node.operands[0]).ty.shape;
         match node.op {
             Op::Attention(_) => queries[HEADS],
