@@ -85,8 +85,15 @@ class Plan:
         return found
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes it as graphc would have."""
-        Path(path).write_bytes(self.content)
+        """Writes it as graphc would have.
+
+        Raises:
+            Error: where it cannot be written.
+        """
+        try:
+            Path(path).write_bytes(self.content)
+        except OSError as error:
+            raise Error(f"cannot write the plan {path}: {error.strerror}") from error
 
     def _repr_html_(self) -> str:
         """The page that a notebook shows."""
@@ -96,9 +103,7 @@ class Plan:
     @contextmanager
     def _file(self) -> Iterator[Path]:
         """A file that holds it, for a command to read."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "plan.json"
-            path.write_bytes(self.content)
+        with _file_of(self.content, "plan.json", "the plan") as path:
             yield path
 
 
@@ -111,7 +116,7 @@ def compile(model: Model, **options: Any) -> Plan:
     with _model_file(model) as path, tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "plan.json"
         run("compile", *options_of(options), "-o", output, "--", path)
-        return load(output)
+        return Plan(_content(output))
 
 
 def compare(model: Model, strategies: Sequence[str], **options: Any) -> tuple[figures.Comparison, ...]:
@@ -130,10 +135,20 @@ def load(path: str | PathLike[str]) -> Plan:
     """A plan that was written to a file.
 
     Raises:
-        Error: where it cannot be read.
+        Error: where it cannot be read, or is no plan.
     """
+    plan = Plan(_content(Path(path)))
     try:
-        return Plan(Path(path).read_bytes())
+        # Whatever it is asked for later is of a plan then.
+        _ = plan.contents
+    except Error as error:
+        raise Error(str(error).replace("the plan", str(path), 1)) from None
+    return plan
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except (OSError, ValueError) as error:
         raise Error(f"cannot read the plan {path}: {error}") from error
 
@@ -163,10 +178,17 @@ def _model_file(model: Model) -> Iterator[Path]:
     if not isinstance(model, str) or not model.lstrip().startswith("graph @"):
         yield Path(model)
         return
+    with _file_of(model.encode(), "model.gir", "the graph") as path:
+        yield path
+
+
+@contextmanager
+def _file_of(content: bytes, name: str, what: str) -> Iterator[Path]:
+    """A file for a command to read; errors call it what it is, as nobody has named it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.gir"
-        path.write_text(model)
+        path = Path(folder) / name
+        path.write_bytes(content)
         try:
             yield path
         except Error as error:
-            raise Error(str(error).replace(str(path), "the graph")) from None
+            raise Error(str(error).replace(str(path), what)) from None

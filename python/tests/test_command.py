@@ -42,6 +42,16 @@ def test_a_plan_answers_for_itself(tmp_path: Path) -> None:
     assert graphc.load(tmp_path / "plan.json") == plan
 
 
+def test_files_that_are_no_plans_are_named(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for path, said in ((other, f"{other} is no plan"), (tmp_path / "none.json", "none.json")):
+        with pytest.raises(graphc.Error, match=said):
+            graphc.load(path)
+    with pytest.raises(graphc.Error, match="cannot write the plan"):
+        graphc.Plan(b"{}").save(tmp_path / "absent" / "plan.json")
+
+
 def test_plans_are_compared() -> None:
     before, after = (graphc.compile(GRAPH, mesh="2", optimizer="sgd", strategy=strategy) for strategy in ("auto", "zero3"))
     difference = graphc.diff(before, after)

@@ -183,32 +183,13 @@ impl Fitted {
             | Self::A100Products3e11
             | Self::A100Products3e12
             | Self::A100Products3e13
-            | Self::A100WithinNodes => Owner::Machines(&["a100-40gb", "dgx-a100", "dgx-a100-4hdr"]),
-            Self::BandwidthShare => Owner::Machines(&[
-                "a100-40gb",
-                "dgx-a100",
-                "dgx-a100-4hdr",
-                "dgx-h100",
-                "h100-96gb",
-                "h200",
-                "b200",
-                "gb200-nvl72",
-                "gb300-nvl72",
-                "mi300x",
-                "mi325x",
-            ]),
-            Self::A100_40gbBetweenNodes => Owner::Machines(&["a100-40gb"]),
-            Self::A100_4hdrBetweenNodes => Owner::Machines(&["dgx-a100-4hdr"]),
-            Self::H100Products => Owner::Machines(&[
-                "dgx-h100",
-                "h100-96gb",
-                "h200",
-                "b200",
-                "gb200-nvl72",
-                "gb300-nvl72",
-            ]),
+            | Self::A100WithinNodes => Owner::Machines(&[A100]),
+            Self::BandwidthShare => Owner::Machines(&[A100, HOPPER, BLACKWELL, MI300]),
+            Self::A100_40gbBetweenNodes => Owner::Machines(&[&["a100-40gb"]]),
+            Self::A100_4hdrBetweenNodes => Owner::Machines(&[&["dgx-a100-4hdr"]]),
+            Self::H100Products => Owner::Machines(&[HOPPER, BLACKWELL]),
             // What others have is assumed to be so much, or twice that.
-            Self::H100BetweenNodes => Owner::Machines(&["dgx-h100", "h100-96gb", "h200"]),
+            Self::H100BetweenNodes => Owner::Machines(&[HOPPER]),
         }
     }
 
@@ -260,17 +241,27 @@ impl Fitted {
     }
 }
 
+/// The presets of machines with chips of one design.
+type Family = &'static [&'static str];
+
+const A100: Family = &["a100-40gb", "dgx-a100", "dgx-a100-4hdr"];
+const HOPPER: Family = &["dgx-h100", "h100-96gb", "h200"];
+const BLACKWELL: Family = &["b200", "gb200-nvl72", "gb300-nvl72"];
+const MI300: Family = &["mi300x", "mi325x"];
+
 /// The owner of a constant: a framework on any machines, or machines with any framework.
 enum Owner {
     Framework(&'static str),
-    Machines(&'static [&'static str]),
+    Machines(&'static [Family]),
 }
 
 impl Owner {
     fn has(&self, cluster: &Cluster) -> bool {
         match self {
             Self::Framework(name) => cluster.framework.name == *name,
-            Self::Machines(names) => names.contains(&cluster.name.as_str()),
+            Self::Machines(families) => {
+                families.iter().any(|family| family.contains(&cluster.name.as_str()))
+            }
         }
     }
 }
