@@ -209,7 +209,7 @@ fn runs(ranks: &[u32]) -> String {
         [first, _, .., last] => format!("{first}-{last}"),
         few => few.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
     };
-    ranks.chunk_by(|a, b| a + 1 == *b).map(shown).collect::<Vec<_>>().join(", ")
+    ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b)).map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn examples(names: &[&str]) -> String {
@@ -227,7 +227,8 @@ fn boxing_lines(plan: &Plan) -> String {
             Rate::Step => 1,
         };
         let sum = sums.entry(entry.kind).or_default();
-        *sum = (sum.0 + times, sum.1 + times * entry.bytes);
+        *sum =
+            (sum.0.saturating_add(times), sum.1.saturating_add(times.saturating_mul(entry.bytes)));
     }
     let parts: Vec<String> = sums
         .iter()

@@ -1,4 +1,4 @@
-"""What both engines judge alike: the cases of ``tests/contract/cases.json``, which ``tests/contract.rs`` goes over for graphc."""
+"""What both engines judge alike: the cases of ``tests/contract/cases.json``, which ``tests/plans/contract.rs`` goes over for graphc."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@
 //! The objective sums the seconds of all stages of a pipeline. No bound is known for the slowest of them.
 //!
 //! All layers are planned by themselves: nothing that is proven depends on layers being alike. `Planned::work` counts
-//! the work: entries of tables that are made or looked at, and routes that are priced. `compiler/tests/growth.rs`
+//! the work: entries of tables that are made or looked at, and routes that are priced. `compiler/tests/planning/growth.rs`
 //! holds that it grows at most in proportion to layers, and not with ranks.
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Errors, actors};
 use crate::plan::{
-    Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream,
+    Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream, TensorEntry,
 };
 use crate::sbp::Sbp;
 use crate::types::DType;
@@ -25,12 +25,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
     }
     for (index, entry) in plan.tensors.iter().enumerate() {
-        check_size(
-            &entry.shape,
-            entry.dtype,
-            &format!("tensors[{index}] `{}`", entry.name),
-            errors,
-        );
+        check_tensor(plan, entry, &format!("tensors[{index}] `{}`", entry.name), errors);
     }
     for (index, channel) in plan.channels.iter().enumerate() {
         let place = format!("channels[{index}] `{}`", channel.tensor);
@@ -50,6 +45,15 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     }
     let bounded = !errors.0.is_empty() || actions(plan).is_some();
     errors.require(bounded, "programs", || format!("a step has more than {MOST_ACTIONS} actions"));
+}
+
+/// Checks the extent and the place of a tensor of the logical graph: programs do not read them, people do.
+fn check_tensor(plan: &Plan, entry: &TensorEntry, place: &str, errors: &mut Errors) {
+    check_size(&entry.shape, entry.dtype, place, errors);
+    let beyond = entry.ranks.iter().find(|&&rank| rank as usize >= plan.world_size);
+    errors.require(beyond.is_none(), place, || {
+        format!("lies on rank {} of {} ranks", beyond.copied().unwrap_or_default(), plan.world_size)
+    });
 }
 
 /// The ranks of each program.

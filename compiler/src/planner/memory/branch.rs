@@ -128,6 +128,7 @@ impl Branching<'_, '_> {
     /// The bound of a part at some prices, which are kept if it is higher.
     fn try_prices(&mut self, part: &mut Part, prices: &MemoryPrices) {
         let search = &mut *self.search;
+        search.count_network();
         let minimum = at(&search.problem, 1.0, prices, Some(&part.allowed), None, STEP);
         let labels = minimum.labels[..search.nodes()].to_vec();
         search.offer(&labels);

@@ -130,8 +130,13 @@ impl<'a> MemorySearch<'a> {
 
     /// Whether there is work left for one more minimum, which is counted.
     pub fn has_work(&mut self) -> bool {
-        self.problem.meter.add(MADE * self.nodes());
+        self.count_network();
         !self.is_spent()
+    }
+
+    /// Counts the work of making a network: of a graph of few nodes that is most of the work of a minimum.
+    pub fn count_network(&mut self) {
+        self.problem.meter.add(MADE * self.nodes());
     }
 
     /// Whether the work is done.

@@ -1,0 +1,7 @@
+//! Imports of ONNX models and of the text form.
+
+mod errors;
+mod layers;
+mod ops;
+mod references;
+mod text;

@@ -1,0 +1,21 @@
+//! Planning and lowering of whole models.
+
+mod attention;
+mod averages;
+mod compile;
+mod cross_entropy;
+mod fusion;
+mod growth;
+mod known_answers;
+mod little_memory;
+mod megatron;
+mod overlap;
+mod planner;
+mod planner_gpt;
+mod planner_sizes;
+#[path = "../planner_support/mod.rs"]
+mod planner_support;
+mod precision;
+mod recompute;
+mod stages;
+mod updates;

@@ -1,0 +1,7 @@
+//! Eager tensors on threads and processes.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod errors;
+mod processes;
+mod threads;

@@ -1,0 +1,10 @@
+//! The sources, documents and examples themselves, and damaged input.
+
+mod bad_input;
+mod documents;
+mod examples;
+mod fuzz;
+mod modules;
+#[path = "../support/mod.rs"]
+mod support;
+mod workspace;

@@ -1,0 +1,218 @@
+//! `graphc explain`, `graphc diff` and `compile --compare`: plans that say why.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{fails, reference, succeeds};
+use serde_json::Value;
+
+/// A plan of the reference gpt, in a folder.
+fn plan(folder: &Path, name: &str, extra: &[&str]) -> PathBuf {
+    let path = folder.join(name);
+    let model = reference("gpt").join("model.onnx");
+    let mut args = vec!["compile", model.to_str().expect("UTF-8"), "--batch", "8"];
+    args.extend(["--loss", "cross_entropy", "--optimizer", "adamw", "-o"]);
+    args.push(path.to_str().expect("UTF-8"));
+    args.extend(extra);
+    succeeds(args);
+    path
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn the_chosen_layout_is_the_cheapest_alternative() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = plan(folder.path(), "plan.json", &["--mesh", "4"]);
+    let plan = plan.to_str().expect("UTF-8");
+    for tensor in ["blocks.0.attn.qkv.weight", "tok.weight", "embedding"] {
+        let value = read(&succeeds(["explain", plan, tensor, "--format", "json"]));
+        let objective = value["objective_seconds"].as_f64().expect("a number");
+        let all = value["alternatives"].as_array().expect("a list");
+        assert!(all.len() > 1, "{value}");
+        let costs = all.iter().filter_map(|one| one["objective_seconds"].as_f64());
+        let least = costs.fold(f64::INFINITY, f64::min);
+        assert!((least / objective - 1.0).abs() < 1e-6, "{tensor}: {least} and {objective}");
+    }
+    let text = succeeds(["explain", plan, "tok.weight"]);
+    assert!(text.contains("\n* ") && text.contains('%'), "{text}");
+}
+
+#[test]
+fn what_waits_for_the_backward_pass_is_explained() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for (name, extra) in [
+        ("zero3.json", ["--mesh", "2", "--strategy", "zero3"].as_slice()),
+        ("short.json", &["--mesh", "2", "--memory", "585KiB"]),
+    ] {
+        let plan = plan(folder.path(), name, extra);
+        let plan = plan.to_str().expect("UTF-8");
+        let tensor = "blocks.0.attn.qkv.weight";
+        let text = succeeds(["explain", plan, tensor]);
+        let backward = text.split_once("for the backward pass it is ").expect("a choice").1;
+        for word in ["\n* ", "again from ", "kept as "] {
+            assert!(backward.contains(word), "{word}: {text}");
+        }
+        // What is read as it was made is kept: its line says so too.
+        let text = succeeds(["explain", plan, "layer_norm"]);
+        let kept = text.split_once("for the backward pass it is kept as ").expect("kept").1;
+        assert!(!kept.contains("* again from "), "{text}");
+        let value = read(&succeeds(["explain", plan, tensor, "--format", "json"]));
+        let all = value["backward"]["alternatives"].as_array().expect("a list");
+        let known = |one: &&Value| one["sbp"] == value["backward"]["sbp"];
+        assert!(all.len() > 1 && all.iter().any(|one| known(&one)), "{value}");
+    }
+    let free = plan(folder.path(), "free.json", &["--mesh", "2"]);
+    let free = free.to_str().expect("UTF-8");
+    let text = succeeds(["explain", free, "blocks.0.attn.qkv.weight"]);
+    assert!(text.contains("for the backward pass it is kept as B\n"), "{text}");
+    // Its gradient is a sum over tokens, which need no embedding.
+    let text = succeeds(["explain", free, "tok.weight"]);
+    assert!(!text.contains("backward pass"), "{text}");
+}
+
+/// The first tensor that an op of the forward pass makes and that waits so for the backward pass, as JSON and as text.
+fn first_that_waits(plan: &str, way: &str) -> (Value, String) {
+    let tensors = read(&std::fs::read_to_string(plan).expect("a plan"))["tensors"].clone();
+    let activation = |one: &&Value| one["kind"] == "activation";
+    for tensor in tensors.as_array().expect("a list").iter().filter(activation) {
+        let name = tensor["name"].as_str().expect("text");
+        let value = read(&succeeds(["explain", plan, name, "--format", "json"]));
+        if value["waiting"]["way"] == way {
+            return (value["waiting"].clone(), succeeds(["explain", plan, name]));
+        }
+    }
+    panic!("nothing is {way}");
+}
+
+/// What another way takes more than that of the plan: seconds, and bytes at the peak.
+fn more(waiting: &Value, way: &str) -> [f64; 2] {
+    let others = waiting["others"].as_array().expect("a list");
+    let other = others.iter().find(|one| one["way"] == way).unwrap_or_else(|| panic!("{waiting}"));
+    ["seconds", "peak_bytes"].map(|figure| {
+        let number = |one: &Value| one[figure].as_f64().expect("a number");
+        number(other) - number(waiting)
+    })
+}
+
+#[test]
+fn what_is_kept_could_be_recomputed_and_the_other_way_round() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let of = |recompute: &str| {
+        let extra = ["--mesh", "2", "--strategy", "data", "--recompute", recompute];
+        let plan = plan(folder.path(), &format!("{recompute}.json"), &extra);
+        plan.to_str().expect("UTF-8").to_owned()
+    };
+    let (waiting, text) = first_that_waits(&of("full"), "recomputed");
+    assert_eq!(waiting["kept_as"], Value::Null);
+    let [seconds, bytes] = more(&waiting, "kept");
+    assert!(seconds < 0.0 && bytes >= 0.0, "{waiting}");
+    assert!(text.contains("for the backward pass it is recomputed\n"), "{text}");
+    assert!(text.contains("  kept as S(0) ") && text.contains(" about -"), "{text}");
+    let (waiting, text) = first_that_waits(&of("none"), "kept");
+    assert_eq!(waiting["seconds"], 0.0, "{waiting}");
+    let [seconds, bytes] = more(&waiting, "recomputed");
+    assert!(seconds > 0.0 && bytes < 0.0, "{waiting}");
+    assert!(text.contains("for the backward pass it is kept as S(0)\n"), "{text}");
+    assert!(text.contains("  recomputed ") && text.contains(" at the peak of stage 0"), "{text}");
+}
+
+#[test]
+fn what_is_kept_whole_could_be_sliced() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = plan(folder.path(), "plan.json", &["--mesh", "4", "--strategy", "megatron"]);
+    let plan = plan.to_str().expect("UTF-8");
+    let value = read(&succeeds(["explain", plan, "layer_norm_1", "--format", "json"]));
+    let waiting = &value["waiting"];
+    assert_eq!((&waiting["way"], &waiting["kept_as"][0]), (&"kept".into(), &"B".into()), "{value}");
+    let [seconds, bytes] = more(waiting, "sliced");
+    assert!(seconds > 0.0 && bytes < 0.0, "{waiting}");
+    let text = succeeds(["explain", plan, "layer_norm_1"]);
+    assert!(text.contains("  sliced to S(0) and gathered again  about +"), "{text}");
+}
+
+#[test]
+fn a_pin_to_an_alternative_costs_what_explain_says() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let free = plan(folder.path(), "free.json", &["--mesh", "4"]);
+    let tensor = "tok.weight";
+    let args = ["explain", free.to_str().expect("UTF-8"), tensor, "--format", "json"];
+    let value = read(&succeeds(args));
+    for alternative in value["alternatives"].as_array().expect("a list") {
+        let Some(seconds) = alternative["objective_seconds"].as_f64() else { continue };
+        let sbp = alternative["sbp"].as_array().expect("an SBP")[0].as_str().expect("text");
+        let pin = format!("{tensor}={sbp}");
+        let pinned = plan(folder.path(), "pinned.json", &["--mesh", "4", "--pin", &pin]);
+        let pinned = read(&std::fs::read_to_string(pinned).expect("a plan"));
+        let cost = pinned["planner"]["objective_seconds"].as_f64().expect("a number");
+        assert!((cost / seconds - 1.0).abs() < 1e-6, "{pin}: {cost} instead of {seconds}");
+    }
+}
+
+#[test]
+fn memory_is_explained_to_the_last_byte_of_the_peak() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), "plan.json", &["--mesh", "2", "--microbatches", "2"]);
+    let value =
+        read(&succeeds(["explain", path.to_str().expect("UTF-8"), "--memory", "--format", "json"]));
+    let plan = read(&std::fs::read_to_string(&path).expect("a plan"));
+    for (peak, program) in value["programs"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .zip(plan["programs"].as_array().expect("a list"))
+    {
+        let bytes = peak["bytes"].as_u64().expect("a number");
+        let kinds = peak["kinds"].as_object().expect("a map");
+        let sum: u64 = kinds.values().map(|bytes| bytes.as_u64().expect("a number")).sum();
+        assert_eq!(sum, bytes);
+        assert!(kinds.contains_key("parameter") && kinds.contains_key("state"), "{peak}");
+        assert!(bytes <= program["arena_bytes"].as_u64().expect("a number"), "{peak}");
+    }
+}
+
+#[test]
+fn a_plan_differs_from_another_and_not_from_itself() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let one = plan(folder.path(), "one.json", &["--mesh", "4"]);
+    let other = plan(folder.path(), "other.json", &["--mesh", "4", "--strategy", "data"]);
+    let [one, other] = [&one, &other].map(|path| path.to_str().expect("UTF-8"));
+    assert!(succeeds(["diff", one, one]).contains("0 tensors lie in other ways"));
+    let text = succeeds(["diff", one, other]);
+    assert!(text.contains("strategy: \"auto\" -> \"data\""), "{text}");
+    assert!(text.contains("blocks.0.attn.qkv.weight: ("), "{text}");
+    let value = read(&succeeds(["diff", one, other, "--format", "json"]));
+    let objective = &value["figures"]["objective"];
+    assert!(objective["after"].as_f64() > objective["before"].as_f64(), "{objective}");
+}
+
+#[test]
+fn strategies_stand_in_one_table() {
+    let model = reference("gpt").join("model.onnx");
+    let args = ["compile", model.to_str().expect("UTF-8"), "--batch", "8", "--mesh", "4"];
+    let training = ["--loss", "cross_entropy", "--optimizer", "adamw"];
+    let compare = ["--compare", "data,zero3,megatron,auto"];
+    let text = succeeds([&args[..], &training, &compare].concat());
+    for strategy in ["data ", "zero3 ", "megatron ", "auto ", "optimal"] {
+        assert!(text.contains(strategy), "{text}");
+    }
+    // Too little memory for any of them.
+    let error = fails([&args[..], &training, &compare, &["--memory", "64KiB"]].concat());
+    assert!(error.contains("no strategy has a plan") && error.contains("too little"), "{error}");
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), "plan.json", &["--mesh", "2"]);
+    let path = path.to_str().expect("UTF-8");
+    let error = fails(["explain", path, "no such tensor"]);
+    assert!(error.contains("no tensor `no such tensor`: `graphc inspect` lists them"), "{error}");
+    let error = fails(["explain", path, "blocks.0.attn.qvk.weight"]);
+    assert!(error.contains("did you mean `blocks.0.attn.qkv.weight`?"), "{error}");
+    assert!(fails(["explain", path, "qkv"]).contains("blocks.0.attn.qkv.weight"));
+    let missing = folder.path().join("missing.json");
+    let error = fails(["diff", path, missing.to_str().expect("UTF-8")]);
+    assert!(error.contains("missing.json"), "{error}");
+}

@@ -1,0 +1,194 @@
+//! Plan files: options that contradict one, devices that are not there, and files edited by hand.
+
+use std::path::Path;
+
+use crate::support;
+use crate::support::{fails, graphc, reference, succeeds};
+use graphc::ir::nn::Module;
+use graphc::ir::text::print;
+use graphc::prelude::*;
+use serde_json::Value;
+
+/// Compiles the reference `mlp` into a folder; `extra` are further options.
+fn compiled(folder: &Path, extra: &[&str]) -> String {
+    let plan = folder.join("plan.json").display().to_string();
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    let options = ["--batch", "16", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1"];
+    let head = ["compile", &model, "-o", &plan, "--mesh", "2", "--microbatches", "2"];
+    succeeds(head.iter().chain(&options).chain(extra));
+    plan
+}
+
+fn training<'a>(plan: &'a str, data: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    [&["train", plan, "--data", data, "--steps", "1"], extra].concat()
+}
+
+/// All that a run that must succeed says.
+fn said<const N: usize>(args: [&str; N]) -> String {
+    let output = graphc(args);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+fn data() -> String {
+    reference("mlp").join("data.safetensors").display().to_string()
+}
+
+#[test]
+fn what_is_verified_can_be_read_by_programs() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = compiled(folder.path(), &[]);
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    let json = |args: &[&str]| -> Value {
+        let own = ["verify", &plan, "--format", "json"];
+        serde_json::from_str(&succeeds(own.iter().chain(args))).expect("JSON")
+    };
+    let found = json(&[]);
+    assert_eq!((&found["valid"], &found["ranks"]), (&Value::Bool(true), &Value::from(2)));
+    assert!(found["difference"].is_null() && found["sealed"] == false, "{found}");
+    assert!(json(&[&model])["difference"].as_f64().is_some_and(|difference| difference < 1e-4));
+}
+
+#[test]
+fn an_option_that_a_plan_contradicts_is_named_with_what_the_plan_has() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &[]), data());
+    let cases: [(&[&str], &str); 12] = [
+        (&["--lr", "0.5"], "with 0.1"),
+        (&["--momentum", "0.5"], "with 0"),
+        (&["--beta1", "0.9"], "without such an option"),
+        (&["--optimizer", "adam"], "with sgd"),
+        (&["--loss", "mse"], "with cross_entropy"),
+        (&["--mesh", "4"], "with [2]"),
+        (&["--microbatches", "1"], "with 2"),
+        (&["--stages", "auto"], "with 1"),
+        (&["--strategy", "zero3"], "with auto"),
+        (&["--batch", "32"], "with 16"),
+        (&["--cluster", "dgx-a100"], "for `cpu`"),
+        (&["--pin", "*=B"], "without this pin"),
+    ];
+    for (option, own) in cases {
+        let error = fails(training(&plan, &data, option));
+        for part in [option[0], option[1], own, "contradicts", "leave the option out"] {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+    let same = ["--lr", "0.1", "--mesh", "2", "--microbatches", "2", "--strategy", "auto"];
+    succeeds(training(&plan, &data, &[&same[..], &["--seed", "3", "--threads", "1"]].concat()));
+}
+
+#[test]
+fn a_plan_for_gpus_runs_on_the_processor_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &["--cluster", "dgx-a100"]), data());
+    let error = fails(training(&plan, &data, &[]));
+    assert!(error.contains("cuda") && error.contains("--device cpu"), "{error}");
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    succeeds(training(&plan, &data, &["--device", "cpu"]));
+    succeeds(["verify", &plan, &model]);
+}
+
+#[test]
+fn a_plan_runs_as_it_is_and_is_not_planned_again() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &[]), data());
+    let mut file: Value =
+        serde_json::from_str(&std::fs::read_to_string(&plan).expect("the plan")).expect("JSON");
+    // The rate of every update is another one than that of which the options speak: planning again would give the options'.
+    let actors = file["programs"].as_array_mut().expect("programs").iter_mut();
+    let actors = actors.flat_map(|program| program["actors"].as_array_mut().expect("actors"));
+    let rates = actors.filter_map(|actor| actor.pointer_mut("/action/compute/op/lr"));
+    assert!(rates.map(|lr| *lr = 0.into()).count() > 0, "there are updates");
+    std::fs::write(&plan, file.to_string()).expect("written");
+    let error = fails(["verify", &plan]);
+    assert!(error.contains("edited by hand"), "{error}");
+    let metrics = folder.path().join("m").display().to_string();
+    let longer = ["--steps", "5", "--metrics", &metrics];
+    succeeds([&["train", &plan, "--data", &data][..], &longer, &["--eval-data", &data]].concat());
+    let lines = std::fs::read_to_string(&metrics).expect("metrics");
+    let lines = support::json_lines(&lines);
+    // The data has four batches: the fifth step sees what the first has seen, with the weights as they were.
+    assert_eq!(lines[0]["loss"], lines[4]["loss"]);
+    assert!(lines[4]["eval"]["loss"].is_number(), "an evaluation may be planned");
+}
+
+#[test]
+fn an_edited_plan_is_refused_with_the_place_of_the_edit() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &[]), data());
+    let text = std::fs::read_to_string(&plan).expect("the plan");
+    let edits: [(&str, Value, &str); 6] = [
+        ("/programs/0/registers/1/offset", 0.into(), "programs[0]"),
+        ("/programs/0/registers/1/offset", (1u64 << 40).into(), "registers[1]"),
+        ("/programs/0/arena_bytes", (1u64 << 62).into(), "programs[0]"),
+        ("/programs/0/registers/0/slots", u32::MAX.into(), "registers[0]"),
+        ("/microbatches", (1u64 << 32).into(), "microbatches"),
+        ("/layouts/0/ranks", serde_json::json!([[0, 16_000_000, 1]]), "layouts[0]"),
+    ];
+    for (place, value, named) in edits {
+        let mut file: Value = serde_json::from_str(&text).expect("JSON");
+        *file.pointer_mut(place).unwrap_or_else(|| panic!("{place}")) = value;
+        std::fs::write(&plan, file.to_string()).expect("written");
+        for error in [fails(["verify", &plan]), fails(training(&plan, &data, &[]))] {
+            assert!(error.contains(named), "{place}: `{named}` is not in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_broken_seal_is_told_and_a_valid_plan_is_sealed_again() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = compiled(folder.path(), &[]);
+    let sealed = std::fs::read_to_string(&plan).expect("the plan");
+    let told = said(["verify", &plan]);
+    assert!(!told.contains("seal"), "{told}");
+    std::fs::write(&plan, sealed.replacen("\n ", "\n  ", 1)).expect("written");
+    let told = said(["verify", &plan, "--seal"]);
+    assert!(
+        told.contains("was changed after it was sealed") && told.contains("; sealed"),
+        "{told}"
+    );
+    assert_eq!(std::fs::read_to_string(&plan).expect("the plan"), sealed);
+    // What is not valid is not sealed.
+    let wrong = sealed.replacen("\"arena_bytes\": ", "\"arena_bytes\": 1", 1);
+    assert!(wrong != sealed);
+    std::fs::write(&plan, &wrong).expect("written");
+    fails(["verify", &plan, "--seal"]);
+    assert_eq!(std::fs::read_to_string(&plan).expect("the plan"), wrong);
+}
+
+/// Layers of products and batch norms over so few samples that the last bits of the first layers are large in the last: of 32 layers
+/// sums in another order change the loss by more than the tolerance, of 128 by a tenth of itself.
+#[test]
+fn a_plan_is_compared_with_its_model_as_closely_as_that_bears_rounding() {
+    let deep = |layers: usize, samples: usize| {
+        let g = GraphBuilder::new("deep");
+        let x = g.input("x", DType::F32, [samples, 16]);
+        let normal = Init::Normal { mean: 0.0.into(), std: 0.3.into() };
+        let layer = |x: Tensor, i: usize| {
+            let w = g.variable(&format!("w{i}"), DType::F32, [16, 16], normal.clone());
+            nn::BatchNorm1d::new(&g, &format!("bn{i}"), 16).forward(&x.matmul(&w)).relu()
+        };
+        g.output("y", &(0..layers).fold(x, layer));
+        print(&g.finish().expect("fits"))
+    };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, plan) = (path("deep.gir"), path("plan.json"));
+    let compiled = |layers: usize, samples: usize, extra: &[&str]| {
+        std::fs::write(&model, deep(layers, samples)).expect("a scratch file");
+        let training = ["--loss", "mse", "--optimizer", "sgd", "--lr", "0.1"];
+        let options = ["compile", &model, "-o", &plan, "--strategy", "data"];
+        succeeds(options.iter().chain(&training).chain(extra));
+    };
+    compiled(32, 4, &["--mesh", "2x2"]);
+    succeeds(["verify", &plan, &model]);
+    // Each microbatch has statistics of its own, on one rank, too.
+    compiled(2, 8, &["--mesh", "2", "--microbatches", "2"]);
+    succeeds(["verify", &plan, &model]);
+    compiled(128, 4, &["--mesh", "2x2"]);
+    let error = fails(["verify", &plan, &model]);
+    assert!(error.contains("`loss` cannot be compared: rounding its inputs alone"), "{error}");
+}

@@ -1,0 +1,139 @@
+//! Models whose exports say or leave out what a training depends on: losses are those of PyTorch.
+
+use std::path::Path;
+
+use crate::support;
+use crate::support::{fails, graphc, losses, succeeds};
+
+fn export(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports").join(name).display().to_string()
+}
+
+/// The losses of a training on a model's data.
+fn train(name: &str, options: &[&str]) -> Vec<f64> {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let metrics = folder.path().join("metrics").display().to_string();
+    let (model, data) = (export(&format!("{name}.onnx")), export(&format!("{name}.safetensors")));
+    let own = ["train", &model, "--data", &data, "--metrics", &metrics];
+    succeeds([&own[..], options].concat());
+    losses(&std::fs::read(metrics).expect("metrics"))
+}
+
+fn are_those_of_pytorch(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((found - expected).abs() < 2e-5, "step {step}: {found}, PyTorch {expected}");
+    }
+}
+
+#[test]
+fn nothing_is_learned_through_what_is_detached() {
+    let options = ["--batch", "4", "--loss", "sum", "--optimizer", "sgd", "--lr", "0.05"];
+    let found = train("detached", &[&options[..], &["--steps", "5"]].concat());
+    are_those_of_pytorch(&found, &[0.00117, -0.35546, -0.67853, -0.96121, -1.20586]);
+}
+
+#[test]
+fn the_row_of_a_table_that_is_padding_learns_nothing() {
+    let options = ["--batch", "4", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5"];
+    for mesh in ["1", "2x2"] {
+        let found =
+            train("padded_table", &[&options[..], &["--steps", "6", "--mesh", mesh]].concat());
+        are_those_of_pytorch(&found, &[1.69488, 1.63099, 1.45493, 1.50419, 1.39246, 1.43242]);
+    }
+}
+
+#[test]
+fn nothing_is_learned_from_rows_that_are_masked() {
+    let options = ["--batch", "4", "--loss", "mse", "--optimizer", "sgd", "--lr", "0.02"];
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let weights = folder.path().join("weights").display().to_string();
+    let more = ["--steps", "5", "--weights", &weights];
+    let found = train("masked_rows_plain", &[&options[..], &more].concat());
+    are_those_of_pytorch(&found, &[1.27037, 1.25886, 1.24771, 1.23689, 1.22638]);
+}
+
+#[test]
+fn what_is_computed_of_data_in_double_is_refused() {
+    let (model, data) = (export("double.onnx"), export("double.safetensors"));
+    let outputs = tempfile::NamedTempFile::new().expect("a scratch file");
+    let outputs = outputs.path().display().to_string();
+    let said = fails(["run", &model, "--inputs", &data, "--outputs", &outputs]);
+    assert!(
+        said.contains("node `node_add` of type Add: it computes in DOUBLE")
+            && said.contains("model.float()"),
+        "{said}"
+    );
+}
+
+/// What is said of a model on standard error when it is compiled for training.
+fn said_of(name: &str, extra: &[&str]) -> String {
+    let plan = tempfile::NamedTempFile::new().expect("a scratch file");
+    let plan = plan.path().display().to_string();
+    let model = export(name);
+    let own = ["compile", &model, "--batch", "4", "--optimizer", "sgd", "--lr", "0.1", "-o", &plan];
+    let output = graphc([&own[..], extra].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+#[test]
+fn what_a_file_without_marks_leaves_open_is_named() {
+    let said = said_of("tied_plain.onnx", &["--loss", "cross_entropy"]);
+    assert!(said.contains("are trained apart: `onnx::MatMul_12` (`e.weight` turned)"), "{said}");
+    let said = said_of("basis_plain.onnx", &["--loss", "mse"]);
+    assert!(said.contains("1 are called neither weight nor bias, as buffers are: `b`"), "{said}");
+}
+
+#[test]
+fn weights_that_the_loss_does_not_depend_on_are_named() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = "graph @heads {
+  %x = input \"x\" : f32[rows, 4]
+  %a = variable \"a\" {init={\"fill\": 0.5}, trainable=true} : f32[4, 3]
+  %b = variable \"b\" {init={\"fill\": 0.5}, trainable=true} : f32[4, 2]
+  %y = matmul %x, %a
+  %z = matmul %x, %b
+  return \"y\" = %y, \"z\" = %z
+}
+";
+    std::fs::write(path("heads.gir"), text).expect("writable");
+    let (model, plan) = (path("heads.gir"), path("plan.json"));
+    let options = ["--batch", "4", "--loss", "sum", "--optimizer", "sgd", "--lr", "0.1"];
+    let own = ["compile", &model, "-o", &plan];
+    let output = graphc([&own[..], &options].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("the loss does not depend on `b`: not trained"), "{said}");
+}
+
+/// What is said of the attention of a plan that trains an exported model.
+fn attention_of(model: &str) -> (String, serde_json::Value) {
+    let plan = tempfile::NamedTempFile::new().expect("a scratch file");
+    let plan = plan.path().display().to_string();
+    let own = ["compile", model, "--batch", "4", "--optimizer", "sgd", "--lr", "0.1", "-o", &plan];
+    succeeds([&own[..], &["--loss", "mse"]].concat());
+    let text = succeeds(["inspect", &plan]);
+    let json = serde_json::from_str::<serde_json::Value>(&succeeds([
+        "inspect", &plan, "--format", "json",
+    ]));
+    (text, json.expect("JSON")["attention"].clone())
+}
+
+#[test]
+fn inspect_says_which_attention_is_one_op_and_why_another_is_none() {
+    let (text, json) = attention_of(&export("masked_rows_plain.onnx"));
+    let reason = "a mask or bias that depends on inputs or weights";
+    assert!(text.contains("attention: 0 as one op, 1 in parts\n  in parts: `"), "{text}");
+    assert!(text.contains(reason), "{text}");
+    assert_eq!((&json["one_op"], &json["in_parts"][0]["reason"]), (&0.into(), &reason.into()));
+    let gpt = support::reference("gpt").join("model.onnx").display().to_string();
+    let plan = tempfile::NamedTempFile::new().expect("a scratch file");
+    let plan = plan.path().display().to_string();
+    let own = ["compile", &gpt, "--batch", "8", "--loss", "cross_entropy", "--optimizer", "adamw"];
+    succeeds([&own[..], &["--lr", "0.01", "-o", &plan]].concat());
+    let text = succeeds(["inspect", &plan]);
+    assert!(text.contains(" as one op, 0 in parts\n") && !text.contains(": 0 as one"), "{text}");
+}

@@ -1,0 +1,23 @@
+//! Trainings by the command and by `DataParallel`: their numbers, options, data, checkpoints and weights.
+
+mod checkpoints;
+mod command;
+mod data;
+mod data_parallel;
+mod data_parallel_training;
+mod diverged;
+mod epochs;
+mod exported;
+mod fetching;
+mod options;
+mod own_weights;
+mod precision_training;
+mod references;
+mod resident;
+mod samples;
+mod skipping;
+mod statistics;
+mod streams;
+#[path = "../support/mod.rs"]
+mod support;
+mod weights;
