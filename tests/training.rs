@@ -266,6 +266,94 @@ fn a_resumed_session_goes_on_in_the_schedule() {
     }
 }
 
+/// The weights after four steps on these ranks; `given` is called before each is begun.
+fn given_rates(
+    options: &CompileOptions,
+    mesh: &[usize],
+    given: &dyn Fn(&mut Session, u64),
+) -> Vec<Vec<f64>> {
+    let options = CompileOptions { mesh: mesh.to_vec(), ..options.clone() };
+    let plan = compile(network(), &options, &preset("cpu").expect("a preset"), None);
+    let plan = plan.expect("a plan").plan;
+    let mut session =
+        Session::new(&plan, &weights(), SessionOptions::default()).expect("a session");
+    let begin = |step| {
+        given(&mut session, step);
+        session.step(feeds(step, Loss::Mse)).expect("a step")
+    };
+    // All are under way before the first is waited for.
+    let handles: Vec<_> = (0..4).map(begin).collect();
+    handles.into_iter().for_each(|handle| drop(handle.wait().expect("outputs")));
+    SHAPES.map(|(name, _)| session.variable(name).expect("a variable").to_f64()).to_vec()
+}
+
+#[test]
+fn a_rate_that_is_given_trains_as_one_that_is_planned() {
+    let sgd = |lr| Optimizer::Sgd { lr, momentum: 0.9, nesterov: true, weight_decay: 0.01 };
+    let optimizers: [fn(f64) -> Optimizer; 4] =
+        [sgd, Optimizer::adamw, Optimizer::lamb, Optimizer::rmsprop];
+    let lr_schedule: LrSchedule = "warmup:2 cosine:5".parse().expect("a schedule");
+    for (number, optimizer) in optimizers.into_iter().enumerate() {
+        let groups =
+            vec![ParameterGroup { pattern: "b.*".into(), lr: 0.5, weight_decay: Some(0.25) }];
+        let options = |lr, lr_schedule| CompileOptions {
+            loss: Some(Loss::Mse),
+            optimizer: Some(optimizer(lr)),
+            groups: groups.clone(),
+            lr_schedule,
+            ..CompileOptions::default()
+        };
+        let planned = options(0.125, lr_schedule.clone());
+        let (constant, schedule) = (options(0.5, LrSchedule::default()), lr_schedule.clone());
+        let rate = move |step| 0.125 * schedule.factor(step);
+        for mesh in [&[1][..], &[2]] {
+            let expected = given_rates(&planned, mesh, &|_, _| ());
+            let by_number = given_rates(&constant, mesh, &|session, step| {
+                session.set_learning_rate(rate(step)).expect("a rate");
+                assert_eq!(session.learning_rate(), Some(rate(step)));
+            });
+            assert_eq!(by_number, expected, "optimizer {number} on {mesh:?}");
+            let by_function = given_rates(&constant, mesh, &|session, step| match step {
+                0 => session.set_schedule(rate.clone()).expect("it trains"),
+                _ => assert_eq!(session.learning_rate(), Some(rate(step))),
+            });
+            assert_eq!(by_function, expected, "optimizer {number} on {mesh:?}");
+        }
+        let back = given_rates(&planned, &[1], &|session, _| {
+            session.set_learning_rate(9.0).expect("a rate");
+            session.follow_planned_rate();
+        });
+        assert_eq!(back, given_rates(&planned, &[1], &|_, _| ()), "optimizer {number}");
+    }
+}
+
+#[test]
+fn a_rate_that_cannot_be_is_refused() {
+    let plan = |options: &CompileOptions| {
+        compile(network(), options, &preset("cpu").expect("a preset"), None).expect("a plan").plan
+    };
+    let session = |optimizer| {
+        let options =
+            CompileOptions { loss: Some(Loss::Mse), optimizer, ..CompileOptions::default() };
+        Session::new(&plan(&options), &weights(), SessionOptions::default()).expect("a session")
+    };
+    let mut trains = session(Some(Optimizer::sgd(0.1)));
+    for rate in [-1.0, f64::NAN, f64::INFINITY] {
+        let error = trains.set_learning_rate(rate).expect_err("no rate").to_string();
+        assert!(error.contains(&format!("{rate} is no rate")), "{error}");
+    }
+    trains.set_schedule(|step| if step == 0 { 0.1 } else { f64::NAN }).expect("a function");
+    trains.step(feeds(0, Loss::Mse)).expect("a rate").wait().expect("a step");
+    let error = trains.step(feeds(1, Loss::Mse)).expect_err("no rate").to_string();
+    assert!(error.contains("NaN is no rate"), "{error}");
+    trains.follow_planned_rate();
+    trains.step(feeds(1, Loss::Mse)).expect("it goes on").wait().expect("a step");
+    let error = session(None).set_learning_rate(0.1).expect_err("it evaluates").to_string();
+    assert!(error.contains("the plan has no optimizer"), "{error}");
+    let error = session(Some(Optimizer::sgd(0.0))).set_schedule(|_| 0.1).expect_err("of 0");
+    assert!(error.to_string().contains("a learning rate of 0"), "{error}");
+}
+
 /// A plan that evaluates: a loss and metrics, and neither gradients nor updates.
 fn evaluation(mesh: &[usize], strategy: Strategy, microbatches: usize) -> CompileOptions {
     CompileOptions {

@@ -24,7 +24,7 @@
 //! - `load_kernels`: makes launches ready that were prepared on these devices. What must be compiled for them is compiled
 //!   side by side.
 //! - `Device::stream`: a queue whose launches begin in the order in which they are made. Its waits end where the job has.
-//! - `Stream::begin_step`: launches from now on draw their random numbers for this step.
+//! - `Stream::begin_step`: launches from now on draw their random numbers for this step, and update by its learning rate.
 //! - `Stream::launch`: computes on the contents that the turn (step, microbatch) says; allocates nothing; may return
 //!   before it has ended. The same operands give the same bits, however many threads or streams there are.
 //! - `Stream::record`, `record_at`: an event that has come when all launches so far have ended.

@@ -112,6 +112,7 @@ pub(super) fn session(
         seed: options.seed,
         first_step: options.first_step,
         begun: 0,
+        rates: super::rate::Rates::default(),
         parts: vec![0; outputs],
         fetched: vec![true; outputs].into(),
         last: None,

@@ -5,6 +5,7 @@ mod launch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_ir::learning_rate::GivenRate;
 use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut};
 
 use super::Threads;
@@ -46,6 +47,7 @@ impl Cpu {
     pub(super) fn stream(&self, seed: u64) -> Stream {
         Stream {
             step: 0,
+            rate: None,
             seed,
             threads: self.threads,
             pool: self.pool.clone(),
@@ -74,6 +76,8 @@ fn pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeE
 pub(crate) struct Stream {
     /// The training step, from 0.
     pub(super) step: u64,
+    /// The learning rate that was given for it.
+    pub(super) rate: Option<GivenRate>,
     seed: u64,
     threads: usize,
     pool: Option<Arc<ThreadPool>>,
@@ -111,6 +115,7 @@ impl Stream {
         let mut cx = KernelContext {
             seed: self.seed,
             step: self.step,
+            rate: self.rate,
             threads: self.threads,
             pool: self.pool.as_deref(),
             scratch: &mut self.scratch,
