@@ -48,6 +48,7 @@ mod documents {
 
 pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
+pub use graphc_compiler::lora;
 pub use graphc_data as data;
 pub use graphc_eager as eager;
 pub use graphc_ir as ir;

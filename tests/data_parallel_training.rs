@@ -37,7 +37,7 @@ fn training(optimizer: Optimizer) -> CompileOptions {
         clip_value: Some(0.2),
         groups: vec![
             ParameterGroup::no_decay("*bias"),
-            ParameterGroup { pattern: "norm*".into(), lr: 0.5, weight_decay: None },
+            ParameterGroup::of("norm*", 0.5),
         ],
         ema: Some(0.75),
         ..CompileOptions::default()
