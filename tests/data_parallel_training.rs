@@ -35,10 +35,7 @@ fn training(optimizer: Optimizer) -> CompileOptions {
         lr_schedule: "warmup:2 cosine:9".parse().expect("a schedule"),
         clip_norm: Some(0.5),
         clip_value: Some(0.2),
-        groups: vec![
-            ParameterGroup::no_decay("*bias"),
-            ParameterGroup::of("norm*", 0.5),
-        ],
+        groups: vec![ParameterGroup::no_decay("*bias"), ParameterGroup::of("norm*", 0.5)],
         ema: Some(0.75),
         ..CompileOptions::default()
     }

@@ -369,7 +369,8 @@ fn an_adapted_weight_is_the_weight_and_its_change() {
         Session::new(&plan, &weights(), SessionOptions::default()).expect("a session")
     };
     let loss = |session: &mut Session, step| {
-        let outputs = session.step(feeds(step, Loss::Mse)).expect("a step").wait().expect("outputs");
+        let outputs =
+            session.step(feeds(step, Loss::Mse)).expect("a step").wait().expect("outputs");
         outputs["loss"].to_f64()[0]
     };
     let adapted = || graphc::lora::adapt(&network(), &["*.weight"], 2, 4.0).expect("it has them");
@@ -383,7 +384,8 @@ fn an_adapted_weight_is_the_weight_and_its_change() {
         let mut value = one.variable(name).expect("a variable").to_f64();
         assert_eq!(value, weights()[name].to_f64(), "{name} is frozen");
         let [inputs, outputs] = *shape else { continue };
-        let mut read = |part| one.variable(&format!("{name}.{part}")).expect("it is trained").to_f64();
+        let mut read =
+            |part| one.variable(&format!("{name}.{part}")).expect("it is trained").to_f64();
         let (a, b) = (read("lora_a"), read("lora_b"));
         assert!(b.iter().any(|&b| b != 0.0), "{name} learns");
         for (at, value) in value.iter_mut().enumerate() {

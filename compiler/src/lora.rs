@@ -137,7 +137,9 @@ impl Adapting<'_> {
     fn copy(&mut self, id: NodeId, node: &Node, patterns: &[&str]) -> Result<(), LoraError> {
         let operands = node.operands.iter().map(|&old| self.values[old.index()]).collect();
         let op = match &node.op {
-            Op::Variable(variable) => Op::Variable(Variable { trainable: false, ..variable.clone() }),
+            Op::Variable(variable) => {
+                Op::Variable(Variable { trainable: false, ..variable.clone() })
+            }
             op => op.clone(),
         };
         let mut results = self.push(op, operands, node)?;
@@ -161,12 +163,7 @@ impl Adapting<'_> {
     }
 
     /// Does what a reader of an adapted weight asks for: a product gets another beside it.
-    fn read(
-        &mut self,
-        at: usize,
-        node: &Node,
-        results: &mut [ValueId],
-    ) -> Result<(), LoraError> {
+    fn read(&mut self, at: usize, node: &Node, results: &mut [ValueId]) -> Result<(), LoraError> {
         let weight = self.weights[&node.operands[at]].clone();
         match (&node.op, at) {
             (Op::MatMul(product), 1) if !self.weights.contains_key(&node.operands[0]) => {
@@ -193,11 +190,7 @@ impl Adapting<'_> {
     }
 
     /// The narrow matrices of a weight, whose second dim takes inputs or its first.
-    fn pair(
-        &mut self,
-        weight: &Weight,
-        inputs_last: bool,
-    ) -> Result<[ValueId; 2], LoraError> {
+    fn pair(&mut self, weight: &Weight, inputs_last: bool) -> Result<[ValueId; 2], LoraError> {
         let known = self.weights[&weight.variable].pair;
         if let Some((pair, last)) = known {
             return match last == inputs_last {
@@ -216,8 +209,8 @@ impl Adapting<'_> {
         let (inputs, outputs) = if inputs_last { (second, first) } else { (first, second) };
         let bound = 1.0 / (inputs.max(1) as f64).sqrt();
         let uniform = Init::Uniform { low: Scalar(-bound), high: Scalar(bound) };
-        let [a_type, b_type] =
-            [[self.rank, inputs], [outputs, self.rank]].map(|shape| TensorType::new(ty.dtype, shape));
+        let [a_type, b_type] = [[self.rank, inputs], [outputs, self.rank]]
+            .map(|shape| TensorType::new(ty.dtype, shape));
         let a = self.matrix(format!("{name}.lora_a"), a_type, uniform, weight.variable)?;
         let zeros = Init::Fill(Scalar(0.0));
         let b = self.matrix(format!("{name}.lora_b"), b_type, zeros, weight.variable)?;

@@ -56,6 +56,7 @@ mod stream;
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
+use graphc_kernels::CustomKernels;
 
 use crate::error::RuntimeError;
 use crate::memory::Offered;
@@ -121,7 +122,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Opens the device of a rank, whose kernels may use these threads of the host.
+    /// Opens the device of a rank, whose kernels may use these threads of the host. A processor has the kernels of the program's own ops.
     ///
     /// # Errors
     /// Where there is none of that kind.
@@ -129,9 +130,10 @@ impl Device {
         kind: DeviceKind,
         Site { rank, local, direct }: Site,
         threads: Threads,
+        custom: &CustomKernels,
     ) -> Result<Self, RuntimeError> {
         match kind {
-            DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
+            DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads, custom)?)),
             DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local, direct)?)),
         }
     }
@@ -168,7 +170,7 @@ impl Device {
         results: Vec<Port>,
     ) -> Result<Launch, Unprepared> {
         match self {
-            Self::Cpu(_) => cpu::Launch::prepare(call, operands, results).map(Launch::Cpu),
+            Self::Cpu(cpu) => cpu::Launch::prepare(cpu, call, operands, results).map(Launch::Cpu),
             Self::Cuda(cuda) => {
                 cuda::Launch::prepare(cuda, actor, call, operands, results).map(Launch::Cuda)
             }

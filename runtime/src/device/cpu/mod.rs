@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use graphc_ir::learning_rate::GivenRate;
-use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut};
+use graphc_kernels::{
+    CustomKernels, KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut,
+};
 
 use super::Threads;
 use super::port::{Port, Turn};
@@ -21,13 +23,19 @@ pub(crate) struct Cpu {
     rank: u32,
     threads: usize,
     pool: Option<Arc<ThreadPool>>,
+    custom: CustomKernels,
 }
 
 impl Cpu {
     /// # Errors
     /// Where the system gives no threads.
-    pub(super) fn open(rank: u32, threads: Threads) -> Result<Self, RuntimeError> {
-        Ok(Self { rank, threads: threads.count, pool: pool(rank, threads)? })
+    pub(super) fn open(
+        rank: u32,
+        threads: Threads,
+        custom: &CustomKernels,
+    ) -> Result<Self, RuntimeError> {
+        let pool = pool(rank, threads)?;
+        Ok(Self { rank, threads: threads.count, pool, custom: custom.clone() })
     }
 
     /// # Errors
