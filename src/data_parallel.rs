@@ -267,6 +267,36 @@ impl DataParallel {
         Ok(outputs)
     }
 
+    /// Has the optimizer's steps from now on go by this learning rate: [`Session::set_learning_rate`]. All ranks set the same.
+    ///
+    /// # Errors
+    /// Where there is no optimizer, or the session refuses the rate.
+    pub fn set_learning_rate(&mut self, rate: f64) -> Result<(), DataParallelError> {
+        Ok(self.updates()?.set_learning_rate(rate)?)
+    }
+
+    /// Has the optimizer's steps from now on go by a rate for each step: [`Session::set_schedule`]. All ranks set the same.
+    ///
+    /// # Errors
+    /// Where there is no optimizer, or the session refuses it.
+    pub fn set_schedule(
+        &mut self,
+        schedule: impl Fn(u64) -> f64 + Send + Sync + 'static,
+    ) -> Result<(), DataParallelError> {
+        Ok(self.updates()?.set_schedule(schedule)?)
+    }
+
+    /// The learning rate of the optimizer's next step; `None` without an optimizer.
+    pub fn learning_rate(&self) -> Option<f64> {
+        self.updater.as_ref()?.session.learning_rate()
+    }
+
+    /// The session that makes the optimizer's steps.
+    fn updates(&mut self) -> Result<&mut Session, DataParallelError> {
+        let updater = self.updater.as_mut().ok_or(DataParallelError::NoOptimizer)?;
+        Ok(&mut updater.session)
+    }
+
     /// Replaces each parameter by what `update` makes of it and its gradient, for rules that no optimizer has: every rank does
     /// the same, so that the parameters stay the same.
     ///

@@ -26,6 +26,7 @@
 pub mod calibrate;
 mod data_parallel;
 mod median;
+pub mod models;
 pub mod profile;
 pub mod report;
 
@@ -48,10 +49,11 @@ mod documents {
 
 pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
+pub use graphc_compiler::lora;
 pub use graphc_data as data;
 pub use graphc_eager as eager;
 pub use graphc_ir as ir;
-pub use graphc_ir::{models, nn};
+pub use graphc_ir::nn;
 pub use graphc_kernels as kernels;
 pub use graphc_runtime as runtime;
 
@@ -60,6 +62,7 @@ pub mod prelude {
     pub use std::collections::BTreeMap;
 
     pub use crate::data_parallel::{DataParallel, DataParallelOptions};
+    pub use crate::models;
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
     pub use graphc_compiler::import::{ImportOptions, choose_trained};
@@ -70,7 +73,6 @@ pub mod prelude {
     pub use graphc_ir::graph::Graph;
     pub use graphc_ir::learning_rate::{Curve, LrSchedule, Warmup};
     pub use graphc_ir::mesh::Placement;
-    pub use graphc_ir::models;
     pub use graphc_ir::nn::{self, Module};
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{

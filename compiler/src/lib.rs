@@ -14,6 +14,7 @@ mod draw;
 pub mod error;
 pub mod finite;
 pub mod import;
+pub mod lora;
 pub mod lower;
 pub mod null_device;
 pub mod passes;

@@ -18,6 +18,7 @@ use crate::types::{DType, TensorType};
 
 mod arithmetic;
 mod axis;
+mod custom;
 mod einsum;
 mod images;
 mod methods;

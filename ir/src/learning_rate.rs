@@ -413,6 +413,36 @@ impl LearningRate {
     pub fn at(&self, step: u64) -> f64 {
         self.base.0 * self.schedule.factor(step)
     }
+
+    /// The rate at a step, from 0, or what stands in its place.
+    pub fn at_or_given(&self, step: u64, given: Option<GivenRate>) -> f64 {
+        given.map_or_else(|| self.at(step), |given| given.of(self.base.0))
+    }
+}
+
+/// A learning rate that a program gives while it trains. It stands in the place of base and schedule alike; groups of variables keep
+/// their factors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GivenRate {
+    /// The rate of variables that are in no group.
+    pub rate: f64,
+    /// The base that the plan has for them; not 0.
+    pub planned: f64,
+}
+
+impl GivenRate {
+    /// The rate of variables for which the plan has this base.
+    ///
+    /// ```
+    /// use graphc_ir::learning_rate::GivenRate;
+    ///
+    /// let given = GivenRate { rate: 0.3, planned: 0.5 };
+    /// assert_eq!([0.5, 0.25, 0.0].map(|base| given.of(base)), [0.3, 0.15, 0.0]);
+    /// ```
+    pub fn of(self, base: f64) -> f64 {
+        // A quotient of 1 could round.
+        if base == self.planned { self.rate } else { base / self.planned * self.rate }
+    }
 }
 
 /// How a learning rate is written.

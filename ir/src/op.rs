@@ -180,6 +180,8 @@ pub enum Op {
     SkipStep(SkipStep),
     /// The same tensor on another placement or in another layout, as the user asked.
     ToGlobal(ToGlobal),
+    /// An op of a program's own.
+    Custom(Custom),
     /// The same tensor for later readers, in a layout of its own.
     Regather(Regather),
     /// The sum over a step's microbatches; of a whole batch, the same tensor.
@@ -261,6 +263,7 @@ impl Op {
             Op::LossScale(op) => op,
             Op::SkipStep(op) => op,
             Op::ToGlobal(op) => op,
+            Op::Custom(op) => op,
             Op::Regather(op) => op,
             Op::Accumulate(op) => op,
         }

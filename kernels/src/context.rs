@@ -1,5 +1,6 @@
 //! The context of a kernel call: all that it is given besides its operands and results.
 
+use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::op::Op;
 
 use crate::error::KernelError;
@@ -16,6 +17,8 @@ pub struct KernelContext<'a> {
     pub seed: u64,
     /// The training step, from 0.
     pub step: u64,
+    /// The learning rate of the step, where it is not the one that updates say.
+    pub rate: Option<GivenRate>,
     /// How many threads the kernel may use.
     pub threads: usize,
     /// Where it runs them; without, it uses the caller's thread alone.

@@ -34,6 +34,23 @@ pub enum KernelError {
         /// The view's type.
         found: DType,
     },
+    /// An op of a program's own without its kernel.
+    #[error(
+        "`{name}` is an op of a program's own, and there is no kernel for it: the program that has it gives it to its session \
+         (SessionOptions::custom), on the processor"
+    )]
+    NoCustomKernel {
+        /// The op's name.
+        name: String,
+    },
+    /// A kernel of a program's own that does not compute.
+    #[error("the program's own kernel of `{name}` fails: {reason}")]
+    Custom {
+        /// The op's name.
+        name: String,
+        /// The reason that it says.
+        reason: String,
+    },
     /// An integer divided by 0.
     #[error("an integer is divided by 0")]
     DivisionByZero,

@@ -16,6 +16,7 @@ mod context;
 mod convolution;
 pub mod cuda;
 mod cumulative;
+mod custom;
 mod elementwise;
 mod embedding;
 mod epilogue;
@@ -58,8 +59,9 @@ mod view;
 
 pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
 pub use context::KernelContext;
+pub use custom::{CustomError, CustomKernels};
 pub use error::KernelError;
 pub use precision::{narrow, widen};
-pub use prepare::{Prepared, prepare, prepare_fused, prepare_updated};
+pub use prepare::{Prepared, prepare, prepare_custom, prepare_fused, prepare_updated};
 pub use threads::ThreadPool;
 pub use view::{Element, Flat, Scratch, View, ViewMut};

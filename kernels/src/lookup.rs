@@ -119,8 +119,9 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::NonFinite(_) => float!(first, scaling::non_finite),
         Op::LossScale(_) => scaling::loss_scale,
         Op::SkipStep(_) => scaling::skip_step,
-        // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
-        Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => return None,
+        // What the user feeds is computed by nobody, a program's own op by what the program gives, batch normalization by its parts,
+        // and elementwise ops by chains.
+        Op::Input(_) | Op::Custom(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => return None,
         Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,
     };
     Some(kernel)

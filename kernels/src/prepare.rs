@@ -6,11 +6,12 @@
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
-use graphc_ir::ops::MatMul;
+use graphc_ir::ops::{Custom, MatMul};
 use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
 
 use crate::context::{Kernel, KernelContext};
+use crate::custom::{CustomKernels, Found};
 use crate::elementwise::Chain;
 use crate::epilogue::Headed;
 use crate::error::KernelError;
@@ -30,6 +31,8 @@ enum Call {
     Chain(Box<Chain>),
     /// A convolution and elementwise ops behind it.
     Headed(Box<Headed>),
+    /// An op of a program's own.
+    Custom(Found),
     /// A matrix product and the update of which it is the gradient.
     Updated(Box<Updated>),
 }
@@ -49,6 +52,7 @@ impl Prepared {
             Call::Op { kernel, op } => kernel(op, operands, results, cx),
             Call::Chain(chain) => chain.evaluate(operands, results, cx),
             Call::Headed(headed) => headed.evaluate(operands, results, cx),
+            Call::Custom(found) => found.call(operands, results),
             Call::Updated(updated) => updated.evaluate(operands, results, cx),
         }
     }
@@ -73,8 +77,19 @@ pub fn prepare(
         let chain = Chain::single(op, operands, results)?;
         return Ok(Prepared(Call::Chain(Box::new(chain))));
     }
+    if let Op::Custom(op) = op {
+        return Err(KernelError::NoCustomKernel { name: op.name.clone() });
+    }
     let kernel = lookup::cpu(op, &dtypes(operands), &dtypes(results)).ok_or_else(missing)?;
     Ok(Prepared(Call::Op { kernel, op: op.clone() }))
+}
+
+/// Prepares an op of a program's own, for the processor.
+///
+/// # Errors
+/// Where its kernel is not among these.
+pub fn prepare_custom(op: &Custom, kernels: &CustomKernels) -> Result<Prepared, KernelError> {
+    Ok(Prepared(Call::Custom(Found::of(op, kernels)?)))
 }
 
 /// Prepares a chain of elementwise ops, or of a convolution and elementwise ops; operands broadcast to the shape of the results.

@@ -153,7 +153,8 @@ mod tests {
             .then(|| ThreadPool::new(threads, Duration::ZERO, |i| i.to_string()).expect("threads"));
         let mut scratch = Scratch::new();
         let pool = pool.as_ref();
-        let mut cx = KernelContext { seed: 0, step: 3, threads, pool, scratch: &mut scratch };
+        let mut cx =
+            KernelContext { seed: 0, step: 3, rate: None, threads, pool, scratch: &mut scratch };
         let bits = |results: &Tensors| {
             results.0.iter().flat_map(|(_, data)| data.iter().map(|x| x.to_bits())).collect()
         };

@@ -27,7 +27,7 @@ fn prepared(op: &Op, operands: &[TensorType]) -> Prepared {
 }
 
 fn context(scratch: &mut Scratch) -> KernelContext<'_> {
-    KernelContext { seed: 0, step: 0, threads: 1, pool: None, scratch }
+    KernelContext { seed: 0, step: 0, rate: None, threads: 1, pool: None, scratch }
 }
 
 /// Ops whose kernels share work among threads, at sizes at which they do.

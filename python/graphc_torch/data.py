@@ -155,7 +155,7 @@ def other_tensors(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """
     try:
         tensors = _initializers(plan.weights) if plan.weights is not None else {}
-        own, computed = onnx.authored(plan.weights.path, tensors) if plan.weights is not None and tensors else (set(), set())
+        own, computed = _authored(plan.weights, tensors) if plan.weights is not None and tensors else (set(), set())
     except (FeedError, OSError, ValueError, MemoryError):
         return {}, {}
     others = {name: tensor for name, tensor in tensors.items() if name not in plan.variables}
@@ -163,8 +163,39 @@ def other_tensors(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return {name: tensor for name, tensor in others.items() if name in own}, fixed
 
 
+_FOLDER = "hf:"
+"""What the path of a model begins with that is a folder as transformers saves it."""
+
+
+def _authored(weights: WeightsSource, tensors: dict[str, Tensor]) -> tuple[set[str], set[str]]:
+    if weights.path.startswith(_FOLDER):
+        return set(tensors), set()
+    return onnx.authored(weights.path, tensors)
+
+
+def _of_folder(folder: Path) -> dict[str, Tensor]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        return load_tensors(single)
+    if not index.exists():
+        return {}
+    try:
+        files = sorted(set(read_json(read_file(index, _LONGEST_INDEX).decode())["weight_map"].values()))
+        names = [str(file) for file in files]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FeedError(f"cannot read {index}: {reason(error)}") from error
+    if any(Path(name).name != name for name in names):
+        raise FeedError(f"{index} names a file that is not beside it")
+    return {name: tensor for file in names for name, tensor in load_tensors(folder / file).items()}
+
+
+_LONGEST_INDEX = 1 << 27
+"""More bytes than an index has."""
+
+
 def _initializers(weights: WeightsSource) -> dict[str, Tensor]:
-    path = Path(weights.path)
+    folder = Path(weights.path[len(_FOLDER) :]) if weights.path.startswith(_FOLDER) else None
+    path = Path(weights.path) if folder is None else folder / "config.json"
     try:
         check_file(path)
         with path.open("rb") as file:
@@ -173,6 +204,8 @@ def _initializers(weights: WeightsSource) -> dict[str, Tensor]:
         raise FeedError(f"the plan takes its weights from {path}, which cannot be read: {error}") from error
     if found != weights.sha256:
         raise FeedError(f"{path} has changed since the plan was made: compile again, or give --weights-from")
+    if folder is not None:
+        return _of_folder(folder)
     if path.suffix != ".onnx":
         return {}
     return onnx.weights(path)

@@ -77,6 +77,10 @@ def of_op(plan: Any) -> Any:
         (lambda plan: plan.update(name="\ud800"), "a text holds half of a character"),
         (lambda plan: plan["layouts"][0].update(sbp=["X"]), "`X` is no layout"),
         (lambda plan: of_op(plan)["op"].update(op="teleport"), "the op `teleport` is none that this version has"),
+        (
+            lambda plan: of_op(plan)["op"].update(op="custom", name="own", dims="n -> n"),
+            "the op `own` is a program's own",
+        ),
         (lambda plan: of_op(plan)["op"].clear(), "an op is an object with its name"),
         (lambda plan: plan["ranks"].append({"program": 0}), "it has 2 ranks and says that they are 1"),
     ],

@@ -127,6 +127,12 @@ pub enum RuntimeError {
         /// The name.
         name: String,
     },
+    /// A learning rate that cannot stand in the place of the plan's.
+    #[error("the learning rate cannot be set: {reason}")]
+    LearningRate {
+        /// The reason, and what to do.
+        reason: String,
+    },
     /// A tensor that is not what its type says.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -86,7 +86,7 @@ pub enum Command {
 /// `graphc compile`
 #[derive(Args)]
 pub struct CompileArgs {
-    /// The model: .onnx or .gir
+    /// The model: .onnx, .gir or hf:DIR
     pub model: PathBuf,
     /// Where the plan goes; without it nothing is written
     #[arg(short, long, value_name = "PLAN")]
@@ -219,7 +219,7 @@ pub struct ReportArgs {
 /// `graphc run`
 #[derive(Args)]
 pub struct RunArgs {
-    /// The model (.onnx, .gir) or a plan (.json)
+    /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
     pub model: PathBuf,
     /// The inputs: a safetensors file with one tensor per graph input
     #[arg(long, value_name = "FILE")]

@@ -11,7 +11,7 @@ use graphc_compiler::check::verify;
 use graphc_compiler::compile::{Milestone, compile_observed, emit_after};
 use graphc_compiler::error::CompileError;
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_compiler::import::{ImportOptions, Imported, document, load_model};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::check::{Seal, VerifiedPlan};
 use graphc_ir::plan::{Plan, WeightsSource, read_plan};
@@ -208,7 +208,10 @@ fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> 
 
 /// The model file by path and content.
 pub fn weights_source(path: &Path) -> Result<WeightsSource> {
-    Ok(WeightsSource { path: path.display().to_string(), sha256: options::sha256(path)? })
+    Ok(WeightsSource {
+        path: path.display().to_string(),
+        sha256: options::sha256(&document(path))?,
+    })
 }
 
 /// Whether a path names a plan.
@@ -258,7 +261,7 @@ pub fn load_plan(path: &Path) -> Result<Plan> {
 pub fn plan_weights(plan: &Plan) -> Result<Weights> {
     let Some(source) = &plan.weights else { return Ok(Weights::default()) };
     let path = Path::new(&source.path);
-    let found = options::sha256(path)
+    let found = options::sha256(&document(path))
         .with_context(|| format!("the plan takes its weights from {}", source.path))?;
     ensure!(
         found == source.sha256,

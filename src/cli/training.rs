@@ -89,7 +89,7 @@ fn group(text: &str) -> Result<ParameterGroup, String> {
         Some((lr, decay)) => (number(lr)?, Some(number(decay)?)),
         None => (number(numbers)?, None),
     };
-    Ok(ParameterGroup { pattern: pattern.trim().into(), lr, weight_decay: decay })
+    Ok(ParameterGroup { weight_decay: decay, ..ParameterGroup::of(pattern.trim(), lr) })
 }
 
 fn curve(text: &str) -> Result<Curve, String> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use graphc::report::number_of;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_compiler::import::{ImportOptions, Imported, document, load_model};
 use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -83,7 +83,7 @@ const MOST_ROUNDING: f64 = 1e-2;
 /// of an output, as a share of its largest element.
 fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     if let Some(source) = &plan.weights {
-        let found = options::sha256(model)?;
+        let found = options::sha256(&document(model))?;
         ensure!(
             found == source.sha256,
             "{} is not the file that the plan was made from (SHA-256 {found}, the plan has {})",

@@ -9,7 +9,8 @@ use crate::support::{Reference, losses, reference};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Variables of launchers that the machine of the tests may have set.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 13] = [
+    "SLURM_STEP_ID",
     "SLURM_PROCID",
     "SLURM_NTASKS",
     "SLURM_LOCALID",
@@ -388,6 +389,64 @@ fn under_slurm_and_mpirun_there_is_one_process_of_their_rank() {
     names(&fails(with(&[], "PMI_RANK=1"), 1), &["PMI_SIZE is not set"]);
     let nonsense = "SLURM_PROCID=x SLURM_NTASKS=2";
     names(&fails(with(&[], nonsense), 1), &["SLURM_PROCID is `x`"]);
+}
+
+/// Two ranks of a training that writes its metrics, as a job's processes start them without `graphc launch`.
+fn trains(program: &[&str], metrics: &Path) -> Command {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg(env!("CARGO_BIN_EXE_graphc")).args(["train", "--mesh", "2"]);
+    command.arg(reference("mlp").join("model.onnx"));
+    command.arg("--data").arg(reference("mlp").join("data.safetensors"));
+    command.args(Reference::load("mlp").args).arg("--metrics").arg(metrics);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let launcher = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
+    FOREIGN.iter().chain(&launcher).for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
+fn reached(metrics: &Path) {
+    let losses = losses(&std::fs::read(metrics).expect("rank 0 writes them"));
+    let expected = Reference::load("mlp");
+    assert_eq!(losses.len(), expected.losses.len());
+    for (found, expected) in losses.iter().zip(&expected.losses) {
+        assert!((found - expected).abs() <= 1e-4 * expected.abs(), "{found} is not {expected}");
+    }
+}
+
+#[test]
+fn a_program_that_srun_has_started_needs_no_launch() {
+    let folder = folder();
+    let metrics = folder.path().join("losses.jsonl");
+    let job = format!("tests.{}", std::process::id());
+    let rank = |rank: &str| {
+        let mut command = trains(&["env"], &metrics);
+        let step = [("SLURM_JOB_ID", job.as_str()), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "2")];
+        let place = [("SLURM_NNODES", "1"), ("SLURM_NODEID", "0"), ("SLURM_JOB_NODELIST", "n7")];
+        command.envs(step).envs(place).envs([("SLURM_PROCID", rank), ("SLURM_LOCALID", rank)]);
+        command.spawn().expect("it starts")
+    };
+    for process in ["1", "0"].map(rank) {
+        let output = process.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    reached(&metrics);
+}
+
+#[test]
+fn a_program_that_mpirun_has_started_needs_no_launch() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        println!("skipped: there is no mpirun (Open MPI) here");
+        return;
+    }
+    let folder = folder();
+    let metrics = folder.path().join("losses.jsonl");
+    let mut command = trains(&["mpirun", "--oversubscribe", "-n", "2"], &metrics);
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    let output = output(command);
+    assert!(output.status.success(), "{}", stderr(&output));
+    reached(&metrics);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use graphc::ir::array::Array;
 use graphc::ir::evaluate::evaluate;
 use graphc::ir::op::{EvalContext, Op};
+use graphc::ir::ops::Custom;
 use graphc::ir::text;
+use graphc::kernels::CustomKernels;
 use graphc::prelude::*;
 use proptest::prelude::*;
 
@@ -151,6 +153,124 @@ fn operands_in_one_memory_are_overwritten_together() {
     let steps =
         [(5, 20, 0), (2, 0, 0), (0, 2, 37), (0, 2, 92), (0, 46, 52), (13, 13, 0), (2, 24, 89)];
     check((1, 2), &steps.map(|(op, first, second)| Step { op, first, second }));
+}
+
+/// x^2 w, as an op of one's own or composed of others, and its mean error.
+fn squares(own: bool) -> Graph {
+    let g = GraphBuilder::new("squares");
+    let x = g.input("x", DType::F32, [8, 6]).mul(&g.variable(
+        "v",
+        DType::F32,
+        [6],
+        Init::Fill(0.5.into()),
+    ));
+    let w = g.variable("w", DType::F32, [6], Init::Fill(0.25.into()));
+    let op = Custom::new("scaled_square", "batch d, d -> batch d")
+        .split(&["batch", "d"])
+        .with_number("factor", 3.0)
+        .differentiable();
+    let y = match own {
+        true => g.custom(&op, &[&x, &w]).swap_remove(0),
+        false => x.mul(&x).mul(&w).scale(3.0),
+    };
+    g.output("loss", &y.tanh().mean(&[0, 1], false));
+    g.finish().expect("a graph")
+}
+
+/// The kernels of its op: of the parts that a rank has.
+fn kernels() -> CustomKernels {
+    let forward = CustomKernels::default().with("scaled_square", |op, operands, results| {
+        let factor = op.number("factor").ok_or("it has no factor")? as f32;
+        let (x, w) = (operands[0].as_slice::<f32>()?, operands[1].as_slice::<f32>()?);
+        let y = results[0].as_mut_slice::<f32>()?;
+        (0..x.len()).for_each(|at| y[at] = factor * x[at] * x[at] * w[at % w.len()]);
+        Ok(())
+    });
+    forward.with("scaled_square.backward", |op, operands, results| {
+        let factor = op.number("factor").ok_or("it has no factor")? as f32;
+        let (x, w) = (operands[0].as_slice::<f32>()?, operands[1].as_slice::<f32>()?);
+        let g = operands[3].as_slice::<f32>()?;
+        let [dx, dw] = results else { return Err("it gives two gradients".into()) };
+        let (dx, dw) = (dx.as_mut_slice::<f32>()?, dw.as_mut_slice::<f32>()?);
+        dw.fill(0.0);
+        for at in 0..x.len() {
+            let column = at % w.len();
+            dx[at] = 2.0 * factor * x[at] * w[column] * g[at];
+            dw[column] += factor * x[at] * x[at] * g[at];
+        }
+        Ok(())
+    })
+}
+
+fn trains_on(mesh: &[usize], microbatches: usize) -> CompileOptions {
+    let optimizer = Some(Optimizer::adam(0.05));
+    CompileOptions { mesh: mesh.to_vec(), microbatches, optimizer, ..CompileOptions::default() }
+}
+
+/// The losses and variables of four steps.
+fn train(
+    graph: Graph,
+    options: &CompileOptions,
+    custom: CustomKernels,
+) -> Result<Vec<f64>, graphc::runtime::RuntimeError> {
+    let cluster = preset("cpu").expect("a preset");
+    let plan = compile(graph, options, &cluster, None).expect("a plan").plan;
+    // As a file has it.
+    let read = graphc::ir::plan::read_plan(&graphc::ir::plan::write_plan(&plan));
+    let plan = VerifiedPlan::check(read.expect("its own text")).expect("it is sound");
+    let options = SessionOptions { custom, ..SessionOptions::default() };
+    let mut session = Session::new(&plan, &BTreeMap::new(), options)?;
+    let mut numbers = Vec::new();
+    for step in 0..4 {
+        let feeds = BTreeMap::from([("x".to_owned(), feed(&[8, 6], step as f32))]);
+        numbers.extend(session.step(feeds)?.wait()?["loss"].to_f64());
+    }
+    for name in ["v", "w"] {
+        numbers.extend(session.variable(name)?.to_f64());
+    }
+    Ok(numbers)
+}
+
+#[test]
+fn an_op_of_ones_own_computes_and_learns_as_others_do() {
+    let expected = train(squares(false), &trains_on(&[1], 1), CustomKernels::default());
+    let expected = expected.expect("it trains");
+    let text = text::print(&squares(true));
+    assert_eq!(text::parse(&text).expect("it parses"), squares(true), "{text}");
+    for (mesh, microbatches) in [(&[1][..], 1), (&[1], 2), (&[2], 1), (&[2, 2], 1), (&[3], 1)] {
+        let found = train(squares(true), &trains_on(mesh, microbatches), kernels());
+        for (found, expected) in found.expect("it trains").iter().zip(&expected) {
+            assert!((found - expected).abs() < 1e-6, "{found} is not {expected} on {mesh:?}");
+        }
+    }
+    let parts = CompileOptions { strategy: Strategy::Data, ..trains_on(&[2], 1) };
+    let plan = compile(squares(true), &parts, &preset("cpu").expect("a preset"), None);
+    let text = graphc::ir::plan::write_plan(&plan.expect("a plan").plan);
+    assert!(text.contains("scaled_square.backward"), "{text}");
+    let whole = train(squares(true), &parts, kernels()).expect("it trains");
+    assert!((whole[0] - expected[0]).abs() < 1e-6);
+}
+
+#[test]
+fn an_op_of_ones_own_that_is_not_there_is_named() {
+    let missing = train(squares(true), &trains_on(&[2], 1), CustomKernels::default());
+    let error = missing.expect_err("there is no kernel").to_string();
+    assert!(error.contains("`scaled_square` is an op of a program's own"), "{error}");
+    assert!(error.contains("SessionOptions::custom"), "{error}");
+    let failing = kernels().with("scaled_square", |_, _, _| Err("out of luck".into()));
+    let error =
+        train(squares(true), &trains_on(&[2], 1), failing).expect_err("it fails").to_string();
+    assert!(error.contains("kernel of `scaled_square` fails: out of luck"), "{error}");
+    let panics = kernels().with("scaled_square.backward", |_, _, _| panic!("no such index"));
+    let error =
+        train(squares(true), &trains_on(&[1], 1), panics).expect_err("it panics").to_string();
+    assert!(
+        error.contains("`scaled_square.backward` fails: it panicked: no such index"),
+        "{error}"
+    );
+    let feeds = BTreeMap::from([("x".to_owned(), Array::new([8, 6], vec![1.0; 48]))]);
+    let error = evaluate(&squares(true), &feeds, &EvalContext::default()).expect_err("no rule");
+    assert!(error.to_string().contains("custom `scaled_square`"), "{error}");
 }
 
 proptest! {

@@ -63,7 +63,7 @@ impl Memory {
             Entry::Number(number) => number,
         };
         let table = call.table.iter().flat_map(|entry| word(entry).to_le_bytes());
-        let numbers = call.numbers.at(0).into_iter().flat_map(f32::to_le_bytes);
+        let numbers = call.numbers.at(0, None).into_iter().flat_map(f32::to_le_bytes);
         let others = [numbers.collect(), vec![0; 16], vec![0; 32], table.collect::<Vec<u8>>()];
         let others = others.map(|bytes| card.upload(&padded(bytes)));
         let scratch = card.allocate(call.scratch.max(1));

@@ -264,6 +264,151 @@ fn a_resumed_session_goes_on_in_the_schedule() {
     }
 }
 
+/// The weights after four steps on these ranks; `given` is called before each is begun.
+fn given_rates(
+    options: &CompileOptions,
+    mesh: &[usize],
+    given: &dyn Fn(&mut Session, u64),
+) -> Vec<Vec<f64>> {
+    let options = CompileOptions { mesh: mesh.to_vec(), ..options.clone() };
+    let plan = compile(network(), &options, &preset("cpu").expect("a preset"), None);
+    let plan = plan.expect("a plan").plan;
+    let mut session =
+        Session::new(&plan, &weights(), SessionOptions::default()).expect("a session");
+    let begin = |step| {
+        given(&mut session, step);
+        session.step(feeds(step, Loss::Mse)).expect("a step")
+    };
+    // All are under way before the first is waited for.
+    let handles: Vec<_> = (0..4).map(begin).collect();
+    handles.into_iter().for_each(|handle| drop(handle.wait().expect("outputs")));
+    SHAPES.map(|(name, _)| session.variable(name).expect("a variable").to_f64()).to_vec()
+}
+
+#[test]
+fn a_rate_that_is_given_trains_as_one_that_is_planned() {
+    let sgd = |lr| Optimizer::Sgd { lr, momentum: 0.9, nesterov: true, weight_decay: 0.01 };
+    let optimizers: [fn(f64) -> Optimizer; 4] =
+        [sgd, Optimizer::adamw, Optimizer::lamb, Optimizer::rmsprop];
+    let lr_schedule: LrSchedule = "warmup:2 cosine:5".parse().expect("a schedule");
+    for (number, optimizer) in optimizers.into_iter().enumerate() {
+        let half = ParameterGroup::of("b.*", 0.5);
+        let groups = vec![ParameterGroup { weight_decay: Some(0.25), ..half }];
+        let options = |lr, lr_schedule| CompileOptions {
+            loss: Some(Loss::Mse),
+            optimizer: Some(optimizer(lr)),
+            groups: groups.clone(),
+            lr_schedule,
+            ..CompileOptions::default()
+        };
+        let planned = options(0.125, lr_schedule.clone());
+        let (constant, schedule) = (options(0.5, LrSchedule::default()), lr_schedule.clone());
+        let rate = move |step| 0.125 * schedule.factor(step);
+        for mesh in [&[1][..], &[2]] {
+            let expected = given_rates(&planned, mesh, &|_, _| ());
+            let by_number = given_rates(&constant, mesh, &|session, step| {
+                session.set_learning_rate(rate(step)).expect("a rate");
+                assert_eq!(session.learning_rate(), Some(rate(step)));
+            });
+            assert_eq!(by_number, expected, "optimizer {number} on {mesh:?}");
+            let by_function = given_rates(&constant, mesh, &|session, step| match step {
+                0 => session.set_schedule(rate.clone()).expect("it trains"),
+                _ => assert_eq!(session.learning_rate(), Some(rate(step))),
+            });
+            assert_eq!(by_function, expected, "optimizer {number} on {mesh:?}");
+        }
+        let back = given_rates(&planned, &[1], &|session, _| {
+            session.set_learning_rate(9.0).expect("a rate");
+            session.follow_planned_rate();
+        });
+        assert_eq!(back, given_rates(&planned, &[1], &|_, _| ()), "optimizer {number}");
+    }
+}
+
+#[test]
+fn a_rate_that_cannot_be_is_refused() {
+    let plan = |options: &CompileOptions| {
+        compile(network(), options, &preset("cpu").expect("a preset"), None).expect("a plan").plan
+    };
+    let session = |optimizer| {
+        let options =
+            CompileOptions { loss: Some(Loss::Mse), optimizer, ..CompileOptions::default() };
+        Session::new(&plan(&options), &weights(), SessionOptions::default()).expect("a session")
+    };
+    let mut trains = session(Some(Optimizer::sgd(0.1)));
+    for rate in [-1.0, f64::NAN, f64::INFINITY] {
+        let error = trains.set_learning_rate(rate).expect_err("no rate").to_string();
+        assert!(error.contains(&format!("{rate} is no rate")), "{error}");
+    }
+    trains.set_schedule(|step| if step == 0 { 0.1 } else { f64::NAN }).expect("a function");
+    trains.step(feeds(0, Loss::Mse)).expect("a rate").wait().expect("a step");
+    let error = trains.step(feeds(1, Loss::Mse)).expect_err("no rate").to_string();
+    assert!(error.contains("NaN is no rate"), "{error}");
+    trains.follow_planned_rate();
+    trains.step(feeds(1, Loss::Mse)).expect("it goes on").wait().expect("a step");
+    let error = session(None).set_learning_rate(0.1).expect_err("it evaluates").to_string();
+    assert!(error.contains("the plan has no optimizer"), "{error}");
+    let error = session(Some(Optimizer::sgd(0.0))).set_schedule(|_| 0.1).expect_err("of 0");
+    assert!(error.to_string().contains("a learning rate of 0"), "{error}");
+}
+
+/// What low-rank adaptation learns is a change of the weight: with the change added to it the model computes the same.
+#[test]
+fn an_adapted_weight_is_the_weight_and_its_change() {
+    let options = |mesh: &[usize]| CompileOptions {
+        mesh: mesh.to_vec(),
+        loss: Some(Loss::Mse),
+        optimizer: Some(Optimizer::adam(0.05)),
+        ..CompileOptions::default()
+    };
+    let session = |graph, mesh: &[usize]| {
+        let plan = compile(graph, &options(mesh), &preset("cpu").expect("a preset"), None);
+        let plan = plan.expect("a plan").plan;
+        Session::new(&plan, &weights(), SessionOptions::default()).expect("a session")
+    };
+    let loss = |session: &mut Session, step| {
+        let outputs =
+            session.step(feeds(step, Loss::Mse)).expect("a step").wait().expect("outputs");
+        outputs["loss"].to_f64()[0]
+    };
+    let adapted = || graphc::lora::adapt(&network(), &["*.weight"], 2, 4.0).expect("it has them");
+    let mut one = session(adapted(), &[1]);
+    let losses: Vec<f64> = (0..4).map(|step| loss(&mut one, step)).collect();
+    assert_eq!(losses[0], loss(&mut session(network(), &[1]), 0), "it begins as the model");
+    let mut two = session(adapted(), &[2]);
+    near(&(0..4).map(|step| loss(&mut two, step)).collect::<Vec<_>>(), &losses, 1e-6, "on 2 ranks");
+    let mut merged = session(network(), &[1]);
+    for (name, shape) in SHAPES {
+        let mut value = one.variable(name).expect("a variable").to_f64();
+        assert_eq!(value, weights()[name].to_f64(), "{name} is frozen");
+        let [inputs, outputs] = *shape else { continue };
+        let mut read =
+            |part| one.variable(&format!("{name}.{part}")).expect("it is trained").to_f64();
+        let (a, b) = (read("lora_a"), read("lora_b"));
+        assert!(b.iter().any(|&b| b != 0.0), "{name} learns");
+        for (at, value) in value.iter_mut().enumerate() {
+            let (input, output) = (at / outputs, at % outputs);
+            let sum: f64 = (0..2).map(|r| a[r * inputs + input] * b[output * 2 + r]).sum();
+            *value += 2.0 * sum;
+        }
+        let value = HostTensor::from_f64(DType::F32, *shape, &value).expect("a tensor");
+        merged.set_variable(name, &value).expect("a variable");
+    }
+    near(&[loss(&mut merged, 4)], &[loss(&mut one, 4)], 1e-6, "merged");
+}
+
+#[test]
+fn what_cannot_be_adapted_is_said() {
+    let refused = |patterns: &[&str], rank| {
+        graphc::lora::adapt(&network(), patterns, rank, 1.0).expect_err("refused").to_string()
+    };
+    let error = refused(&["a.wight"], 2);
+    assert!(error.contains("like `a.wight`; did you mean `a.weight`?"), "{error}");
+    let error = refused(&["a.bias"], 2);
+    assert!(error.contains("`a.bias` (f32[8]) cannot be adapted: `binary` reads it"), "{error}");
+    assert!(refused(&["a.weight"], 0).contains("at least 1"));
+}
+
 /// A plan that evaluates: a loss and metrics, and neither gradients nor updates.
 fn evaluation(mesh: &[usize], strategy: Strategy, microbatches: usize) -> CompileOptions {
     CompileOptions {

@@ -33,10 +33,7 @@ fn training(optimizer: Optimizer) -> CompileOptions {
         lr_schedule: "warmup:2 cosine:9".parse().expect("a schedule"),
         clip_norm: Some(0.5),
         clip_value: Some(0.2),
-        groups: vec![
-            ParameterGroup::no_decay("*bias"),
-            ParameterGroup { pattern: "norm*".into(), lr: 0.5, weight_decay: None },
-        ],
+        groups: vec![ParameterGroup::no_decay("*bias"), ParameterGroup::of("norm*", 0.5)],
         ema: Some(0.75),
         ..CompileOptions::default()
     }
@@ -339,6 +336,34 @@ fn gradients_of_several_passes_make_one_step() {
         .expect("no rank fails")
         .iter()
         .for_each(|(_, found)| close(found, &expected, "by hand"));
+}
+
+/// The optimizer's steps go by a rate that all ranks give.
+#[test]
+fn a_rate_that_is_given_is_the_optimizers() {
+    let planned = training(sgd());
+    let schedule = planned.lr_schedule.clone();
+    let optimizer = Optimizer::Sgd { lr: 1.0, momentum: 0.9, nesterov: true, weight_decay: 0.01 };
+    let constant = CompileOptions {
+        optimizer: Some(optimizer),
+        lr_schedule: Default::default(),
+        ..planned.clone()
+    };
+    let names = ["fc1.weight", "norm.weight", "fc2.bias"].map(str::to_owned);
+    let runs = dist::spawn(2, |group| {
+        let expected = trained(&group, &mut ddp(&group, &planned, None)?, 0..3, &names)?;
+        let mut ddp = ddp(&group, &constant, None)?;
+        let schedule = schedule.clone();
+        ddp.set_schedule(move |step| 0.2 * schedule.factor(step))?;
+        let first = trained(&group, &mut ddp, 0..2, &[])?.0;
+        assert_eq!(ddp.learning_rate(), planned.learning_rate(2));
+        ddp.set_learning_rate(0.2)?;
+        let found = trained(&group, &mut ddp, 2..3, &names)?;
+        Ok::<_, DataParallelError>((expected, ([first, found.0].concat(), found.1)))
+    });
+    for (expected, found) in runs.expect("no rank fails") {
+        assert_eq!(found, expected);
+    }
 }
 
 fn mean(one: &Tensors, other: &Tensors) -> Tensors {

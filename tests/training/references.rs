@@ -1,6 +1,8 @@
 //! Training the reference models reaches the losses that PyTorch reached, on every mesh, and twice the same bits.
 
-use crate::support::{Reference, losses, train_reference};
+use crate::support::{Reference, Scratch, fails, losses, reference, succeeds, train_reference};
+use graphc::prelude::*;
+use graphc::runtime::data::{load_safetensors, save_safetensors};
 
 /// The meshes and strategies that every reference must reach its losses on.
 const CONFIGURATIONS: [&[&str]; 9] = [
@@ -162,4 +164,161 @@ fn recomputation_changes_no_bit_of_the_losses() {
         let full = check(name, &[extra, &["--recompute", "full"]].concat());
         assert!(kept == full, "{name} {extra:?}: losses differ");
     }
+}
+
+/// Models that transformers has saved, whose recorded logits and losses are its own.
+const SAVED: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "bert", "bert_classes"];
+
+/// What transformers made of a saved model.
+struct Saved {
+    folder: std::path::PathBuf,
+    record: serde_json::Value,
+}
+
+impl Saved {
+    fn load(name: &str) -> Self {
+        let folder = reference("hugging_face").join(name);
+        let text = std::fs::read_to_string(folder.join("expected.json")).expect("it is recorded");
+        Self { folder, record: serde_json::from_str(&text).expect("JSON") }
+    }
+
+    fn list(&self, of: &str) -> Vec<f64> {
+        let list = self.record[of].as_array().expect("a list");
+        list.iter().map(|number| number.as_f64().expect("a number")).collect()
+    }
+
+    /// Tokens of two sequences, or a class of each.
+    fn tokens(&self, of: &str) -> HostTensor {
+        let tokens: Vec<i64> = self.list(of).iter().map(|&token| token as i64).collect();
+        let shape = if tokens.len() == 2 { vec![2] } else { vec![2, 6] };
+        HostTensor::from_i64(shape, &tokens).expect("as many")
+    }
+
+    /// A session on these ranks, with the weights of the folder.
+    fn session(&self, options: &CompileOptions) -> (Session, BTreeMap<String, HostTensor>) {
+        let model = models::from_hf(&self.folder, 2, 6).expect("a model");
+        let plan = compile(model.graph, options, &preset("cpu").expect("a preset"), None);
+        let plan = plan.expect("a plan").plan;
+        let session = Session::new(&plan, &model.weights, SessionOptions::default());
+        (session.expect("a session"), model.weights)
+    }
+
+    fn step(&self, session: &mut Session, output: &str) -> Vec<f64> {
+        let mut feeds = BTreeMap::from([("input_ids".to_owned(), self.tokens("tokens"))]);
+        if session.inputs().contains_key("labels") {
+            feeds.insert("labels".to_owned(), self.tokens("labels"));
+        }
+        session.step(feeds).and_then(|step| step.wait()).expect("a step")[output].to_f64()
+    }
+}
+
+fn near(found: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() <= 1e-5, "{what}: {found} instead of {expected}");
+    }
+}
+
+#[test]
+fn models_of_transformers_compute_and_learn_what_they_do_there() {
+    for name in SAVED {
+        let saved = Saved::load(name);
+        let training = CompileOptions {
+            loss: Some(Loss::CrossEntropy),
+            optimizer: Some(Optimizer::adamw(1e-2)),
+            ..CompileOptions::default()
+        };
+        for mesh in [vec![1], vec![2], vec![2, 2]] {
+            let what = format!("{name} on {mesh:?}");
+            let inference = CompileOptions { mesh: mesh.clone(), ..CompileOptions::default() };
+            let (mut infers, weights) = saved.session(&inference);
+            near(&saved.step(&mut infers, "logits"), &saved.list("logits"), &what);
+            let (mut trains, _) = saved.session(&CompileOptions { mesh, ..training.clone() });
+            let losses: Vec<f64> = (0..3).flat_map(|_| saved.step(&mut trains, "loss")).collect();
+            near(&losses, &saved.list("losses"), &what);
+            let names: Vec<&str> = weights.keys().map(String::as_str).collect();
+            infers.copy_variables(&mut trains, names).expect("the same variables");
+            near(&saved.step(&mut infers, "logits"), &saved.list("trained"), &what);
+        }
+    }
+}
+
+#[test]
+fn a_saved_model_is_trained_by_the_command_and_keeps_its_names() {
+    for name in ["qwen2", "gpt2"] {
+        let (saved, scratch) = (Saved::load(name), Scratch::new());
+        let model = format!("hf:{}", saved.folder.display());
+        let [data, weights, metrics, plan] =
+            ["data.safetensors", "out.safetensors", "losses.jsonl", "plan.json"]
+                .map(|file| scratch.path(file));
+        let feeds = [("input_ids", "tokens"), ("labels", "labels")];
+        let feeds = feeds.map(|(name, of)| (name.to_owned(), saved.tokens(of)));
+        save_safetensors(data.as_ref(), &BTreeMap::from(feeds)).expect("written");
+        let how = ["--loss", "cross_entropy", "--optimizer", "adamw", "--lr", "1e-2"];
+        let shape = ["--batch", "2", "--dim", "time=6", "--mesh", "2", "-o", &plan];
+        let compiled = [&["compile", &model][..], &how, &shape].concat();
+        succeeds(compiled);
+        let train = ["train", &plan, "--data", &data, "--steps", "3", "--weights", &weights];
+        succeeds(train.iter().copied().chain(["--metrics", &metrics]));
+        let reached = losses(&std::fs::read(&metrics).expect("metrics"));
+        near(&reached, &saved.list("losses"), name);
+        let trained = load_safetensors(weights.as_ref()).expect("weights");
+        let own = load_safetensors(&saved.folder.join("model.safetensors")).expect("weights");
+        assert_eq!(trained.keys().collect::<Vec<_>>(), own.keys().collect::<Vec<_>>(), "{name}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_no_known_model_says_why() {
+    let scratch = Scratch::new();
+    let own = Saved::load("mistral").folder;
+    let config = std::fs::read_to_string(own.join("config.json")).expect("a configuration");
+    let refused = |from: &str, to: &str, further: &[&str]| {
+        assert!(config.contains(from), "{from}");
+        let text = config.replace(from, to);
+        std::fs::write(scratch.0.path().join("config.json"), text).expect("written");
+        let model = format!("hf:{}", scratch.0.path().display());
+        let shape = ["--batch", "2", "--dim", "time=6"];
+        fails([&["compile", &model][..], &shape, further].concat())
+    };
+    for (from, to, said) in [
+        (
+            "MistralForCausalLM",
+            "MambaForCausalLM",
+            "`MambaForCausalLM` is none of those that are known",
+        ),
+        (
+            "\"hidden_size\": 8",
+            "\"hidden_size\": -8",
+            "`hidden_size` is a whole number from 1 to 2^28, not -8",
+        ),
+        ("\"hidden_size\": 8,", "", "it does not say `hidden_size`"),
+        ("\"silu\"", "\"mish\"", "`hidden_act` is silu, gelu, gelu_new"),
+        (
+            "\"rope_type\": \"default\"",
+            "\"rope_type\": \"yarn\"",
+            "positions of the kind `yarn` are not known",
+        ),
+        (
+            "\"num_key_value_heads\": 2",
+            "\"num_key_value_heads\": 3",
+            "3 heads of keys do not divide 4",
+        ),
+        ("\"sliding_window\": 8", "\"sliding_window\": 4", "at most 4 tokens, not 6"),
+        ("{", "[", "cannot read the model"),
+    ] {
+        let error = refused(from, to, &[]);
+        assert!(error.contains(said) && error.contains("config.json"), "{error}");
+    }
+    // Without files of weights a plan can be made, and no step.
+    std::fs::write(scratch.0.path().join("config.json"), &config).expect("written");
+    let model = format!("hf:{}", scratch.0.path().display());
+    succeeds(["compile", &model, "--batch", "2", "--dim", "time=6"]);
+    let error = fails(["compile", &model, "--batch", "2"]);
+    assert!(error.contains("`time` has no value: --dim time=N"), "{error}");
+    std::fs::copy(own.join("../gpt2/model.safetensors"), scratch.path("model.safetensors"))
+        .expect("copied");
+    let missing = fails(["compile", &model, "--batch", "2", "--dim", "time=6"]);
+    assert!(missing.contains("there is no weight `model.embed_tokens.weight`"), "{missing}");
+    assert!(fails(["compile", "hf:/no/such/folder", "--batch", "2"]).contains("/no/such/folder"));
 }

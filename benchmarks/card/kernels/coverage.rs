@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{BatchNorm, BatchNormTraining, Input};
+use graphc_ir::ops::{BatchNorm, BatchNormTraining, Custom, Input};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
@@ -11,6 +11,7 @@ use graphc_ir::types::{DType, TensorType};
 fn why_untried(op: &Op) -> Option<&'static str> {
     match op {
         Op::Input(_) => Some("what the user feeds is computed by nobody"),
+        Op::Custom(_) => Some("a program that has it gives its kernel, for the processor"),
         Op::BatchNorm(_) | Op::BatchNormTraining(_) => {
             Some("a graph has its parts instead before kernels are looked up")
         }
@@ -41,11 +42,12 @@ fn why_untried(op: &Op) -> Option<&'static str> {
 }
 
 /// One of each op that has no trial.
-fn without_trials() -> [Op; 3] {
+fn without_trials() -> [Op; 4] {
     let (epsilon, ty) = (Scalar(1e-5), TensorType::new(DType::F32, [1]));
     let samples = Default::default();
     [
         Op::Input(Input { name: "x".into(), ty, samples }),
+        Op::Custom(Custom::new("own", "n -> n")),
         Op::BatchNorm(BatchNorm { epsilon, momentum: Scalar(0.9) }),
         Op::BatchNormTraining(BatchNormTraining { epsilon, batches: 1, channel: 1 }),
     ]

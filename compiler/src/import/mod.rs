@@ -1,7 +1,7 @@
 //! Importers: from a model file to a graph and its weights. The only place in the compiler that reads files.
 //!
 //! [`load_model`] picks by extension: `.onnx` by [`onnx::import_onnx`], `.gir` by [`graphc_ir::text`] with weights from
-//! the safetensors file beside it. Weights stay on disk until somebody asks for their bytes.
+//! the safetensors file beside it; `hf:DIR` is a folder as transformers saves models. Weights stay on disk until somebody asks for their bytes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use graphc_ir::verify::VerifyErrors;
 
 mod file;
 mod gir;
+mod hugging_face;
 pub mod onnx;
 mod safetensors;
 mod symbols;
@@ -58,7 +59,7 @@ pub enum ImportError {
         reason: String,
     },
     /// The file is of a kind that is not known.
-    #[error("{} is no model: the name of a model ends in .onnx or .gir", path.display())]
+    #[error("{} is no model: the name of a model ends in .onnx or .gir, or is hf:DIR with a folder that transformers has saved", path.display())]
     Extension {
         /// The file.
         path: PathBuf,
@@ -108,6 +109,14 @@ pub enum ImportError {
         input: String,
         /// The dim.
         dim: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The configuration of a folder is not one of a model that is known.
+    #[error("{}: {reason}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
         /// What is wrong.
         reason: String,
     },
@@ -183,6 +192,7 @@ pub struct ModelFile {
 enum Content {
     Onnx(Box<onnx::Decoded>),
     Gir(Unresolved<'static>),
+    HuggingFace(Box<hugging_face::Folder>),
 }
 
 impl ModelFile {
@@ -194,6 +204,9 @@ impl ModelFile {
         let content = match kind(path)? {
             Kind::Onnx => Content::Onnx(Box::new(onnx::Decoded::new(&read(path)?)?)),
             Kind::Gir => Content::Gir(Unresolved::new(read_text(path)?)),
+            Kind::HuggingFace(folder) => {
+                Content::HuggingFace(Box::new(hugging_face::Folder::read(folder)?))
+            }
         };
         Ok(Self { path: path.into(), content })
     }
@@ -206,6 +219,7 @@ impl ModelFile {
         match &self.content {
             Content::Onnx(model) => model.symbols(),
             Content::Gir(text) => Ok(gir::symbols(text)),
+            Content::HuggingFace(folder) => Ok(folder.symbols()),
         }
     }
 
@@ -221,6 +235,7 @@ impl ModelFile {
         match self.content {
             Content::Onnx(model) => model.import(folder(&self.path), dims, options),
             Content::Gir(text) => gir::import_gir(&self.path, text, dims, &options),
+            Content::HuggingFace(folder) => folder.import(dims, &options),
         }
     }
 }
@@ -247,7 +262,7 @@ pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewrit
             }
             Err(ImportError::Incomplete { names: missing })
         }
-        Kind::Gir => Err(ImportError::Extension { path: path.into() }),
+        Kind::Gir | Kind::HuggingFace(_) => Err(ImportError::Extension { path: path.into() }),
     }
 }
 
@@ -259,9 +274,18 @@ fn folder(path: &Path) -> &Path {
 enum Kind {
     Onnx,
     Gir,
+    HuggingFace(PathBuf),
+}
+
+/// The file that says which model a path names: the path itself, or the configuration of a folder.
+pub fn document(path: &Path) -> PathBuf {
+    hugging_face::folder(path).map_or_else(|| path.into(), |folder| hugging_face::document(&folder))
 }
 
 fn kind(path: &Path) -> Result<Kind, ImportError> {
+    if let Some(folder) = hugging_face::folder(path) {
+        return Ok(Kind::HuggingFace(folder));
+    }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("onnx") => Ok(Kind::Onnx),
         Some("gir") => Ok(Kind::Gir),

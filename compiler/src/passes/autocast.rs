@@ -84,7 +84,8 @@ fn class(op: &Op) -> Class {
         | Op::MaxPoolGrad(_)
         | Op::AveragePoolGrad(_)
         | Op::ResizeGrad(_)
-        | Op::CombineWeightsGrad(_) => Class::Single,
+        | Op::CombineWeightsGrad(_)
+        | Op::Custom(_) => Class::Single,
         Op::SgdUpdate(_)
         | Op::AdamUpdate(_)
         | Op::RmspropUpdate(_)

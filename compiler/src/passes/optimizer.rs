@@ -53,6 +53,7 @@ fn check_numbers(options: &CompileOptions) -> Result<(), PassError> {
         check_number(what, value, "above 0", |value| value > 0.0)?;
     }
     for group in &options.groups {
+        group.optimizer.map_or(Ok(()), check_optimizer)?;
         let numbers = [
             ("the learning rate of a group", Some(group.lr)),
             ("the weight decay of a group", group.weight_decay),
@@ -143,6 +144,7 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
     for (variable, gradient) in training.gradients.clone() {
         let group = group_of(&training.graph, variable, options);
         let decay = group.and_then(|group| group.weight_decay);
+        let optimizer = group.and_then(|group| group.optimizer).unwrap_or(optimizer);
         let optimizer = decay.map_or(optimizer, |decay| optimizer.with_weight_decay(decay));
         let base = optimizer.lr() * group.map_or(1.0, |group| group.lr);
         let lr = LearningRate { base: base.into(), schedule: options.lr_schedule.clone() };

@@ -254,6 +254,25 @@ fn numbers_and_metrics_that_make_no_sense_are_said() {
     assert!(error.ends_with("but optimizer needs it"), "{error}");
 }
 
+/// A group with an optimizer of its own is trained as that optimizer would; the others as theirs.
+#[test]
+fn parts_of_a_graph_have_optimizers_of_their_own() {
+    let sgd = Optimizer::Sgd { lr: 0.25, momentum: 0.5, nesterov: false, weight_decay: 0.0 };
+    let with = |optimizer, groups| {
+        let options =
+            CompileOptions { optimizer: Some(optimizer), groups, ..training(Some(Loss::Mse)) };
+        train(mlp(), &options, 1).1
+    };
+    let (all_adam, all_sgd) = (with(Optimizer::adam(0.01), vec![]), with(sgd, vec![]));
+    let both = with(Optimizer::adam(0.01), vec![ParameterGroup::updated_by("w1", sgd)]);
+    assert_eq!(both["w1"], all_sgd["w1"]);
+    assert!(both["w1"] != all_adam["w1"] && both["w2"] == all_adam["w2"]);
+    let wrong = ParameterGroup::updated_by("w1", Optimizer::sgd(-1.0));
+    let options = CompileOptions { groups: vec![wrong], ..training(Some(Loss::Mse)) };
+    let error = prepare(mlp(), &options).expect_err("no rate").to_string();
+    assert_eq!(error, "lr is a number of at least 0, not -1");
+}
+
 #[test]
 fn names_that_fit_nothing_are_said() {
     let pins = vec![Pin { pattern: "grad.w11".into(), sbp: "B".parse().expect("an SBP") }];

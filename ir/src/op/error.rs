@@ -43,6 +43,14 @@ pub enum OpError {
         /// The name of the input or variable.
         name: String,
     },
+    /// An op of a program's own, which no rule says how to compute.
+    #[error(
+        "custom `{name}` is an op of a program's own: a session with its kernel alone computes it"
+    )]
+    Custom {
+        /// Its name.
+        name: String,
+    },
     /// An integer divided by 0.
     #[error("{op}: an integer is divided by 0")]
     DivisionByZero {

@@ -85,12 +85,38 @@ pub struct ParameterGroup {
     /// Their weight decay; `None`: the optimizer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
+    /// The optimizer that updates them; `None`: that of the options. Schedule and clipping are those of the options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<Optimizer>,
 }
 
 impl ParameterGroup {
+    /// Variables that learn at this many times the rate of the others.
+    ///
+    /// ```
+    /// use graphc_ir::plan::{CompileOptions, Optimizer, ParameterGroup};
+    ///
+    /// let groups = vec![
+    ///     ParameterGroup::of("*.embedding", 0.1),
+    ///     ParameterGroup::no_decay("*.bias"),
+    ///     ParameterGroup::updated_by("head.*", Optimizer::sgd(0.05)),
+    /// ];
+    /// let optimizer = Some(Optimizer::adamw(3e-4));
+    /// let options = CompileOptions { optimizer, groups, ..CompileOptions::default() };
+    /// # assert_eq!(options.groups[2].lr, 1.0);
+    /// ```
+    pub fn of(pattern: impl Into<String>, lr: f64) -> Self {
+        Self { pattern: pattern.into(), lr, weight_decay: None, optimizer: None }
+    }
+
     /// Variables that do not decay: norms and biases, usually.
     pub fn no_decay(pattern: impl Into<String>) -> Self {
-        Self { pattern: pattern.into(), lr: 1.0, weight_decay: Some(0.0) }
+        Self { weight_decay: Some(0.0), ..Self::of(pattern, 1.0) }
+    }
+
+    /// Variables that another optimizer updates than that of the options, with its own learning rate.
+    pub fn updated_by(pattern: impl Into<String>, optimizer: Optimizer) -> Self {
+        Self { optimizer: Some(optimizer), ..Self::of(pattern, 1.0) }
     }
 }
 

@@ -95,7 +95,7 @@ impl Bench {
         while count < 3 || start.elapsed().as_secs_f64() < during {
             let begin = Instant::now();
             let (threads, scratch) = (self.threads, &mut self.scratch);
-            let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
+            let mut cx = KernelContext { seed: 0, step: 0, rate: None, threads, pool, scratch };
             call(&views, &mut out, &mut cx).expect("the views fit");
             best = best.min(begin.elapsed().as_secs_f64());
             count += 1;
@@ -368,7 +368,7 @@ impl Timed {
             self.results.iter_mut().map(|(ty, m)| m.view_mut(ty)).collect();
         let (threads, scratch) = (bench.threads, &mut bench.scratch);
         let pool = (threads > 1).then_some(&bench.pool);
-        let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
+        let mut cx = KernelContext { seed: 0, step: 0, rate: None, threads, pool, scratch };
         let begin = Instant::now();
         self.call.launch(&views, &mut out, &mut cx).expect("the views fit");
         self.seconds.push(begin.elapsed().as_secs_f64());

@@ -160,6 +160,7 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::NonFinite(_) => Some(scaling::non_finite(operands, results)),
         Op::LossScale(op) => Some(scaling::loss_scale(op, operands)),
         Op::SkipStep(_) => Some(scaling::skip_step()),
+        Op::Custom(op) => return Err(KernelError::NoCustomKernel { name: op.name.clone() }),
         // What the user feeds is computed by nobody, and batch normalization by its parts.
         Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => None,
     };

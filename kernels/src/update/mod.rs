@@ -5,7 +5,7 @@ mod blocks;
 mod rules;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::Blend;
+use graphc_ir::ops::{Blend, LambUpdate};
 use graphc_ir::scalar::Scalar;
 
 use crate::context::KernelContext;
@@ -47,7 +47,7 @@ pub(crate) fn sgd(
     given: Given<'_>,
 ) -> Result<(), KernelError> {
     let Op::SgdUpdate(op) = op else { return Err(KernelError::call("sgd_update", "another op")) };
-    let rates = SgdRates::of(op, op.lr.at(cx.step));
+    let rates = SgdRates::of(op, op.lr.at_or_given(cx.step, cx.rate));
     let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
     let (tensors, scalars) = operands.split_at(tensors.min(operands.len()));
     let clipping = Clipping::of(scalars, op.clip)?;
@@ -73,7 +73,8 @@ pub(crate) fn adam(
 ) -> Result<(), KernelError> {
     let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
     let (tensors, scalars) = operands.split_at(4.min(operands.len()));
-    let rates = AdamRates::of(op, op.lr.at(cx.step), update_number(scalars, cx)?);
+    let lr = op.lr.at_or_given(cx.step, cx.rate);
+    let rates = AdamRates::of(op, lr, update_number(scalars, cx)?);
     let clipping = Clipping::of(scalars, op.clip)?;
     let operands = Operands { op: "adam_update", tensors, given };
     update::<4, 3>(operands, &clipping, results, cx, &|[w, g, m, v]| {
@@ -91,7 +92,7 @@ pub(crate) fn rmsprop(
 ) -> Result<(), KernelError> {
     const OP: &str = "rmsprop_update";
     let Op::RmspropUpdate(op) = op else { return Err(KernelError::call(OP, "another op")) };
-    let rates = RmspropRates::of(op, op.lr.at(cx.step));
+    let rates = RmspropRates::of(op, op.lr.at_or_given(cx.step, cx.rate));
     let (tensors, scalars) = operands.split_at(op.tensors().min(operands.len()));
     let clipping = &Clipping::of(scalars, op.clip)?;
     let operands = Operands { op: OP, tensors, given };
@@ -248,7 +249,7 @@ pub(crate) fn lamb(
         return Err(KernelError::call(OP, "takes 4 operands"));
     };
     let sums = [number(a)?, number(b)?].map(f64::from);
-    let rate = op.rate(cx.step, sums) as f32;
+    let rate = LambUpdate::rate(op.lr.at_or_given(cx.step, cx.rate), sums) as f32;
     let operands = Operands { op: OP, tensors: &operands[..2], given };
     over_blocks::<2, 1>(operands, results, cx, &|[w, u]| {
         along_block(rate, w, u);

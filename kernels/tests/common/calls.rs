@@ -140,7 +140,8 @@ pub fn on_processor(fused: &FusedOp, case: &Case, pool: Option<&ThreadPool>) -> 
         .collect();
     let mut scratch = Scratch::new();
     let threads = pool.map_or(1, ThreadPool::threads);
-    let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch: &mut scratch };
+    let mut cx =
+        KernelContext { seed: 0, step: 0, rate: None, threads, pool, scratch: &mut scratch };
     prepared.launch(&views, &mut out, &mut cx).expect("no fault");
     made.iter().map(Memory::values).collect()
 }

@@ -171,7 +171,7 @@ impl Bench {
         let table: Vec<u8> =
             call.table.iter().flat_map(|entry| word(entry).to_le_bytes()).collect();
         let numbers: Vec<u8> =
-            call.numbers.at(cx.step).iter().flat_map(|number| number.to_le_bytes()).collect();
+            call.numbers.at(cx.step, None).iter().flat_map(|number| number.to_le_bytes()).collect();
         Addresses {
             results,
             scratch: card.allocate(call.scratch.max(1)),

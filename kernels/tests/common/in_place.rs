@@ -77,8 +77,14 @@ fn run(case: &Case, pairs: &[InPlace]) -> Vec<Memory> {
         }
     }
     let mut scratch = Scratch::new();
-    let mut context =
-        KernelContext { seed: 0, step: 0, threads: 1, pool: None, scratch: &mut scratch };
+    let mut context = KernelContext {
+        seed: 0,
+        step: 0,
+        rate: None,
+        threads: 1,
+        pool: None,
+        scratch: &mut scratch,
+    };
     case.prepare().unwrap().launch(&views, &mut results, &mut context).unwrap();
     let place = |index: usize| match pairs.iter().find(|pair| pair.result == index) {
         Some(&InPlace { operand, .. }) => operands[operand].1.clone(),

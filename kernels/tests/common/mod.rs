@@ -220,8 +220,14 @@ impl Case {
             .collect();
         let mut scratch = Scratch::new();
         let threads = pool.map_or(1, ThreadPool::threads);
-        let mut context =
-            KernelContext { seed: cx.seed, step: cx.step, threads, pool, scratch: &mut scratch };
+        let mut context = KernelContext {
+            seed: cx.seed,
+            step: cx.step,
+            rate: None,
+            threads,
+            pool,
+            scratch: &mut scratch,
+        };
         prepared.launch(&operands, &mut views, &mut context)?;
         Ok(results)
     }

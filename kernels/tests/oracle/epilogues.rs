@@ -97,7 +97,8 @@ fn launch(
     let mut out: Vec<ViewMut<'_>> =
         made.iter_mut().map(|(region, memory)| memory.view_mut(region)).collect();
     let mut scratch = Scratch::new();
-    let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch: &mut scratch };
+    let mut cx =
+        KernelContext { seed: 0, step: 0, rate: None, threads, pool, scratch: &mut scratch };
     prepared.launch(&views, &mut out, &mut cx).unwrap();
     drop(out);
     made

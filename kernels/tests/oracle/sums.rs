@@ -99,7 +99,7 @@ fn run(
         found.iter_mut().zip(results).map(|(memory, region)| memory.view_mut(region)).collect();
     let threads = pool.map_or(1, ThreadPool::threads);
     let scratch = &mut Scratch::new();
-    let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
+    let mut cx = KernelContext { seed: 0, step: 0, rate: None, threads, pool, scratch };
     call.expect("a kernel").launch(&views, &mut out, &mut cx).expect("the views fit");
     found
 }

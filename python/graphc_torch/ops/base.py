@@ -96,6 +96,10 @@ def prepare(call: Call) -> Run:
     Raises:
         PlanError: where there is no such op, or its payload is not what it needs.
     """
+    if call.op.name == "custom":
+        raise PlanError(
+            f"the op `{call.op['name']}` is a program's own, and its kernel is in that program alone: a session of graphc there executes the plan"
+        )
     found = TABLE.get(call.op.name)
     if found is None:
         raise PlanError(f"the op `{call.op.name}` is none that this version has: {len(TABLE)} are known")

@@ -24,7 +24,7 @@
 //! - `load_kernels`: makes launches ready that were prepared on these devices. What must be compiled for them is compiled
 //!   side by side.
 //! - `Device::stream`: a queue whose launches begin in the order in which they are made. Its waits end where the job has.
-//! - `Stream::begin_step`: launches from now on draw their random numbers for this step.
+//! - `Stream::begin_step`: launches from now on draw their random numbers for this step, and update by its learning rate.
 //! - `Stream::launch`: computes on the contents that the turn (step, microbatch) says; allocates nothing; may return
 //!   before it has ended. The same operands give the same bits, however many threads or streams there are.
 //! - `Stream::record`, `record_at`: an event that has come when all launches so far have ended.
@@ -56,6 +56,7 @@ mod stream;
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
+use graphc_kernels::CustomKernels;
 
 use crate::error::RuntimeError;
 use crate::memory::Offered;
@@ -121,7 +122,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Opens the device of a rank, whose kernels may use these threads of the host.
+    /// Opens the device of a rank, whose kernels may use these threads of the host. A processor has the kernels of the program's own ops.
     ///
     /// # Errors
     /// Where there is none of that kind.
@@ -129,9 +130,10 @@ impl Device {
         kind: DeviceKind,
         Site { rank, local, direct }: Site,
         threads: Threads,
+        custom: &CustomKernels,
     ) -> Result<Self, RuntimeError> {
         match kind {
-            DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
+            DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads, custom)?)),
             DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local, direct)?)),
         }
     }
@@ -168,7 +170,7 @@ impl Device {
         results: Vec<Port>,
     ) -> Result<Launch, Unprepared> {
         match self {
-            Self::Cpu(_) => cpu::Launch::prepare(call, operands, results).map(Launch::Cpu),
+            Self::Cpu(cpu) => cpu::Launch::prepare(cpu, call, operands, results).map(Launch::Cpu),
             Self::Cuda(cuda) => {
                 cuda::Launch::prepare(cuda, actor, call, operands, results).map(Launch::Cuda)
             }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Launch, Memory, Turn, cpu, cuda};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
+use graphc_ir::learning_rate::GivenRate;
 
 /// A queue of launches. Each worker has one.
 pub(crate) enum Stream {
@@ -77,11 +78,12 @@ impl Passage {
 const MIXED: &str = "a launch of another device";
 
 impl Stream {
-    /// What is launched from now on belongs to this step, counted from 0 of the whole training.
-    pub(crate) fn begin_step(&mut self, step: u64) {
+    /// What is launched from now on belongs to this step, counted from 0 of the whole training, with the learning rate that is given
+    /// for it, if one is.
+    pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
         match self {
-            Self::Cpu(stream) => stream.step = step,
-            Self::Cuda(stream) => stream.begin_step(step),
+            Self::Cpu(stream) => (stream.step, stream.rate) = (step, rate),
+            Self::Cuda(stream) => stream.begin_step(step, rate),
         }
     }
 

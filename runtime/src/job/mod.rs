@@ -27,6 +27,7 @@ mod mpi;
 mod options;
 mod port;
 mod rendezvous;
+mod scheduler;
 mod wire;
 
 use std::io;
@@ -51,6 +52,7 @@ pub use error::JobError;
 pub(crate) use line::Line;
 pub use options::{JobOptions, Links, Meeting};
 pub use port::free_port;
+pub use scheduler::{Environment, Task, task};
 pub(crate) use wire::Member;
 
 /// Reads the bytes of the control plane, for those who try what a process does with nonsense: how many messages they are.

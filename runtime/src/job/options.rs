@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use graphc_ir::mesh::MOST_RANKS;
 
-use super::JobError;
+use super::{JobError, scheduler};
 
 /// The place where the processes of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,8 @@ impl JobOptions {
 
     /// Options as the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
     /// and what the user may: GRAPHC_TRANSPORT (`auto`, `tcp` or `mpi`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
-    /// (seconds). `None` where there is no WORLD_SIZE: the program was started alone. With the feature `mpi`, where
+    /// (seconds). Without WORLD_SIZE those that `srun` or `mpirun` of Open MPI or PMI has given; their ranks meet on the machine of rank 0
+    /// (MASTER_ADDR and MASTER_PORT say otherwise). `None` where nothing is said: the program was started alone. With the feature `mpi`, where
     /// `mpirun` has started the process, rank, size and the place to meet are MPI's.
     ///
     /// # Errors
@@ -123,13 +124,27 @@ impl JobOptions {
         if super::mpi::world_size(links)?.is_some() {
             return super::mpi::options(links)?.with_wishes().map(Some);
         }
-        let Ok(world) = env::var("WORLD_SIZE") else { return Ok(None) };
+        let Ok(world) = env::var("WORLD_SIZE") else { return Self::from_scheduler(links) };
         let world_size = number("WORLD_SIZE", &world)?;
         let port: u16 = number("MASTER_PORT", &required("MASTER_PORT")?)?;
-        let url = format!("tcp://{}:{port}", required("MASTER_ADDR")?);
+        let meeting = (required("MASTER_ADDR")?, port);
+        let (host, port) = scheduler::beside_torchrun(&of_process, meeting);
+        let url = format!("tcp://{host}:{port}");
         let mut options = Self::at(&url, number("RANK", &required("RANK")?)?, world_size)?;
         options.links = links;
         options.with_place()?.with_wishes().map(Some)
+    }
+
+    /// Options of a process that Slurm's `srun` or `mpirun` has started by itself.
+    fn from_scheduler(links: Links) -> Result<Option<Self>, JobError> {
+        let Some(task) = scheduler::started(&of_process)? else { return Ok(None) };
+        let (host, port) = scheduler::meeting(&of_process, &task)?;
+        let mut options =
+            Self::at(&format!("tcp://{host}:{port}"), narrow(task.rank)?, narrow(task.size)?)?;
+        options.local_rank = narrow(task.local_rank)?;
+        options.nodes = narrow(task.nodes)?;
+        options.links = links;
+        options.with_wishes().map(Some)
     }
 
     /// How many processes the environment speaks of; `None` where the program was started alone.
@@ -141,7 +156,10 @@ impl JobOptions {
         if let Some(size) = super::mpi::world_size(links()?)? {
             return number("MPI's number of processes", &size).map(Some);
         }
-        let Ok(text) = env::var("WORLD_SIZE") else { return Ok(None) };
+        let Ok(text) = env::var("WORLD_SIZE") else {
+            let task = scheduler::started(&of_process)?;
+            return task.map(|task| narrow(task.size)).transpose();
+        };
         let size = number("WORLD_SIZE", &text)?;
         check_world_size(size)?;
         Ok(Some(size))
@@ -175,8 +193,11 @@ impl JobOptions {
         if let Ok(text) = env::var("LOCAL_RANK") {
             self.local_rank = number("LOCAL_RANK", &text)?;
         }
-        if let Ok(text) = env::var("NODE_COUNT") {
-            self.nodes = number("NODE_COUNT", &text)?;
+        // torchrun says it by another name.
+        for name in ["GROUP_WORLD_SIZE", "NODE_COUNT"] {
+            if let Ok(text) = env::var(name) {
+                self.nodes = number(name, &text)?;
+            }
         }
         Ok(self)
     }
@@ -188,6 +209,18 @@ impl JobOptions {
         seconds("GRAPHC_JOIN_TIMEOUT", &mut self.join_timeout)?;
         Ok(self)
     }
+}
+
+/// A variable of this process's environment.
+fn of_process(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+/// A number of ranks or machines, which a job has not more of than it may have ranks.
+fn narrow(number: usize) -> Result<u32, JobError> {
+    let size = u32::try_from(number).unwrap_or(u32::MAX);
+    check_world_size(size)?;
+    Ok(size)
 }
 
 /// Checked before it is believed: a mesh of so many ranks is made.

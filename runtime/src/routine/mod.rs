@@ -59,7 +59,12 @@ impl Routines {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (cores / neighbours.max(1)).max(1);
         let threads = Threads { count, have_cores: count * neighbours <= cores };
-        let device = Device::open(DeviceKind::Cpu, Site::host(members.rank()), threads)?;
+        let device = Device::open(
+            DeviceKind::Cpu,
+            Site::host(members.rank()),
+            threads,
+            &Default::default(),
+        )?;
         let stream = device.stream(0, Arc::new(|| false))?;
         let calls = Calls::new(members.clone());
         let ends = Arc::new(SharedEnds::new(members));

@@ -6,6 +6,7 @@ mod collect;
 mod edges;
 mod kernels;
 mod options;
+mod rate;
 mod room;
 mod start;
 mod statistics;
@@ -26,6 +27,7 @@ use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::worker::{Job, StepState};
 use edges::feeds;
+use rate::Rates;
 use variables::Variables;
 pub use variables::known_weights;
 
@@ -56,6 +58,8 @@ pub struct Session {
     seed: u64,
     first_step: u64,
     begun: u64,
+    /// What says the learning rate.
+    rates: Rates,
     /// Of how many parts each output consists, in the order of the plan's outputs.
     parts: Vec<usize>,
     /// Which outputs the next step fetches, in that order.
@@ -287,13 +291,14 @@ impl Session {
     ) -> Result<StepHandle, RuntimeError> {
         self.alive()?;
         let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
+        let rate = self.given_rate()?;
         let zeros = |(ty, &is_fetched): (&TensorType, &bool)| match is_fetched {
             true => HostTensor::zeros(ty.dtype, ty.shape.clone()),
             false => HostTensor::zeros(ty.dtype, [0]),
         };
         let outputs = self.sockets.outputs.values().zip(self.fetched.iter()).map(zeros).collect();
         let outputs = (outputs, Arc::clone(&self.fetched));
-        let state = StepState::new(self.begun, feeds, outputs, self.seats());
+        let state = StepState::new(self.begun, feeds, outputs, self.seats()).at_rate(rate);
         let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
             let job = Job::Step(Arc::clone(&state));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use graphc_ir::mesh::DeviceKind;
+use graphc_kernels::CustomKernels;
 
 /// Options of a session: how a plan is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct SessionOptions {
     pub shuffle_delays: Option<u64>,
     /// Whether steps after the first are replayed, on devices that record launches.
     pub replay: bool,
+    /// Kernels of the plan's custom ops. Where ranks are processes, all have the same.
+    pub custom: CustomKernels,
 }
 
 impl Default for SessionOptions {
@@ -40,6 +43,7 @@ impl Default for SessionOptions {
             outputs_at: OutputsAt::AllRanks,
             shuffle_delays: None,
             replay: true,
+            custom: CustomKernels::default(),
         }
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn session(
     let direct = kind == DeviceKind::Cuda && communicates_directly(neighbours);
     let open = |transport: &Arc<dyn Transport>| {
         let rank = transport.rank();
-        Device::open(kind, Site { rank, local: local(rank), direct }, threads)
+        Device::open(kind, Site { rank, local: local(rank), direct }, threads, &options.custom)
     };
     let devices = transports.iter().map(open).collect::<Result<Vec<Device>, _>>()?;
     let sockets = Sockets::of(plan, &own);
@@ -112,6 +112,7 @@ pub(super) fn session(
         seed: options.seed,
         first_step: options.first_step,
         begun: 0,
+        rates: super::rate::Rates::default(),
         parts: vec![0; outputs],
         fetched: vec![true; outputs].into(),
         last: None,

@@ -160,7 +160,7 @@ impl Worker {
         self.listen();
         self.join()?;
         for stream in &mut self.streams {
-            stream.begin_step(self.settings.first_step + step.index);
+            stream.begin_step(self.settings.first_step + step.index, step.rate);
         }
         self.replay.begin_step(step.index, &step.fetched);
         self.met = 0;

@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
+use graphc_ir::learning_rate::GivenRate;
+
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 
@@ -19,6 +21,8 @@ pub(crate) struct StepState {
     pub(crate) outputs: Vec<Mutex<HostTensor>>,
     /// Whether its actions are launched one by one, and timed.
     pub(crate) apart: bool,
+    /// The learning rate that stands in the place of the plan's.
+    pub(crate) rate: Option<GivenRate>,
     /// Which outputs come to the host, in that order.
     pub(crate) fetched: Arc<[bool]>,
     watch: Option<(Watch, Vec<AtomicUsize>)>,
@@ -58,6 +62,7 @@ impl StepState {
             feeds,
             outputs: outputs.into_iter().map(Mutex::new).collect(),
             apart: false,
+            rate: None,
             fetched,
             watch: None,
             remaining: AtomicUsize::new(workers),
@@ -70,6 +75,11 @@ impl StepState {
     /// Has its actions launched one by one, and timed.
     pub(crate) fn taken_apart(self) -> Self {
         Self { apart: true, ..self }
+    }
+
+    /// Has updates go by this learning rate, if one is given.
+    pub(crate) fn at_rate(self, rate: Option<GivenRate>) -> Self {
+        Self { rate, ..self }
     }
 
     /// Has `watch` called with each output, which consist of so many parts.

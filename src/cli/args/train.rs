@@ -52,7 +52,7 @@ impl From<Accumulate> for Accumulation {
 /// `graphc eval`
 #[derive(Args)]
 pub struct EvalArgs {
-    /// The model (.onnx, .gir) or a plan (.json)
+    /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
     pub model: PathBuf,
     /// The data: a safetensors file, or the part that is held out of cifar10:DIR, cifar100:DIR, mnist:DIR, images:DIR,
     /// text:PATH, bpe:DIR
@@ -73,7 +73,7 @@ pub struct EvalArgs {
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("length").required(true).args(["steps", "epochs"]))]
 pub struct TrainArgs {
-    /// The model (.onnx, .gir) or a plan (.json)
+    /// The model (.onnx, .gir, hf:DIR) or a plan (.json)
     pub model: PathBuf,
     /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`; or cifar10:DIR, cifar100:DIR,
     /// mnist:DIR, images:DIR, text:PATH, bpe:DIR, shuffled by the seed and the epoch

@@ -1,6 +1,6 @@
 //! `graphc launch`: one process per rank, on this machine; all end where one fails.
 //!
-//! `world` says who is who, `scheduler` reads it from Slurm and mpirun. `process` starts a rank in a process group of its
+//! `world` says who is who, `graphc_runtime::job` reads it from Slurm and mpirun. `process` starts a rank in a process group of its
 //! own and tells when the group is gone. `output` copies what ranks print, `accounts` makes one account of theirs,
 //! `supervise` waits, ends and kills. `guard` is the process that kills what is left where this one is killed. Nothing
 //! here speaks with other machines: ranks find each other by MASTER_ADDR and MASTER_PORT.
@@ -12,7 +12,6 @@ mod attempt;
 mod guard;
 mod output;
 mod process;
-mod scheduler;
 mod supervise;
 mod world;
 

@@ -2,10 +2,9 @@
 
 use anyhow::{Context, Result};
 use graphc_ir::mesh::MOST_RANKS;
-use graphc_runtime::job::free_port;
+use graphc_runtime::job::{Environment, free_port, task};
 use sha2::{Digest, Sha256};
 
-use super::scheduler::{Environment, task};
 use super::{note, wrong};
 use crate::cli::args::LaunchArgs;
 

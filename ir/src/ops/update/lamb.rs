@@ -55,9 +55,8 @@ impl LambDirection {
 }
 
 impl LambUpdate {
-    /// What the direction is multiplied by at a step: the learning rate times the ratio of the norms.
-    pub fn rate(&self, step: u64, [variable, direction]: [f64; 2]) -> f64 {
-        let lr = self.lr.at(step);
+    /// What the direction is multiplied by at a learning rate: it times the ratio of the norms, whose squares are given.
+    pub fn rate(lr: f64, [variable, direction]: [f64; 2]) -> f64 {
         if variable > 0.0 && direction > 0.0 { lr * (variable / direction).sqrt() } else { lr }
     }
 }
@@ -157,7 +156,8 @@ impl Operation for LambUpdate {
         _results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let rate = self.rate(cx.step, [2, 3].map(|sum| operands[sum].array.data[0]));
+        let norms = [2, 3].map(|sum| operands[sum].array.data[0]);
+        let rate = Self::rate(self.lr.at(cx.step), norms);
         let mut w = operands[0].array.clone();
         for (w, u) in w.data.iter_mut().zip(&operands[1].array.data) {
             *w -= rate * u;

@@ -1,5 +1,6 @@
 //! Numbers of updates: those of the host, from the step alone, and those that a thread of the device works out.
 
+use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection};
 
@@ -20,11 +21,12 @@ pub(super) struct Rates {
 }
 
 impl Numbers {
-    /// The numbers of a step, which is counted from 0; always as many.
-    pub fn at(&self, step: u64) -> Vec<f32> {
+    /// The numbers of a step, which is counted from 0, and of the learning rate that stands in the place of its own, if one is given;
+    /// always as many.
+    pub fn at(&self, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
         match self {
             Self::None => Vec::new(),
-            Self::Update(op) => numbers(op, step),
+            Self::Update(op) => numbers(op, step, rate),
             Self::Table(numbers) => numbers.clone(),
         }
     }
@@ -32,13 +34,13 @@ impl Numbers {
 
 /// What an update needs of a step, counted from 0. The learning rate, where the device goes on with it, is two numbers: the second is what
 /// the first has lost.
-fn numbers(op: &Op, step: u64) -> Vec<f32> {
+fn numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
     let count = step as f64 + 1.0;
     match op {
-        Op::SgdUpdate(op) => vec![op.lr.at(step) as f32],
-        Op::RmspropUpdate(op) => vec![op.lr.at(step) as f32],
+        Op::SgdUpdate(op) => vec![op.lr.at_or_given(step, rate) as f32],
+        Op::RmspropUpdate(op) => vec![op.lr.at_or_given(step, rate) as f32],
         Op::AdamUpdate(op) => {
-            let lr = op.lr.at(step);
+            let lr = op.lr.at_or_given(step, rate);
             let (beta1, beta2) = (op.beta1.0.powf(count), op.beta2.0.powf(count));
             let shrink = if op.decoupled { 1.0 - lr * op.weight_decay.0 } else { 1.0 };
             let own = [shrink, lr / (1.0 - beta1), 1.0 / (1.0 - beta2).sqrt()];
@@ -48,7 +50,7 @@ fn numbers(op: &Op, step: u64) -> Vec<f32> {
             let [beta1, beta2] = [op.beta1, op.beta2].map(|beta| 1.0 - beta.0.powf(count));
             [1.0 / beta1, 1.0 / beta2.sqrt()].map(|number| number as f32).to_vec()
         }
-        Op::LambUpdate(op) => in_two(op.lr.at(step)).to_vec(),
+        Op::LambUpdate(op) => in_two(op.lr.at_or_given(step, rate)).to_vec(),
         Op::Blend(op) => {
             let now = op.at(step);
             [now.decay, now.rate].map(|share| share.0 as f32).to_vec()
@@ -110,5 +112,35 @@ impl Rates {
             .define("FIND", self.find);
         let [a, b] = self.scalars.map(|scalar| Argument::operand(operands - scalar));
         Launch::kernel(source, "rates", 1, 1, vec![Argument::Numbers, a, b, Argument::scratch(0)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::learning_rate::LearningRate;
+    use graphc_ir::ops::{LambUpdate, SgdUpdate};
+
+    use super::*;
+
+    fn sgd(lr: f64) -> Numbers {
+        let momentum = 0.9.into();
+        let sgd = SgdUpdate {
+            lr: lr.into(),
+            momentum,
+            nesterov: false,
+            weight_decay: 0.0.into(),
+            clip: None,
+        };
+        Numbers::Update(Box::new(Op::SgdUpdate(sgd)))
+    }
+
+    #[test]
+    fn a_rate_that_is_given_stands_in_the_place_of_the_planned_one() {
+        let given = GivenRate { rate: 0.3, planned: 0.5 };
+        assert_eq!(sgd(0.5).at(7, Some(given)), sgd(0.3).at(7, None));
+        assert_eq!(sgd(0.25).at(7, Some(given)), sgd(0.15).at(7, None));
+        let lamb = |lr: LearningRate| Numbers::Update(Box::new(Op::LambUpdate(LambUpdate { lr })));
+        assert_eq!(lamb(0.5.into()).at(7, Some(given)), lamb(0.3.into()).at(7, None));
+        assert_ne!(sgd(0.5).at(7, Some(given)), sgd(0.5).at(7, None));
     }
 }

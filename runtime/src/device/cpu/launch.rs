@@ -1,15 +1,18 @@
 //! Actors as the processor executes them.
 
 use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
-use graphc_kernels::{KernelError, Prepared, prepare, prepare_fused, prepare_updated};
+use graphc_kernels::{
+    KernelError, Prepared, prepare, prepare_custom, prepare_fused, prepare_updated,
+};
 
 use super::super::call::{Call, Pair, Unprepared, With};
 use super::super::local;
 use super::super::port::{Port, Turn};
-use super::Stream;
+use super::{Cpu, Stream};
 use crate::memory::Arena;
 use crate::rectangles::{Move, combine, fill_identity};
 
@@ -39,11 +42,13 @@ impl Launch {
     /// # Errors
     /// Where there is no kernel, or registers do not fit each other.
     pub(crate) fn prepare(
+        cpu: &Cpu,
         call: Call<'_>,
         operands: Vec<Port>,
         results: Vec<Port>,
     ) -> Result<Self, Unprepared> {
         let routine = match call {
+            Call::Op(Op::Custom(op)) => Routine::Kernel(prepare_custom(op, &cpu.custom)?),
             Call::Op(op) => {
                 let (from, to) = (types(&operands), types(&results));
                 Routine::Kernel(prepare(op, &from, &to, DeviceKind::Cpu)?)

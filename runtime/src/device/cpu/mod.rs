@@ -5,7 +5,10 @@ mod launch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut};
+use graphc_ir::learning_rate::GivenRate;
+use graphc_kernels::{
+    CustomKernels, KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut,
+};
 
 use super::Threads;
 use super::port::{Port, Turn};
@@ -20,13 +23,19 @@ pub(crate) struct Cpu {
     rank: u32,
     threads: usize,
     pool: Option<Arc<ThreadPool>>,
+    custom: CustomKernels,
 }
 
 impl Cpu {
     /// # Errors
     /// Where the system gives no threads.
-    pub(super) fn open(rank: u32, threads: Threads) -> Result<Self, RuntimeError> {
-        Ok(Self { rank, threads: threads.count, pool: pool(rank, threads)? })
+    pub(super) fn open(
+        rank: u32,
+        threads: Threads,
+        custom: &CustomKernels,
+    ) -> Result<Self, RuntimeError> {
+        let pool = pool(rank, threads)?;
+        Ok(Self { rank, threads: threads.count, pool, custom: custom.clone() })
     }
 
     /// # Errors
@@ -46,6 +55,7 @@ impl Cpu {
     pub(super) fn stream(&self, seed: u64) -> Stream {
         Stream {
             step: 0,
+            rate: None,
             seed,
             threads: self.threads,
             pool: self.pool.clone(),
@@ -74,6 +84,8 @@ fn pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeE
 pub(crate) struct Stream {
     /// The training step, from 0.
     pub(super) step: u64,
+    /// The learning rate that was given for it.
+    pub(super) rate: Option<GivenRate>,
     seed: u64,
     threads: usize,
     pool: Option<Arc<ThreadPool>>,
@@ -111,6 +123,7 @@ impl Stream {
         let mut cx = KernelContext {
             seed: self.seed,
             step: self.step,
+            rate: self.rate,
             threads: self.threads,
             pool: self.pool.as_deref(),
             scratch: &mut self.scratch,

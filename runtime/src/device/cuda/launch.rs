@@ -173,7 +173,7 @@ impl Shared {
     fn register(&self, actor: &str, call: &KernelCall) -> (u32, usize) {
         let mut tables = self.tables();
         let numbers = tables.numbers_len;
-        tables.numbers_len += call.numbers.at(0).len();
+        tables.numbers_len += call.numbers.at(0, None).len();
         tables.numbers.push(call.numbers.clone());
         tables.scratch = tables.scratch.max(call.scratch);
         tables.known.push(Known { actor: actor.into(), checked: call.checked.clone() });

@@ -40,6 +40,7 @@ mod workbench;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use graphc_ir::learning_rate::GivenRate;
 use graphc_kernels::cuda::Numbers;
 
 use self::compile::Arch;
@@ -202,9 +203,9 @@ impl Shared {
     }
 
     /// The numbers of all calls in a step, as bytes, and bytes to work in.
-    fn needs(&self, step: u64) -> (Vec<u8>, usize) {
+    fn needs(&self, step: u64, rate: Option<GivenRate>) -> (Vec<u8>, usize) {
         let tables = self.tables();
-        let numbers = tables.numbers.iter().flat_map(|numbers| numbers.at(step));
+        let numbers = tables.numbers.iter().flat_map(|numbers| numbers.at(step, rate));
         (numbers.flat_map(f32::to_ne_bytes).collect(), tables.scratch)
     }
 

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::types::DType;
 
 use super::driver::{Buffer, Loaded, Pinned, Queue, Recording, Trouble};
@@ -38,6 +39,8 @@ pub(crate) struct Stream {
     ended: Ended,
     seed: u64,
     step: u64,
+    /// The learning rate that was given for it.
+    rate: Option<GivenRate>,
     /// The step and the seed, then the account of faults.
     account: Buffer,
     /// What they were when the host last looked.
@@ -94,6 +97,7 @@ impl Stream {
             ended,
             seed,
             step: 0,
+            rate: None,
             account,
             seen: Pinned::new(context, FAULT)?,
             numbers: Buffer::new(context, 0)?,
@@ -110,9 +114,9 @@ impl Stream {
         })
     }
 
-    /// What is launched from now on belongs to this step.
-    pub(crate) fn begin_step(&mut self, step: u64) {
-        self.step = step;
+    /// What is launched from now on belongs to this step, with the learning rate that is given for it, if one is.
+    pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
+        (self.step, self.rate) = (step, rate);
         self.recorded = 0;
         self.marks.swap(0, 1);
         if let Err(trouble) = self.prepare_step() {
@@ -122,7 +126,7 @@ impl Stream {
 
     /// Brings what changes from step to step to the card.
     fn prepare_step(&mut self) -> Result<(), Trouble> {
-        let (numbers, scratch) = self.shared.needs(self.step);
+        let (numbers, scratch) = self.shared.needs(self.step, self.rate);
         if self.scratch.bytes() < scratch || self.numbers.bytes() < numbers.len() {
             self.wait_idle()?;
             let context = Arc::clone(self.queue.context());

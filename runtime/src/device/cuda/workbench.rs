@@ -105,7 +105,7 @@ impl Workbench {
         let launch = Launch::of_one(&self.0, name, call, table, ports).map_err(refused)?;
         load_kernels(&[&self.0])?;
         let mut stream = self.0.stream(cx.seed, Arc::new(|| false))?;
-        stream.begin_step(cx.step);
+        stream.begin_step(cx.step, None);
         launch.run(&mut stream, memory, FIRST)?;
         Ok(stream.synchronize()?)
     }

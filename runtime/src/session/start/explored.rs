@@ -50,8 +50,13 @@ fn run(plan: &Plan) {
     let mut variables = Variables::of(plan).expect("there are none");
     let mut workers = Vec::new();
     for rank in 0..2 {
-        let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)
-            .expect("a processor");
+        let device = Device::open(
+            DeviceKind::Cpu,
+            crate::device::Site::host(rank),
+            Threads::ONE,
+            &Default::default(),
+        )
+        .expect("a processor");
         let rank = Resolved::new(plan, device, hub.transport(rank), &edges);
         let rank = rank.and_then(|rank| rank.load(plan, &mut variables));
         let rank = rank.expect("the plan fits");

@@ -36,8 +36,13 @@ fn a_peer_that_never_answers_is_named() {
     let step = Arc::new(StepState::new(0, vec![x.clone()], (vec![x], [true].into()), 2));
     let mut threads = Vec::new();
     for rank in 0..2 {
-        let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)
-            .expect("a processor");
+        let device = Device::open(
+            DeviceKind::Cpu,
+            crate::device::Site::host(rank),
+            Threads::ONE,
+            &Default::default(),
+        )
+        .expect("a processor");
         let rank = Resolved::new(&plan, device, hub.transport(rank), &edges);
         let rank = rank.and_then(|rank| rank.load(&plan, &mut variables));
         let workers = rank.expect("the plan fits").workers(&plan, settings, 1);

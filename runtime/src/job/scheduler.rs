@@ -1,6 +1,12 @@
 //! The rank of a process that Slurm or mpirun has started, by its environment.
+//!
+//! A program that is started so needs no launcher of ours. Where ranks meet is then the machine of rank 0, at a port that follows
+//! from the job's name.
 
-use anyhow::{Context, Result, bail, ensure};
+use super::JobError;
+
+/// What the environment says, or why it makes no sense.
+type Result<T> = std::result::Result<T, JobError>;
 
 /// Looks up a variable of the environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -46,6 +52,66 @@ pub fn task(environment: Environment<'_>) -> Result<Option<Task>> {
     Ok(None)
 }
 
+/// The rank of a program that was started without a launcher; `None` where it is alone. A batch script is no step of Slurm's: a program
+/// in it runs once, whatever the tasks of its job.
+pub(super) fn started(environment: Environment<'_>) -> Result<Option<Task>> {
+    let by_mpi =
+        ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].iter().any(|&name| environment(name).is_some());
+    if !by_mpi && environment("SLURM_STEP_ID").is_none() {
+        return Ok(None);
+    }
+    Ok(task(environment)?.filter(|task| task.size > 1))
+}
+
+/// Where the ranks of such programs meet: the machine of rank 0, and the port that MASTER_PORT says or the job's name gives.
+pub(super) fn meeting(environment: Environment<'_>, task: &Task) -> Result<(String, u16)> {
+    let said = environment("MASTER_ADDR").or_else(|| task.host.clone());
+    let host = match task.nodes {
+        1 => "127.0.0.1".to_owned(),
+        _ => said.ok_or_else(|| {
+            fault("the environment does not say on which machine rank 0 is: set MASTER_ADDR".into())
+        })?,
+    };
+    let port = match environment("MASTER_PORT") {
+        Some(text) => {
+            text.trim().parse().map_err(|_| fault(format!("MASTER_PORT is `{text}`: no port")))?
+        }
+        None => port_of(environment),
+    };
+    Ok((host, port))
+}
+
+/// Where ranks meet that torchrun may have started. It listens at MASTER_PORT itself, so they meet at another port; where all are on one
+/// machine, at its loopback.
+pub(super) fn beside_torchrun(
+    environment: Environment<'_>,
+    (host, port): (String, u16),
+) -> (String, u16) {
+    let of_torchrun = environment("TORCHELASTIC_RUN_ID").is_some();
+    let has_store = environment("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|said| said == "True");
+    let is_here = environment("LOCAL_WORLD_SIZE") == environment("WORLD_SIZE");
+    let host = if of_torchrun && is_here { "127.0.0.1".to_owned() } else { host };
+    match of_torchrun && has_store {
+        true => (host, numbered(&port.to_string())),
+        false => (host, port),
+    }
+}
+
+/// The first port of jobs that say none, and how many there are: below those that systems give to whoever asks.
+const PORTS: (u16, u32) = (20_000, 12_000);
+
+/// A port that all ranks of a job work out alike, and jobs of one machine hardly share.
+fn port_of(environment: Environment<'_>) -> u16 {
+    let names = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"];
+    let name: Vec<String> = names.iter().filter_map(|name| environment(name)).collect();
+    numbered(&name.join("."))
+}
+
+/// A port by a job's name.
+fn numbered(name: &str) -> u16 {
+    PORTS.0 + (crc32fast::hash(name.as_bytes()) % PORTS.1) as u16
+}
+
 /// The variables of an MPI: rank, size, rank and size on this machine.
 type Names = [&'static str; 4];
 
@@ -64,11 +130,12 @@ fn mpi(environment: Environment<'_>, names: Names) -> Result<Task> {
     // Where nothing is said of machines there is one.
     let local_size = optional(environment, local_size)?.unwrap_or(size);
     let local_rank = optional(environment, local_rank)?.unwrap_or(rank);
-    ensure!(
-        rank < size && local_rank < local_size && local_size <= size,
-        "{} is {rank} of {size}, on this machine {local_rank} of {local_size}: that is no rank",
-        names[0]
-    );
+    if rank >= size || local_rank >= local_size || local_size > size {
+        return Err(fault(format!(
+            "{} is {rank} of {size}, on this machine {local_rank} of {local_size}: that is no rank",
+            names[0]
+        )));
+    }
     let (node, nodes) = (rank / local_size, size.div_ceil(local_size));
     let host = if nodes == 1 { Some("127.0.0.1".into()) } else { first_node(environment)? };
     Ok(Task { rank, size, local_rank, local_size, node, nodes, host })
@@ -80,10 +147,11 @@ fn slurm(environment: Environment<'_>) -> Result<Task> {
     let local_rank = optional(environment, "SLURM_LOCALID")?.unwrap_or(0);
     let nodes = optional(environment, "SLURM_NNODES")?.unwrap_or(1);
     let node = optional(environment, "SLURM_NODEID")?.unwrap_or(0);
-    ensure!(
-        rank < size && nodes > 0 && node < nodes,
-        "SLURM_PROCID is {rank} of {size}, SLURM_NODEID {node} of {nodes}: that is no rank"
-    );
+    if rank >= size || nodes == 0 || node >= nodes {
+        return Err(fault(format!(
+            "SLURM_PROCID is {rank} of {size}, SLURM_NODEID {node} of {nodes}: that is no rank"
+        )));
+    }
     let tasks = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
     let tasks = tasks.iter().find_map(|name| environment(name));
     let listed = tasks.map(|tasks| tasks_of(&tasks, node)).transpose()?.flatten();
@@ -100,12 +168,13 @@ fn first_node(environment: Environment<'_>) -> Result<Option<String>> {
 }
 
 fn number(environment: Environment<'_>, name: &str) -> Result<usize> {
-    optional(environment, name)?.with_context(|| format!("{name} is not set, its peers are"))
+    let missing = || fault(format!("{name} is not set, its peers are"));
+    optional(environment, name)?.ok_or_else(missing)
 }
 
 fn optional(environment: Environment<'_>, name: &str) -> Result<Option<usize>> {
     let Some(text) = environment(name) else { return Ok(None) };
-    text.trim().parse().map(Some).map_err(|_| anyhow::anyhow!("{name} is `{text}`: no number"))
+    text.trim().parse().map(Some).map_err(|_| fault(format!("{name} is `{text}`: no number")))
 }
 
 /// The first host of a list such as `a,b`, `n[01-03,07]` or `rack[1-2]-n[4,6]x`.
@@ -128,25 +197,32 @@ fn first_host(list: &str) -> Result<String> {
                 host.push_str(first);
                 rest = &rest[close + 1..];
             }
-            _ => bail!("`{list}` is no list of hosts"),
+            _ => return Err(no_hosts(list)),
         }
     }
-    ensure!(!host.is_empty(), "`{list}` is no list of hosts");
-    Ok(host)
+    if host.is_empty() { Err(no_hosts(list)) } else { Ok(host) }
+}
+
+fn no_hosts(list: &str) -> JobError {
+    fault(format!("`{list}` is no list of hosts"))
+}
+
+fn fault(reason: String) -> JobError {
+    JobError::Environment { reason }
 }
 
 /// The number at a place of a list such as `2(x3),1`: 2, 2, 2, 1.
 fn tasks_of(list: &str, node: usize) -> Result<Option<usize>> {
-    let bad = || format!("`{list}` is no list of tasks per node");
+    let bad = || fault(format!("`{list}` is no list of tasks per node"));
     let mut passed = 0usize;
     for item in list.split(',') {
         let (tasks, times) = match item.split_once("(x") {
-            Some((tasks, times)) => (tasks, times.strip_suffix(')').with_context(bad)?),
+            Some((tasks, times)) => (tasks, times.strip_suffix(')').ok_or_else(bad)?),
             None => (item, "1"),
         };
-        passed = passed.saturating_add(times.parse().with_context(bad)?);
+        passed = passed.saturating_add(times.parse().map_err(|_| bad())?);
         if node < passed {
-            return tasks.parse().map(Some).with_context(bad);
+            return tasks.parse().map(Some).map_err(|_| bad());
         }
     }
     Ok(None)
@@ -215,6 +291,74 @@ mod tests {
         let srun = of(&[&slurm[..], &agree].concat()).expect("sound").expect("Slurm");
         assert_eq!(numbers(&srun), [1, 2, 0, 1, 1, 2]);
         assert_eq!(of(&[]).expect("nothing"), None);
+    }
+
+    /// What `srun -N 2 -n 3` gave to rank 1, and Open MPI 4.1's mpirun to rank 1 of 2.
+    #[test]
+    fn a_program_finds_its_job_without_a_launcher() {
+        let find = |variables: &[(&str, &str)], name: &str| {
+            let found = variables.iter().find(|(own, _)| *own == name);
+            found.map(|(_, value)| value.to_string())
+        };
+        let srun = [
+            ("SLURM_JOB_ID", "4711"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_NTASKS", "3"),
+            ("SLURM_NNODES", "2"),
+            ("SLURM_NODEID", "0"),
+            ("SLURM_STEP_NODELIST", "node[07-08]"),
+            ("SLURM_JOB_NODELIST", "node[07-09]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2,1"),
+        ];
+        let of_srun = |name: &str| find(&srun, name);
+        let task = started(&of_srun).expect("sound").expect("Slurm");
+        assert_eq!(numbers(&task), [1, 3, 1, 2, 0, 2]);
+        let (host, port) = meeting(&of_srun, &task).expect("it is said");
+        assert!(host == "node07" && (20_000..32_000).contains(&port), "{host}:{port}");
+        let other =
+            |name: &str| if name == "SLURM_STEP_ID" { Some("1".into()) } else { of_srun(name) };
+        assert_ne!(meeting(&other, &task).expect("it is said").1, port);
+        let said =
+            |name: &str| if name == "MASTER_PORT" { Some("29500".into()) } else { of_srun(name) };
+        assert_eq!(meeting(&said, &task).expect("it is said").1, 29500);
+        // A batch script has the variables of its job, and is no step of it.
+        let script = |name: &str| of_srun(name).filter(|_| name != "SLURM_STEP_ID");
+        assert_eq!(started(&script).expect("sound"), None);
+        let mpirun = [
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("PMIX_NAMESPACE", "2713321473"),
+        ];
+        let of_mpirun = |name: &str| find(&mpirun, name);
+        let task = started(&of_mpirun).expect("sound").expect("Open MPI");
+        assert_eq!(meeting(&of_mpirun, &task).expect("it is said").0, "127.0.0.1");
+        let alone = |name: &str| match name {
+            "OMPI_COMM_WORLD_RANK" => Some("0".into()),
+            "OMPI_COMM_WORLD_SIZE" | "OMPI_COMM_WORLD_LOCAL_SIZE" => Some("1".into()),
+            _ => None,
+        };
+        assert_eq!(started(&alone).expect("sound"), None);
+    }
+
+    #[test]
+    fn ranks_of_torchrun_meet_beside_its_own_port() {
+        let of = |variables: &[(&str, &str)]| {
+            let find = |name: &str| {
+                let found = variables.iter().find(|(own, _)| *own == name);
+                found.map(|(_, value)| value.to_string())
+            };
+            beside_torchrun(&find, ("node0".into(), 29500))
+        };
+        assert_eq!(of(&[("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]), ("node0".into(), 29500));
+        let (store, run) = (("TORCHELASTIC_USE_AGENT_STORE", "True"), ("TORCHELASTIC_RUN_ID", "7"));
+        let (host, port) = of(&[store, run, ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2")]);
+        assert!(host == "node0" && port != 29500);
+        let here = of(&[store, run, ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
+        assert_eq!(here, ("127.0.0.1".into(), port));
     }
 
     #[test]

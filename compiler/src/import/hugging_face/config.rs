@@ -1,0 +1,221 @@
+//! A model's `config.json`: numbers and texts by their keys, with the defaults of transformers where they are left out.
+
+use std::path::{Path, PathBuf};
+
+use graphc_ir::builder::Tensor;
+use graphc_ir::types::DType;
+use serde_json::{Map, Value};
+
+use super::super::{ImportError, file};
+
+/// Bytes of the longest configuration.
+const LONGEST: u64 = 1 << 22;
+
+/// The greatest size that makes sense: products of two are far from overflowing.
+const GREATEST: u64 = 1 << 28;
+
+/// The most layers of a model.
+const MOST_LAYERS: usize = 4096;
+
+/// A configuration, or an object in it.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    path: PathBuf,
+    values: Map<String, Value>,
+}
+
+impl Config {
+    /// # Errors
+    /// Where it cannot be read or is no object of JSON.
+    pub(super) fn read(path: &Path) -> Result<Self, ImportError> {
+        let error = |reason: String| ImportError::Read { path: path.into(), reason };
+        let bytes = file::read(path, LONGEST).map_err(|reason| error(reason.to_string()))?;
+        let values = serde_json::from_slice(&bytes).map_err(|reason| error(reason.to_string()))?;
+        Ok(Self { path: path.into(), values })
+    }
+
+    /// An error of this file.
+    pub(super) fn fault(&self, reason: String) -> ImportError {
+        ImportError::Config { path: self.path.clone(), reason }
+    }
+
+    /// A value that is there and not null.
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong(&self, key: &str, expected: &str) -> ImportError {
+        let found = self.value(key).map(Value::to_string).unwrap_or_default();
+        self.fault(format!("`{key}` is {expected}, not {found}"))
+    }
+
+    /// A size, which may be left out.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ImportError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let size = value.as_u64().filter(|size| (1..=GREATEST).contains(size));
+        let size = size.ok_or_else(|| self.wrong(key, "a whole number from 1 to 2^28"))?;
+        Ok(Some(size as usize))
+    }
+
+    /// A size.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub(super) fn size(&self, key: &str) -> Result<usize, ImportError> {
+        let missing = || self.fault(format!("it does not say `{key}`"));
+        self.optional_size(key)?.ok_or_else(missing)
+    }
+
+    /// A number of layers.
+    ///
+    /// # Errors
+    /// Where there is none, or more than a model has.
+    pub(super) fn layers(&self, key: &str) -> Result<usize, ImportError> {
+        let layers = self.size(key)?;
+        match layers <= MOST_LAYERS {
+            true => Ok(layers),
+            false => Err(self.wrong(key, &format!("at most {MOST_LAYERS}"))),
+        }
+    }
+
+    /// A finite number, or what it is where it is left out.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn number(&self, key: &str, otherwise: f64) -> Result<f64, ImportError> {
+        let Some(value) = self.value(key) else { return Ok(otherwise) };
+        let number = value.as_f64().filter(|number| number.is_finite());
+        number.ok_or_else(|| self.wrong(key, "a number"))
+    }
+
+    /// A truth value, or what it is where it is left out.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn flag(&self, key: &str, otherwise: bool) -> Result<bool, ImportError> {
+        let Some(value) = self.value(key) else { return Ok(otherwise) };
+        value.as_bool().ok_or_else(|| self.wrong(key, "true or false"))
+    }
+
+    /// A text, or what it is where it is left out.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn text(&self, key: &str, otherwise: &str) -> Result<String, ImportError> {
+        let Some(value) = self.value(key) else { return Ok(otherwise.into()) };
+        value.as_str().map(str::to_owned).ok_or_else(|| self.wrong(key, "a text"))
+    }
+
+    /// An object within; `None` where it is left out.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Object(values)) => {
+                Ok(Some(Self { path: self.path.clone(), values: values.clone() }))
+            }
+            Some(_) => Err(self.wrong(key, "an object")),
+        }
+    }
+
+    /// The class of the model.
+    ///
+    /// # Errors
+    /// Where it does not say one.
+    pub(super) fn architecture(&self) -> Result<String, ImportError> {
+        let first = self.value("architectures").and_then(|list| list.get(0)?.as_str());
+        let missing = || self.fault("it does not say its class as `architectures`".into());
+        first.map(str::to_owned).ok_or_else(missing)
+    }
+
+    /// The element type of weights that are in no file.
+    ///
+    /// # Errors
+    /// Where it is none that is known.
+    pub(super) fn dtype(&self) -> Result<DType, ImportError> {
+        let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
+        match self.text(key, "float32")?.as_str() {
+            "float32" => Ok(DType::F32),
+            "float16" => Ok(DType::F16),
+            "bfloat16" => Ok(DType::BF16),
+            _ => Err(self.wrong(key, "float32, float16 or bfloat16")),
+        }
+    }
+
+    /// An activation.
+    ///
+    /// # Errors
+    /// Where it is none that is known.
+    pub(super) fn activation(&self, key: &str, otherwise: &str) -> Result<Activation, ImportError> {
+        match self.text(key, otherwise)?.as_str() {
+            "silu" | "swish" => Ok(Activation::Silu),
+            "gelu" => Ok(Activation::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+            "relu" => Ok(Activation::Relu),
+            _ => Err(self.wrong(key, "silu, gelu, gelu_new, gelu_pytorch_tanh or relu")),
+        }
+    }
+
+    /// The number of classes of a head.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub(super) fn classes(&self) -> Result<usize, ImportError> {
+        let named = self.object("id2label")?.map(|labels| labels.values.len());
+        Ok(self.optional_size("num_labels")?.or(named).unwrap_or(2))
+    }
+
+    /// Refuses sequences of more tokens than a model has positions, which `key` says.
+    ///
+    /// # Errors
+    /// Where there are more.
+    pub(super) fn check_positions(
+        &self,
+        key: &str,
+        positions: usize,
+        time: usize,
+    ) -> Result<(), ImportError> {
+        match time <= positions {
+            true => Ok(()),
+            false => Err(self.fault(format!(
+                "the model has {positions} positions (`{key}`), and sequences have {time} tokens"
+            ))),
+        }
+    }
+
+    /// Refuses a switch that asks for what is not done.
+    ///
+    /// # Errors
+    /// Where it is not as is expected.
+    pub(super) fn expect_flag(&self, key: &str, expected: bool) -> Result<(), ImportError> {
+        match self.flag(key, expected)? == expected {
+            true => Ok(()),
+            false => Err(self.fault(format!("`{key}` is known as {expected} alone"))),
+        }
+    }
+}
+
+/// Functions of perceptrons.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Activation {
+    Silu,
+    Gelu,
+    GeluTanh,
+    Relu,
+}
+
+impl Activation {
+    pub(super) fn apply(self, x: &Tensor) -> Tensor {
+        match self {
+            Self::Silu => x.silu(),
+            Self::Gelu => x.gelu(),
+            Self::GeluTanh => x.gelu_tanh(),
+            Self::Relu => x.relu(),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! LLaMA (arXiv 2302.13971), Mistral (arXiv 2310.06825), Qwen 2 (arXiv 2407.10671) and Qwen 3 (arXiv 2505.09388): decoders that differ in
+//! biases and norms.
+
+use graphc_ir::builder::Tensor;
+
+use super::super::ImportError;
+use super::config::{Activation, Config};
+use super::parts::Parts;
+use super::rotary::Rotation;
+
+/// What a configuration says of a decoder.
+pub(super) struct Decoder {
+    layers: usize,
+    width: usize,
+    hidden: usize,
+    vocabulary: usize,
+    /// Of queries, and of keys and values.
+    heads: [usize; 2],
+    /// Of a head.
+    each: usize,
+    epsilon: f64,
+    activation: Activation,
+    rotation: Rotation,
+    biases: Biases,
+    /// Whether queries and keys are normalized, head by head.
+    norms: bool,
+    tied: bool,
+    /// Tokens that a token sees; `None`: all before it.
+    window: Option<usize>,
+}
+
+/// Which linear layers have one.
+struct Biases {
+    /// Of queries, keys and values.
+    inputs: bool,
+    /// Behind attention.
+    output: bool,
+    /// Of the perceptron.
+    perceptron: bool,
+}
+
+impl Decoder {
+    /// # Errors
+    /// Where the configuration is not complete, or asks for what is not known.
+    pub(super) fn read(config: &Config, class: &str) -> Result<Self, ImportError> {
+        let width = config.size("hidden_size")?;
+        let heads = config.size("num_attention_heads")?;
+        let shared = config.optional_size("num_key_value_heads")?.unwrap_or(heads);
+        if !heads.is_multiple_of(shared) {
+            let reason = format!("{shared} heads of keys do not divide {heads} heads of queries");
+            return Err(config.fault(reason));
+        }
+        let usual = if class == "Qwen3ForCausalLM" { 128 } else { width / heads };
+        let each = config.optional_size("head_dim")?.unwrap_or(usual);
+        if !each.is_multiple_of(2) || each == 0 {
+            return Err(config.fault(format!("a head of {each} elements has no pairs to turn")));
+        }
+        Ok(Self {
+            layers: config.layers("num_hidden_layers")?,
+            width,
+            hidden: config.size("intermediate_size")?,
+            vocabulary: config.size("vocab_size")?,
+            heads: [heads, shared],
+            each,
+            epsilon: config.number("rms_norm_eps", 1e-6)?,
+            activation: config.activation("hidden_act", "silu")?,
+            rotation: Rotation::read(config)?,
+            biases: Biases::read(config, class)?,
+            norms: class == "Qwen3ForCausalLM",
+            tied: config.flag("tie_word_embeddings", false)?,
+            window: window(config, class)?,
+        })
+    }
+
+    pub(super) fn is_tied(&self) -> bool {
+        self.tied
+    }
+
+    /// # Errors
+    /// Where a token would not see all before it.
+    pub(super) fn check_time(&self, config: &Config, time: usize) -> Result<(), ImportError> {
+        match self.window.filter(|&window| time > window) {
+            None => Ok(()),
+            Some(window) => Err(config.fault(format!(
+                "a token sees {window} tokens (`sliding_window`), and attention over parts of a sequence is not known: give sequences of at \
+                 most {window} tokens, not {time}"
+            ))),
+        }
+    }
+
+    /// The logits of tokens.
+    pub(super) fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
+        let table = parts.weight("model.embed_tokens.weight", &[self.vocabulary, self.width]);
+        let mut x = table.embedding(tokens);
+        for layer in 0..self.layers {
+            x = self.layer(parts, &x, &format!("model.layers.{layer}"));
+        }
+        let x = parts.rms_norm(&x, "model.norm", self.epsilon);
+        match self.tied {
+            true => x.matmul_transposed(&table, false, true),
+            false => parts.linear(&x, "lm_head", [self.width, self.vocabulary], false),
+        }
+    }
+
+    fn layer(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+        let normal = parts.rms_norm(x, &format!("{name}.input_layernorm"), self.epsilon);
+        let x = x.add(&self.attention(parts, &normal, &format!("{name}.self_attn")));
+        let after = format!("{name}.post_attention_layernorm");
+        let normal = parts.rms_norm(&x, &after, self.epsilon);
+        x.add(&self.perceptron(parts, &normal, &format!("{name}.mlp")))
+    }
+
+    fn attention(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+        let [own, shared] = self.heads;
+        let [batch, time, width] = x.shape()[..] else { return x.clone() };
+        let part = |part: &str, heads: usize| {
+            let (name, sizes) = (format!("{name}.{part}_proj"), [width, heads * self.each]);
+            let y = parts.linear(x, &name, sizes, self.biases.inputs);
+            y.reshape(&[batch, time, heads, self.each])
+        };
+        let turned = |which: &str, heads: usize| {
+            let y = part(which, heads);
+            let normal = match self.norms {
+                true => parts.rms_norm(&y, &format!("{name}.{which}_norm"), self.epsilon),
+                false => y,
+            };
+            self.rotation.turn(&normal)
+        };
+        let (query, key, value) = (turned("q", own), turned("k", shared), part("v", shared));
+        let mixed = query.attention(&key, &value, true).reshape(&[batch, time, own * self.each]);
+        let sizes = [own * self.each, width];
+        parts.linear(&mixed, &format!("{name}.o_proj"), sizes, self.biases.output)
+    }
+
+    fn perceptron(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+        let (up, down) = ([self.width, self.hidden], [self.hidden, self.width]);
+        let bias = self.biases.perceptron;
+        let gate = parts.linear(x, &format!("{name}.gate_proj"), up, bias);
+        let values = parts.linear(x, &format!("{name}.up_proj"), up, bias);
+        let both = self.activation.apply(&gate).mul(&values);
+        parts.linear(&both, &format!("{name}.down_proj"), down, bias)
+    }
+}
+
+impl Biases {
+    fn read(config: &Config, class: &str) -> Result<Self, ImportError> {
+        let said = config.flag("attention_bias", false)?;
+        let perceptron = config.flag("mlp_bias", false)?;
+        Ok(match class {
+            "Qwen2ForCausalLM" => Self { inputs: true, output: false, perceptron: false },
+            "MistralForCausalLM" => Self { inputs: false, output: false, perceptron: false },
+            "Qwen3ForCausalLM" => Self { inputs: said, output: said, perceptron: false },
+            _ => Self { inputs: said, output: said, perceptron },
+        })
+    }
+}
+
+fn window(config: &Config, class: &str) -> Result<Option<usize>, ImportError> {
+    let has = match class {
+        "MistralForCausalLM" => true,
+        "LlamaForCausalLM" => false,
+        _ => config.flag("use_sliding_window", false)?,
+    };
+    if has { config.optional_size("sliding_window") } else { Ok(None) }
+}

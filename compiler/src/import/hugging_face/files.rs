@@ -1,0 +1,58 @@
+//! Which tensors the files of a folder hold: one file, or several with an index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+
+use super::super::weights::WeightTensor;
+use super::super::{ImportError, file, safetensors};
+
+/// The file of a model whose weights are in one.
+pub(super) const SINGLE: &str = "model.safetensors";
+
+/// What says in which file each tensor is.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Bytes of the longest index.
+const LONGEST: u64 = 1 << 27;
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The tensors of a folder; `None` where no weights are there.
+///
+/// # Errors
+/// Where a file is damaged, or one is missing that the index names.
+pub(super) fn tensors(
+    folder: &Path,
+) -> Result<Option<BTreeMap<String, WeightTensor>>, ImportError> {
+    if let Some(tensors) = safetensors::tensors(&folder.join(SINGLE))? {
+        return Ok(Some(tensors));
+    }
+    let path = folder.join(INDEX);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let fault = |reason: String| ImportError::Read { path: path.clone(), reason };
+    let bytes = file::read(&path, LONGEST).map_err(|error| fault(error.to_string()))?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))?;
+    let mut tensors = BTreeMap::new();
+    for name in index.weight_map.values().collect::<BTreeSet<_>>() {
+        if !is_plain(name) {
+            return Err(fault(format!("`{name}` is no name of a file beside it")));
+        }
+        let found = safetensors::tensors(&folder.join(name))?;
+        let missing = || fault(format!("it names the file `{name}`, which is not there"));
+        tensors.extend(found.ok_or_else(missing)?);
+    }
+    Ok(Some(tensors))
+}
+
+/// Whether a name is that of a file in the same folder.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
+}

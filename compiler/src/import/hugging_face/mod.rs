@@ -1,0 +1,221 @@
+//! Models in a folder as transformers saves them: `config.json` and safetensors. The graph is written with the builder, by what the
+//! configuration says; its variables have the names of the file's tensors.
+//!
+//! A folder is named by `hf:DIR`. [`config`] reads the configuration, [`parts`] has what the architectures share, and each
+//! architecture is a file. Weights stay on disk; where no file of weights is there they are missed once their bytes are needed.
+
+mod bert;
+mod config;
+mod decoder;
+mod files;
+mod gpt2;
+mod parts;
+mod rotary;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::graph::Graph;
+use graphc_ir::types::DType;
+use graphc_ir::verify::verify;
+
+use super::trained::{choose_trained, variables};
+use super::weights::{WeightData, WeightTensor, Weights, WeightsError};
+use super::{ImportError, ImportOptions, Imported, Symbols};
+use config::Config;
+use parts::Parts;
+
+/// What the path of a folder begins with.
+const PREFIX: &str = "hf:";
+
+/// The input of all models.
+const TOKENS: &str = "input_ids";
+
+/// The symbols of its dims.
+const DIMS: [&str; 2] = ["batch", "time"];
+
+/// The folder that a path names by `hf:DIR`.
+pub(super) fn folder(path: &Path) -> Option<PathBuf> {
+    path.to_str()?.strip_prefix(PREFIX).map(PathBuf::from)
+}
+
+/// The file of a folder that says which model it is.
+pub(super) fn document(folder: &Path) -> PathBuf {
+    folder.join("config.json")
+}
+
+/// A folder that was read: its configuration, and which tensors its files hold.
+pub(super) struct Folder {
+    path: PathBuf,
+    config: Config,
+    architecture: Architecture,
+    tensors: Option<BTreeMap<String, WeightTensor>>,
+}
+
+/// The architectures.
+enum Architecture {
+    /// LLaMA and what is like it.
+    Decoder(Box<decoder::Decoder>),
+    /// GPT-2.
+    Gpt2(gpt2::Gpt2),
+    /// BERT.
+    Bert(bert::Bert),
+}
+
+/// The classes that are known, for messages.
+const KNOWN: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel, BertForMaskedLM \
+                     and BertForSequenceClassification";
+
+impl Architecture {
+    fn read(config: &Config) -> Result<Self, ImportError> {
+        let name = config.architecture()?;
+        match name.as_str() {
+            "LlamaForCausalLM" | "MistralForCausalLM" | "Qwen2ForCausalLM" | "Qwen3ForCausalLM" => {
+                decoder::Decoder::read(config, &name).map(Box::new).map(Self::Decoder)
+            }
+            "GPT2LMHeadModel" => gpt2::Gpt2::read(config).map(Self::Gpt2),
+            "BertForMaskedLM" | "BertForSequenceClassification" => {
+                bert::Bert::read(config, &name).map(Self::Bert)
+            }
+            other => {
+                Err(config.fault(format!("`{other}` is none of those that are known: {KNOWN}")))
+            }
+        }
+    }
+
+    /// Writes the model; its logits.
+    fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
+        match self {
+            Self::Decoder(model) => model.build(parts, tokens),
+            Self::Gpt2(model) => model.build(parts, tokens),
+            Self::Bert(model) => model.build(parts, tokens),
+        }
+    }
+
+    /// Refuses sequences that the model does not take.
+    fn check_time(&self, config: &Config, time: usize) -> Result<(), ImportError> {
+        match self {
+            Self::Decoder(model) => model.check_time(config, time),
+            Self::Gpt2(model) => model.check_time(config, time),
+            Self::Bert(model) => model.check_time(config, time),
+        }
+    }
+
+    /// A tensor of the files that is another one's copy, and so no part of the model.
+    fn copies(&self, name: &str) -> bool {
+        match self {
+            Self::Decoder(model) => model.is_tied() && name == "lm_head.weight",
+            Self::Gpt2(_) => name == "lm_head.weight" || name.ends_with(".attn.bias"),
+            Self::Bert(_) => name.starts_with("cls.predictions.decoder."),
+        }
+    }
+
+    fn warnings(&self, config: &Config) -> Result<Vec<String>, ImportError> {
+        let keys: &[&str] = match self {
+            Self::Decoder(_) => &["attention_dropout"],
+            Self::Gpt2(_) => &["attn_pdrop"],
+            Self::Bert(_) => &["attention_probs_dropout_prob"],
+        };
+        let mut warnings = Vec::new();
+        for key in keys {
+            if config.number(key, 0.0)? > 0.0 {
+                warnings.push(format!(
+                    "`{key}` is left out: a training has no dropout within attention"
+                ));
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+impl Folder {
+    /// # Errors
+    /// Where there is no configuration, or one of a model that is not known, or a file of weights is damaged.
+    pub(super) fn read(path: PathBuf) -> Result<Self, ImportError> {
+        let config = Config::read(&document(&path))?;
+        let architecture = Architecture::read(&config)?;
+        let tensors = files::tensors(&path)?;
+        Ok(Self { path, config, architecture, tensors })
+    }
+
+    pub(super) fn symbols(&self) -> Symbols {
+        let dims = DIMS.map(|dim| Some(dim.to_owned())).to_vec();
+        Symbols::new(vec![(TOKENS.to_owned(), dims)], Vec::new())
+    }
+
+    /// # Errors
+    /// Where a dim has no value, or the weights are not those of the configuration.
+    pub(super) fn import(
+        self,
+        dims: &BTreeMap<String, usize>,
+        options: &ImportOptions,
+    ) -> Result<Imported, ImportError> {
+        let [batch, time] = [extent(dims, 0)?, extent(dims, 1)?];
+        self.architecture.check_time(&self.config, time)?;
+        let name = self.path.file_name().map_or("model".into(), |name| name.to_string_lossy());
+        let g = GraphBuilder::extend(Graph::new(name));
+        let nothing = BTreeMap::new();
+        let tensors = self.tensors.as_ref().unwrap_or(&nothing);
+        let parts = Parts { g: &g, tensors, dtype: self.config.dtype()? };
+        let tokens = g.input(TOKENS, DType::I64, [batch, time]);
+        g.output("logits", &self.architecture.build(&parts, &tokens));
+        let mut graph = g.finish().map_err(|errors| self.config.fault(errors.to_string()))?;
+        choose_trained(&mut graph, options)?;
+        let symbols = self.symbols().all;
+        let warnings = self.architecture.warnings(&self.config)?;
+        let weights = self.weights(&mut graph)?;
+        verify(&graph)?;
+        Ok(Imported { graph, weights, warnings, symbols })
+    }
+
+    /// The tensors of the files for the graph's variables, and the others.
+    fn weights(self, graph: &mut Graph) -> Result<Weights, ImportError> {
+        let mut found = self.tensors;
+        let mut weights = Weights::default();
+        for variable in variables(graph) {
+            let (name, ty) = (&variable.name, &variable.ty);
+            let tensor = match found.as_mut() {
+                Some(tensors) => {
+                    let missing = || WeightsError::Missing { name: name.clone() };
+                    tensors.remove(name).ok_or_else(missing)?
+                }
+                None => absent(&self.path, ty.dtype, &ty.shape),
+            };
+            if tensor.ty() != *ty {
+                let (name, expected) = (name.clone(), ty.clone());
+                let path = self.path.clone();
+                return Err(WeightsError::Type { name, path, found: tensor.ty(), expected }.into());
+            }
+            weights.tensors.insert(name.clone(), tensor);
+        }
+        weights.others = found.unwrap_or_default();
+        weights.others.retain(|name, _| !self.architecture.copies(name));
+        Ok(weights)
+    }
+}
+
+/// A weight whose file is not there.
+fn absent(folder: &Path, dtype: DType, shape: &[usize]) -> WeightTensor {
+    let path = folder.join(files::SINGLE);
+    WeightTensor {
+        dtype,
+        shape: shape.to_vec(),
+        data: WeightData::File { path, offset: 0, folder: None },
+    }
+}
+
+/// The value of a dim of the tokens.
+fn extent(dims: &BTreeMap<String, usize>, dim: usize) -> Result<usize, ImportError> {
+    let name = DIMS[dim];
+    let fault = |reason| ImportError::Dim { input: TOKENS.into(), dim, reason };
+    match dims.get(name) {
+        Some(0) => Err(fault(format!("`{name}` is at least 1"))),
+        Some(&extent) => Ok(extent),
+        None => {
+            let option =
+                if dim == 0 { "--batch N" } else { "--dim time=N, the tokens of a sequence" };
+            Err(fault(format!("`{name}` has no value: {option}")))
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Positions by rotation, with the frequencies that a configuration says.
+
+use std::f64::consts::TAU;
+
+use graphc_ir::builder::Tensor;
+use graphc_ir::types::DType;
+
+use super::super::ImportError;
+use super::config::Config;
+
+/// How positions turn the pairs of a head.
+#[derive(Clone, Debug)]
+pub(super) struct Rotation {
+    base: f64,
+    scaling: Scaling,
+}
+
+/// What is done to the frequencies.
+#[derive(Clone, Debug)]
+enum Scaling {
+    None,
+    /// All are divided.
+    Linear {
+        factor: f64,
+    },
+    /// Low ones are divided, those between are blended (of LLaMA 3.1).
+    Llama3 {
+        factor: f64,
+        low: f64,
+        high: f64,
+        length: f64,
+    },
+}
+
+impl Rotation {
+    /// # Errors
+    /// Where the configuration asks for another rotation.
+    pub(super) fn read(config: &Config) -> Result<Self, ImportError> {
+        let base = config.number("rope_theta", 10_000.0)?;
+        let says = config.object("rope_parameters")?.or(config.object("rope_scaling")?);
+        let Some(says) = says else { return Ok(Self { base, scaling: Scaling::None }) };
+        let base = says.number("rope_theta", base)?;
+        if says.number("partial_rotary_factor", 1.0)? != 1.0 {
+            return Err(
+                config.fault("only whole heads are turned: `partial_rotary_factor` is 1".into())
+            );
+        }
+        let older = says.text("type", "default")?;
+        let factor = says.number("factor", 1.0)?;
+        let scaling = match says.text("rope_type", &older)?.as_str() {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear { factor },
+            "llama3" => Scaling::Llama3 {
+                factor,
+                low: says.number("low_freq_factor", 1.0)?,
+                high: says.number("high_freq_factor", 4.0)?,
+                length: says.number("original_max_position_embeddings", 8192.0)?,
+            },
+            other => {
+                let reason = format!(
+                    "positions of the kind `{other}` are not known: default, linear and llama3 are"
+                );
+                return Err(config.fault(reason));
+            }
+        };
+        Ok(Self { base, scaling })
+    }
+
+    /// Turns `[batch, time, heads, width]`.
+    pub(super) fn turn(&self, x: &Tensor) -> Tensor {
+        match self.scaling {
+            Scaling::None => x.rotary(self.base, false),
+            Scaling::Linear { .. } | Scaling::Llama3 { .. } => self.turn_by(x),
+        }
+    }
+
+    /// By frequencies that no op has: x cos + turned x sin.
+    fn turn_by(&self, x: &Tensor) -> Tensor {
+        let (g, shape, dtype) = (x.builder(), x.shape(), x.ty().dtype);
+        let [_, time, _, width] = shape[..] else { return x.clone() };
+        let half = width / 2;
+        let frequencies: Vec<f64> = (0..half).map(|pair| self.frequency(pair, width)).collect();
+        let frequencies = g.constant(DType::F32, [1, 1, half], &frequencies);
+        let angles = g.iota(DType::F32, [time, 1, 1], 0).mul(&frequencies);
+        let [cos, sin] = [angles.cos(), angles.sin()].map(|part| part.cast(dtype));
+        let parts = x.split(3, &[half, half]);
+        let [a, b] = &parts[..] else { return x.clone() };
+        let first = a.mul(&cos).sub(&b.mul(&sin));
+        let second = b.mul(&cos).add(&a.mul(&sin));
+        g.concat(&[first, second], 3)
+    }
+
+    /// Radians by which a position turns a pair.
+    fn frequency(&self, pair: usize, width: usize) -> f64 {
+        let own = self.base.powf(-2.0 * pair as f64 / width as f64);
+        match self.scaling {
+            Scaling::None => own,
+            Scaling::Linear { factor } => own / factor,
+            Scaling::Llama3 { factor, low, high, length } => {
+                let turns = length * own / TAU;
+                if turns < low {
+                    return own / factor;
+                }
+                if turns > high {
+                    return own;
+                }
+                let share = (turns - low) / (high - low);
+                (1.0 - share) * own / factor + share * own
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Learning rates that a program gives while it trains, in the place of those that the plan says.
+//!
+//! A rate belongs to the step: what is given holds for the steps that are begun from then on, however many are under way. The
+//! plan stays as it is, and updates ask the step for its rate first ([`GivenRate`]).
+
+use graphc_ir::learning_rate::GivenRate;
+use graphc_ir::plan::Plan;
+
+use super::Session;
+use crate::error::RuntimeError;
+
+/// What says the learning rate of the next steps.
+#[derive(Default)]
+pub(super) enum Rates {
+    /// The plan.
+    #[default]
+    Planned,
+    /// A number.
+    Number(f64),
+    /// A function of the step's number.
+    Function(Box<dyn Fn(u64) -> f64 + Send + Sync>),
+}
+
+impl Session {
+    /// Has the steps that are begun from now on train with this learning rate, in the place of the one that the plan says with its
+    /// schedule. Groups of variables keep their factors. Where ranks are processes, all of them set the same. No checkpoint holds
+    /// it: a program that resumes a training sets it again.
+    ///
+    /// # Errors
+    /// Where the plan has no optimizer, or one whose learning rate is 0, or the rate is negative or no number.
+    pub fn set_learning_rate(&mut self, rate: f64) -> Result<(), RuntimeError> {
+        given(&self.plan, rate)?;
+        self.rates = Rates::Number(rate);
+        Ok(())
+    }
+
+    /// As [`Session::set_learning_rate`], with a rate for each step: `schedule` is called with its number when it is begun, from
+    /// [`SessionOptions::first_step`](super::SessionOptions::first_step) on.
+    ///
+    /// # Errors
+    /// Where the plan has no optimizer, or one whose learning rate is 0. What `schedule` gives is looked at when a step is begun.
+    pub fn set_schedule(
+        &mut self,
+        schedule: impl Fn(u64) -> f64 + Send + Sync + 'static,
+    ) -> Result<(), RuntimeError> {
+        planned(&self.plan)?;
+        self.rates = Rates::Function(Box::new(schedule));
+        Ok(())
+    }
+
+    /// Has the steps that are begun from now on train with what the plan says again.
+    pub fn follow_planned_rate(&mut self) {
+        self.rates = Rates::Planned;
+    }
+
+    /// The learning rate with which the next step trains variables that are in no group; `None` where the plan has no optimizer.
+    pub fn learning_rate(&self) -> Option<f64> {
+        let step = self.first_step + self.begun;
+        let planned = self.plan.options.learning_rate(step)?;
+        Some(self.rates.at(step).unwrap_or(planned))
+    }
+
+    /// The rate of the step that is begun now, where it is not the plan's.
+    pub(super) fn given_rate(&self) -> Result<Option<GivenRate>, RuntimeError> {
+        let rate = self.rates.at(self.first_step + self.begun);
+        rate.map(|rate| given(&self.plan, rate)).transpose()
+    }
+}
+
+impl Rates {
+    fn at(&self, step: u64) -> Option<f64> {
+        match self {
+            Self::Planned => None,
+            Self::Number(rate) => Some(*rate),
+            Self::Function(schedule) => Some(schedule(step)),
+        }
+    }
+}
+
+fn given(plan: &Plan, rate: f64) -> Result<GivenRate, RuntimeError> {
+    let planned = planned(plan)?;
+    match rate.is_finite() && rate >= 0.0 {
+        true => Ok(GivenRate { rate, planned }),
+        false => {
+            Err(refused(&format!("{rate} is no rate; give a finite number that is not negative")))
+        }
+    }
+}
+
+/// The base that the plan has for variables which are in no group.
+fn planned(plan: &Plan) -> Result<f64, RuntimeError> {
+    let optimizer = plan.options.optimizer.ok_or_else(|| {
+        refused("the plan has no optimizer; compile it with one (CompileOptions::optimizer)")
+    })?;
+    match optimizer.lr() {
+        0.0 => Err(refused(
+            "the plan was compiled with a learning rate of 0, of which groups have no part; compile it with another",
+        )),
+        base => Ok(base),
+    }
+}
+
+fn refused(reason: &str) -> RuntimeError {
+    RuntimeError::LearningRate { reason: reason.into() }
+}

@@ -1,0 +1,81 @@
+//! Models by name, and models that transformers has saved.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use graphc_compiler::import::weights::{WeightTensor, WeightsError};
+use graphc_compiler::import::{ImportError, ImportOptions, load_model};
+use graphc_ir::graph::Graph;
+pub use graphc_ir::models::*;
+use graphc_runtime::{HostTensor, TensorError};
+
+/// A model with its weights.
+#[derive(Clone, Debug)]
+pub struct Pretrained {
+    /// The graph, from `input_ids` (i64) `[batch, time]` to `logits`. Variables have the names of transformers.
+    pub graph: Graph,
+    /// The weights, by the same names.
+    pub weights: BTreeMap<String, HostTensor>,
+    /// What of the configuration is left out, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Why a folder is no model.
+#[derive(Debug, thiserror::Error)]
+pub enum PretrainedError {
+    /// The configuration or a file of weights cannot be used.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A weight cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A weight is not what its type says.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// The model in a folder as `save_pretrained` of transformers writes it, for so many samples of so many tokens: a language model of
+/// the architectures LLaMA, Mistral, Qwen 2, Qwen 3, GPT-2 or BERT (or BERT with a head for classes). What a session has trained goes back under the same names.
+///
+/// ```no_run
+/// use graphc::prelude::*;
+/// use graphc::runtime::data::save_safetensors;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = models::from_hf("Qwen3-0.6B", 4, 128)?;
+/// let options = CompileOptions {
+///     mesh: vec![2],
+///     loss: Some(Loss::CrossEntropy),
+///     optimizer: Some(Optimizer::adamw(1e-5)),
+///     ..CompileOptions::default()
+/// };
+/// let plan = compile(model.graph, &options, &preset("cpu").expect("a preset"), None)?.plan;
+/// let mut session = Session::new(&plan, &model.weights, SessionOptions::default())?;
+/// // .. steps ..
+/// let mut trained = BTreeMap::new();
+/// for name in model.weights.keys() {
+///     trained.insert(name.clone(), session.variable(name)?);
+/// }
+/// save_safetensors("trained/model.safetensors".as_ref(), &trained)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Where the folder has no configuration, or one of a model that is not known, or its weights are missing or others.
+pub fn from_hf(
+    folder: impl AsRef<Path>,
+    batch: usize,
+    time: usize,
+) -> Result<Pretrained, PretrainedError> {
+    let path = format!("hf:{}", folder.as_ref().display());
+    let dims = [("batch", batch), ("time", time)].map(|(name, extent)| (name.to_owned(), extent));
+    let imported = load_model(path.as_ref(), &dims.into(), ImportOptions::default())?;
+    let read = |(name, tensor): (&String, &WeightTensor)| {
+        let bytes = tensor.to_vec(name)?;
+        let tensor = HostTensor::new(tensor.dtype, tensor.shape.clone(), bytes)?;
+        Ok::<_, PretrainedError>((name.clone(), tensor))
+    };
+    let weights = imported.weights.tensors.iter().map(read).collect::<Result<_, _>>()?;
+    Ok(Pretrained { graph: imported.graph, weights, warnings: imported.warnings })
+}
