@@ -94,6 +94,10 @@ class Session:
         """The number of the next step."""
         return self.first_step + self.executor.begun
 
+    def go_on_from(self, step: int) -> None:
+        """Makes this number the next step's, as where a training is resumed. All processes call it."""
+        self.first_step = step - self.executor.begun
+
     def step(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Takes a step: the graph's outputs by name, whole, on this rank's device.
 

@@ -275,6 +275,133 @@ def test_a_state_is_loaded_by_its_names() -> None:
         second.load_state_dict(state | {"last.bias": torch.ones(3)})
 
 
+def steps_of(train: Callable[[Any], Any], name: str, first: int, last: int) -> list[float]:
+    _, _, batches = CASES[name].begin()
+    return [float(train(batches[step % 3])) for step in range(first, last)]
+
+
+def by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, name: str) -> Callable[[Any], Tensor]:
+    def train(batch: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = CASES[name].loss(model(batch[0]), batch)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    return train
+
+
+def with_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Its state, in which parameters have names in the place of numbers."""
+    state = optimizer.state_dict()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    numbers = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    groups = [group | {"params": [numbers[number] for number in group["params"]]} for group in state["param_groups"]]
+    return {"state": {numbers[number]: entry for number, entry in state["state"].items()}, "param_groups": groups}
+
+
+@pytest.mark.parametrize("name", ["gpt", pytest.param("mlp", marks=pytest.mark.slow)])
+def test_the_state_of_an_optimizer_goes_to_pytorch_and_comes_from_there(name: str) -> None:
+    expected, _ = plain(name)
+    case = CASES[name]
+    # PyTorch, then a plan, which takes over what the optimizer has kept; then PyTorch again.
+    model, optimizer, batches = case.begin()
+    losses = steps_of(by_hand(model, optimizer, name), name, 0, 4)
+    parallel = graphc.parallelize(model, batches[0], loss=case.loss, optimizer=optimizer)
+    losses += steps_of(parallel.step, name, 4, 9)
+    other, another, _ = case.begin()
+    other.load_state_dict(parallel.state_dict())
+    another.load_state_dict(parallel.optimizer_state_dict())
+    losses += steps_of(by_hand(other, another, name), name, 9, 14)
+    # And a second plan goes on from PyTorch's state, given to it with names.
+    second, fresh, _ = case.begin()
+    last = graphc.parallelize(second, batches[0], loss=case.loss, optimizer=fresh)
+    last.load_state_dict(other.state_dict())
+    last.load_optimizer_state_dict(with_names(another, other))
+    losses += steps_of(last.step, name, 14, STEPS)
+    assert losses == pytest.approx(expected, abs=1e-5)
+    last.update_module()
+    assert flat(second.state_dict()) == flat(last.state_dict())
+
+
+def test_states_of_other_optimizers_are_refused() -> None:
+    model = Wrong(torch.mean)
+    parallel = graphc.parallelize(model, torch.ones(2, 4), optimizer=torch.optim.Adam(model.parameters()))
+    assert parallel.optimizer_state_dict()["state"] == {}
+    parallel.step(torch.ones(2, 4))
+    state = parallel.optimizer_state_dict()
+    assert sorted(state["state"][0]) == ["exp_avg", "exp_avg_sq", "step"]
+    with pytest.raises(graphc.Error, match="it is another optimizer's"):
+        parallel.load_optimizer_state_dict({**state, "state": {0: state["state"][0]}})
+    uneven = {**state["state"], 0: {**state["state"][0], "step": torch.tensor(7.0)}}
+    with pytest.raises(graphc.Error, match=r"`layer\.weight` has had 7 steps and `layer\.bias` 1: graphc has the same number for all"):
+        parallel.load_optimizer_state_dict({**state, "state": uneven})
+    with pytest.raises(graphc.Error, match=r"its groups have \[\] parameters, and the optimizer's \[2\]"):
+        parallel.load_optimizer_state_dict({"state": {}, "param_groups": []})
+    cut = {**state["state"], 0: {**state["state"][0], "exp_avg": torch.ones(3)}}
+    with pytest.raises(graphc.Error, match=r"exp_avg of `layer\.weight` has the shape \[4, 4\], and that of the state \[3\]"):
+        parallel.load_optimizer_state_dict({**state, "state": cut})
+    with pytest.raises(graphc.Error, match=r"Wrong has no save_pretrained: torch\.save\(model\.state_dict\(\), path\)"):
+        parallel.save_pretrained("nowhere")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_is_saved_as_pretrained_is_read_as_such(world: int, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=31, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+
+    def work(rank: int) -> Any:
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).train()
+        tokens = torch.randint(31, (2, 8))
+        batch = {"input_ids": tokens, "labels": tokens}
+        parallel = graphc.parallelize(model, batch, optimizer=torch.optim.AdamW(model.parameters()))
+        parallel.step(batch)
+        parallel.save_pretrained(tmp_path / "saved")
+        parallel.update_module()
+        state = flat(parallel.state_dict())
+        read = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+        return flat(read.state_dict()) == state, flat(model.state_dict()) == state
+
+    assert run(world, work) == [[True, True]] * world
+
+
+RESUMED = [("mlp", 2, 1), *(pytest.param("gpt", *worlds, marks=pytest.mark.slow) for worlds in ((2, 1), (1, 4), (4, 2)))]
+
+
+@pytest.mark.parametrize(("name", "before", "after"), RESUMED)
+def test_a_killed_training_goes_on_by_distributed_checkpoints_on_other_ranks(name: str, before: int, after: int, tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    def part(world: int, first: int, last: int) -> Callable[[int], list[float]]:
+        def work(rank: int) -> list[float]:
+            model, optimizer, batches = CASES[name].begin("meta" if first and rank else "cpu")
+            count = ROWS // world
+            rows = [tuple(tensor[rank * count : (rank + 1) * count] for tensor in batch) for batch in batches]
+            options = {"mesh": (world,), "strategy": "zero3"}
+            parallel = graphc.parallelize(model, rows[0], loss=CASES[name].loss, optimizer=optimizer, **options)
+            state = {"training": parallel.training_state()}
+            if first:
+                dcp.load(state, checkpoint_id=str(tmp_path / "saved"))
+            losses = [float(parallel.step(rows[step % 3])) for step in range(first, last)]
+            if not first:
+                cut = [tensor for tensor in state["training"].state_dict()["model"].values() if hasattr(tensor, "full_tensor")]
+                assert cut or world == 1
+                dcp.save(state, checkpoint_id=str(tmp_path / "saved"))
+                # What comes after is lost.
+                parallel.step(rows[0])
+            return losses
+
+        return work
+
+    expected, _ = plain(name)
+    for world, first, last in ((before, 0, 8), (after, 8, STEPS)):
+        for losses in run(world, part(world, first, last)):
+            assert isinstance(losses, list), losses["error"]
+            assert losses == pytest.approx(expected[first:last], abs=1e-5)
+
+
 class Wrong(nn.Module):
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()

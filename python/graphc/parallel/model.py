@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from . import optimizers
 from .batch import Whole, named
 from .capture import Loss, capture
 from .planning import Mesh, Planned, on_first_rank, planned
+from .states import OptimizerState
+from .tensors import Parts, Read, from_first, in_own_words, put
 from .translate import Names, translate
 
 
@@ -43,7 +45,7 @@ def parallelize(
         example_batch: a batch of this process's own rows, as each step has one: a tensor, a tuple whose first element is the model's
             input, or a mapping that names its arguments.
         loss: the loss of the model's output and the batch, a mean over samples; without it the output is one, or has one as ``loss``.
-        optimizer: SGD, Adam or AdamW of the model's parameters, which has made no step yet.
+        optimizer: SGD, Adam or AdamW of the model's parameters; what it has kept of its steps is the first process's for all.
         mesh: the ranks in a grid, or ``auto``.
         device: where ranks compute; default where the model is.
         timeout: seconds after which a rank that waits for others gives up.
@@ -53,7 +55,7 @@ def parallelize(
         Error: where the model cannot be captured, an op has no translation, or there is no plan.
     """
     place = torch.device(device) if device is not None else _device_of(model)
-    with _in_own_words():
+    with in_own_words():
         rank = join_job(place, timeout)
     world = dist.get_world_size() if dist.is_initialized() else 1
     names = _names(model)
@@ -62,7 +64,7 @@ def parallelize(
         return _plan(model, example_batch, loss, (optimizer, names), world, mesh, options)
 
     found = on_first_rank(world, rank, work)
-    with _in_own_words():
+    with in_own_words():
         session = graphc_torch.Session(graphc_torch.parse(found.plan.content), device=place, timeout=timeout)
     return Parallel(model, session, found, (optimizer, names), Whole.of(named(example_batch), world))
 
@@ -82,12 +84,15 @@ class Parallel:
         self.optimizer, self._names = training
         self._whole, self._found = whole, found
         self._rates = optimizers.rates(self.optimizer)
+        self._states = OptimizerState(session, self.optimizer, self._names)
         self._counted = found.counted
         self._ready = found.has_weights
         for name, content in found.translation.constants.items():
             session.set_variable(name, content)
         if found.has_weights:
             self._begin()
+        if found.state is not None:
+            self._states.load(found.state)
 
     def step(self, batch: Any) -> Tensor:
         """Takes a step with this process's rows: the loss of the whole batch. All processes call it.
@@ -102,7 +107,7 @@ class Parallel:
             raise Error(f"the learning rates are {optimizers.rates(self.optimizer)}, and the plan has {self._rates}: {advice}")
         tensors = named(batch)
         self._whole.check(tensors)
-        with _in_own_words():
+        with in_own_words():
             feeds = {name: self._whole.gathered(tensor, self.session.device) for name, tensor in tensors.items()}
             return self.session.step(feeds)["loss"].reshape(()).clone()
 
@@ -111,19 +116,26 @@ class Parallel:
 
         What no step reads is this process's module's own, and so without content where that stands on the device ``meta``.
         """
+        return self._state(self._whole_variable)
+
+    def _state(self, read: Read) -> dict[str, Any]:
+        """The module's state of variables that are read in this way."""
         found: dict[str, Any] = {}
-        read: dict[str, Tensor] = {}
+        known: dict[str, Tensor] = {}
         for key, own in self._own().items():
             name = self._canonical(key)
             if key in self._counted:
                 found[key] = torch.tensor(self._counted[key] + self._passes, dtype=own.dtype)
             elif name in self._found.translation.variables:
-                with _in_own_words():
-                    read[name] = read[name] if name in read else self.session.variable(name)
-                found[key] = read[name]
+                known[name] = known[name] if name in known else read(name)
+                found[key] = known[name]
             else:
                 found[key] = own
         return found
+
+    def _whole_variable(self, name: str) -> Tensor:
+        with in_own_words():
+            return self.session.variable(name)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Overwrites the model's tensors. All processes call it, with the same content.
@@ -148,22 +160,66 @@ class Parallel:
         if key in self._counted:
             self._counted[key] = int(value) - self._passes
         elif name in self._found.translation.variables:
-            with _in_own_words():
-                self.session.set_variable(name, value.detach().to(held.dtype))
+            put(self.session, name, value)
         elif isinstance(held, Tensor) and not held.is_meta:
             held.copy_(value)
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state as its own ``state_dict`` would give it: a plain optimizer of the same parameters takes it.
+
+        All processes call it.
+        """
+        return self._states.by_index(self._whole_variable)
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes on a state of the optimizer, of which parameters have numbers or names. All processes call it, with the same content.
+
+        Raises:
+            Error: where it is another optimizer's.
+        """
+        self._states.load(state)
+
+    def training_state(self) -> TrainingState:
+        """Model and optimizer for ``torch.distributed.checkpoint``, whose ``save`` and ``load`` take it in a state dict."""
+        return TrainingState(self)
+
+    def update_module(self) -> None:
+        """Writes the weights into the module, in place, for whoever goes on with it. All processes call it.
+
+        Raises:
+            Error: where the module stands on the device ``meta`` and has no place for them.
+        """
+        state = self.state_dict()
+        if any(isinstance(own, Tensor) and own.is_meta for own in self._own().values()):
+            raise Error("the module stands on the device meta: move it with to_empty first, or take state_dict()")
+        self.module.load_state_dict(state)
+
+    def save_pretrained(self, folder: str | PathLike[str], **options: Any) -> None:
+        """Saves as the model of transformers does, by the first process; ``from_pretrained`` reads it. All processes call it.
+
+        Raises:
+            Error: where the module is none of transformers'.
+        """
+        save = getattr(self.module, "save_pretrained", None)
+        if save is None:
+            raise Error(f"{type(self.module).__name__} has no save_pretrained: torch.save(model.state_dict(), path) saves any model")
+        state = self.state_dict()
+        if self.session.leads:
+            save(folder, state_dict=state, **options)
+        with in_own_words():
+            self.session.barrier()
 
     def _begin(self) -> None:
         """Writes the first rank's weights into the session."""
         own = _tensors(self.module)
         for name in sorted(self._found.translation.variables):
-            with _in_own_words():
-                self.session.set_variable(name, _from_first(own[name].detach(), self._whole.world, self.session.device))
+            with in_own_words():
+                self.session.set_variable(name, from_first(own[name].detach(), self._whole.world, self.session.device))
 
     @property
     def _passes(self) -> int:
         """Passes forward so far: what batch norms count."""
-        return self.session.steps * max(self.session.plan.microbatches, 1)
+        return self.session.executor.begun * max(self.session.plan.microbatches, 1)
 
     def _own(self) -> dict[str, Any]:
         """The module's own state."""
@@ -171,6 +227,29 @@ class Parallel:
 
     def _canonical(self, key: str) -> str:
         return _canonical(self.module, self._names).get(key, key)
+
+
+class TrainingState:
+    """Model and optimizer in the form that ``torch.distributed.checkpoint`` saves and loads, on any number of processes.
+
+    What ranks hold parts of stands as ``DTensor`` over the plan's own memory, all else as whole tensors; parameters have their names.
+    """
+
+    def __init__(self, model: Parallel) -> None:
+        """The state of a model in training."""
+        self.model, self._parts = model, Parts(model.session)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Model and optimizer. All processes call it."""
+        read, own = self._parts.read, self.model._state
+        held = {name: tensor for name, tensor in own(read).items() if not (isinstance(tensor, Tensor) and tensor.is_meta)}
+        return {"model": held, "optimizer": self.model._states.by_name(read)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes on what was loaded. All processes call it."""
+        self.model._states.load(state["optimizer"])
+        self.model.load_state_dict(state["model"], strict=False)
+        self.model._ready = True
 
 
 def _plan(
@@ -196,7 +275,8 @@ def _plan(
     plan = planned(translation.text, world, mesh, own | options)
     has_weights, held = device.type != "meta", _tensors(model)
     counted = {name: int(held[name]) if has_weights else 0 for name in translation.counters}
-    return Planned(plan, translation, has_weights, counted)
+    state = optimizer.state_dict() if optimizer.state else None
+    return Planned(plan, translation, has_weights, counted, state)
 
 
 def _device_of(model: nn.Module) -> torch.device:
@@ -223,21 +303,3 @@ def _names(model: nn.Module) -> dict[int, str]:
 def _canonical(model: nn.Module, names: Mapping[int, str]) -> dict[str, str]:
     """The name in the graph of each name of the model."""
     return {name: names[id(tensor)] for name, tensor in _tensors(model).items()}
-
-
-def _from_first(tensor: Tensor, world: int, device: torch.device) -> Tensor:
-    """The first rank's content of a tensor."""
-    if world == 1:
-        return tensor
-    held = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if tensor.is_meta else tensor.to(device).contiguous()
-    dist.broadcast(held.view(torch.uint8) if held.dtype is torch.bool else held, 0)
-    return held
-
-
-@contextmanager
-def _in_own_words() -> Iterator[None]:
-    """Errors of the engine as those of this package."""
-    try:
-        yield
-    except graphc_torch.GraphcError as error:
-        raise Error(str(error)) from error

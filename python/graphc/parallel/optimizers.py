@@ -29,12 +29,10 @@ def options(optimizer: Optimizer, names: Mapping[int, str], variables: frozenset
     """What ``graphc compile`` is told of an optimizer, for those variables that the graph has.
 
     Raises:
-        Error: where graphc has no such optimizer, or it has made steps already.
+        Error: where graphc has no such optimizer.
     """
     groups = optimizer.param_groups
     own = _own(optimizer, groups[0])
-    if optimizer.state:
-        raise Error("the optimizer has made steps already, and what it has kept of them is not taken over: make a new one")
     if not groups[0]["params"]:
         raise Error("the optimizer's first group of parameters is empty: leave it out")
     for name, value in REFUSED.items():
