@@ -90,6 +90,25 @@ class Odd(nn.Module):
         return found
 
 
+class Places(nn.Module):
+    """What takes elements from elsewhere: windows that overlap, other sizes of images, the best of a row, indices of two dims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Conv2d(2, 3, 3), nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        small = F.interpolate(F.adaptive_avg_pool2d(x, (2, 4)), size=(5, 3), mode="bilinear")
+        large = F.interpolate(x, scale_factor=1.5, mode="bilinear", align_corners=True)[..., :5, :3]
+        near = F.interpolate(x, size=(5, 3), mode="nearest")
+        x = (small * large + near).flatten(2)
+        best, places = x.topk(4, dim=2)
+        rows = torch.arange(x.shape[0], device=x.device)
+        found: Tensor = self.out(best.sum(2) + x.transpose(1, 2)[rows, places[:, 0, -1] - 15])
+        return found
+
+
 def labels(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(output.flatten(0, -2), batch[1].flatten(), label_smoothing=0.1)
 
@@ -148,6 +167,12 @@ CASES = {
         lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
         lambda of: (torch.randn(ROWS, 5, 8, generator=of), torch.randn(ROWS, 5, 8, generator=of)),
         "in_proj_bias",
+    ),
+    "places": Case(
+        Places,
+        labels,
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
+        lambda of: (torch.randn(ROWS, 2, 7, 9, generator=of), torch.randint(5, (ROWS,), generator=of)),
     ),
     "odd": Case(
         Odd,

@@ -35,7 +35,7 @@ def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], A
     return work
 
 
-OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1)]
+OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1), ("places", 1)]
 OPTIONS: list[dict[str, Any]] = [
     {"mesh": (4,), "strategy": "zero3"},
     {"mesh": (2, 2), "strategy": "megatron"},
@@ -182,6 +182,18 @@ def test_the_script_of_the_guide_trains(tmp_path: Path) -> None:
     assert first[-1] < 0.5 * first[0]
     plain_model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     plain_model.load_state_dict(torch.load(tmp_path / "model.pt"), strict=True)
+
+
+@pytest.mark.slow
+def test_modules_of_libraries_train_to_eager_losses() -> None:
+    for package in ("torchvision", "timm", "transformers"):
+        pytest.importorskip(package)
+    names = ["VGG", "SegFormer", "MLP-Mixer", "Mixtral", "Gemma 3", "DeBERTa", "T5", "Whisper", "CLIP"]
+    environment = os.environ | {"PYTHONPATH": str(root() / "python"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(root() / "benchmarks/modules.py"), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 of 9 modules train to eager's losses" in done.stdout
 
 
 GPT2 = root() / "python/examples/gpt2.py"
