@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,7 @@ import pytest
 import torch
 from cases import CASES, ROWS, STEPS, Wrong, flat, labels, plain, squares
 from torch import Tensor, nn
-from world import run
+from world import root, run
 
 import graphc
 
@@ -275,3 +280,27 @@ def test_options_that_say_something_twice_are_refused(options: dict[str, Any], s
     model = Wrong(torch.mean)
     with pytest.raises(graphc.Error, match=said):
         graphc.parallelize(model, torch.ones(2, 4), optimizer=torch.optim.SGD(model.parameters()), **options)
+
+
+@pytest.mark.slow
+def test_the_trainer_of_hugging_face_trains_and_resumes_by_plans(tmp_path: Path) -> None:
+    for package in ("transformers", "accelerate"):
+        pytest.importorskip(package)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(root() / "python"), *sys.path])}
+
+    def job(world: int, engine: str, folder: str, *more: str) -> list[dict[str, float | None]]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world)]
+        command += [str(root() / "python/tests/hugging_face_job.py"), engine, str(tmp_path / folder), *more]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, float | None]] = json.loads((tmp_path / folder / "log.json").read_text())
+        return found
+
+    expected = job(1, "transformers", "eager")
+    once, twice = job(1, "graphc", "once"), job(2, "graphc", "twice")
+    shutil.rmtree(tmp_path / "once/checkpoint-12")
+    resumed = job(2, "graphc", "once", "resume")
+    for found in (once, twice, resumed):
+        assert len(found) == len(expected) > 12
+        for line, wanted in zip(found, expected, strict=True):
+            assert line == pytest.approx(wanted, abs=1e-4)

@@ -111,6 +111,8 @@ class Parallel:
         self._loop, self._evaluator = Loop(optimizer), Evaluator(job, self._content)
         self._version = 0
         """How often the weights have changed."""
+        self.norm: Tensor | None = None
+        """The norm of the last step's gradients before they were scaled down, where ``max_norm`` is given."""
         self._use(self._first)
         if found.has_weights:
             self._begin(job)
@@ -133,7 +135,9 @@ class Parallel:
             self._use(now)
         tensors = [named(batch) for batch in batches]
         with in_own_words():
-            loss = self.session.step(self._whole.feeds(tensors, self.session.device))["loss"].reshape(()).clone()
+            outputs = self.session.step(self._whole.feeds(tensors, self.session.device))
+        self.norm = outputs["grad_norm"].reshape(()).clone() if "grad_norm" in outputs else None
+        loss = outputs["loss"].reshape(()).clone()
         self._version += 1
         # Schedulers warn where an optimizer has made no step of its own.
         setattr(self.optimizer, "_opt_called", True)  # noqa: B010
