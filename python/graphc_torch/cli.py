@@ -87,6 +87,20 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class Switch(Once):
+    """An option without a value, which may be given once."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        """An option that is off by default."""
+        super().__init__(option_strings, dest, nargs=0, default=False, **options)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Takes it."""
+        super().__call__(parser, namespace, True, option_string)
+
+
 class Parser(argparse.ArgumentParser):
     """A command line, which may have any names in it."""
 
@@ -109,7 +123,10 @@ def parser() -> argparse.ArgumentParser:
     _common(train)
     train.set_defaults(run=run_train)
     train.add_argument("--data", type=Path, required=True, help="samples: a safetensors file, a tensor for each input")
-    train.add_argument("--steps", type=positive, required=True, help="steps of the whole training")
+    length = train.add_mutually_exclusive_group(required=True)
+    length.add_argument("--steps", type=positive, help="steps of the whole training")
+    length.add_argument("--epochs", type=positive, help="epochs of the whole training: each takes every sample once, but for part batches")
+    train.add_argument("--shuffle", action=Switch, help="shuffle the data, by the seed and the epoch")
     train.add_argument("--metrics", type=Path, help="a line of JSON for each step")
     train.add_argument("--measure", choices=["speed"], help="what metrics say besides: samples and seconds of each step")
     train.add_argument("--weights", type=Path, help="where the trained weights go: a safetensors file")
@@ -117,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--save-every", type=positive, help="save after every so many steps, and after the last")
     train.add_argument("--keep", type=positive, help="checkpoints that are kept; default 2")
     train.add_argument("--resume", type=Path, help="a checkpoint, or a directory of which the latest is taken")
-    train.add_argument("--on-nan", choices=["stop", "ignore"], default="stop", help="where the loss is no finite number")
+    train.add_argument("--on-nan", choices=["stop", "skip", "ignore"], help="where the loss is no finite number; skip is part of plans")
     train.add_argument("--max-skips", type=count, help="steps in a row that may change nothing; default 50, or all with --on-nan ignore")
     measure = commands.add_parser("profile", help="measure the seconds of each actor and collective")
     _common(measure)
@@ -193,22 +210,26 @@ def run_train(given: argparse.Namespace) -> None:
         raise PlanError(f"{given.plan} is an inference plan: compile with --optimizer")
     if given.max_skips is not None and SCALE not in plan.variables and not plan.options.get("skip_non_finite"):
         raise FeedError("--max-skips: no step of this plan is ever skipped; f16 skips steps whose gradients overflow, --on-nan skip others")
+    check_on_nan(given, plan)
     checkpoint = resumed(given)
     session = begun(given, plan, checkpoint, METRICS)
     if checkpoint is not None:
         for change in changes(session, checkpoint.settings) if session.leads else ():
             say("warning", f"since {checkpoint.path} was saved, {change}")
     batches = Batches(load_tensors(given.data), session.inputs, session.samples)
+    if given.epochs or given.shuffle:
+        batches.in_epochs(session.seed if given.shuffle else None)
+    end = length(given, batches, checkpoint)
     saver = Saver(given.save, given.keep or 2, given.on_nan == "ignore") if given.save else None
     if saver is not None:
         saver.check_next(session.steps + 1)
     metrics = Metrics(given.metrics, session.steps if checkpoint else None) if given.metrics and session.leads else None
-    line = steps(given, session, batches, metrics, saver)
+    line = steps(given, session, batches, (end, metrics, saver))
     if given.weights is not None:
         names = [name for name, (kind, _, _) in session.variables().items() if kind is TensorKind.PARAMETER]
         weights = {name: session.variable(name) for name in names} | session.aside
         ruined = [name for name in plan.updated_variables() & set(weights) if not bool(weights[name].isfinite().all())]
-        if ruined and given.on_nan == "stop":
+        if ruined and given.on_nan != "ignore":
             raise FeedError(f"`{min(ruined)}` is not finite in each element after the last step, so no weights are written: {ADVICE}")
         if session.leads:
             save_tensors(given.weights, weights)
@@ -222,23 +243,29 @@ def _inputs(given: argparse.Namespace, *others: Named) -> list[Named]:
     return [("the plan", given.plan), ("--weights-from", given.weights_from), *others]
 
 
-def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics: Metrics | None, saver: Saver | None) -> dict[str, Any]:
+Ways = tuple[int, Metrics | None, Saver | None]
+"""How many steps a training has, and where what it finds goes."""
+
+
+def steps(given: argparse.Namespace, session: Session, batches: Batches, ways: Ways) -> dict[str, Any]:
     """Takes the steps; the line of metrics of the last."""
     line: dict[str, Any] = {}
-    skips = Skips(given)
-    for step in range(session.steps, given.steps):
+    skips, (end, metrics, saver) = Skips(given), ways
+    for step in range(session.steps, end):
         begun = time.perf_counter()
         outputs = session.step(batches.feeds(step))
         line = line_of(session.plan, step, outputs)
+        if batches.epochs is not None:
+            line["epoch"] = step // batches.epochs.steps
         if given.measure == "speed":
             # What the step has computed is known by now, on whatever device.
             line |= {"samples": batches.batch, "seconds": time.perf_counter() - begun}
         if metrics is not None:
             metrics.write(line)
-        if given.on_nan == "stop":
+        if given.on_nan != "ignore":
             check_finite(session.plan, line)
         skips.count(line)
-        last = step + 1 == given.steps
+        last = step + 1 == end
         if saver is not None and (last or (given.save_every and (step + 1) % given.save_every == 0)):
             saver.save(session)
     return line
@@ -309,9 +336,25 @@ def resumed(given: argparse.Namespace) -> Checkpoint | None:
         )
     if given.seed not in (None, checkpoint.seed):
         raise FeedError(f"{checkpoint.path} was trained with seed {checkpoint.seed}: leave --seed out or give that one")
-    if checkpoint.step > given.steps:
-        raise FeedError(f"{checkpoint.path} was saved after {checkpoint.step} steps, and --steps {given.steps} is less")
     return checkpoint
+
+
+def length(given: argparse.Namespace, batches: Batches, checkpoint: Checkpoint | None) -> int:
+    """The steps of the whole training, which is not shorter than what it goes on from."""
+    said, found = f"--steps {given.steps}", given.steps
+    if batches.epochs is not None and given.epochs:
+        found = given.epochs * batches.epochs.steps
+        said = f"--epochs {given.epochs}, {found} steps"
+    if checkpoint is not None and checkpoint.step > found:
+        raise FeedError(f"{checkpoint.path} was saved after {checkpoint.step} steps, and {said} (of the whole training) is less")
+    return int(found)
+
+
+def check_on_nan(given: argparse.Namespace, plan: Plan) -> None:
+    """Checks that a plan does what is asked for where a loss is no finite number."""
+    if given.on_nan == "skip" and not plan.options.get("skip_non_finite"):
+        advice = "leave the option out, or compile the model again with it"
+        raise PlanError(f"--on-nan skip contradicts {given.plan}, which was compiled without skip: {advice}")
 
 
 def begun(given: argparse.Namespace, plan: Plan, checkpoint: Checkpoint | None, outputs: Sequence[str] | None) -> Session:

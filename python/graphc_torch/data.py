@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import onnx
+from .epochs import Epochs
 from .errors import FeedError, reason
 from .files import check_file, read_file, write_whole
 from .json_text import read_json, write_line
@@ -55,8 +56,8 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 class Batches:
     """A data set in memory: one tensor an input.
 
-    The feeds of step s are the samples [s batch, (s + 1) batch) of each tensor, wrapping, along the dim that counts them. What has no
-    such dim is the same in every step.
+    The feeds of step s are the samples [s batch, (s + 1) batch) of each tensor, wrapping, along the dim that counts them, or those of
+    its epoch. What has no such dim is the same in every step.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], inputs: Mapping[str, Layout], samples: Mapping[str, Samples]) -> None:
@@ -72,10 +73,21 @@ class Batches:
         self.samples = next(iter(counts.values()), 0)
         self.batch = max((held.batch for held in self.held), default=0)
         """Samples of a step; 0 where no input has any."""
+        self.epochs: Epochs | None = None
+
+    def in_epochs(self, seed: int | None) -> Batches:
+        """The same, in epochs that are shuffled by a seed, or are in the order of the data.
+
+        Raises:
+            FeedError: where an epoch has no whole batch.
+        """
+        self.epochs = Epochs(self.samples, self.batch, seed)
+        return self
 
     def feeds(self, step: int) -> dict[str, Tensor]:
         """What a step is fed."""
-        return {held.name: held.feed(step) for held in self.held}
+        places = None if self.epochs is None else self.epochs.places(step)
+        return {held.name: held.feed(step) if places is None else held.taken(places) for held in self.held}
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,10 @@ class _Held:
         if begin + self.batch <= self.samples:
             return self.tensor.narrow(self.dim, begin, self.batch)
         return self.tensor.index_select(self.dim, torch.arange(begin, begin + self.batch) % self.samples)
+
+    def taken(self, places: Tensor) -> Tensor:
+        """These samples."""
+        return self.tensor if self.dim is None else self.tensor.index_select(self.dim, places)
 
 
 def _check(name: str, tensors: Mapping[str, Tensor], layout: Layout, dim: int | None) -> None:

@@ -198,7 +198,7 @@ class Executor:
         )
         does = actor.action.does
         if isinstance(does, plans.Compute):
-            return self._compute(does, inputs, outputs, updates)
+            return self._compute(does, actor, (inputs, outputs, updates))
         if isinstance(does, plans.FusedOp):
             return prepare_chain(does, inputs, outputs, self.clock)
         if isinstance(does, plans.Collective | plans.Local):
@@ -215,14 +215,17 @@ class Executor:
             return self._feed(does.input, outputs[0])
         return self._fetch(does.output, inputs[0])
 
-    def _compute(self, does: plans.Compute, inputs: list[Port], outputs: list[Port], updates: list[Port]) -> Run:
+    def _compute(self, does: plans.Compute, actor: Actor, ports: tuple[list[Port], list[Port], list[Port]]) -> Run:
+        inputs, outputs, updates = ports
         operands = [inputs[n] if n >= 0 else updates[-1 - n] for n in does.operands]
+        registers = [actor.inputs[n] if n >= 0 else actor.updates[-1 - n] for n in does.operands[:1]]
+        first = self.program.registers[registers[0]].name if registers else ""
         at_rest = {result: operands[of] for result, of in UPDATES.get(does.op.name, ()) if _is_update(does.operands, of)}
         results: list[Port] = []
         left = list(outputs)
         while len(results) in at_rest or left:
             results.append(at_rest[len(results)] if len(results) in at_rest else left.pop(0))
-        return prepare(Call(does.op, operands, results, self.clock))
+        return prepare(Call(does.op, operands, results, self.clock, first))
 
     def _change(self, does: plans.Collective | plans.Local, actor: Actor, ports: tuple[list[Port], list[Port]], microbatch: int) -> Run:
         layouts = [(self._layout(a), self._layout(b)) for a, b in zip(actor.inputs, actor.outputs, strict=True)]

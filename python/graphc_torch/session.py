@@ -94,6 +94,25 @@ class Session:
         """The number of the next step."""
         return self.first_step + self.executor.begun
 
+    def use_settings(self, settings: Mapping[str, Mapping[str, float]]) -> None:
+        """Takes these numbers of the optimizer in the place of the plan's from now on. All processes call it, with the same numbers.
+
+        Args:
+            settings: for each variable that is trained some of ``lr``, ``weight_decay``, ``momentum``, ``beta1``, ``beta2``, ``epsilon``.
+
+        Raises:
+            PlanError: where there is no such variable.
+        """
+        registers = (register for program in self.plan.programs for register in program.registers)
+        called = {register.kind.variable.name: register.name for register in registers if register.kind.variable is not None}
+        for name in settings:
+            self._known(name)
+        self.executor.clock.settings = {called[name]: dict(numbers) for name, numbers in settings.items()}
+
+    def go_on_from(self, step: int) -> None:
+        """Makes this number the next step's, as where a training is resumed. All processes call it."""
+        self.first_step = step - self.executor.begun
+
     def step(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Takes a step: the graph's outputs by name, whole, on this rank's device.
 

@@ -25,6 +25,19 @@ def built(name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def exporter() -> None:
+    """What of PyTorch a capture needs is imported once, for all processes that are forked from this one."""
+    program = torch.export.export(torch.nn.Linear(1, 1), (torch.ones(1, 1),), strict=False)
+    program.run_decompositions(torch.export.default_decompositions())
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that the package runs."""
+    monkeypatch.setenv("GRAPHC", str(built("graphc")))
+
+
+@pytest.fixture(scope="session")
 def graphc() -> Callable[..., None]:
     """Runs graphc in the project's folder."""
 

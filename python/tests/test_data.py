@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
+from world import root
 
+from graphc_torch.cli import main
 from graphc_torch.data import Batches
+from graphc_torch.epochs import Epochs
 from graphc_torch.errors import FeedError
 from graphc_torch.layout import Layout, Ranks, Sbp
 from graphc_torch.plan import Samples
@@ -58,3 +65,30 @@ def test_the_dim_of_samples_is_read_as_plans_write_it() -> None:
     for wrong in ("last", {"dim": -1}, {"dim": True}, {}, 1):
         with pytest.raises(ValueError, match="the dim of samples is"):
             Samples.from_json(wrong)
+
+
+def test_epochs_are_those_of_graphc(graphc: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root())
+    training = ("--batch", 6, "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", 0.1)
+    graphc("compile", "tests/refs/mlp/model.onnx", *training, "-o", tmp_path / "plan.json")
+    for options in (("--epochs", "3", "--shuffle", "--seed", "7"), ("--epochs", "2"), ("--steps", "5", "--shuffle")):
+        found = []
+        for engine in ("rust", "torch"):
+            metrics = tmp_path / engine
+            words = ["train", tmp_path / "plan.json", "--data", "tests/refs/mlp/data.safetensors", *options, "--metrics", metrics]
+            assert graphc(*words) is None if engine == "rust" else main([str(word) for word in words]) == 0
+            found.append([json.loads(line) for line in metrics.read_text().splitlines()])
+        assert [(line["step"], line["epoch"]) for line in found[0]] == [(line["step"], line["epoch"]) for line in found[1]]
+        assert [line["loss"] for line in found[1]] == pytest.approx([line["loss"] for line in found[0]], abs=1e-5)
+
+
+def test_an_epoch_takes_every_sample_once_but_for_part_batches() -> None:
+    epochs = Epochs(10, 3, 5)
+    first, second = ([place for step in steps for place in epochs.places(step).tolist()] for steps in (range(3), range(3, 6)))
+    assert len(set(first)) == len(set(second)) == 9
+    assert first != second
+    assert Epochs(10, 3, None).places(4).tolist() == [3, 4, 5]
+    with pytest.raises(FeedError, match="the data has 2 samples, fewer than a batch of 3"):
+        Epochs(2, 3, None)
+    with pytest.raises(FeedError, match="no inputs to feed with samples, so there are no epochs"):
+        Epochs(0, 0, None)

@@ -4,191 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from conftest import built
+from cases import CASES, ROWS, STEPS, Gpt, Wrong, flat, labels, plain
 from torch import Tensor, nn
 from world import root, run
 
 import graphc
 
-ROWS, STEPS = 8, 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> None:
-    """What of PyTorch a capture needs is imported once, for all processes that are forked from this one."""
-    program = torch.export.export(nn.Linear(1, 1), (torch.ones(1, 1),), strict=False)
-    program.run_decompositions(torch.export.default_decompositions())
-
-
-@pytest.fixture(autouse=True)
-def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRAPHC", str(built("graphc")))
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, time, width = x.shape
-        parts = self.qkv(self.before(x)).split(width, dim=2)
-        query, key, value = (part.view(batch, time, 2, width // 2).transpose(1, 2) for part in parts)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, time, width))
-        return x + self.down(F.gelu(self.up(self.between(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    """Its head shares the table's weight; a layer that is never called has weights too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(31, 16), nn.Embedding(8, 16)
-        self.blocks, self.last, self.unused = nn.ModuleList([Block(16), Block(16)]), nn.LayerNorm(16), nn.Linear(2, 2)
-        self.head = nn.Linear(16, 31, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:
-            x = block(x)
-        found: Tensor = self.head(self.last(x))
-        return found
-
-
-class Resnet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.pool = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1)
-        self.second, self.other = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
-        self.act, self.classes = nn.ReLU(inplace=True), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(self.act(self.norm(self.first(x))))
-        y = self.other(self.second(x))
-        y += x
-        found: Tensor = self.classes(F.adaptive_avg_pool2d(self.act(y), 1).flatten(1))
-        return found
-
-
-class Odd(nn.Module):
-    """What is easily lost on the way: a gradient that ends, padding, a mask of a buffer, a view that is written to, a state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.scale = nn.Embedding(9, 6, padding_idx=0), nn.Parameter(torch.ones(6))
-        self.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril(), persistent=False)
-        self.register_buffer("seen", torch.zeros(6))
-        self.layer = nn.Linear(6, 5)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.table(tokens) * self.scale
-        with torch.no_grad():
-            shift = self.scale.mean() + self.table.weight.sum()
-            self.seen.mul_(0.5).add_(x.mean((0, 1)))
-        x = x * x.detach() + shift
-        scores = (x @ x.transpose(1, 2) / 6**0.5).masked_fill(~self.mask, float("-inf"))
-        x = scores.softmax(-1) @ x
-        x = torch.cat([x[:, 1:], x[:, :1]], 1).clone()
-        # What is known is computed with after it was a tensor of the graph, too; an index of -1 counts from the end.
-        places = torch.arange(4)
-        x = x + 0.01 * places[:, None]
-        x = x + 0.01 * F.relu6(x[:, places - 1].cumsum(1))
-        x[:, 0] = 0.5
-        found: Tensor = self.layer(x.var(1) + x.abs().pow(1.5).amax(1))
-        return found
-
-
-def labels(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.cross_entropy(output.flatten(0, -2), batch[1].flatten(), label_smoothing=0.1)
-
-
-def squares(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.mse_loss(output, batch[1])
-
-
-def grouped(model: nn.Module) -> torch.optim.Optimizer:
-    """Vectors without decay, and with half the rate."""
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-    others = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
-    return torch.optim.AdamW([{"params": others}, {"params": vectors, "weight_decay": 0.0, "lr": 5e-4}], lr=1e-3, weight_decay=0.1)
-
-
-@dataclass(frozen=True)
-class Case:
-    model: Callable[[], nn.Module]
-    loss: Callable[[Any, Any], Tensor]
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-    batch: Callable[[torch.Generator], tuple[Tensor, Tensor]]
-    apart: str = "nothing"
-    """Weights whose gradient is 0 but for rounding, of which Adam makes whole steps: the biases of keys."""
-
-    def begin(self, device: str = "cpu") -> tuple[nn.Module, torch.optim.Optimizer, list[tuple[Tensor, Tensor]]]:
-        torch.manual_seed(0)
-        with torch.device(device):
-            model = self.model()
-        generator = torch.Generator().manual_seed(1)
-        return model, self.optimizer(model), [self.batch(generator) for _ in range(3)]
-
-
-CASES = {
-    "mlp": Case(
-        lambda: nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 5)),
-        labels,
-        lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3, nesterov=True),
-        lambda of: (torch.randn(ROWS, 12, generator=of), torch.randint(5, (ROWS,), generator=of)),
-    ),
-    "gpt": Case(
-        Gpt,
-        labels,
-        grouped,
-        lambda of: (torch.randint(31, (ROWS, 8), generator=of), torch.randint(31, (ROWS, 8), generator=of)),
-        "qkv.bias",
-    ),
-    "resnet": Case(
-        Resnet,
-        labels,
-        lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-2, betas=(0.8, 0.9)),
-        lambda of: (torch.randn(ROWS, 3, 8, 8, generator=of), torch.randint(5, (ROWS,), generator=of)),
-    ),
-    "transformer": Case(
-        lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation="gelu"), nn.Linear(8, 8)),
-        squares,
-        lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
-        lambda of: (torch.randn(ROWS, 5, 8, generator=of), torch.randn(ROWS, 5, 8, generator=of)),
-        "in_proj_bias",
-    ),
-    "odd": Case(
-        Odd,
-        labels,
-        lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
-        lambda of: (torch.randint(9, (ROWS, 4), generator=of), torch.randint(5, (ROWS,), generator=of)),
-    ),
-}
-
-
-def plain(name: str) -> tuple[list[float], dict[str, list[float]]]:
-    """Losses and weights of PyTorch, in this process: in one that is forked from it PyTorch has no gradients."""
-    model, optimizer, batches = CASES[name].begin()
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = CASES[name].loss(model(batches[step % 3][0]), batches[step % 3])
-        torch.autograd.backward(loss)
-        optimizer.step()
-        losses.append(float(loss))
-    return losses, flat(model.state_dict())
+pytestmark = pytest.mark.usefixtures("exporter", "command")
 
 
 def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], Any]:
@@ -205,11 +35,7 @@ def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], A
     return work
 
 
-def flat(state: dict[str, Tensor]) -> dict[str, list[float]]:
-    return {name: tensor.double().flatten().tolist() for name, tensor in state.items()}
-
-
-OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1)]
+OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1), ("places", 1)]
 OPTIONS: list[dict[str, Any]] = [
     {"mesh": (4,), "strategy": "zero3"},
     {"mesh": (2, 2), "strategy": "megatron"},
@@ -273,15 +99,6 @@ def test_a_state_is_loaded_by_its_names() -> None:
         second.load_state_dict(state | {"last.bias": torch.ones(3)})
 
 
-class Wrong(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.layer, self.function = nn.Linear(4, 4), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.layer(x))
-
-
 def sorted_sum(x: Tensor) -> Tensor:
     return torch.sort(x).values.sum()
 
@@ -302,7 +119,7 @@ def no_number(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (sorted_sum, r'aten\.sort\.default \(.*test_parallelize\.py, line \d+, in forward: "return self\.function.*"\) has no translation'),
+        (sorted_sum, r'aten\.sort\.default \(.*cases\.py, line \d+, in forward: "return self\.function.*"\) has no translation'),
         (branches, r"torch\.export cannot capture the model: .*test_parallelize\.py, line \d+"),
         (no_number, "float64, which graphc has not"),
         (lambda x: (x, x), "the loss is NoneType, of an output that is tuple: give parallelize a loss"),
@@ -340,13 +157,15 @@ def test_steps_that_do_not_fit_are_refused() -> None:
         parallel.step({"x": torch.ones(2, 4), "y": torch.ones(2)})
     with pytest.raises(graphc.Error, match=r"`batch\.x` is str: let a batch hold tensors alone"):
         parallel.step({"x": "none"})
-    optimizer.param_groups[0]["lr"] = 0.2
-    with pytest.raises(graphc.Error, match=r"the learning rates are \[0\.2\], and the plan has \[0\.1\]: give parallelize the schedule"):
+    with pytest.raises(graphc.Error, match="a step is made of 1 batches, as accumulate says, and 2 are given"):
+        parallel.step({"x": torch.ones(2, 4)}, {"x": torch.ones(2, 4)})
+    optimizer.param_groups[0]["momentum"] = 0.2
+    with pytest.raises(graphc.Error, match=r"momentum was 0 and is 0\.2, but it is part of the plan: give it to parallelize again"):
         parallel.step({"x": torch.ones(2, 4)})
 
 
-def test_the_script_of_the_readme_trains(tmp_path: Path) -> None:
-    script = re.findall(r"```python\n(.*?)```", (root() / "README.md").read_text(), re.DOTALL)[0]
+def test_the_script_of_the_guide_trains(tmp_path: Path) -> None:
+    script = re.findall(r"```python\n(.*?)```", (root() / "docs/guide.md").read_text(), re.DOTALL)[0]
     assert len([line for line in script.splitlines() if line]) <= 15
 
     def work(rank: int) -> list[float]:
@@ -366,36 +185,49 @@ def test_the_script_of_the_readme_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_modules_of_libraries_train_to_eager_losses() -> None:
+    for package in ("torchvision", "timm", "transformers"):
+        pytest.importorskip(package)
+    names = ["VGG", "SegFormer", "MLP-Mixer", "Mixtral", "Gemma 3", "DeBERTa", "T5", "Whisper", "CLIP"]
+    environment = os.environ | {"PYTHONPATH": str(root() / "python"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(root() / "benchmarks/modules.py"), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 of 9 modules train to eager's losses" in done.stdout
+
+
+GPT2 = root() / "python/examples/gpt2.py"
+
+
+def test_the_readme_shows_the_script_of_gpt2() -> None:
+    script = re.findall(r"```python\n(.*?)```", (root() / "README.md").read_text(), re.DOTALL)[0]
+    assert script == GPT2.read_text()
+    assert len([line for line in script.splitlines() if line]) <= 15
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_gpt2_of_hugging_face_trains_as_it_does_in_pytorch(world: int) -> None:
-    transformers: Any = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 101, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4, "use_cache": False}
-    config = transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    tokens = torch.randint(101, (3, ROWS, 16), generator=torch.Generator().manual_seed(1))
-
-    def begin() -> tuple[nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = transformers.GPT2LMHeadModel(config).train()
-        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def in_pytorch() -> list[float]:
-        model, optimizer = begin()
-        losses = []
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss = model(input_ids=tokens[step % 3], labels=tokens[step % 3]).loss
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss))
-        return losses
-
-    def by_plan(rank: int) -> list[float]:
-        model, optimizer = begin()
-        rows = [part.chunk(world)[rank] for part in tokens]
-        batches = [{"input_ids": part, "labels": part} for part in rows]
-        parallel = graphc.parallelize(model, batches[0], optimizer=optimizer)
-        return [float(parallel.step(batches[step % 3])) for step in range(STEPS)]
-
-    expected = in_pytorch()
-    for losses in run(world, by_plan):
-        assert losses == pytest.approx(expected, abs=1e-5)
+def test_gpt2_under_torchrun_trains_as_it_does_in_pytorch(world: int, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), str(GPT2)]
+    environment = os.environ | {"PYTHONPATH": str(root() / "python"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = torch.load(tmp_path / "gpt2.pt")
+    # What stands before the call of graphc makes the model, the optimizer and the batches of one process.
+    names: dict[str, Any] = {}
+    exec(GPT2.read_text().split("model = graphc.parallelize")[0], names)
+    model, optimizer, losses = names["model"], names["optimizer"], []
+    for batch in names["batches"]:
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0]
+    assert found["losses"] == pytest.approx(losses, abs=1e-5)
+    weights = model.state_dict()
+    assert list(found["model"]) == list(weights)
+    for name, tensor in found["model"].items():
+        torch.testing.assert_close(tensor, weights[name], atol=1e-5, rtol=0.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import torch
@@ -11,15 +11,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import graphc_torch
 from graphc_torch.session import join_job
 
 from ..command import Error
-from . import optimizers
 from .batch import Whole, named
-from .capture import Loss, capture
-from .planning import Mesh, Planned, on_first_rank, planned
-from .translate import Names, translate
+from .capture import Loss
+from .evaluation import Evaluator
+from .job import Job
+from .loop import Loop
+from .names import canonical_names, device_of, names_of, tensors_of
+from .optimizers import Settings
+from .planning import Mesh, Planned
+from .states import OptimizerState
+from .tensors import Parts, Read, from_first, in_own_words, put
+
+OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "group")
+"""Options of ``graphc compile`` that the optimizer says."""
 
 
 def parallelize(
@@ -29,6 +36,8 @@ def parallelize(
     loss: Loss | None = None,
     optimizer: Optimizer,
     mesh: Mesh = "auto",
+    accumulate: int = 1,
+    max_norm: float | None = None,
     device: str | torch.device | None = None,
     timeout: float = 300.0,
     **options: Any,
@@ -43,8 +52,11 @@ def parallelize(
         example_batch: a batch of this process's own rows, as each step has one: a tensor, a tuple whose first element is the model's
             input, or a mapping that names its arguments.
         loss: the loss of the model's output and the batch, a mean over samples; without it the output is one, or has one as ``loss``.
-        optimizer: SGD, Adam or AdamW of the model's parameters, which has made no step yet.
+        optimizer: SGD, Adam or AdamW of the model's parameters; what it has kept of its steps is the first process's for all. Rates and
+            decays of its groups, and betas, are read at each step, so schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
+        accumulate: how many batches make a step, whose gradients are summed.
+        max_norm: the norm, of all gradients together, down to which they are scaled.
         device: where ranks compute; default where the model is.
         timeout: seconds after which a rank that waits for others gives up.
         options: further ones of ``graphc compile``: ``cluster="dgx-h100"``, ``strategy``, ``microbatches``, ``precision``, ``pin``.
@@ -52,19 +64,30 @@ def parallelize(
     Raises:
         Error: where the model cannot be captured, an op has no translation, or there is no plan.
     """
-    place = torch.device(device) if device is not None else _device_of(model)
-    with _in_own_words():
+    place = torch.device(device) if device is not None else device_of(model)
+    with in_own_words():
         rank = join_job(place, timeout)
     world = dist.get_world_size() if dist.is_initialized() else 1
-    names = _names(model)
+    all_options = _options(accumulate, max_norm, options)
+    job = Job(model, names_of(model), loss, rank, world, place, timeout, mesh, all_options)
+    whole = Whole.of(named(example_batch), world, accumulate)
+    return Parallel(job, job.plan_training(example_batch, whole, optimizer), optimizer, whole)
 
-    def work() -> Planned:
-        return _plan(model, example_batch, loss, (optimizer, names), world, mesh, options)
 
-    found = on_first_rank(world, rank, work)
-    with _in_own_words():
-        session = graphc_torch.Session(graphc_torch.parse(found.plan.content), device=place, timeout=timeout)
-    return Parallel(model, session, found, (optimizer, names), Whole.of(named(example_batch), world))
+def _options(accumulate: int, max_norm: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``graphc compile``, under its own names."""
+    found = dict(options)
+    for name in OF_OPTIMIZER:
+        if name in found:
+            raise Error(f"{name} is what the optimizer says: give it to the optimizer")
+    for name, own, value, unset in (("accumulate", "microbatches", accumulate, 1), ("max_norm", "clip_norm", max_norm, None)):
+        if value != unset and own in found:
+            raise Error(f"{name} and {own} mean the same: give one of them")
+        if value != unset:
+            found[own] = value
+    if type(accumulate) is not int or accumulate < 1:
+        raise Error(f"accumulate is {accumulate!r}: let it be a number of batches, of at least 1")
+    return found
 
 
 class Parallel:
@@ -74,56 +97,100 @@ class Parallel:
     >>> loss = model.step(batch)                                                                                # doctest: +SKIP
     """
 
-    def __init__(
-        self, module: nn.Module, session: graphc_torch.Session, found: Planned, training: tuple[Optimizer, dict[int, str]], whole: Whole
-    ) -> None:
+    def __init__(self, job: Job, found: Planned, optimizer: Optimizer, whole: Whole) -> None:
         """A session that begins with the weights of the first rank's module."""
-        self.module, self.session, self.plan = module, session, found.plan
-        self.optimizer, self._names = training
-        self._whole, self._found = whole, found
-        self._rates = optimizers.rates(self.optimizer)
+        self.module, self.plan, self.optimizer = job.module, found.plan, optimizer
+        self.session = job.session(found)
+        self.training = True
+        """Whether a call with a batch makes a step of training."""
+        self._names, self._whole, self._found = job.names, whole, found
+        self._first = self._last = Settings.of(optimizer, "lr_schedule" in job.options)
+        self._states = OptimizerState(self.session, optimizer, self._names)
         self._counted = found.counted
         self._ready = found.has_weights
-        for name, content in found.translation.constants.items():
-            session.set_variable(name, content)
+        self._loop, self._evaluator = Loop(optimizer), Evaluator(job, self._content)
+        self._version = 0
+        """How often the weights have changed."""
+        self.norm: Tensor | None = None
+        """The norm of the last step's gradients before they were scaled down, where ``max_norm`` is given."""
+        self._use(self._first)
         if found.has_weights:
-            self._begin()
+            self._begin(job)
+        if found.state is not None:
+            self._states.load(found.state)
 
-    def step(self, batch: Any) -> Tensor:
+    def step(self, *batches: Any) -> Tensor:
         """Takes a step with this process's rows: the loss of the whole batch. All processes call it.
 
+        Args:
+            batches: one batch, or as many as ``accumulate`` says.
+
         Raises:
-            Error: where the batch is another than the example was, or the learning rate has changed.
+            Error: where a batch is another than the example was, or the optimizer has changed in what is part of the plan.
         """
-        if not self._ready:
-            raise Error("the model stands on the device meta, so it has no weights: give it some with load_state_dict")
-        if optimizers.rates(self.optimizer) != self._rates:
-            advice = 'give parallelize the schedule: lr_schedule="cosine:1000"'
-            raise Error(f"the learning rates are {optimizers.rates(self.optimizer)}, and the plan has {self._rates}: {advice}")
-        tensors = named(batch)
-        self._whole.check(tensors)
-        with _in_own_words():
-            feeds = {name: self._whole.gathered(tensor, self.session.device) for name, tensor in tensors.items()}
-            return self.session.step(feeds)["loss"].reshape(()).clone()
+        self._check_ready()
+        now = Settings.of(self.optimizer, self._first.scheduled)
+        if now != self._last:
+            now.check_after(self._first)
+            self._use(now)
+        tensors = [named(batch) for batch in batches]
+        with in_own_words():
+            outputs = self.session.step(self._whole.feeds(tensors, self.session.device))
+        self.norm = outputs["grad_norm"].reshape(()).clone() if "grad_norm" in outputs else None
+        loss = outputs["loss"].reshape(()).clone()
+        self._version += 1
+        # Schedulers warn where an optimizer has made no step of its own.
+        setattr(self.optimizer, "_opt_called", True)  # noqa: B010
+        return loss
+
+    def __call__(self, batch: Any) -> Tensor:
+        """The loss of the whole batch: in training with the step that belongs to it, else in the module's ``eval`` mode.
+
+        In training ``loss.backward()`` and ``optimizer.step()`` must follow, though the step is made by then. All processes call it.
+
+        Raises:
+            Error: as :meth:`step` does, and where the last step was not followed by these.
+        """
+        if not self.training:
+            self._check_ready()
+            return self._evaluator.loss(batch, self._version)
+        self._loop.check()
+        return self._loop.begin(self.step(batch))
+
+    def train(self, mode: bool = True) -> Parallel:
+        """Makes steps of training of what follows, or evaluations."""
+        self.training = mode
+        return self
+
+    def eval(self) -> Parallel:
+        """Evaluates what follows, as the module does in its ``eval`` mode: batches of each shape have a plan of their own."""
+        return self.train(False)
 
     def state_dict(self) -> dict[str, Any]:
         """What the module's own would be, whole, in the host's memory. All processes call it.
 
         What no step reads is this process's module's own, and so without content where that stands on the device ``meta``.
         """
+        return self._state(self._whole_variable)
+
+    def _state(self, read: Read) -> dict[str, Any]:
+        """The module's state of variables that are read in this way."""
         found: dict[str, Any] = {}
-        read: dict[str, Tensor] = {}
+        known: dict[str, Tensor] = {}
         for key, own in self._own().items():
             name = self._canonical(key)
             if key in self._counted:
                 found[key] = torch.tensor(self._counted[key] + self._passes, dtype=own.dtype)
             elif name in self._found.translation.variables:
-                with _in_own_words():
-                    read[name] = read[name] if name in read else self.session.variable(name)
-                found[key] = read[name]
+                known[name] = known[name] if name in known else read(name)
+                found[key] = known[name]
             else:
                 found[key] = own
         return found
+
+    def _whole_variable(self, name: str) -> Tensor:
+        with in_own_words():
+            return self.session.variable(name)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Overwrites the model's tensors. All processes call it, with the same content.
@@ -140,6 +207,7 @@ class Parallel:
             if key in state:
                 self._load(key, state[key])
         self._ready = self._ready or not missing
+        self._version += 1
 
     def _load(self, key: str, value: Any) -> None:
         name, held = self._canonical(key), self._own()[key]
@@ -148,96 +216,110 @@ class Parallel:
         if key in self._counted:
             self._counted[key] = int(value) - self._passes
         elif name in self._found.translation.variables:
-            with _in_own_words():
-                self.session.set_variable(name, value.detach().to(held.dtype))
+            put(self.session, name, value)
         elif isinstance(held, Tensor) and not held.is_meta:
             held.copy_(value)
 
-    def _begin(self) -> None:
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimizer's state as its own ``state_dict`` would give it: a plain optimizer of the same parameters takes it.
+
+        All processes call it.
+        """
+        return self._states.by_index(self._whole_variable)
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes on a state of the optimizer, of which parameters have numbers or names. All processes call it, with the same content.
+
+        Raises:
+            Error: where it is another optimizer's.
+        """
+        self._states.load(state)
+
+    def training_state(self) -> TrainingState:
+        """Model and optimizer for ``torch.distributed.checkpoint``, whose ``save`` and ``load`` take it in a state dict."""
+        return TrainingState(self)
+
+    def update_module(self) -> None:
+        """Writes the weights into the module, in place, for whoever goes on with it. All processes call it.
+
+        Raises:
+            Error: where the module stands on the device ``meta`` and has no place for them.
+        """
+        state = self.state_dict()
+        if any(isinstance(own, Tensor) and own.is_meta for own in self._own().values()):
+            raise Error("the module stands on the device meta: move it with to_empty first, or take state_dict()")
+        self.module.load_state_dict(state)
+
+    def save_pretrained(self, folder: str | PathLike[str], **options: Any) -> None:
+        """Saves as the model of transformers does, by the first process; ``from_pretrained`` reads it. All processes call it.
+
+        Raises:
+            Error: where the module is none of transformers'.
+        """
+        save = getattr(self.module, "save_pretrained", None)
+        if save is None:
+            raise Error(f"{type(self.module).__name__} has no save_pretrained: torch.save(model.state_dict(), path) saves any model")
+        state = self.state_dict()
+        if self.session.leads:
+            save(folder, state_dict=state, **options)
+        with in_own_words():
+            self.session.barrier()
+
+    def _check_ready(self) -> None:
+        if not self._ready:
+            raise Error("the model stands on the device meta, so it has no weights: give it some with load_state_dict")
+
+    def _use(self, settings: Settings) -> None:
+        """Takes the optimizer's numbers for those of the plan."""
+        trained = frozenset(self._found.translation.variables)
+        with in_own_words():
+            self.session.use_settings(settings.of_variables(self.optimizer, self._names, trained))
+        self._last = settings
+
+    def _content(self, name: str) -> Tensor:
+        """The content of a tensor that evaluation needs, by its name in the graph."""
+        if name in self._found.translation.variables:
+            return self._whole_variable(name)
+        return from_first(tensors_of(self.module)[name].detach(), self._whole.world, self.session.device)
+
+    def _begin(self, job: Job) -> None:
         """Writes the first rank's weights into the session."""
-        own = _tensors(self.module)
+        own = tensors_of(self.module)
         for name in sorted(self._found.translation.variables):
-            with _in_own_words():
-                self.session.set_variable(name, _from_first(own[name].detach(), self._whole.world, self.session.device))
+            with in_own_words():
+                self.session.set_variable(name, from_first(own[name].detach(), job.world, job.device))
 
     @property
     def _passes(self) -> int:
         """Passes forward so far: what batch norms count."""
-        return self.session.steps * max(self.session.plan.microbatches, 1)
+        return self.session.executor.begun * max(self.session.plan.microbatches, 1)
 
     def _own(self) -> dict[str, Any]:
         """The module's own state."""
         return dict(self.module.state_dict())
 
     def _canonical(self, key: str) -> str:
-        return _canonical(self.module, self._names).get(key, key)
+        return canonical_names(self.module, self._names).get(key, key)
 
 
-def _plan(
-    model: nn.Module,
-    example: Any,
-    loss: Loss | None,
-    training: tuple[Optimizer, dict[int, str]],
-    world: int,
-    mesh: Mesh,
-    options: dict[str, Any],
-) -> Planned:
-    """What the first rank does."""
-    optimizer, names = training
-    trained = optimizers.trained(optimizer, names)
-    optimizers.options(optimizer, names, frozenset())
-    tensors = named(example)
-    whole = Whole.of(tensors, world)
-    device = next((tensor.device for tensor in _tensors(model).values()), torch.device("cpu"))
-    program = capture(model, loss, whole.example(example, device))
-    inputs = {name: whole.samples(tensor) for name, tensor in tensors.items()}
-    translation = translate(program, inputs, Names(_canonical(model, names), trained))
-    own = optimizers.options(optimizer, names, translation.variables & trained)
-    plan = planned(translation.text, world, mesh, own | options)
-    has_weights, held = device.type != "meta", _tensors(model)
-    counted = {name: int(held[name]) if has_weights else 0 for name in translation.counters}
-    return Planned(plan, translation, has_weights, counted)
+class TrainingState:
+    """Model and optimizer in the form that ``torch.distributed.checkpoint`` saves and loads, on any number of processes.
 
+    What ranks hold parts of stands as ``DTensor`` over the plan's own memory, all else as whole tensors; parameters have their names.
+    """
 
-def _device_of(model: nn.Module) -> torch.device:
-    """Where a model is; one that is nowhere yet goes to a card where there is one."""
-    found = next((tensor.device for tensor in _tensors(model).values()), torch.device("cpu"))
-    if found.type == "meta":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(found.type)
+    def __init__(self, model: Parallel) -> None:
+        """The state of a model in training."""
+        self.model, self._parts = model, Parts(model.session)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Model and optimizer. All processes call it."""
+        read, own = self._parts.read, self.model._state
+        held = {name: tensor for name, tensor in own(read).items() if not (isinstance(tensor, Tensor) and tensor.is_meta)}
+        return {"model": held, "optimizer": self.model._states.by_name(read)}
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers, tied ones under each of their names."""
-    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
-
-
-def _names(model: nn.Module) -> dict[int, str]:
-    """The first name of each tensor of a model, by its identity."""
-    names: dict[int, str] = {}
-    for name, tensor in _tensors(model).items():
-        names.setdefault(id(tensor), name)
-    return names
-
-
-def _canonical(model: nn.Module, names: Mapping[int, str]) -> dict[str, str]:
-    """The name in the graph of each name of the model."""
-    return {name: names[id(tensor)] for name, tensor in _tensors(model).items()}
-
-
-def _from_first(tensor: Tensor, world: int, device: torch.device) -> Tensor:
-    """The first rank's content of a tensor."""
-    if world == 1:
-        return tensor
-    held = torch.empty(tensor.shape, dtype=tensor.dtype, device=device) if tensor.is_meta else tensor.to(device).contiguous()
-    dist.broadcast(held.view(torch.uint8) if held.dtype is torch.bool else held, 0)
-    return held
-
-
-@contextmanager
-def _in_own_words() -> Iterator[None]:
-    """Errors of the engine as those of this package."""
-    try:
-        yield
-    except graphc_torch.GraphcError as error:
-        raise Error(str(error)) from error
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes on what was loaded. All processes call it."""
+        self.model._states.load(state["optimizer"])
+        self.model.load_state_dict(state["model"], strict=False)
+        self.model._ready = True

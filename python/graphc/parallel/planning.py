@@ -25,6 +25,8 @@ class Planned:
     """Whether the model of the first rank has its weights, or stands on the device ``meta``."""
     counted: dict[str, int]
     """What buffers that count steps begin with."""
+    state: dict[str, Any] | None
+    """What the optimizer has kept of the steps that it has made."""
 
 
 def on_first_rank(world: int, rank: int, work: Callable[[], Planned]) -> Planned:

@@ -36,6 +36,8 @@ class Clock:
     step: int = 0
     feeds: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    settings: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Numbers of optimizers that stand in the place of the plan's, by the tensors that they change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,18 @@ class Call:
     operands: list[Port]
     results: list[Port]
     clock: Clock
+    first: str = ""
+    """The name of the tensor that the first operand is, or is a part of."""
+
+    def numbers(self, *names: str) -> Callable[[], tuple[float, ...]]:
+        """Numbers of the op as they are by then: the plan's, or those that stand in their place."""
+        given = tuple(self.op.number(name) for name in names)
+
+        def now() -> tuple[float, ...]:
+            own = self.clock.settings.get(self.first)
+            return given if own is None else tuple(own.get(name, value) for name, value in zip(names, given, strict=True))
+
+        return now
 
     def operand(self, index: int) -> Tensor:
         """The memory of an operand."""

@@ -20,7 +20,12 @@ def _rate(call: Call) -> Callable[[], float]:
     text = given if isinstance(given, str) else repr(scalar(given))
     base, _, schedule = text.partition(" ")
     number = scalar(float(base))
-    return lambda: number * schedule_factor(schedule or "constant", clock.step)
+
+    def rate() -> float:
+        own = clock.settings.get(call.first)
+        return own["lr"] if own is not None and "lr" in own else number * schedule_factor(schedule or "constant", clock.step)
+
+    return rate
 
 
 class _Gradient:
@@ -78,45 +83,50 @@ def _step(call: Call, tensors: int, step: Callable[[list[Tensor], Tensor], list[
 @op("sgd_update")
 def sgd_update(call: Call) -> Run:
     """(w, g [, m]) -> (w' [, m'])."""
-    momentum, decay = call.op.number("momentum"), call.op.number("weight_decay")
-    nesterov, rate = bool(call.op["nesterov"]), _rate(call)
-    if momentum and not nesterov and not decay and _Gradient(call, 3).plain and call.operand(0).dtype not in HALVES:
-        return _plain_momentum(call, momentum, rate)
+    has_momentum, nesterov, rate = call.op.number("momentum") != 0.0, bool(call.op["nesterov"]), _rate(call)
+    numbers = call.numbers("momentum", "weight_decay")
+    if has_momentum and not nesterov and _Gradient(call, 3).plain and call.operand(0).dtype not in HALVES:
+        return _plain_momentum(call, numbers, rate)
 
     def step(old: list[Tensor], g: Tensor) -> list[Tensor]:
         w, *states = old
+        momentum, decay = numbers()
         g = g.add(w, alpha=decay) if decay else g
         if not states:
             return [w - rate() * g]
         m = states[0] * momentum + g
         return [w - rate() * (g + momentum * m if nesterov else m), m]
 
-    return _step(call, 3 if momentum else 2, step)
+    return _step(call, 3 if has_momentum else 2, step)
 
 
-def _plain_momentum(call: Call, momentum: float, rate: Callable[[], float]) -> Run:
+def _plain_momentum(call: Call, numbers: Callable[[], tuple[float, ...]], rate: Callable[[], float]) -> Run:
     w, g, m = (call.operand(index) for index in range(3))
     new, state = call.result(0), call.result(1)
 
     def run() -> None:
-        torch.add(g, m, alpha=momentum, out=state)
+        momentum, decay = numbers()
+        torch.add(g.add(w, alpha=decay) if decay else g, m, alpha=momentum, out=state)
         torch.add(w, state, alpha=-rate(), out=new)
 
     return run
 
 
+ADAM = ("beta1", "beta2", "epsilon", "weight_decay")
+"""Numbers of Adam besides its rate."""
+
+
 @op("adam_update")
 def adam_update(call: Call) -> Run:
     """(w, g, m, v) -> (w', m', v') with bias correction."""
-    beta1, beta2, epsilon = (call.op.number(name) for name in ("beta1", "beta2", "epsilon"))
-    decay, decoupled, rate = call.op.number("weight_decay"), bool(call.op["decoupled"]), _rate(call)
-    gradient = _Gradient(call, 4)
+    decoupled, rate, gradient = bool(call.op["decoupled"]), _rate(call), _Gradient(call, 4)
+    numbers = call.numbers(*ADAM)
     if gradient.plain and not any(call.operand(index).dtype in HALVES for index in range(4)):
-        return _fused_adam(call, (beta1, beta2, epsilon, decay), rate)
+        return _fused_adam(call, numbers, rate)
 
     def step(old: list[Tensor], g: Tensor) -> list[Tensor]:
         w, m, v = old
-        lr = rate()
+        (beta1, beta2, epsilon, decay), lr = numbers(), rate()
         w, g = (w - lr * decay * w, g) if decoupled else (w, g + decay * w)
         m, v = beta1 * m + (1.0 - beta1) * g, beta2 * v + (1.0 - beta2) * g * g
         one, two = _corrections(beta1, beta2, gradient.count())
@@ -132,28 +142,22 @@ def _corrections(beta1: float, beta2: float, count: Tensor | float) -> tuple[Any
     return 1.0 - beta1**count, 1.0 - beta2**count
 
 
-def _fused_adam(call: Call, numbers: tuple[float, float, float, float], rate: Callable[[], float]) -> Run:
+def _fused_adam(call: Call, numbers: Callable[[], tuple[float, ...]], rate: Callable[[], float]) -> Run:
     """One pass over memory, by PyTorch's own kernel."""
-    beta1, beta2, epsilon, decay = numbers
     pairs, g, clock = _kept(call, 4), call.operand(1), call.clock
     moved = [(old, new) for old, new in pairs if old.data_ptr() != new.data_ptr()]
     w, m, v = ([new] for _, new in pairs)
     of: Any = torch
     kernel = of._fused_adamw_ if call.op["decoupled"] else of._fused_adam_
     count = torch.zeros((), device=g.device)
-    settings = {
-        "beta1": beta1,
-        "beta2": beta2,
-        "weight_decay": decay,
-        "eps": epsilon,
-        "amsgrad": False,
-        "maximize": False,
-    }
+    whole = {"amsgrad": False, "maximize": False}
 
     def run() -> None:
         for old, new in moved:
             new.copy_(old)
-        kernel(w, [g], m, v, [], [count.fill_(clock.step + 1)], lr=rate(), **settings)
+        beta1, beta2, epsilon, decay = numbers()
+        settings = {"lr": rate(), "beta1": beta1, "beta2": beta2, "eps": epsilon, "weight_decay": decay}
+        kernel(w, [g], m, v, [], [count.fill_(clock.step + 1)], **settings, **whole)
 
     return run
 

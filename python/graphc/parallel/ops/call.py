@@ -60,6 +60,10 @@ class Call:
         found = self._value(given) if isinstance(given, Node) else self.writer.full(dtype or self.dtype, (), float(given))
         return found if dtype is None else self.writer.cast(found, dtype)
 
+    def value(self, node: Node) -> Value:
+        """The tensor that a node gives, which stands somewhere among the arguments."""
+        return self._value(node)
+
     def tensors(self, name: str) -> list[Value]:
         """An argument that is a list of tensors."""
         return [self._value(given) for given in self.arguments[name]]

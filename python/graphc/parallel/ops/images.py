@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from ..text import Value
 from .call import Call, Result, Unsupported, pair
@@ -44,13 +49,41 @@ def average_pool(call: Call) -> Value:
 
 def adaptive_average_pool(call: Call) -> Value:
     """Means of as many windows as are asked for."""
-    x = call.tensor("self")
+    writer, x = call.writer, call.tensor("self")
     inside, outside = x.shape[-2:], call.shape[-2:]
     if any(extent % count for extent, count in zip(inside, outside, strict=True)):
-        raise Unsupported(f"graphc has it where windows are alike, not of {list(inside)} for {list(outside)}")
+        # Windows that differ, or overlap, are products with what each takes of whom.
+        rows, columns = (writer.content(_shares(extent, count)) for extent, count in zip(inside, outside, strict=True))
+        across = writer.matmul(x, writer.cast(columns, x.dtype), transpose_b=True)
+        return writer.matmul(writer.expand(writer.cast(rows, x.dtype), (*x.shape[:-2], *rows.shape)), across)
     kernel = [extent // count for extent, count in zip(inside, outside, strict=True)]
     window = _window(kernel, [0] * 4, [1, 1])
     return call.writer.node("average_pool", [x], x.dtype, call.shape, kernel=kernel, window=window, count_border=True)
+
+
+def _shares(extent: int, count: int) -> Tensor:
+    """Of each of so many means, which share of it each element is."""
+    return functional.adaptive_avg_pool1d(torch.eye(extent)[None], count)[0].t().contiguous()
+
+
+def interpolation(sampling: str, call: Call) -> Value:
+    """Images of another size, resized along one dim after the other."""
+    x = call.tensor("input" if "input" in call.arguments else "self")
+    corners = bool(call.arguments.get("align_corners"))
+    for place, (outside, scale) in enumerate(zip(call.shape[2:], _scales(call, x), strict=True)):
+        axis = 2 + place
+        coordinates = "asymmetric" if sampling == "floor" else "align_corners" if corners else "half_pixel"
+        how = {"filter": sampling, "coordinates": coordinates, "scale": scale, "smooth": False, "inside": False}
+        shape = (*x.shape[:axis], outside, *x.shape[axis + 1 :])
+        x = call.writer.node("resize", [x], x.dtype, shape, axis=axis, extent=outside, sampling=how)
+    return x
+
+
+def _scales(call: Call, x: Value) -> list[float]:
+    """Elements of the result for each of the operand, in each dim."""
+    given = call.arguments.get("scale_factors") or [call.arguments.get(name) for name in ("scales_h", "scales_w")]
+    extents = zip(call.shape[2:], x.shape[2:], given, strict=True)
+    return [outside / inside if scale is None else float(scale) for outside, inside, scale in extents]
 
 
 def _pooled(call: Call) -> tuple[Value, list[int], dict[str, Any]]:
@@ -80,4 +113,6 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "max_pool2d_with_indices": max_pool,
     "avg_pool2d": average_pool,
     "_adaptive_avg_pool2d": adaptive_average_pool,
+    "upsample_bilinear2d": partial(interpolation, "linear"),
+    "upsample_nearest2d": partial(interpolation, "floor"),
 }

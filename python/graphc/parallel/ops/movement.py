@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..text import Value
 from .call import Call, Result, Unsupported
+
+MASK = "how much a mask takes depends on its content: use torch.where"
+"""Why a mask is no index."""
 
 
 def reshape(call: Call) -> Value:
@@ -157,15 +160,27 @@ def as_strided(call: Call) -> Value:
 
 
 def index(call: Call) -> Value:
-    """Elements of one dim, by indices of any shape, which count from the end where they are negative."""
-    places = [(dim, given) for dim, given in enumerate(call["indices"]) if given is not None]
-    if len(places) != 1:
-        raise Unsupported("graphc takes indices of one dim: use torch.gather, or index dim by dim")
-    indices = (call.tensors("indices") if len(call["indices"]) == 1 else [call._value(places[0][1])])[0]
-    x, dim = call.tensor("self"), places[0][0]
-    if indices.dtype != torch.bool:
-        indices = _from_start(call, indices, x.shape[dim])
-    return _looked_up(call, x, dim, indices)
+    """Elements by indices of any shape, which count from the end where they are negative, of one dim or of several that are neighbours."""
+    x, given = call.tensor("self"), call["indices"]
+    dims = [dim for dim, one in enumerate(given) if one is not None]
+    if dims != list(range(dims[0], dims[0] + len(dims))):
+        raise Unsupported("graphc takes indices of dims that follow each other: index dim by dim")
+    indices = [call.value(given[dim]) for dim in dims]
+    if any(one.dtype == torch.bool for one in indices):
+        raise Unsupported(MASK)
+    extents = [x.shape[dim] for dim in dims]
+    places = _joined(call, [_from_start(call, one, extent) for one, extent in zip(indices, extents, strict=True)], extents)
+    shape = (*x.shape[: dims[0]], math.prod(extents), *x.shape[dims[-1] + 1 :])
+    return _looked_up(call, call.writer.reshape(x, shape), dims[0], places)
+
+
+def _joined(call: Call, indices: Sequence[Value], extents: Sequence[int]) -> Value:
+    """Places in dims that have become one."""
+    writer, found = call.writer, indices[0]
+    for one, extent in zip(indices[1:], extents[1:], strict=True):
+        rows = writer.binary("mul", found, writer.full(torch.int64, (), extent))
+        found = writer.binary("add", rows, one)
+    return found
 
 
 def _from_start(call: Call, indices: Value, extent: int) -> Value:
@@ -185,7 +200,7 @@ def index_select(call: Call) -> Value:
 def _looked_up(call: Call, x: Value, dim: int, indices: Value) -> Value:
     """Elements of a dim, with the dims of the indices in its place."""
     if indices.dtype == torch.bool:
-        raise Unsupported("how much a mask takes depends on its content: use torch.where")
+        raise Unsupported(MASK)
     writer, count = call.writer, math.prod(indices.shape)
     front = writer.transpose(x, [dim, *(other for other in range(x.rank) if other != dim)])
     places = writer.reshape(writer.cast(indices, torch.int64), (count,))
@@ -209,6 +224,17 @@ def gather(call: Call) -> Value:
     return exchanged(call, taken, dim, last)
 
 
+def top_k(call: Call) -> Result:
+    """The greatest or least elements of a dim, the best first, and their places."""
+    writer, x = call.writer, call.tensor("self")
+    dim, last = call.dim("dim", x.rank), x.rank - 1
+    turned = exchanged(call, x, dim, last)
+    shape = (*turned.shape[:-1], int(call["k"]))
+    results = [(x.dtype, shape), (torch.int64, shape)]
+    values, places = writer.nodes("top_k", [turned], results, count=int(call["k"]), greatest=bool(call["largest"]))
+    return (exchanged(call, values, dim, last), exchanged(call, places, dim, last))
+
+
 TABLE: dict[str, Callable[[Call], Result]] = {
     **{name: reshape for name in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten")},
     "permute": permute,
@@ -229,4 +255,5 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "index": index,
     "index_select": index_select,
     "gather": gather,
+    "topk": top_k,
 }

@@ -1,0 +1,293 @@
+"""Trains modules of torchvision, timm and transformers by plans, and says how far their losses are from eager PyTorch's.
+
+    GRAPHC=target/release/graphc PYTHONPATH=python python benchmarks/modules.py [NAME ...] [--steps 5]
+
+All of them where none is named; those of packages that are not installed are passed over. Sizes are small, weights random, dropout is off
+as it draws other numbers. Each ends in a line: what it is, its losses and eager's, or what kept it from being trained; the last one counts.
+Batch norms of few elements can blow rounding up, so that eager's own losses are far from those in float64: where both are more than 1e-4
+apart a plan's losses must be no more than twice as far from float64's as eager's are, and the first 1e-4 from eager's. The exit status is
+1 where one is apart, or is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import graphc
+
+ROWS, TIME, WORDS, CLASSES, SIDE = 4, 8, 61, 10, 64
+
+TOLERANCE = 1e-4
+
+Batch = dict[str, Tensor] | tuple[Tensor, Tensor]
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module that is tried."""
+
+    package: str
+    make: Callable[[], nn.Module]
+    batch: Callable[[], Batch]
+    loss: Loss | None
+
+
+def words(rows: int = ROWS, time_: int = TIME) -> Tensor:
+    """Tokens, of which the last ends a text."""
+    found = torch.randint(5, WORDS, (rows, time_))
+    found[:, -1] = 2
+    return found
+
+
+def text(**more: Callable[[], Tensor]) -> Batch:
+    """Tokens and labels, and whatever else a model takes."""
+    tokens = words()
+    return {"input_ids": tokens, "labels": tokens, **{name: make() for name, make in more.items()}}
+
+
+def classes() -> Tensor:
+    return torch.randint(CLASSES, (ROWS,))
+
+
+def images(side: int = SIDE) -> Tensor:
+    return torch.randn(ROWS, 3, side, side)
+
+
+def labelled(output: Any, batch: Any) -> Tensor:
+    """Cross entropy of whatever scores a model gives."""
+    scores = output if isinstance(output, Tensor) else output.logits
+    return F.cross_entropy(scores, batch[1])
+
+
+def vision(name: str, side: int = SIDE, **options: Any) -> Module:
+    """A classifier of torchvision."""
+
+    def make() -> nn.Module:
+        models = importlib.import_module("torchvision.models")
+        found: nn.Module = getattr(models, name)(num_classes=CLASSES, **options)
+        return found
+
+    return Module("torchvision", make, lambda: (images(side), classes()), labelled)
+
+
+def timm(name: str, side: int = SIDE, **options: Any) -> Module:
+    """A classifier of timm."""
+
+    def make() -> nn.Module:
+        found: nn.Module = importlib.import_module("timm").create_model(name, num_classes=CLASSES, **options)
+        return found
+
+    return Module("timm", make, lambda: (images(side), classes()), labelled)
+
+
+SMALL = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+LLAMA = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BERT = {**SMALL, "max_position_embeddings": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": CLASSES}
+PATCHES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32, "patch_size": 8}
+
+
+def hugging(config: str, model: str, batch: Callable[[], Batch] = text, loss: Loss | None = None, **options: Any) -> Module:
+    """A model of transformers, of its configuration."""
+
+    def make() -> nn.Module:
+        package = importlib.import_module("transformers")
+        settings = getattr(package, config)(**options)
+        settings.use_cache = False
+        found: nn.Module = getattr(package, model)(settings)
+        return found
+
+    return Module("transformers", make, batch, loss)
+
+
+def sentence() -> Batch:
+    """Tokens, and a label for all of them."""
+    return {"input_ids": words(), "labels": classes()}
+
+
+def picture(side: int = 32) -> Batch:
+    return {"pixel_values": images(side), "labels": classes()}
+
+
+def pairs() -> Batch:
+    """Pictures and their texts."""
+    return {"input_ids": words(), "pixel_values": images(32)}
+
+
+def sounds() -> Batch:
+    return {"input_features": torch.randn(ROWS, 8, 32), "labels": words()}
+
+
+def masks() -> Batch:
+    return {"pixel_values": images(), "labels": torch.randint(CLASSES, (ROWS, SIDE, SIDE))}
+
+
+def alike(output: Any, batch: Any) -> Tensor:
+    """The loss of CLIP: each picture and its own text."""
+    scores = output.logits_per_text
+    own = torch.arange(scores.shape[0])
+    return (F.cross_entropy(scores, own) + F.cross_entropy(scores.t(), own)) / 2
+
+
+BART = {
+    "vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+WHISPER = {**BART, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16}
+CLIP = {
+    "text_config": {**SMALL, "max_position_embeddings": 16, "eos_token_id": 2},
+    "vision_config": PATCHES,
+    "projection_dim": 16,
+}  # fmt: skip
+SEGFORMER = {
+    "num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [16, 32], "patch_sizes": [7, 3], "strides": [4, 2],
+    "num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 16, "num_labels": CLASSES, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.0, "drop_path_rate": 0.0,
+}  # fmt: skip
+SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+POOL = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "num_labels": CLASSES}
+T5 = {
+    "vocab_size": WORDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
+    "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+
+MODULES = {
+    "ResNet 18": vision("resnet18"),
+    "MobileNet v2": vision("mobilenet_v2", dropout=0.0),
+    "MobileNet v3": vision("mobilenet_v3_small", dropout=0.0),
+    "RegNet": vision("regnet_y_400mf"),
+    "EfficientNet": vision("efficientnet_b0", dropout=0.0, stochastic_depth_prob=0.0),
+    "ShuffleNet": vision("shufflenet_v2_x0_5"),
+    "SqueezeNet": vision("squeezenet1_1", dropout=0.0),
+    "DenseNet": vision("densenet121"),
+    "VGG": vision("vgg11_bn", 32, dropout=0.0),
+    "ConvNeXt": vision("convnext_tiny", stochastic_depth_prob=0.0),
+    "ViT of torchvision": vision("vit_b_16", image_size=SIDE),
+    "DeiT": timm("deit_tiny_patch16_224", img_size=SIDE),
+    "MLP-Mixer": timm("mixer_s32_224", img_size=SIDE),
+    "PoolFormer of timm": timm("poolformer_s12", drop_path_rate=0.0),
+    "ResNeXt of timm": timm("resnext26ts"),
+    "GPT-2": hugging("GPT2Config", "GPT2LMHeadModel", vocab_size=WORDS, n_positions=16, n_embd=32, n_layer=2, n_head=4,
+                     resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2),
+    "Llama": hugging("LlamaConfig", "LlamaForCausalLM", **LLAMA),
+    "Mistral": hugging("MistralConfig", "MistralForCausalLM", **LLAMA, sliding_window=4),
+    "Mixtral": hugging("MixtralConfig", "MixtralForCausalLM", **LLAMA, num_local_experts=4, experts_implementation="batched_mm"),
+    "Gemma 2": hugging("Gemma2Config", "Gemma2ForCausalLM", **LLAMA, head_dim=8, sliding_window=4),
+    "Gemma 3": hugging("Gemma3TextConfig", "Gemma3ForCausalLM", **LLAMA, head_dim=8, sliding_window=4),
+    "Qwen 3": hugging("Qwen3Config", "Qwen3ForCausalLM", **LLAMA, head_dim=8),
+    "Phi-3": hugging("Phi3Config", "Phi3ForCausalLM", **LLAMA),
+    "BERT": hugging("BertConfig", "BertForSequenceClassification", sentence, **BERT),
+    "RoBERTa": hugging("RobertaConfig", "RobertaForSequenceClassification", sentence, **BERT, pad_token_id=1),
+    "DistilBERT": hugging("DistilBertConfig", "DistilBertForSequenceClassification", sentence, vocab_size=WORDS, dim=32, n_layers=2,
+                          n_heads=4, hidden_dim=64, max_position_embeddings=32, num_labels=CLASSES, dropout=0.0, attention_dropout=0.0,
+                          seq_classif_dropout=0.0),
+    "DeBERTa": hugging("DebertaV2Config", "DebertaV2ForSequenceClassification", lambda: (words(), classes()), labelled, **BERT,
+                       relative_attention=True, pos_att_type=["p2c", "c2p"], pooler_dropout=0.0, pooler_hidden_size=32),
+    "T5": hugging("T5Config", "T5ForConditionalGeneration", **T5),
+    "BART": hugging("BartConfig", "BartForConditionalGeneration", **BART),
+    "Whisper": hugging("WhisperConfig", "WhisperForConditionalGeneration", sounds, **WHISPER),
+    "CLIP": hugging("CLIPConfig", "CLIPModel", pairs, alike, **CLIP),
+    "ViT": hugging("ViTConfig", "ViTForImageClassification", picture, **PATCHES, num_labels=CLASSES, hidden_dropout_prob=0.0,
+                   attention_probs_dropout_prob=0.0),
+    "Swin": hugging("SwinConfig", "SwinForImageClassification", picture, **SWIN, num_labels=CLASSES, drop_path_rate=0.0),
+    "SegFormer": hugging("SegformerConfig", "SegformerForSemanticSegmentation", masks, **SEGFORMER),
+    "PoolFormer": hugging("PoolFormerConfig", "PoolFormerForImageClassification", lambda: picture(SIDE), **POOL, drop_path_rate=0.0),
+}  # fmt: skip
+
+
+def begin(module: Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A module with the same weights each time, and what trains it."""
+    torch.manual_seed(0)
+    model = module.make().train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return model, torch.optim.SGD(trained, lr=1e-3, momentum=0.9)
+
+
+def eager(module: Module, batch: Batch, steps: int, dtype: torch.dtype = torch.float32) -> list[float]:
+    """Losses of PyTorch alone, in this element type."""
+    model, optimizer = begin(module)
+    model.to(dtype)
+    batch = pytree.tree_map_only(Tensor, lambda part: part.to(dtype) if part.is_floating_point() else part, batch)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        output = model(**batch) if isinstance(batch, dict) else model(batch[0])
+        loss = output.loss if module.loss is None else module.loss(output, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def distance(expected: list[float], found: list[float]) -> float:
+    """How far losses are apart, by their size where that is more than 1."""
+    return max(abs(a - b) / max(abs(a), 1.0) for a, b in zip(expected, found, strict=True))
+
+
+def planned(module: Module, batch: Batch, steps: int) -> list[float]:
+    """Losses of a plan.
+
+    Raises:
+        graphc.Error: where there is none.
+    """
+    model, optimizer = begin(module)
+    parallel = graphc.parallelize(model, batch, loss=module.loss, optimizer=optimizer)
+    return [float(parallel.step(batch)) for _ in range(steps)]
+
+
+def tried(name: str, module: Module, steps: int) -> bool | None:
+    """Whether a module trains to eager's losses; ``None`` where its package is not there."""
+    begun = time.perf_counter()
+    try:
+        importlib.import_module(module.package)
+    except ImportError:
+        print(f"{name:20} passed over: {module.package} is not installed", flush=True)
+        return None
+    torch.manual_seed(1)
+    batch = module.batch()
+    try:
+        expected, found = eager(module, batch, steps), planned(module, batch, steps)
+    except graphc.Error as error:
+        print(f"{name:20} refused: {error}", flush=True)
+        return False
+    apart = distance(expected, found)
+    same = apart < TOLERANCE
+    said = f"{found[0]:.6f} .. {found[-1]:.6f}, eager {expected[0]:.6f} .. {expected[-1]:.6f}, apart {apart:.0e}"
+    if not same:
+        exact = eager(module, batch, steps, torch.float64)
+        own, eagers = distance(exact, found), distance(exact, expected)
+        same = own <= 2.0 * eagers and distance(expected[:1], found[:1]) < TOLERANCE
+        said += f"; from float64 {own:.0e}, eager {eagers:.0e}"
+    print(f"{name:20} {'trains' if same else 'APART'}: {said} ({time.perf_counter() - begun:.0f} s)", flush=True)
+    return same
+
+
+def main() -> int:
+    """Tries the modules that are named."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="modules; default all: " + ", ".join(MODULES))
+    parser.add_argument("--steps", type=int, default=5)
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in MODULES]
+    if unknown:
+        parser.error(f"there is no module `{unknown[0]}`: they are {', '.join(MODULES)}")
+    warnings.simplefilter("ignore")
+    found = [tried(name, MODULES[name], given.steps) for name in given.names or MODULES]
+    print(f"{found.count(True)} of {len(found) - found.count(None)} modules train to eager's losses")
+    return 1 if False in found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

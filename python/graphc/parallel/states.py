@@ -1,0 +1,151 @@
+"""What an optimizer has kept of its steps: variables of the plan, under the names that PyTorch's optimizers give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from graphc_torch.plan import Plan, TensorKind
+from graphc_torch.session import Session
+
+from ..command import Error
+from .tensors import Read, put
+
+KINDS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum": "momentum_buffer"}
+"""States by graphc's names for them, and PyTorch's."""
+
+MADE = "state.loss_scale.updates"
+"""How many updates were made, where some steps make none."""
+
+SKIPPED = "state.skipped_steps"
+"""How many steps have made no update, where some are passed over."""
+
+OWN = "graphc"
+"""What a state of the optimizer has besides PyTorch's: the number of steps, and states that belong to no parameter."""
+
+
+class OptimizerState:
+    """The state of an optimizer of whose steps a plan takes care."""
+
+    def __init__(self, session: Session, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        """The state in a session; names are those of the model's tensors, by their identity."""
+        self.session, self.optimizer, self.names = session, optimizer, names
+        self.kept = kept(session.plan)
+        states = {name for entry in self.kept.values() for name in entry.values()}
+        roles = session.variables().items()
+        self.others = [name for name, (role, _, _) in roles if role is TensorKind.STATE and name not in states]
+
+    def by_index(self, read: Read) -> dict[str, Any]:
+        """The state in PyTorch's own form; an optimizer that has made no step has none."""
+        packed = {id(parameter): index for index, parameter in enumerate(self._parameters())}
+        found = self._state(read, lambda parameter: packed[id(parameter)])
+        return found if self.session.steps else {**found, "state": {}}
+
+    def by_name(self, read: Read) -> dict[str, Any]:
+        """The state with the names of parameters in the place of their numbers, and with all entries from the start."""
+        return self._state(read, lambda parameter: self.names[id(parameter)])
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes on a state of either form.
+
+        Raises:
+            Error: where it is another optimizer's.
+        """
+        groups, given = state["param_groups"], self._given(state)
+        sizes = [len(group["params"]) for group in self.optimizer.param_groups]
+        found = [len(group["params"]) for group in groups]
+        if found != sizes:
+            raise Error(f"the state is another optimizer's: its groups have {found} parameters, and the optimizer's {sizes}")
+        others = [name for name in given if name not in self.kept]
+        if others and self.kept:
+            raise Error(f"the state has an entry for `{others[0]}`, which the plan does not train")
+        for name, entry in self.kept.items():
+            self._load(name, entry, given)
+        for group, saved in zip(self.optimizer.param_groups, groups, strict=True):
+            group.update({key: value for key, value in saved.items() if not key.startswith("param")})
+        self._count(state.get(OWN, {}), _steps(given))
+
+    def _load(self, name: str, entry: Mapping[str, str], given: Mapping[str, Any]) -> None:
+        for kind, variable in entry.items():
+            shape = self.session.variables()[variable][2]
+            value = given.get(name, {}).get(kind)
+            if value is None and given:
+                raise Error(f"the state has no {kind} of `{name}`: it is another optimizer's")
+            value = torch.zeros(shape) if value is None else value
+            if tuple(value.shape) != shape:
+                raise Error(f"{kind} of `{name}` has the shape {list(shape)}, and that of the state {list(value.shape)}")
+            put(self.session, variable, value)
+
+    def _count(self, own: Mapping[str, Any], made: int | None) -> None:
+        """Goes on behind as many steps as a state says."""
+        for name in self.others:
+            if name in own:
+                put(self.session, name, own[name])
+            elif name in (MADE, SKIPPED):
+                put(self.session, name, torch.tensor(float((made or 0) if name == MADE else 0)))
+        steps = own.get("steps", made)
+        if steps is not None:
+            self.session.go_on_from(int(steps))
+
+    def _state(self, read: Read, key: Callable[[Tensor], int | str]) -> dict[str, Any]:
+        count = self._made(read)
+        state = {}
+        for parameter in self._parameters():
+            entry = self.kept.get(self.names[id(parameter)])
+            if entry:
+                steps = {} if "momentum_buffer" in entry else {"step": torch.tensor(count)}
+                state[key(parameter)] = steps | {kind: read(variable) for kind, variable in entry.items()}
+        groups = [{**group, "params": [key(parameter) for parameter in group["params"]]} for group in self.optimizer.param_groups]
+        own = {"steps": self.session.steps, **{name: read(name) for name in self.others}}
+        return {"state": state, "param_groups": groups, OWN: own}
+
+    def _made(self, read: Read) -> float:
+        if MADE in self.others:
+            return float(read(MADE))
+        return self.session.steps - (float(read(SKIPPED)) if SKIPPED in self.others else 0.0)
+
+    def _given(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries of a state by the names of parameters."""
+        numbers = [number for group in state["param_groups"] for number in group["params"]]
+        own = [self.names[id(parameter)] for parameter in self._parameters()]
+        called = dict(zip(numbers, own, strict=False))
+        found: dict[str, Any] = {}
+        for number, entry in state["state"].items():
+            name = number if isinstance(number, str) else called.get(number, str(number))
+            if any(kind in entry for kind in KINDS.values() if entry.get(kind) is not None):
+                found[name] = entry
+        return found
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+def kept(plan: Plan) -> dict[str, dict[str, str]]:
+    """The variables of each parameter's states, by PyTorch's names for them."""
+    parameters: dict[str, str] = {}
+    for register in (register for program in plan.programs for register in program.registers):
+        variable = register.kind.variable
+        if variable is not None and variable.role is not TensorKind.STATE:
+            # States are called by the name that a tensor has in the graph.
+            parameters[register.name] = variable.name
+    found: dict[str, dict[str, str]] = {}
+    for name in plan.variables:
+        parts = re.fullmatch(rf"state\.({'|'.join(KINDS)})\.(.*)", name, re.DOTALL)
+        if parts is not None and parts[2] in parameters:
+            found.setdefault(parameters[parts[2]], {})[KINDS[parts[1]]] = name
+    return found
+
+
+def _steps(given: Mapping[str, Any]) -> int | None:
+    """How many updates all parameters have had; ``None`` where a state counts none."""
+    counts = {int(entry["step"]): name for name, entry in given.items() if "step" in entry}
+    if len(counts) > 1:
+        (first, one), (second, other), *_ = counts.items()
+        said = f"`{one}` has had {first} steps and `{other}` {second}"
+        raise Error(f"{said}: graphc has the same number for all parameters")
+    return next(iter(counts), None if given else 0)
