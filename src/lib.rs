@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+pub mod buckets;
 pub mod calibrate;
 mod data_parallel;
 mod median;

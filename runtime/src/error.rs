@@ -127,6 +127,14 @@ pub enum RuntimeError {
         /// The name.
         name: String,
     },
+    /// A session that is to go back.
+    #[error("step {step} was begun before: the next one is step {next}")]
+    StepPassed {
+        /// The step that was asked for.
+        step: u64,
+        /// The next one.
+        next: u64,
+    },
     /// A learning rate that cannot stand in the place of the plan's.
     #[error("the learning rate cannot be set: {reason}")]
     LearningRate {

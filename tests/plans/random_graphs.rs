@@ -243,7 +243,7 @@ fn an_op_of_ones_own_computes_and_learns_as_others_do() {
             assert!((found - expected).abs() < 1e-6, "{found} is not {expected} on {mesh:?}");
         }
     }
-    let parts = CompileOptions { strategy: Strategy::Data, ..trains_on(&[2], 1) };
+    let parts = CompileOptions { strategy: graphc::ir::plan::Strategy::Data, ..trains_on(&[2], 1) };
     let plan = compile(squares(true), &parts, &preset("cpu").expect("a preset"), None);
     let text = graphc::ir::plan::write_plan(&plan.expect("a plan").plan);
     assert!(text.contains("scaled_square.backward"), "{text}");

@@ -290,7 +290,7 @@ fn a_folder_that_is_no_known_model_says_why() {
         (
             "\"hidden_size\": 8",
             "\"hidden_size\": -8",
-            "`hidden_size` is a whole number from 1 to 2^28, not -8",
+            "`hidden_size` is a whole number from 1 to 2^20, not -8",
         ),
         ("\"hidden_size\": 8,", "", "it does not say `hidden_size`"),
         ("\"silu\"", "\"mish\"", "`hidden_act` is silu, gelu, gelu_new"),

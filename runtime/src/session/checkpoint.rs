@@ -31,7 +31,7 @@ impl Session {
         barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
     ) -> Result<PathBuf, CheckpointError> {
         self.idle()?;
-        let step = self.first_step + self.begun;
+        let step = self.next_step();
         let leads = self.ranks().any(|rank| rank == 0);
         if leads {
             to.begin(step)?;
@@ -71,7 +71,7 @@ impl Session {
     /// set), or a rank has failed.
     pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), CheckpointError> {
         self.idle()?;
-        let (expected, own_seed) = (self.first_step + self.begun, self.seed);
+        let (expected, own_seed) = (self.next_step(), self.seed);
         let (found, seed) = (from.step(), from.seed());
         if (found, seed) != (expected, own_seed) {
             return Err(CheckpointError::Position { found, seed, expected, own_seed });

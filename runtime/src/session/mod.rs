@@ -241,6 +241,26 @@ impl Session {
         Ok(())
     }
 
+    /// The number of the step that is begun next.
+    pub fn next_step(&self) -> u64 {
+        self.first_step + self.begun
+    }
+
+    /// Has the next step be that of this number, for a session that takes over from another: schedules, random numbers and the
+    /// corrections of optimizers go by it. Where ranks are processes, all of them say the same.
+    ///
+    /// # Errors
+    /// Where a step of this number was begun before.
+    pub fn skip_to(&mut self, step: u64) -> Result<(), RuntimeError> {
+        match step.checked_sub(self.next_step()) {
+            Some(further) => {
+                self.first_step += further;
+                Ok(())
+            }
+            None => Err(RuntimeError::StepPassed { step, next: self.next_step() }),
+        }
+    }
+
     /// Begins a step; waits only where [`SessionOptions::queue`] steps are under way. Steps run in order. A feed is the whole
     /// tensor, or the rows of [`Session::feed_rows`].
     ///
@@ -298,7 +318,8 @@ impl Session {
         };
         let outputs = self.sockets.outputs.values().zip(self.fetched.iter()).map(zeros).collect();
         let outputs = (outputs, Arc::clone(&self.fetched));
-        let state = StepState::new(self.begun, feeds, outputs, self.seats()).at_rate(rate);
+        let numbers = (self.begun, self.next_step());
+        let state = StepState::new(numbers, feeds, outputs, self.seats()).at_rate(rate);
         let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
             let job = Job::Step(Arc::clone(&state));
@@ -308,7 +329,7 @@ impl Session {
             }
         }
         self.last = Some(Arc::clone(&state));
-        let number = self.first_step + self.begun;
+        let number = self.next_step();
         self.begun += 1;
         Ok(StepHandle { number, state, names: Arc::clone(&self.sockets.output_names) })
     }

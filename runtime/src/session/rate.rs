@@ -55,14 +55,14 @@ impl Session {
 
     /// The learning rate with which the next step trains variables that are in no group; `None` where the plan has no optimizer.
     pub fn learning_rate(&self) -> Option<f64> {
-        let step = self.first_step + self.begun;
+        let step = self.next_step();
         let planned = self.plan.options.learning_rate(step)?;
         Some(self.rates.at(step).unwrap_or(planned))
     }
 
     /// The rate of the step that is begun now, where it is not the plan's.
     pub(super) fn given_rate(&self) -> Result<Option<GivenRate>, RuntimeError> {
-        let rate = self.rates.at(self.first_step + self.begun);
+        let rate = self.rates.at(self.next_step());
         rate.map(|rate| given(&self.plan, rate)).transpose()
     }
 }

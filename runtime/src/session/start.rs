@@ -62,7 +62,6 @@ pub(super) fn session(
     let settings = Settings {
         seed: options.seed,
         timeout: options.timeout,
-        first_step: options.first_step,
         shuffle_delays: options.shuffle_delays,
         replay: options.replay,
     };

@@ -35,7 +35,6 @@ pub(crate) enum Job {
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) timeout: Duration,
-    pub(crate) first_step: u64,
     pub(crate) shuffle_delays: Option<u64>,
     /// Whether launches are recorded and replayed, on devices that do that.
     pub(crate) replay: bool,
@@ -160,7 +159,7 @@ impl Worker {
         self.listen();
         self.join()?;
         for stream in &mut self.streams {
-            stream.begin_step(self.settings.first_step + step.index, step.rate);
+            stream.begin_step(step.number, step.rate);
         }
         self.replay.begin_step(step.index, &step.fetched);
         self.met = 0;
@@ -180,7 +179,7 @@ impl Worker {
             let action = ActionId { actor: ActorId(actor), step: step.index, microbatch };
             here.action = Some(action);
             if let Some(activity) = &self.activity {
-                activity.begin(self.settings.first_step + step.index, actor as usize);
+                activity.begin(step.number, actor as usize);
             }
             if let Some(blocked) = self.machine.blocked(action) {
                 self.unblock(action, blocked)?;
@@ -463,7 +462,7 @@ impl Worker {
                 _ => format!("{name} (microbatch {})", action.microbatch),
             }
         };
-        let (rank, step) = (self.transport.rank(), self.settings.first_step + step.index);
+        let (rank, step) = (self.transport.rank(), step.number);
         match cause {
             // What is found later is not the fault of what is being done now.
             Cause::Found { actor, error } => {

@@ -15,6 +15,8 @@ use crate::tensor::HostTensor;
 pub(crate) struct StepState {
     /// Counted from the session's first.
     pub(crate) index: u64,
+    /// Counted over the whole training.
+    pub(crate) number: u64,
     /// The feeds, in the order of the plan's inputs.
     pub(crate) feeds: Vec<HostTensor>,
     /// The outputs, in the order of the plan's; each rank writes its part. Those that are not fetched have no elements.
@@ -52,13 +54,14 @@ const YIELDS: usize = 200;
 
 impl StepState {
     pub(crate) fn new(
-        index: u64,
+        (index, number): (u64, u64),
         feeds: Vec<HostTensor>,
         (outputs, fetched): (Vec<HostTensor>, Arc<[bool]>),
         workers: usize,
     ) -> Self {
         Self {
             index,
+            number,
             feeds,
             outputs: outputs.into_iter().map(Mutex::new).collect(),
             apart: false,

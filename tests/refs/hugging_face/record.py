@@ -79,7 +79,7 @@ def main() -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
     }
-    llama = {**sizes, "num_hidden_layers": 2, "rms_norm_eps": 1e-5, "attention_bias": True, "mlp_bias": True, "head_dim": 4}
+    llama = {**sizes, "num_hidden_layers": 2, "rms_norm_eps": 1e-5, "attention_bias": True, "mlp_bias": True, "head_dim": 4, "pad_token_id": 3}
     record("llama", LlamaForCausalLM(LlamaConfig(**llama, rope_parameters=positions)))
     record("mistral", MistralForCausalLM(MistralConfig(**sizes, head_dim=4, sliding_window=8)))
     record("qwen2", Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True)))

@@ -16,6 +16,7 @@ pub(super) struct Bert {
     positions: usize,
     segments: usize,
     vocabulary: usize,
+    padding: Option<usize>,
     epsilon: f64,
     activation: Activation,
     /// Zeros, in training, in all that is normalized.
@@ -45,6 +46,7 @@ impl Bert {
         if !width.is_multiple_of(heads) {
             return Err(config.fault(format!("{heads} heads do not divide a width of {width}")));
         }
+        let vocabulary = config.size("vocab_size")?;
         let dropout = config.number("hidden_dropout_prob", 0.1)?;
         let head = match class {
             "BertForMaskedLM" => Head::Tokens,
@@ -57,7 +59,8 @@ impl Bert {
             hidden: config.size("intermediate_size")?,
             positions: config.size("max_position_embeddings")?,
             segments: config.optional_size("type_vocab_size")?.unwrap_or(2),
-            vocabulary: config.size("vocab_size")?,
+            vocabulary,
+            padding: config.padding(vocabulary, Some(0))?,
             epsilon: config.number("layer_norm_eps", 1e-12)?,
             activation: config.activation("hidden_act", "gelu")?,
             dropout,
@@ -80,7 +83,7 @@ impl Bert {
         let words = table("word", self.vocabulary);
         let places = table("position", self.positions).slice(0, 0..time);
         let segment = table("token_type", self.segments).slice(0, 0..1);
-        let sum = words.embedding(tokens).add(&segment).add(&places);
+        let sum = parts.embedding(&words, tokens, self.padding).add(&segment).add(&places);
         let normal = parts.layer_norm(&sum, "bert.embeddings.LayerNorm", self.epsilon);
         let mut x = dropped(normal, self.dropout);
         for layer in 0..self.layers {

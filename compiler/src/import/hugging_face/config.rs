@@ -11,8 +11,8 @@ use super::super::{ImportError, file};
 /// Bytes of the longest configuration.
 const LONGEST: u64 = 1 << 22;
 
-/// The greatest size that makes sense: products of two are far from overflowing.
-const GREATEST: u64 = 1 << 28;
+/// The greatest size that makes sense: the bytes of all tensors are far from overflowing.
+pub(super) const GREATEST: u64 = 1 << 20;
 
 /// The most layers of a model.
 const MOST_LAYERS: usize = 4096;
@@ -56,7 +56,7 @@ impl Config {
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ImportError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let size = value.as_u64().filter(|size| (1..=GREATEST).contains(size));
-        let size = size.ok_or_else(|| self.wrong(key, "a whole number from 1 to 2^28"))?;
+        let size = size.ok_or_else(|| self.wrong(key, "a whole number from 1 to 2^20"))?;
         Ok(Some(size as usize))
     }
 
@@ -159,6 +159,26 @@ impl Config {
             "relu" => Ok(Activation::Relu),
             _ => Err(self.wrong(key, "silu, gelu, gelu_new, gelu_pytorch_tanh or relu")),
         }
+    }
+
+    /// The token of padding, of so many; `usual` where nothing is said.
+    ///
+    /// # Errors
+    /// Where it is no token.
+    pub(super) fn padding(
+        &self,
+        vocabulary: usize,
+        usual: Option<usize>,
+    ) -> Result<Option<usize>, ImportError> {
+        const KEY: &str = "pad_token_id";
+        let Some(value) = self.values.get(KEY) else { return Ok(usual) };
+        let Some(token) = value.as_i64() else {
+            return if value.is_null() { Ok(None) } else { Err(self.wrong(KEY, "a token")) };
+        };
+        // Negative ones count from the end.
+        let from_start = if token < 0 { token.saturating_add(vocabulary as i64) } else { token };
+        let token = usize::try_from(from_start).ok().filter(|&token| token < vocabulary);
+        token.map(Some).ok_or_else(|| self.wrong(KEY, &format!("one of {vocabulary} tokens")))
     }
 
     /// The number of classes of a head.

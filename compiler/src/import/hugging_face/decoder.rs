@@ -4,7 +4,7 @@
 use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
-use super::config::{Activation, Config};
+use super::config::{Activation, Config, GREATEST};
 use super::parts::Parts;
 use super::rotary::Rotation;
 
@@ -14,6 +14,7 @@ pub(super) struct Decoder {
     width: usize,
     hidden: usize,
     vocabulary: usize,
+    padding: Option<usize>,
     /// Of queries, and of keys and values.
     heads: [usize; 2],
     /// Of a head.
@@ -44,6 +45,7 @@ impl Decoder {
     /// Where the configuration is not complete, or asks for what is not known.
     pub(super) fn read(config: &Config, class: &str) -> Result<Self, ImportError> {
         let width = config.size("hidden_size")?;
+        let vocabulary = config.size("vocab_size")?;
         let heads = config.size("num_attention_heads")?;
         let shared = config.optional_size("num_key_value_heads")?.unwrap_or(heads);
         if !heads.is_multiple_of(shared) {
@@ -55,11 +57,15 @@ impl Decoder {
         if !each.is_multiple_of(2) || each == 0 {
             return Err(config.fault(format!("a head of {each} elements has no pairs to turn")));
         }
+        if heads.saturating_mul(each) as u64 > GREATEST {
+            return Err(config.fault(format!("{heads} heads of {each} elements are too many")));
+        }
         Ok(Self {
             layers: config.layers("num_hidden_layers")?,
             width,
             hidden: config.size("intermediate_size")?,
-            vocabulary: config.size("vocab_size")?,
+            vocabulary,
+            padding: config.padding(vocabulary, None)?,
             heads: [heads, shared],
             each,
             epsilon: config.number("rms_norm_eps", 1e-6)?,
@@ -91,7 +97,7 @@ impl Decoder {
     /// The logits of tokens.
     pub(super) fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
         let table = parts.weight("model.embed_tokens.weight", &[self.vocabulary, self.width]);
-        let mut x = table.embedding(tokens);
+        let mut x = parts.embedding(&table, tokens, self.padding);
         for layer in 0..self.layers {
             x = self.layer(parts, &x, &format!("model.layers.{layer}"));
         }

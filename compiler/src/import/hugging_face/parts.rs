@@ -24,6 +24,20 @@ impl Parts<'_> {
         self.g.variable(name, dtype, shape, Init::Weights)
     }
 
+    /// Rows of a table of tokens. Through that of the token of padding nothing is learned.
+    pub(super) fn embedding(
+        &self,
+        table: &Tensor,
+        tokens: &Tensor,
+        padding: Option<usize>,
+    ) -> Tensor {
+        let found = table.embedding(tokens);
+        let Some(padding) = padding else { return found };
+        let shape: Vec<usize> = tokens.shape().into_iter().chain([1]).collect();
+        let learns = tokens.not_equal(&tokens.scalar_like(padding as f64)).reshape(&shape);
+        learns.select(&found, &found.detach())
+    }
+
     /// x W^T + b, with `NAME.weight [outputs, inputs]` and, if there is one, `NAME.bias`.
     pub(super) fn linear(
         &self,

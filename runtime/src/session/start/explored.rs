@@ -41,7 +41,6 @@ fn run(plan: &Plan) {
     let settings = Settings {
         seed: 0,
         timeout: Duration::from_secs(1000),
-        first_step: 0,
         shuffle_delays: None,
         replay: true,
     };
@@ -66,7 +65,12 @@ fn run(plan: &Plan) {
     let x = HostTensor::from_f32([4, 2], &x).expect("eight");
     let nothing = || HostTensor::zeros(DType::F32, [4, 2]);
     let step = |index| {
-        StepState::new(index, vec![x.clone()], (vec![nothing()], [true].into()), workers.len())
+        StepState::new(
+            (index, index),
+            vec![x.clone()],
+            (vec![nothing()], [true].into()),
+            workers.len(),
+        )
     };
     let steps: Vec<Arc<StepState>> = (0..STEPS).map(|index| Arc::new(step(index))).collect();
     let mut threads = Vec::new();

@@ -29,11 +29,11 @@ fn forgetful() -> Plan {
 fn a_peer_that_never_answers_is_named() {
     let (plan, timeout) = (forgetful(), Duration::from_millis(200));
     let hub = Hub::new(Patience { timeout, spin: Duration::ZERO });
-    let settings = Settings { seed: 0, timeout, first_step: 0, shuffle_delays: None, replay: true };
+    let settings = Settings { seed: 0, timeout, shuffle_delays: None, replay: true };
     let edges = Sockets::of(&plan, &[0, 1]).edges(None);
     let mut variables = Variables::of(&plan).expect("there are none");
     let x = HostTensor::zeros(DType::F32, [6]);
-    let step = Arc::new(StepState::new(0, vec![x.clone()], (vec![x], [true].into()), 2));
+    let step = Arc::new(StepState::new((0, 0), vec![x.clone()], (vec![x], [true].into()), 2));
     let mut threads = Vec::new();
     for rank in 0..2 {
         let device = Device::open(
