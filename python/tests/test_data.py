@@ -75,7 +75,7 @@ def test_epochs_are_those_of_graphc(
     graphc("compile", "tests/refs/mlp/model.onnx", *training, "-o", tmp_path / "plan.json")
     graphc("compile", "tests/refs/mlp/model.onnx", "--batch", 5, *training[2:4], "--measure", "top1,top5", "-o", tmp_path / "eval.json")
     held = ("--eval-data", "tests/refs/mlp/data.safetensors")
-    for options in (("--epochs", "3", "--shuffle", "--seed", "7"), ("--epochs", "2", *held), ("--steps", "5", "--shuffle", *held)):
+    for options in (("--epochs", "2", "--shuffle", "--seed", "7"), ("--steps", "13", "--shuffle", *held)):
         found = []
         for engine in ("rust", "torch"):
             metrics = tmp_path / engine
@@ -86,7 +86,7 @@ def test_epochs_are_those_of_graphc(
         assert [(line["step"], line["epoch"]) for line in found[0]] == [(line["step"], line["epoch"]) for line in found[1]]
         assert [line["loss"] for line in found[1]] == pytest.approx([line["loss"] for line in found[0]], abs=1e-5)
         evaluations = [[line["eval"] for line in lines if "eval" in line] for lines in found]
-        assert len(evaluations[0]) == len(evaluations[1]) == (0 if held[0] not in options else 2 if "--epochs" in options else 1)
+        assert len(evaluations[0]) == len(evaluations[1]) == (2 if held[0] in options else 0)
         for expected, own_line in zip(*evaluations, strict=True):
             assert own_line == pytest.approx(expected, abs=1e-5)
     plan, data = str(tmp_path / "plan.json"), "tests/refs/mlp/data.safetensors"
