@@ -1,6 +1,6 @@
 """Trains modules of torchvision, timm and transformers by plans, and says how far their losses are from eager PyTorch's.
 
-    GRAPHC=target/release/graphc PYTHONPATH=python python benchmarks/modules.py [NAME ...] [--steps 5]
+    GRAPHC=target/release/graphc PYTHONPATH=python python benchmarks/modules.py [NAME ...] [--steps 5] [--speed 20]
 
 All of them where none is named; those of packages that are not installed are passed over. Sizes are small, weights random, dropout is off
 as it draws other numbers. Each ends in a line: what it is, its losses and eager's, or what kept it from being trained; the last one counts.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -231,6 +232,28 @@ def eager(module: Module, batch: Batch, steps: int, dtype: torch.dtype = torch.f
     return losses
 
 
+def speed(module: Module, batch: Batch, steps: int) -> str:
+    """What a step takes of the processor's time, eager and by a plan in turns: the medians."""
+    (model, optimizer), (other, another) = begin(module), begin(module)
+    parallel = graphc.parallelize(other, batch, loss=module.loss, optimizer=another)
+
+    def by_hand() -> None:
+        optimizer.zero_grad()
+        output = model(**batch) if isinstance(batch, dict) else model(batch[0])
+        loss = output.loss if module.loss is None else module.loss(output, batch)
+        loss.backward()
+        optimizer.step()
+
+    took: tuple[list[float], list[float]] = ([], [])
+    for _ in range(steps + 2):
+        for own, work in zip(took, (by_hand, lambda: parallel.step(batch)), strict=True):
+            begun = time.process_time()
+            work()
+            own.append(time.process_time() - begun)
+    eagers, plans = (statistics.median(own[2:]) for own in took)
+    return f"; a step {1e3 * plans:.1f} ms, eager {1e3 * eagers:.1f} ms, ratio {plans / eagers:.2f}"
+
+
 def distance(expected: list[float], found: list[float]) -> float:
     """How far losses are apart, by their size where that is more than 1."""
     return max(abs(a - b) / max(abs(a), 1.0) for a, b in zip(expected, found, strict=True))
@@ -247,7 +270,7 @@ def planned(module: Module, batch: Batch, steps: int) -> list[float]:
     return [float(parallel.step(batch)) for _ in range(steps)]
 
 
-def tried(name: str, module: Module, steps: int) -> bool | None:
+def tried(name: str, module: Module, steps: int, timed: int) -> bool | None:
     """Whether a module trains to eager's losses; ``None`` where its package is not there."""
     begun = time.perf_counter()
     try:
@@ -270,6 +293,7 @@ def tried(name: str, module: Module, steps: int) -> bool | None:
         own, eagers = distance(exact, found), distance(exact, expected)
         same = own <= 2.0 * eagers and distance(expected[:1], found[:1]) < TOLERANCE
         said += f"; from float64 {own:.0e}, eager {eagers:.0e}"
+    said += speed(module, batch, timed) if timed else ""
     print(f"{name:20} {'trains' if same else 'APART'}: {said} ({time.perf_counter() - begun:.0f} s)", flush=True)
     return same
 
@@ -279,12 +303,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="modules; default all: " + ", ".join(MODULES))
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--speed", type=int, default=0, metavar="STEPS", help="time so many steps too, on one thread")
     given = parser.parse_args()
+    if given.speed:
+        torch.set_num_threads(1)
     unknown = [name for name in given.names if name not in MODULES]
     if unknown:
         parser.error(f"there is no module `{unknown[0]}`: they are {', '.join(MODULES)}")
     warnings.simplefilter("ignore")
-    found = [tried(name, MODULES[name], given.steps) for name in given.names or MODULES]
+    found = [tried(name, MODULES[name], given.steps, given.speed) for name in given.names or MODULES]
     print(f"{found.count(True)} of {len(found) - found.count(None)} modules train to eager's losses")
     return 1 if False in found else 0
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from .checkpoint import Checkpoint, Saver, changes, complete, incomplete, trained
 from .data import Batches, Metrics, load_tensors, model_weights, other_tensors, save_tensors
 from .errors import FeedError, GraphcError, PlanError
+from .evaluation import Evaluation
 from .files import Named, check_distinct
 from .json_text import write_line
 from .output import say, show
@@ -127,6 +128,9 @@ def parser() -> argparse.ArgumentParser:
     length.add_argument("--steps", type=positive, help="steps of the whole training")
     length.add_argument("--epochs", type=positive, help="epochs of the whole training: each takes every sample once, but for part batches")
     train.add_argument("--shuffle", action=Switch, help="shuffle the data, by the seed and the epoch")
+    train.add_argument("--eval-data", type=Path, help="samples to evaluate on, after each epoch and at the end; needs --eval-plan")
+    train.add_argument("--eval-plan", type=Path, help="a plan of inference with the same loss: compiled without --optimizer")
+    train.add_argument("--eval-every", type=positive, help="evaluate after every so many steps")
     train.add_argument("--metrics", type=Path, help="a line of JSON for each step")
     train.add_argument("--measure", choices=["speed"], help="what metrics say besides: samples and seconds of each step")
     train.add_argument("--weights", type=Path, help="where the trained weights go: a safetensors file")
@@ -150,6 +154,8 @@ def contradiction(given: argparse.Namespace) -> str | None:
         return None
     if given.save is None and (given.save_every is not None or given.keep is not None):
         return "--save-every and --keep need --save: say where checkpoints go"
+    if (given.eval_data is None) != (given.eval_plan is None) or (given.eval_every is not None and given.eval_data is None):
+        return "--eval-data and --eval-plan need each other, and --eval-every both"
     if given.weights_from is not None and given.resume is not None:
         return "--weights-from cannot be used with --resume: weights come from one of them"
     return None
@@ -204,7 +210,8 @@ def _common(command: argparse.ArgumentParser) -> None:
 
 def run_train(given: argparse.Namespace) -> None:
     """Trains."""
-    check_distinct(_inputs(given, ("--data", given.data)), [("--metrics", given.metrics), ("--weights", given.weights)])
+    read = _inputs(given, ("--data", given.data), ("--eval-data", given.eval_data), ("--eval-plan", given.eval_plan))
+    check_distinct(read, [("--metrics", given.metrics), ("--weights", given.weights)])
     plan = load(given.plan)
     if not plan.training:
         raise PlanError(f"{given.plan} is an inference plan: compile with --optimizer")
@@ -224,7 +231,8 @@ def run_train(given: argparse.Namespace) -> None:
     if saver is not None:
         saver.check_next(session.steps + 1)
     metrics = Metrics(given.metrics, session.steps if checkpoint else None) if given.metrics and session.leads else None
-    line = steps(given, session, batches, (end, metrics, saver))
+    evaluation = Evaluation(load(given.eval_plan), session, given.eval_data, given.timeout) if given.eval_data else None
+    line = steps(given, session, batches, (end, metrics, saver, evaluation))
     if given.weights is not None:
         names = [name for name, (kind, _, _) in session.variables().items() if kind is TensorKind.PARAMETER]
         weights = {name: session.variable(name) for name in names} | session.aside
@@ -243,14 +251,15 @@ def _inputs(given: argparse.Namespace, *others: Named) -> list[Named]:
     return [("the plan", given.plan), ("--weights-from", given.weights_from), *others]
 
 
-Ways = tuple[int, Metrics | None, Saver | None]
-"""How many steps a training has, and where what it finds goes."""
+Ways = tuple[int, Metrics | None, Saver | None, Evaluation | None]
+"""How many steps a training has, where what it finds goes, and what evaluates it."""
 
 
 def steps(given: argparse.Namespace, session: Session, batches: Batches, ways: Ways) -> dict[str, Any]:
     """Takes the steps; the line of metrics of the last."""
     line: dict[str, Any] = {}
-    skips, (end, metrics, saver) = Skips(given), ways
+    skips, (end, metrics, saver, evaluation) = Skips(given), ways
+    every = given.eval_every or (batches.epochs.steps if batches.epochs is not None else end)
     for step in range(session.steps, end):
         begun = time.perf_counter()
         outputs = session.step(batches.feeds(step))
@@ -260,12 +269,16 @@ def steps(given: argparse.Namespace, session: Session, batches: Batches, ways: W
         if given.measure == "speed":
             # What the step has computed is known by now, on whatever device.
             line |= {"samples": batches.batch, "seconds": time.perf_counter() - begun}
+        last = step + 1 == end
+        if evaluation is not None and (last or (step + 1) % every == 0) and math.isfinite(line["loss"]):
+            line["eval"] = evaluation.run()
+            if session.leads:
+                say("note", f"evaluation after {step + 1} steps: {write_line(line['eval'])}")
         if metrics is not None:
             metrics.write(line)
         if given.on_nan != "ignore":
             check_finite(session.plan, line)
         skips.count(line)
-        last = step + 1 == end
         if saver is not None and (last or (given.save_every and (step + 1) % given.save_every == 0)):
             saver.save(session)
     return line

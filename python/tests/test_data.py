@@ -67,19 +67,34 @@ def test_the_dim_of_samples_is_read_as_plans_write_it() -> None:
             Samples.from_json(wrong)
 
 
-def test_epochs_are_those_of_graphc(graphc: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_those_of_graphc(
+    graphc: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(root())
     training = ("--batch", 6, "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", 0.1)
     graphc("compile", "tests/refs/mlp/model.onnx", *training, "-o", tmp_path / "plan.json")
-    for options in (("--epochs", "3", "--shuffle", "--seed", "7"), ("--epochs", "2"), ("--steps", "5", "--shuffle")):
+    graphc("compile", "tests/refs/mlp/model.onnx", "--batch", 5, *training[2:4], "--measure", "top1,top5", "-o", tmp_path / "eval.json")
+    held = ("--eval-data", "tests/refs/mlp/data.safetensors")
+    for options in (("--epochs", "2", "--shuffle", "--seed", "7"), ("--steps", "13", "--shuffle", *held)):
         found = []
         for engine in ("rust", "torch"):
             metrics = tmp_path / engine
             words = ["train", tmp_path / "plan.json", "--data", "tests/refs/mlp/data.safetensors", *options, "--metrics", metrics]
-            assert graphc(*words) is None if engine == "rust" else main([str(word) for word in words]) == 0
+            own = ["--eval-plan", tmp_path / "eval.json"] if held[0] in options and engine == "torch" else []
+            assert graphc(*words) is None if engine == "rust" else main([str(word) for word in (*words, *own)]) == 0
             found.append([json.loads(line) for line in metrics.read_text().splitlines()])
         assert [(line["step"], line["epoch"]) for line in found[0]] == [(line["step"], line["epoch"]) for line in found[1]]
         assert [line["loss"] for line in found[1]] == pytest.approx([line["loss"] for line in found[0]], abs=1e-5)
+        evaluations = [[line["eval"] for line in lines if "eval" in line] for lines in found]
+        assert len(evaluations[0]) == len(evaluations[1]) == (2 if held[0] in options else 0)
+        for expected, own_line in zip(*evaluations, strict=True):
+            assert own_line == pytest.approx(expected, abs=1e-5)
+    plan, data = str(tmp_path / "plan.json"), "tests/refs/mlp/data.safetensors"
+    assert main(["train", plan, "--data", data, "--steps", "1", *held, "--eval-plan", plan]) == 1
+    assert "--eval-plan is no plan of inference with the loss" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", plan, "--data", data, "--steps", "1", *held])
+    assert "--eval-data and --eval-plan need each other" in capsys.readouterr().err
 
 
 def test_an_epoch_takes_every_sample_once_but_for_part_batches() -> None:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from world import root, run
 
 import graphc
+from graphc_torch.ops import Call, Clock, Port, prepare
+from graphc_torch.plan import Op
 
 pytestmark = pytest.mark.usefixtures("exporter", "command")
 
@@ -194,6 +196,19 @@ def test_modules_of_libraries_train_to_eager_losses() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "9 of 9 modules train to eager's losses" in done.stdout
+
+
+@pytest.mark.parametrize(("stride", "size"), [(1, 3), (2, 3), (2, 1)])
+def test_kernels_that_are_larger_than_images_learn_as_others_do(stride: int, size: int) -> None:
+    x, dy = torch.randn(2, 4, 5, 5), torch.randn(2, 64, -(-5 // stride), -(-5 // stride))
+    pads = [size // 2] * 4
+    window = {"strides": [stride] * 2, "pads": pads, "dilations": [1, 1]}
+    op = Op("convolution_kernel_grad", {"window": window, "groups": 1, "extents": [size, size]})
+    dk = torch.zeros(64, 4, size, size)
+    ports = [Port(tensor, tuple(tensor.shape), (0,) * 4) for tensor in (x, dy, dk)]
+    prepare(Call(op, ports[:2], ports[2:], Clock()))()
+    expected = torch.nn.grad.conv2d_weight(x, dk.shape, dy, stride=stride, padding=size // 2)
+    torch.testing.assert_close(dk, expected, atol=1e-5, rtol=1e-5)
 
 
 GPT2 = root() / "python/examples/gpt2.py"
