@@ -58,6 +58,7 @@ fn equals(browser: &mut Browser, file: &Path) {
         plan.stages as f64,
     ];
     assert_eq!(cards[..5], figures, "{name}");
+    assert!(cards.get(5).is_none_or(|share| (0.0..=1.0).contains(share)), "{name}: {cards:?}");
     let ranks = browser.number("document.querySelectorAll('.stage rect').length");
     assert_eq!(ranks, plan.world_size as f64, "{name}");
     let events = browser.number("Number(document.querySelector('#when figure').dataset.events)");
@@ -308,6 +309,11 @@ fn two_plans_and_a_run_are_drawn_beside_each_other() {
     let last =
         browser.number("Number(document.querySelector('figure[data-curve=loss]').dataset.last)");
     assert_eq!(Some(&last), found.last());
+    let headline = "[...document.querySelectorAll('.card dt')].map((one) => one.textContent)";
+    let titles: Vec<String> =
+        serde_json::from_value(browser.evaluate(headline)).expect("the titles of cards");
+    let measured = titles.iter().filter(|title| *title == "Measured step").count();
+    assert_eq!((titles[1].as_str(), measured), ("Measured step", 1), "the run is of plan A");
     // Beside the losses how fast the run was, and what was predicted.
     assert_eq!(
         browser

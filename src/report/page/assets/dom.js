@@ -27,6 +27,9 @@ const visible = (text) =>
 
 const named = (text) => el("bdi", { class: "name" }, visible(text));
 
+/** Text in which commands stand between backticks. */
+const prose = (text) => text.split("`").map((part, at) => (at % 2 ? el("code", null, part) : part));
+
 /** A table. Columns: [title, numeric]; cells: text or elements. */
 function table(caption, columns, rows, options = {}) {
   const head = columns.map(([title, numeric]) => el("th", { scope: "col", class: numeric ? "n" : null }, title));

@@ -26,11 +26,12 @@ const whyTables = (plan, why) => why.error
 
 function planner(plan) {
   const p = plan.summary.planner;
-  const proof = p.status === "optimal" ? "No plan of this problem costs less: the bound meets the objective."
-    : `No plan costs less than ${seconds(p.bound_seconds)}: at most ${percent(p.gap, 2)} is left to gain.`;
+  const proof = p.status === "optimal" ? "No plan of this problem has a lower one: the bound meets it."
+    : `No plan has an objective below ${seconds(p.bound_seconds)}: at most ${percent(p.gap, 2)} is left to gain.`;
   const pipeline = plan.summary.pipeline;
   return [
-    el("p", { class: "note" }, `Objective ${seconds(p.objective_seconds)} a step. ${proof} ${count(p.variables)} variables, ${count(p.constraints)} constraints.`),
+    el("p", { class: "note" }, objectiveNote(plan)),
+    el("p", { class: "note" }, `${proof} ${count(p.variables)} variables, ${count(p.constraints)} constraints.`),
     pipeline && el("p", { class: "note" }, `Stages were chosen: layers ${pipeline.layers.join(" + ")}, ${seconds(pipeline.seconds)} by the costs of layers, bound ${seconds(pipeline.bound_seconds)}.`),
   ];
 }
