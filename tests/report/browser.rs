@@ -63,9 +63,14 @@ impl Browser {
 
     /// Opens a file and waits until it has loaded.
     pub fn open(&mut self, page: &Path) {
+        self.open_link(page, "");
+    }
+
+    /// Opens a file with what stands behind its name in the address.
+    pub fn open_link(&mut self, page: &Path, behind: &str) {
         let loads = self.loads;
-        let found =
-            self.call("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
+        let url = format!("file://{}{behind}", page.display());
+        let found = self.call("Page.navigate", json!({ "url": url }));
         assert!(found["errorText"].is_null(), "{found}");
         while self.loads == loads {
             let message = self.read();

@@ -137,11 +137,11 @@ fn decoded(text: &str) -> Vec<u8> {
 }
 
 /// Two frames, in which what was asked for is drawn.
-const FRAMES: &str =
+pub const FRAMES: &str =
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
 
 /// Time in which what was opened is filled.
-const FILLED: &str = "new Promise((done) => setTimeout(done, 50))";
+pub const FILLED: &str = "new Promise((done) => setTimeout(done, 50))";
 
 /// Opens all that is folded.
 const OPEN_ALL: &str =
@@ -166,7 +166,19 @@ fn layers_open_tensors_are_found_and_the_timeline_zooms() {
     browser.evaluate(FRAMES);
     assert!(browser.number("document.querySelectorAll('#when table tbody tr').length") >= 2.0);
     assert_eq!(browser.text("document.documentElement.dataset.theme"), "dark");
+    ops_unfold(&mut browser, &plan);
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The graph has the ops of each layer, and on its edges the boxing of the plan.
+fn ops_unfold(browser: &mut Browser, plan: &Plan) {
+    let ops = browser.number("document.querySelectorAll('.dag g.op .box').length");
+    let drawn = numbers(browser, ".dag svg", "ops").iter().sum::<f64>();
+    assert!(ops > 50.0 && ops == drawn, "{ops} of {drawn} ops are drawn");
+    let moved = plan.boxing.iter().filter(|entry| entry.tensor == "add_2").count();
+    let edges = "[...document.querySelectorAll('.entering .edge')].filter((one) => \
+         one.querySelector('.hit').textContent === 'add_2').length";
+    assert!(moved > 0 && browser.number(edges) == 1.0, "the next stage reads what is sent to it");
 }
 
 /// A layer is folded until it is clicked.

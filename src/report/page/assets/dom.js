@@ -39,17 +39,20 @@ function table(caption, columns, rows, options = {}) {
   return el("div", { class: options.scroll === false ? "across" : "scroll" }, made);
 }
 
-/** What is made when it is opened first. */
-function opened(title, make, open = false) {
-  const details = el("details", null, el("summary", null, title));
+/** What is made when it is opened first. With a key the address says that it is open. */
+function opened(title, make, open = false, key = null) {
+  const details = el("details", { data: key === null ? {} : { key } }, el("summary", null, title));
   const fillOnce = () => {
     if (details.open && !details.dataset.made) {
       details.dataset.made = "1";
       details.append(...[make()].flat());
     }
   };
-  details.addEventListener("toggle", fillOnce);
-  if (open) {
+  details.addEventListener("toggle", () => {
+    fillOnce();
+    if (key !== null) address.toggle("open", key, details.open);
+  });
+  if (open || (key !== null && address.has("open", key))) {
     details.open = true;
     fillOnce();
   }
@@ -75,6 +78,15 @@ const tip = {
     document.getElementById("tip").hidden = true;
   },
 };
+
+/** A function of a plan that is computed once for each. */
+function remembered(compute) {
+  const known = new Map();
+  return (plan) => {
+    if (!known.has(plan)) known.set(plan, compute(plan));
+    return known.get(plan);
+  };
+}
 
 /** A colour of the theme. */
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
