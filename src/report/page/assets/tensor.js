@@ -40,7 +40,7 @@ function tensorPanel(plan, tensor, close) {
   const why = plan.why.find((one) => one.tensor === tensor[0]);
   const marks = marksOf(tensor[5]);
   return el("div", { class: "panel", role: "region", "aria-label": "The chosen tensor" },
-    el("h4", null, named(tensor[0]), " ", el("button", { type: "button", on: { click: close } }, "close")),
+    el("h4", null, named(tensor[0]), partOf(plan, tensor[0]), " ", el("button", { type: "button", on: { click: close } }, "close")),
     el("dl", { class: "facts" },
       el("dt", null, "kind"), el("dd", null, `${tensor[1]} of ${dtype}[${shape.join(", ")}]`, marks.map((text) => [" ", el("span", { class: "badge" }, text)])),
       el("dt", null, "layout"), el("dd", null, chips(places.layouts[tensor[3]]), ` on ${times(stage.hierarchy)}, ranks ${runs(stage.ranks)} (stage ${tensor[4]})`),
