@@ -107,6 +107,21 @@ impl Browser {
         }
     }
 
+    /// Makes the window as wide and high as a phone's, or as it was.
+    pub fn resize(&mut self, phone: bool) {
+        let size = json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+        match phone {
+            true => self.call("Emulation.setDeviceMetricsOverride", size),
+            false => self.call("Emulation.clearDeviceMetricsOverride", json!({})),
+        };
+    }
+
+    /// The page as it is printed, as PDF in base 64.
+    pub fn print(&mut self) -> String {
+        let found = self.call("Page.printToPDF", json!({ "printBackground": true }));
+        found["data"].as_str().expect("a document").into()
+    }
+
     /// What is seen of the tab, somewhat smaller, as PNG in base 64.
     pub fn screenshot(&mut self) -> String {
         let top = self.number("scrollY");

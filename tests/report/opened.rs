@@ -124,7 +124,7 @@ pub fn image(browser: &mut Browser, name: &str, section: &str) {
 }
 
 /// The bytes of a text in base 64.
-fn decoded(text: &str) -> Vec<u8> {
+pub fn decoded(text: &str) -> Vec<u8> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digit = |c: u8| LETTERS.iter().position(|&letter| letter == c);
     let digits: Vec<usize> = text.bytes().filter_map(digit).collect();

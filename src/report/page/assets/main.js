@@ -80,10 +80,16 @@ function start() {
   document.getElementById("subtitle").textContent = subtitle();
   document.getElementById("content").replaceChildren(...sections);
   document.getElementById("sections").append(...sections.filter((one) => TITLES[one.id]).map((one) => el("a", { href: `#${one.id}` }, TITLES[one.id])));
+  measureHead();
   step.draw();
   address.on("open", applyOpen);
   address.read();
   window.addEventListener("hashchange", () => address.read());
+}
+
+/** Tells the style how high the head is, so that it hides nothing that is scrolled to. */
+function measureHead() {
+  document.documentElement.style.setProperty("--head", `${document.querySelector(".top").offsetHeight}px`);
 }
 
 function theme(dark) {
@@ -98,7 +104,7 @@ theme(prefers.matches);
 start();
 prefers.addEventListener("change", (event) => { theme(event.matches); step.draw(); });
 document.getElementById("theme").addEventListener("click", () => { theme(document.documentElement.dataset.theme !== "dark"); step.draw(); });
-window.addEventListener("resize", () => step.all.forEach((one) => one.later()));
+window.addEventListener("resize", () => { measureHead(); step.all.forEach((one) => one.later()); });
 let before = "light";
 window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; theme(false); step.draw(); });
 window.addEventListener("afterprint", () => { theme(before === "dark"); step.draw(); });
