@@ -49,7 +49,13 @@ const address = {
   /** Writes the address, soon, and once for many changes. */
   write() {
     clearTimeout(this.later);
-    this.later = setTimeout(() => history.replaceState(null, "", this.text() || location.href.replace(/#.*/, "")), 120);
+    this.later = setTimeout(() => this.keep(), 120);
+  },
+
+  /** Puts into the address what is open. A page within another, in a notebook say, has no address of its own. */
+  keep() {
+    if (location.protocol === "about:") return;
+    history.replaceState(null, "", this.text() || location.href.replace(/#.*/, ""));
   },
 
   /** Opens what the address says, and goes to its section. An address without values, of the menu say, leaves open what is. */
@@ -77,6 +83,14 @@ const address = {
     found.scrollIntoView();
   },
 };
+
+/** Follows the page's own links where it is within another: there they would lead to that one. */
+function followWithin(event) {
+  const link = location.protocol === "about:" && event.target.closest && event.target.closest('a[href^="#"]');
+  if (!link) return;
+  event.preventDefault();
+  document.getElementById(link.getAttribute("href").slice(1)).scrollIntoView();
+}
 
 /** What a plan calls something, in the address: `A:name`. */
 const keyOf = (plan, name) => `${"AB"[page.plans.indexOf(plan)]}:${name}`;

@@ -85,6 +85,7 @@ function start() {
   address.on("open", applyOpen);
   address.read();
   window.addEventListener("hashchange", () => address.read());
+  document.addEventListener("click", followWithin);
 }
 
 /** Tells the style how high the head is, so that it hides nothing that is scrolled to. */
