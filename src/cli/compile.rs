@@ -69,7 +69,8 @@ pub fn run(args: &CompileArgs) -> Result<()> {
     }
     if let Some(path) = page {
         let name = pages::name(output.unwrap_or(&args.model));
-        pages::write(path, &[(name, &planned.plan)], &PageOptions::default())?;
+        let options = PageOptions { within: Some(pages::WHY_WITHIN), ..PageOptions::default() };
+        pages::write(path, &[(name, &planned.plan)], &options)?;
     }
     match args.shared.format {
         Format::Text => print(&report::summary(&planned.plan)),

@@ -89,7 +89,7 @@ fn other_ways(waiting: &Waiting) -> String {
 /// A line for each layout.
 fn lines(plan: &Plan, choice: &Choice, name: impl Fn(&NdSbp) -> String) -> String {
     let objective = plan.planner.objective_seconds;
-    let Choice { chosen, all } = choice;
+    let Choice { chosen, all, .. } = choice;
     let (chosen, mut text) = (chosen.as_ref(), String::new());
     for Alternative { sbp, outcome } in all {
         let mark = if Some(sbp) == chosen { "*" } else { " " };

@@ -1,10 +1,14 @@
 //! Pages as files: what `report` and `compile` write.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use graphc::report::page::{Page, PageOptions, html, page};
 use graphc_ir::check::VerifiedPlan;
+
+/// The time in which a page's alternatives are begun where nobody says how many there are to be.
+pub const WHY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Writes the page of plans with the names of their files.
 pub fn write(path: &Path, plans: &[(String, &VerifiedPlan)], options: &PageOptions) -> Result<()> {

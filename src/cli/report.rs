@@ -11,7 +11,7 @@ use super::args::ReportArgs;
 use super::compile::load_sound_plan;
 use super::data::read_text;
 use super::output::check_distinct;
-use super::pages::{name, write};
+use super::pages::{WHY_WITHIN, name, write};
 
 /// Bytes of the longest file of metrics: a million steps have a tenth.
 const LONGEST: u64 = 1 << 30;
@@ -27,6 +27,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let plans: Vec<(String, VerifiedPlan)> = plans.collect::<Result<_>>()?;
     let options = PageOptions {
         explain: args.explain,
+        within: args.explain.is_none().then_some(WHY_WITHIN),
         metrics: text(args.metrics.as_deref())?,
         measured: args.measured.as_deref().map(Profile::read).transpose()?,
     };

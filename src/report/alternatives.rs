@@ -2,7 +2,7 @@
 
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::planner::{
-    self, PlanError, Planned, Reading, Waiting, Way, alternatives, waiting,
+    self, PlanError, Planned, Reading, Waiting, Way, layouts_of, plan_with_layout, waiting,
 };
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
@@ -23,8 +23,10 @@ pub struct Alternative {
 pub struct Choice {
     /// That of the plan.
     pub chosen: Option<NdSbp>,
-    /// All of them.
+    /// All that were planned.
     pub all: Vec<Alternative>,
+    /// The number of layouts that were not planned, because there was no time left.
+    pub unplanned: usize,
 }
 
 /// The reading of the backward pass where the tensor may lie otherwise for it.
@@ -70,8 +72,21 @@ pub fn explain(
     decisions: &Decisions,
     tensor: &str,
 ) -> Result<Explained, ExplainError> {
+    explain_while(plan, decisions, tensor, &|| true)
+}
+
+/// The alternatives of one tensor, of which none is begun once there is no time left; that of the plan is planned all the same.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_while(
+    plan: &Plan,
+    decisions: &Decisions,
+    tensor: &str,
+    has_time: &dyn Fn() -> bool,
+) -> Result<Explained, ExplainError> {
     let value = find(decisions, tensor)?;
-    let (choice, sharding) = choice(plan, decisions, value, tensor)?;
+    let (choice, sharding) = choice(plan, decisions, (value, tensor), has_time)?;
     let Some(reading) = Reading::of(decisions, value) else {
         return Ok(Explained { choice, waiting: None, backward: None });
     };
@@ -79,9 +94,9 @@ pub fn explain(
     let rests = laid(plan, &again);
     let waiting = waits(plan, decisions, (&reading, rests.as_ref()), sharding)?;
     let backward = match decisions.graph().producer(reading.read).op {
-        Op::Regather(_) => {
+        Op::Regather(_) if has_time() => {
             let rests = laid(plan, &name_of(decisions, reading.value));
-            let (choice, _) = self::choice(plan, decisions, reading.read, &again)?;
+            let (choice, _) = self::choice(plan, decisions, (reading.read, &again), has_time)?;
             Some(Backward { rests, choice })
         }
         _ => None,
@@ -140,11 +155,11 @@ fn laid(plan: &Plan, tensor: &str) -> Option<NdSbp> {
 fn choice(
     plan: &Plan,
     decisions: &Decisions,
-    value: ValueId,
-    tensor: &str,
+    (value, tensor): (ValueId, &str),
+    has_time: &dyn Fn() -> bool,
 ) -> Result<(Choice, Option<Sharding>), PlanError> {
     let chosen = laid(plan, tensor);
-    let found = alternatives(decisions, &plan.options, &plan.cluster, value)?;
+    let (found, unplanned) = alternatives(plan, decisions, (value, chosen.as_ref()), has_time)?;
     let base = found.iter().find(|(sbp, _)| Some(sbp) == chosen.as_ref());
     let base = base.and_then(|(_, planned)| Some(planned.as_ref().ok()?.sharding.clone()));
     let alternative = |(sbp, planned): (NdSbp, Result<Planned, _>)| {
@@ -159,7 +174,35 @@ fn choice(
         Alternative { sbp, outcome }
     };
     let all = found.into_iter().map(alternative).collect();
-    Ok((Choice { chosen, all }, base))
+    Ok((Choice { chosen, all, unplanned }, base))
+}
+
+/// A layout, and the best plan with it.
+type WithLayout = (NdSbp, Result<Planned, PlanError>);
+
+/// The best plan with a tensor in each layout that it may have, that of the plan first of all; and the number of those for which
+/// there was no time.
+fn alternatives(
+    plan: &Plan,
+    decisions: &Decisions,
+    (value, chosen): (ValueId, Option<&NdSbp>),
+    has_time: &dyn Fn() -> bool,
+) -> Result<(Vec<WithLayout>, usize), PlanError> {
+    let (options, cluster) = (&plan.options, &plan.cluster);
+    let mut layouts = layouts_of(decisions, options, cluster, value)?;
+    let count = layouts.len();
+    layouts.sort_by_key(|layout| Some(layout) != chosen);
+    let mut found: Vec<WithLayout> = Vec::new();
+    for layout in layouts {
+        if !found.is_empty() && !has_time() {
+            break;
+        }
+        let planned = plan_with_layout(decisions, options, cluster, (value, &layout));
+        found.push((layout, planned));
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    let unplanned = count - found.len();
+    Ok((found, unplanned))
 }
 
 /// The name under which plans list a value.

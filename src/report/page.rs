@@ -8,27 +8,34 @@
 //! where one is installed. With `GRAPHC_IMAGES=1` it writes the guide's images. Start reading with [`Page`], then
 //! `assets/main.js`.
 
+use std::time::Duration;
+
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{NullDeviceError, simulate, trace};
 use graphc_compiler::passes::error::PassError;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions};
+use graphc_ir::plan::{Cluster, CompileOptions, Plan};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Difference;
 use crate::profile::{Profile, ProfileError};
 use doing::Makers;
+use table::Table;
+use timeline::Names;
+use why::Time;
 
 mod costs;
 mod doing;
 mod events;
 mod failed;
+mod graph;
 mod html;
 mod layers;
 mod memory;
+mod parts;
 mod places;
 mod summary;
 mod table;
@@ -38,17 +45,18 @@ mod why;
 
 pub use costs::{Class, Costs};
 pub use failed::{Demand, Failed, Shortage};
+pub use graph::{OpRow, Ops};
 pub use html::html;
 pub use layers::{Layer, Tensor};
 pub use memory::{Filled, Memory};
 pub use places::{Places, Stage};
 pub use summary::Summary;
-pub use timeline::{Lane, Row, Timeline};
+pub use timeline::{ActorRow, Lane, Row, Timeline};
 pub use went::{Measured, Pace, Went};
 pub use why::{Asked, Reason, Why};
 
 /// The version of the data block.
-pub const PAGE_VERSION: u32 = 1;
+pub const PAGE_VERSION: u32 = 2;
 
 /// All that a page shows: the schema of its data block, which `docs/report.md` describes.
 #[derive(Clone, Debug, Serialize)]
@@ -82,8 +90,16 @@ pub struct PlanPage {
     pub timeline: Timeline,
     /// Bytes over the step.
     pub memory: Memory,
-    /// Alternatives of the heaviest tensors.
+    /// Names of parts of the model, which actors and ops refer to.
+    pub parts: Vec<String>,
+    /// The graph of the forward pass.
+    pub graph: Ops,
+    /// Alternatives of the heaviest tensors, those for which there was time.
     pub why: Vec<Why>,
+    /// Tensors for which there was none.
+    pub unexplained: Vec<String>,
+    /// The seconds in which alternatives were begun, where there was an end.
+    pub why_seconds: Option<f64>,
     /// The user's wishes, and what there is without each.
     pub asked: Vec<Asked>,
 }
@@ -104,8 +120,10 @@ pub struct Differs {
 /// The input of a page besides plans.
 #[derive(Clone, Debug, Default)]
 pub struct PageOptions {
-    /// Heaviest tensors whose alternatives are planned; `None`: a few where that is quick.
+    /// Heaviest tensors whose alternatives are planned; `None`: a few.
     pub explain: Option<usize>,
+    /// The time in which alternatives are begun, of all plans together; `None`: without end.
+    pub within: Option<Duration>,
     /// The text of a metrics file of a run of the first plan.
     pub metrics: Option<String>,
     /// Measured seconds of the first plan.
@@ -152,7 +170,12 @@ pub enum PageError {
 /// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of
 /// another plan.
 pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
-    let shown = plans.iter().map(|(file, plan)| plan_page(file, plan, options.explain));
+    let each: Vec<&Plan> = plans.iter().map(|(_, plan)| &***plan).collect();
+    let tensors = why::explained(&each, options.explain);
+    let within = options.within.map(|within| within / plans.len().max(1) as u32);
+    let shown = plans.iter().zip(&tensors).map(|((file, plan), tensors)| {
+        plan_page(file, plan, &Asking { explain: options.explain, tensors, within })
+    });
     let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
     let difference = match plans {
         [(_, before), (_, after)] => Some(differs(Difference::new(before, after))),
@@ -185,24 +208,38 @@ fn differs(difference: Difference) -> Differs {
     Differs { inputs, figures, collectives, tensors }
 }
 
-fn plan_page(
-    file: &str,
-    plan: &VerifiedPlan,
+/// The alternatives that are asked for: how many tensors were asked for, which these are, and the time for them.
+struct Asking<'a> {
     explain: Option<usize>,
-) -> Result<PlanPage, PageError> {
+    tensors: &'a [String],
+    within: Option<Duration>,
+}
+
+fn plan_page(file: &str, plan: &VerifiedPlan, asking: &Asking<'_>) -> Result<PlanPage, PageError> {
     let decisions = prepare_again(plan)?;
     let (simulation, traced) = (simulate(plan)?, trace(plan, 1)?);
     let ran = events::ran(plan, &traced);
     let makers = Makers::new(&decisions);
+    let mut paths = Table::default();
+    let (places, parts, graph) = places::places(plan, &decisions, &mut paths);
+    let mut names = Names { makers: &makers, parts: &parts, paths: &mut paths };
+    let timeline = timeline::timeline(plan, &ran, &mut names, traced.step_seconds);
+    let time = Time::from_now(asking.within);
+    let asked = why::asked(plan, &decisions, asking.explain, &time);
+    let why = why::why(plan, &decisions, asking.tensors, &time);
     Ok(PlanPage {
         name: plan.name.clone(),
         file: file.into(),
         summary: summary::summary(plan, &decisions, &simulation),
-        places: places::places(plan, &decisions),
+        places,
         costs: costs::costs(plan, &timeline::shown(&ran), traced.step_seconds),
-        timeline: timeline::timeline(plan, &ran, &makers, traced.step_seconds),
+        timeline,
         memory: memory::memory(plan, &ran),
-        why: why::why(plan, &decisions, explain),
-        asked: why::asked(plan, &decisions, explain),
+        parts: paths.all,
+        graph,
+        unexplained: asking.tensors[why.len()..].to_vec(),
+        why_seconds: asking.within.map(|within| within.as_secs_f64()),
+        why,
+        asked,
     })
 }

@@ -63,9 +63,14 @@ impl Browser {
 
     /// Opens a file and waits until it has loaded.
     pub fn open(&mut self, page: &Path) {
+        self.open_link(page, "");
+    }
+
+    /// Opens a file with what stands behind its name in the address.
+    pub fn open_link(&mut self, page: &Path, behind: &str) {
         let loads = self.loads;
-        let found =
-            self.call("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
+        let url = format!("file://{}{behind}", page.display());
+        let found = self.call("Page.navigate", json!({ "url": url }));
         assert!(found["errorText"].is_null(), "{found}");
         while self.loads == loads {
             let message = self.read();
@@ -100,6 +105,21 @@ impl Browser {
             let event = json!({ "type": kind, "key": key, "text": text });
             self.call("Input.dispatchKeyEvent", event);
         }
+    }
+
+    /// Makes the window as wide and high as a phone's, or as it was.
+    pub fn resize(&mut self, phone: bool) {
+        let size = json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+        match phone {
+            true => self.call("Emulation.setDeviceMetricsOverride", size),
+            false => self.call("Emulation.clearDeviceMetricsOverride", json!({})),
+        };
+    }
+
+    /// The page as it is printed, as PDF in base 64.
+    pub fn print(&mut self) -> String {
+        let found = self.call("Page.printToPDF", json!({ "printBackground": true }));
+        found["data"].as_str().expect("a document").into()
     }
 
     /// What is seen of the tab, somewhat smaller, as PNG in base 64.

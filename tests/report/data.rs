@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
+use graphc::ir::check::VerifiedPlan;
+use graphc::ir::plan::read_plan;
+use graphc::report::page::{PageOptions, page as page_of};
 use serde_json::{Value, json};
 
 use super::support::{fails, graphc, succeeds};
@@ -171,6 +175,68 @@ fn tensors_are_in_layers_with_what_becomes_of_them() {
     }
     let members: usize = layers.iter().map(|layer| list(&layer["tensors"]).len()).sum();
     assert_eq!(members, tensors.len(), "each tensor is in one layer");
+}
+
+#[test]
+fn actors_and_ops_are_named_after_the_model() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let zero = ["--mesh", "4", "--strategy", "zero3", "--recompute", "full"];
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &zero);
+    let shown = &block(&page(folder.path(), &[&file], &["--explain", "0"]))["plans"][0];
+    let (timeline, places) = (&shown["timeline"], &shown["places"]);
+    let actors = list(&list(&timeline["actors"])[0]);
+    let named = |name: &str| {
+        let row = actors.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
+        let layer = row[4].as_u64().map(|layer| &list(&places["layers"])[layer as usize]["name"]);
+        let pass = timeline["passes"][index(&row[2])].as_str().expect("a pass");
+        (
+            pass,
+            shown["parts"][index(&row[3])].as_str().expect("a part"),
+            layer.and_then(Value::as_str),
+        )
+    };
+    let block_1 = Some("blocks.1");
+    assert_eq!(named("adam_update blocks.1.up.weight"), ("update", "blocks.1.up", block_1));
+    let first = |word: &str| {
+        let mut names = actors.iter().filter_map(|row| row[0].as_str());
+        names.find(|name| name.starts_with(word)).unwrap_or_else(|| panic!("no {word}"))
+    };
+    let gathered = named(first("all_gather blocks.1.up.weight"));
+    assert_eq!((gathered.1, gathered.2), ("blocks.1.up", block_1));
+    assert_eq!(named(first("reduce_scatter grad.")).0, "backward", "gradients travel in it");
+    // Each product is that of a weight, in each pass; each actor has a pass.
+    for row in actors {
+        assert!(row[2].is_u64(), "{row} has no pass");
+        let (name, part) = (row[0].as_str().expect("a name"), &shown["parts"][index(&row[3])]);
+        let part = part.as_str().expect("a part");
+        let layers = ["blocks.0.", "blocks.1.", "head", "tok"];
+        let known = layers.iter().any(|layer| part.starts_with(layer));
+        assert!(known || !name.starts_with("matmul"), "{name} is of `{part}`");
+    }
+    // What is read in another layout is brought to it by a boxing of the plan.
+    let tensors = list(&places["tensors"]);
+    let mut moved = 0;
+    for op in list(&shown["graph"]["ops"]) {
+        for read in list(&op[3]).iter().filter(|read| tensors[index(&read[0])][3] != read[1]) {
+            let brought = |step: &&Value| step[0] == read[0] && step[3] == read[1];
+            assert!(list(&places["boxing"]).iter().any(|step| brought(&step)), "{op}: {read}");
+            moved += 1;
+        }
+    }
+    assert!(moved > 10, "weights are gathered, {moved} times");
+}
+
+#[test]
+fn without_time_one_tensor_is_explained_as_it_lies() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &["--mesh", "4"]);
+    let plan = read_plan(&std::fs::read_to_string(&file).expect("a plan")).expect("a plan");
+    let plan = VerifiedPlan::check(plan).expect("a sound plan");
+    let options = PageOptions { within: Some(Duration::ZERO), ..PageOptions::default() };
+    let shown = &page_of(&[("gpt.json", &plan)], &options).expect("a page").plans[0];
+    let [why] = shown.why.as_slice() else { panic!("{:?}", shown.why) };
+    assert!(why.choices.len() == 1 && why.choices[0].chosen && why.unplanned > 0, "{why:?}");
+    assert_eq!(shown.unexplained.len(), 5);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod browser;
 mod data;
 mod failed;
+mod linked;
 mod opened;
 #[path = "../support/mod.rs"]
 mod support;

@@ -58,6 +58,7 @@ fn equals(browser: &mut Browser, file: &Path) {
         plan.stages as f64,
     ];
     assert_eq!(cards[..5], figures, "{name}");
+    assert!(cards.get(5).is_none_or(|share| (0.0..=1.0).contains(share)), "{name}: {cards:?}");
     let ranks = browser.number("document.querySelectorAll('.stage rect').length");
     assert_eq!(ranks, plan.world_size as f64, "{name}");
     let events = browser.number("Number(document.querySelector('#when figure').dataset.events)");
@@ -123,7 +124,7 @@ pub fn image(browser: &mut Browser, name: &str, section: &str) {
 }
 
 /// The bytes of a text in base 64.
-fn decoded(text: &str) -> Vec<u8> {
+pub fn decoded(text: &str) -> Vec<u8> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digit = |c: u8| LETTERS.iter().position(|&letter| letter == c);
     let digits: Vec<usize> = text.bytes().filter_map(digit).collect();
@@ -136,11 +137,11 @@ fn decoded(text: &str) -> Vec<u8> {
 }
 
 /// Two frames, in which what was asked for is drawn.
-const FRAMES: &str =
+pub const FRAMES: &str =
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
 
 /// Time in which what was opened is filled.
-const FILLED: &str = "new Promise((done) => setTimeout(done, 50))";
+pub const FILLED: &str = "new Promise((done) => setTimeout(done, 50))";
 
 /// Opens all that is folded.
 const OPEN_ALL: &str =
@@ -165,7 +166,19 @@ fn layers_open_tensors_are_found_and_the_timeline_zooms() {
     browser.evaluate(FRAMES);
     assert!(browser.number("document.querySelectorAll('#when table tbody tr').length") >= 2.0);
     assert_eq!(browser.text("document.documentElement.dataset.theme"), "dark");
+    ops_unfold(&mut browser, &plan);
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// The graph has the ops of each layer, and on its edges the boxing of the plan.
+fn ops_unfold(browser: &mut Browser, plan: &Plan) {
+    let ops = browser.number("document.querySelectorAll('.dag g.op .box').length");
+    let drawn = numbers(browser, ".dag svg", "ops").iter().sum::<f64>();
+    assert!(ops > 50.0 && ops == drawn, "{ops} of {drawn} ops are drawn");
+    let moved = plan.boxing.iter().filter(|entry| entry.tensor == "add_2").count();
+    let edges = "[...document.querySelectorAll('.entering .edge')].filter((one) => \
+         one.querySelector('.hit').textContent === 'add_2').length";
+    assert!(moved > 0 && browser.number(edges) == 1.0, "the next stage reads what is sent to it");
 }
 
 /// A layer is folded until it is clicked.
@@ -308,6 +321,11 @@ fn two_plans_and_a_run_are_drawn_beside_each_other() {
     let last =
         browser.number("Number(document.querySelector('figure[data-curve=loss]').dataset.last)");
     assert_eq!(Some(&last), found.last());
+    let headline = "[...document.querySelectorAll('.card dt')].map((one) => one.textContent)";
+    let titles: Vec<String> =
+        serde_json::from_value(browser.evaluate(headline)).expect("the titles of cards");
+    let measured = titles.iter().filter(|title| *title == "Measured step").count();
+    assert_eq!((titles[1].as_str(), measured), ("Measured step", 1), "the run is of plan A");
     // Beside the losses how fast the run was, and what was predicted.
     assert_eq!(
         browser

@@ -280,20 +280,16 @@ fn stage_memory(problem: &Problem<'_>, assignment: &[usize]) -> Vec<u64> {
     stages
 }
 
-/// A layout of one tensor and the best plan with it, or why there is none.
-pub type Alternative = (NdSbp, Result<Planned, PlanError>);
-
-/// The best plan with one tensor in each layout that its producer can make it in, all else chosen anew: by layout, or why
-/// there is none.
+/// The layouts that a tensor's producer can make it in, in order.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
-pub fn alternatives(
+pub fn layouts_of(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
     tensor: ValueId,
-) -> Result<Vec<Alternative>, PlanError> {
+) -> Result<Vec<NdSbp>, PlanError> {
     let problem = Problem::new(decisions, options, cluster)?;
     let value = decisions.graph().value(tensor);
     let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
@@ -302,13 +298,21 @@ pub fn alternatives(
         .collect();
     layouts.sort();
     layouts.dedup();
+    Ok(layouts)
+}
+
+/// The best plan with one tensor in a layout, all else chosen anew by the planner, whatever the strategy.
+///
+/// # Errors
+/// Where there is no such plan.
+pub fn plan_with_layout(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    (tensor, layout): (ValueId, &NdSbp),
+) -> Result<Planned, PlanError> {
     let options = CompileOptions { strategy: Strategy::Auto, ..options.clone() };
     let mut held = decisions.clone();
-    let mut results = Vec::new();
-    for sbp in layouts {
-        held.training.graph.values[tensor.index()].pin = Some(sbp.clone());
-        let planned = plan(&held, &options, cluster);
-        results.push((sbp, planned));
-    }
-    Ok(results)
+    held.training.graph.values[tensor.index()].pin = Some(layout.clone());
+    plan(&held, &options, cluster)
 }

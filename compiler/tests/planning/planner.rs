@@ -10,7 +10,7 @@ use graphc_compiler::pipeline::{prepare, regathered};
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::problem::candidates::CandidateList;
 use graphc_compiler::planner::reference::ilp::solve_ilp;
-use graphc_compiler::planner::{PlanError, Planned, alternatives, plan, recompute};
+use graphc_compiler::planner::{PlanError, Planned, layouts_of, plan, plan_with_layout, recompute};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::{Graph, Node, Value};
 use graphc_ir::mesh::Placement;
@@ -402,14 +402,28 @@ fn product() -> Decisions {
     decisions(g.finish().expect("right"), &[2])
 }
 
+/// The best plan with the graph's first output in each layout that it may have.
+fn alternatives(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Vec<(NdSbp, Result<Planned, PlanError>)> {
+    let tensor = decisions.graph().outputs[0].value;
+    let layouts = layouts_of(decisions, options, cluster, tensor).expect("no pins");
+    let planned = |sbp: NdSbp| {
+        let planned = plan_with_layout(decisions, options, cluster, (tensor, &sbp));
+        (sbp, planned)
+    };
+    layouts.into_iter().map(planned).collect()
+}
+
 #[test]
 fn alternatives_are_priced_with_all_else_chosen_anew() {
     let decisions = product();
     let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
     let best = plan(&decisions, &options, &cluster).expect("it fits").report.objective_seconds;
-    let tensor = decisions.graph().outputs[0].value;
-    let all = alternatives(&decisions, &options, &cluster, tensor).expect("no pins");
+    let all = alternatives(&decisions, &options, &cluster);
     assert_eq!(
         all.iter().map(|(sbp, _)| sbp.to_string()).collect::<Vec<_>>(),
         ["B", "S(0)", "S(1)", "P(sum)"]
@@ -426,8 +440,7 @@ fn alternatives_that_do_not_fit_tell_of_the_tensor_by_its_name() {
     let memory = Some(1 << 10);
     let options = CompileOptions { mesh: vec![2], memory, ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
-    let tensor = decisions.graph().outputs[0].value;
-    for (sbp, planned) in alternatives(&decisions, &options, &cluster, tensor).expect("no pins") {
+    for (sbp, planned) in alternatives(&decisions, &options, &cluster) {
         let Err(PlanError::Memory { largest, .. }) = planned else { panic!("{sbp} fits") };
         assert!(largest.iter().any(|(name, _)| name == "y"), "({sbp}) {largest:?}");
     }

@@ -36,6 +36,41 @@ impl Doing {
     }
 }
 
+/// Names of passes, in the order of the numbers that pages use. What is computed again is of the backward pass.
+pub const PASSES: [&str; 3] = ["forward", "backward", "update"];
+
+/// The pass of each actor of a program, by what it does: of communication that of the first actor that computes with what it brings,
+/// else that of the one whose results it takes away.
+pub fn passes(program: &Program, doings: &[Doing]) -> Vec<Option<usize>> {
+    let own = |doing: Doing| match doing {
+        Doing::Forward => Some(0),
+        Doing::Recomputed | Doing::Backward => Some(1),
+        Doing::Update => Some(2),
+        Doing::Communication | Doing::Data => None,
+    };
+    let (mut made, mut read) =
+        (vec![None; program.registers.len()], vec![None; program.registers.len()]);
+    let mut passes: Vec<Option<usize>> = doings.iter().map(|&doing| own(doing)).collect();
+    for (place, actor) in program.actors.iter().enumerate() {
+        let brought = actor.inputs.iter().find_map(|input| made[input.index()]);
+        let pass = passes[place].or(brought);
+        actor.outputs.iter().for_each(|output| made[output.index()] = pass);
+    }
+    for (place, actor) in program.actors.iter().enumerate().rev() {
+        if passes[place].is_none() {
+            let later = actor.outputs.iter().find_map(|output| read[output.index()]);
+            let before = actor.inputs.iter().find_map(|input| made[input.index()]);
+            // Gradients travel while the backward pass goes on, though updates are the first to read them.
+            let gradient = (before, later) == (Some(1), Some(2));
+            passes[place] = if gradient { before } else { later.or(before) };
+        }
+        for input in &actor.inputs {
+            read[input.index()] = passes[place].or(read[input.index()]);
+        }
+    }
+    passes
+}
+
 /// The part of the step that makes each tensor, by name.
 pub struct Makers(BTreeMap<String, Doing>);
 

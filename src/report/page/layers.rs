@@ -28,12 +28,12 @@ pub struct Layer {
     pub variant: usize,
 }
 
-/// The tensors of each layer.
+/// The tensors of each layer; of each value its layer, as a number of these.
 pub fn by_layer(
     decisions: &Decisions,
     values: &BTreeMap<String, ValueId>,
     tensors: &[Tensor],
-) -> Vec<Layer> {
+) -> (Vec<Layer>, Vec<Option<usize>>) {
     let of = layer_of_values(decisions);
     let mut found: BTreeMap<Option<LayerId>, Vec<usize>> = BTreeMap::new();
     for (index, tensor) in tensors.iter().enumerate() {
@@ -59,7 +59,10 @@ pub fn by_layer(
         Layer { name, stage, tensors: members, form, variant }
     };
     let (some, none): (Vec<_>, Vec<_>) = found.into_iter().partition(|(layer, _)| layer.is_some());
-    some.into_iter().chain(none).map(layer).collect()
+    let numbers: BTreeMap<LayerId, usize> =
+        some.iter().enumerate().filter_map(|(number, (id, _))| Some(((*id)?, number))).collect();
+    let of_values = of.iter().map(|id| numbers.get(&(*id)?).copied()).collect();
+    (some.into_iter().chain(none).map(layer).collect(), of_values)
 }
 
 /// The name of a layer: the part up to a dot with which all names of its parameters begin; else its first parameter,

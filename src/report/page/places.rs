@@ -10,7 +10,9 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, Rate, TensorEntry};
 use serde::Serialize;
 
+use super::graph::{Numbers, Ops, ops};
 use super::layers::{Layer, Tensor, by_layer};
+use super::parts::Parts;
 use super::table::Table;
 use crate::report::alternatives::name_of;
 use crate::report::contents::kind_word;
@@ -63,8 +65,12 @@ pub mod mark {
     pub const RECOMPUTED: u8 = 8;
 }
 
-/// Reads the places of a plan off it.
-pub fn places(plan: &Plan, decisions: &Decisions) -> Places {
+/// Reads the places of a plan off it, with the parts of the model that these name, and its ops.
+pub fn places(
+    plan: &Plan,
+    decisions: &Decisions,
+    paths: &mut Table<String>,
+) -> (Places, Parts, Ops) {
     let values = values(decisions);
     let marks = marks(plan, decisions);
     let (mut layouts, mut types) = (Table::default(), Table::default());
@@ -81,11 +87,16 @@ pub fn places(plan: &Plan, decisions: &Decisions) -> Places {
         )
     };
     let tensors: Vec<Tensor> = plan.tensors.iter().map(tensor).collect();
-    let layers = by_layer(decisions, &values, &tensors);
+    let (layers, known) = by_layer(decisions, &values, &tensors);
     let boxing = boxing(plan, &mut layouts);
+    let parts = Parts::new(decisions, &layers, &known);
+    let named = tensors.iter().enumerate().rev();
+    let numbers = named.map(|(number, tensor)| (tensor.0.as_str(), (number, tensor.3))).collect();
+    let mut numbers = Numbers { tensors: numbers, layouts: &mut layouts, parts: paths };
+    let ops = ops(plan, decisions, &parts, &mut numbers);
     let (layouts, types) = (layouts.all, types.all);
     let (mesh, node) = (plan.mesh.clone(), node(plan));
-    Places {
+    let places = Places {
         mesh,
         node,
         programs: programs(plan),
@@ -95,7 +106,8 @@ pub fn places(plan: &Plan, decisions: &Decisions) -> Places {
         tensors,
         layers,
         boxing,
-    }
+    };
+    (places, parts, ops)
 }
 
 fn node(plan: &Plan) -> usize {

@@ -2,15 +2,17 @@
 //!
 //! A step of many microbatches is a million events. Nearly all are those of another microbatch, later. So each block
 //! of a stream is written once, with the times of its first run. Of every run the page has the start, and where it
-//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 1.5 MB.
+//! departs from the first because it waited or took longer. A page of 1,024 ranks then has 1.9 MB.
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::Plan;
+use graphc_ir::plan::{Actor, Plan, Program};
 use serde::Serialize;
 
-use super::doing::{Doing, Makers};
+use super::doing::{Doing, Makers, PASSES, passes};
 use super::events::{Event, Ran};
+use super::parts::Parts;
+use super::table::Table;
 
 /// Ticks of a step: what times are counted in.
 const TICKS: f64 = (1u64 << 28) as f64;
@@ -31,13 +33,19 @@ pub struct Timeline {
     pub tick_seconds: f64,
     /// Names of what actors do.
     pub doings: [&'static str; 6],
-    /// By program: its actors, (name, what it does); empty of programs that are not shown.
-    pub actors: Vec<Vec<(String, usize)>>,
+    /// Names of passes.
+    pub passes: [&'static str; 3],
+    /// By program its actors; empty of programs that are not shown.
+    pub actors: Vec<Vec<ActorRow>>,
     /// Ranks that behave alike.
     pub rows: Vec<Row>,
     /// Rows that are left out.
     pub left_out: usize,
 }
+
+/// An actor: its name, what it does, its pass, the number of the part of the model that it works on, its layer, the tensor (a number of
+/// those of `places`) that it makes, or else reads, of those that are listed. Null where there is none.
+pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Option<usize>);
 
 /// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
@@ -69,20 +77,62 @@ pub struct Lane {
 /// all that follows comes later, ticks that it takes longer).
 pub type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
 
+/// What names actors: what they do, the parts of the model, and the numbers of parts and of tensors.
+pub struct Names<'a> {
+    /// What makes each tensor.
+    pub makers: &'a Makers,
+    /// The parts of the model.
+    pub parts: &'a Parts,
+    /// Names of parts by number.
+    pub paths: &'a mut Table<String>,
+}
+
+impl Names<'_> {
+    fn rows(&mut self, plan: &Plan, program: &Program) -> Vec<ActorRow> {
+        let listed = plan.tensors.iter().enumerate().rev();
+        let numbers: BTreeMap<&str, usize> =
+            listed.map(|(number, tensor)| (tensor.name.as_str(), number)).collect();
+        let doings = self.makers.of(program);
+        let passes = passes(program, &doings);
+        let of = |(actor, (doing, pass)): (&Actor, (Doing, Option<usize>))| {
+            let named = named(program, actor);
+            let part = self.parts.of_names(named.iter().copied());
+            let read = actor.inputs.iter().map(|input| &*program.registers[input.index()].name);
+            let tensor = named.iter().copied().chain(read).find_map(|name| numbers.get(name));
+            let path = self.paths.number(part.path);
+            (actor.name.clone(), doing.number(), pass, path, part.layer, tensor.copied())
+        };
+        program.actors.iter().zip(doings.into_iter().zip(passes)).map(of).collect()
+    }
+}
+
+/// The names of the tensors that an actor is about: what it changes, else makes, else takes.
+fn named<'a>(program: &'a Program, actor: &Actor) -> Vec<&'a str> {
+    let all = [&actor.updates, &actor.outputs, &actor.inputs];
+    let first = all.into_iter().find(|registers| !registers.is_empty());
+    let registers = first.into_iter().flatten();
+    registers.map(|register| program.registers[register.index()].name.as_str()).collect()
+}
+
 /// Packs what was simulated.
-pub fn timeline(plan: &Plan, ran: &[Ran<'_>], makers: &Makers, step_seconds: f64) -> Timeline {
+pub fn timeline(
+    plan: &Plan,
+    ran: &[Ran<'_>],
+    names: &mut Names<'_>,
+    step_seconds: f64,
+) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
     let shown: Vec<&Ran<'_>> = shown(ran);
     let actors = plan.programs.iter().enumerate().map(|(index, program)| {
         if shown.iter().all(|ran| ran.index != index) {
             return Vec::new();
         }
-        let doings = makers.of(program).into_iter().map(Doing::number);
-        program.actors.iter().map(|actor| actor.name.clone()).zip(doings).collect()
+        names.rows(plan, program)
     });
     Timeline {
         tick_seconds: tick,
         doings: Doing::NAMES,
+        passes: PASSES,
         actors: actors.collect(),
         left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
         rows: shown.into_iter().map(|ran| row(ran, tick)).collect(),

@@ -1,18 +1,16 @@
-//! Plans alternatives of the heaviest tensors as the page is written, to show why they lie as they do.
+//! Plans alternatives of the heaviest tensors as the page is written, to show why they lie as they do, for as long as there is time.
+
+use std::time::{Duration, Instant};
 
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::planner;
 use graphc_ir::plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
 use serde::Serialize;
 
-use crate::report::alternatives::{Alternative, Choice, explain};
+use crate::report::alternatives::{Alternative, Choice, explain_while};
 
 /// Tensors that are explained where nobody says how many.
 const USUAL: usize = 6;
-
-/// Variables of the integer programme up to which that many are explained without being asked for: each takes as many plans as
-/// it has layouts.
-const SMALL: usize = 30_000;
 
 /// Other tensors that are named where a layout changes them.
 const NAMED: usize = 6;
@@ -29,8 +27,28 @@ pub struct Why {
     pub choices: Vec<Reason>,
     /// Those that the backward pass may read it in; empty where that is no choice.
     pub backward: Vec<Reason>,
+    /// The number of layouts for which there was no time.
+    pub unplanned: usize,
     /// The reason why there are no alternatives, if so.
     pub error: Option<String>,
+}
+
+/// The time in which alternatives are begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Time {
+    begun: Instant,
+    within: Option<Duration>,
+}
+
+impl Time {
+    /// So much from now on; without end where nothing is said.
+    pub fn from_now(within: Option<Duration>) -> Self {
+        Self { begun: Instant::now(), within }
+    }
+
+    fn is_left(&self) -> bool {
+        self.within.is_none_or(|within| self.begun.elapsed() < within)
+    }
 }
 
 /// A layout that a tensor may have.
@@ -61,9 +79,14 @@ pub struct Asked {
     pub error: Option<String>,
 }
 
-/// Prices what the user asked for, where alternatives are planned at all.
-pub fn asked(plan: &Plan, decisions: &Decisions, explained: Option<usize>) -> Vec<Asked> {
-    if explained.unwrap_or_else(|| usual(plan)) == 0 {
+/// Prices what the user asked for, where alternatives are planned at all and there is time.
+pub fn asked(
+    plan: &Plan,
+    decisions: &Decisions,
+    explained: Option<usize>,
+    time: &Time,
+) -> Vec<Asked> {
+    if explained == Some(0) {
         return Vec::new();
     }
     let price = |(what, options): (String, CompileOptions)| {
@@ -71,7 +94,8 @@ pub fn asked(plan: &Plan, decisions: &Decisions, explained: Option<usize>) -> Ve
         let seconds = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
         Asked { what, seconds, error: planned.err().map(|error| error.to_string()) }
     };
-    without(&plan.options).into_iter().take(MOST_ASKED).map(price).collect()
+    let wishes = without(&plan.options).into_iter().take(MOST_ASKED);
+    wishes.take_while(|_| time.is_left()).map(price).collect()
 }
 
 /// Each wish by name, with the options that leave it out.
@@ -95,18 +119,31 @@ fn without(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     all
 }
 
-/// Explains the heaviest tensors: `asked` of them; where nobody asked a few, and none of large plans.
-pub fn why(plan: &Plan, decisions: &Decisions, asked: Option<usize>) -> Vec<Why> {
-    let heaviest = heaviest(plan, asked.unwrap_or_else(|| usual(plan)));
-    heaviest.into_iter().map(|tensor| of(plan, decisions, tensor)).collect()
+/// Explains tensors, as many as there is time for, but one at least.
+pub fn why(plan: &Plan, decisions: &Decisions, tensors: &[String], time: &Time) -> Vec<Why> {
+    let mut all = Vec::new();
+    for tensor in tensors {
+        if all.is_empty() || time.is_left() {
+            all.push(of(plan, decisions, tensor, time));
+        }
+    }
+    all
 }
 
-/// The usual number of tensors: where memory is short a plan takes many times as long.
-fn usual(plan: &Plan) -> usize {
-    match plan.planner.variables {
-        SMALL.. => 0,
-        _ if plan.regathered => USUAL / 3,
-        _ => USUAL,
+/// The tensors of each plan that are explained: `asked` of the heaviest, a few where nobody says how many. Two plans of one model
+/// explain the same ones, so that they can be held against each other.
+pub fn explained(plans: &[&Plan], asked: Option<usize>) -> Vec<Vec<String>> {
+    let count = asked.unwrap_or(USUAL);
+    let own = |plan: &Plan| -> Vec<String> {
+        heaviest(plan, count).into_iter().map(str::to_owned).collect()
+    };
+    let Some(first) = plans.first() else { return Vec::new() };
+    let has = |plan: &Plan, name: &String| plan.tensors.iter().any(|entry| entry.name == *name);
+    let shared: Vec<String> =
+        own(first).into_iter().filter(|name| plans.iter().all(|plan| has(plan, name))).collect();
+    match shared.is_empty() {
+        true => plans.iter().map(|plan| own(plan)).collect(),
+        false => vec![shared; plans.len()],
     }
 }
 
@@ -132,12 +169,19 @@ fn heaviest(plan: &Plan, count: usize) -> Vec<&str> {
     chosen.chain(of(TensorKind::Activation, count - weights)).collect()
 }
 
-fn of(plan: &Plan, decisions: &Decisions, tensor: &str) -> Why {
-    let mut why =
-        Why { tensor: tensor.into(), choices: Vec::new(), backward: Vec::new(), error: None };
-    match explain(plan, decisions, tensor) {
+fn of(plan: &Plan, decisions: &Decisions, tensor: &str, time: &Time) -> Why {
+    let mut why = Why {
+        tensor: tensor.into(),
+        choices: Vec::new(),
+        backward: Vec::new(),
+        unplanned: 0,
+        error: None,
+    };
+    match explain_while(plan, decisions, tensor, &|| time.is_left()) {
         Err(error) => why.error = Some(error.to_string()),
         Ok(explained) => {
+            let backward = explained.backward.as_ref().map_or(0, |one| one.choice.unplanned);
+            why.unplanned = explained.choice.unplanned + backward;
             why.choices = reasons(&explained.choice, |layout| layout.to_string());
             if let Some(backward) = &explained.backward {
                 let again = |layout: &_| explained.for_backward(layout);

@@ -23,7 +23,7 @@ function spent(plan, chosen) {
 
 function splitBars(plan) {
   const step = plan.summary.step_seconds;
-  const parts = [["compute", "forward"], ["exposed", "communication"], ["waiting", "b"]];
+  const parts = [["compute", "kernel"], ["exposed", "communication"], ["waiting", "idle"]];
   const row = (label, one) => {
     const text = parts.map(([name]) => `${name} ${seconds(one[name])}`).join(", ");
     return [el("span", null, label), el("div", { class: "bar", role: "img", "aria-label": `${label}: ${text}`, title: `${text}; hidden communication ${seconds(one.hidden)}` },
@@ -31,11 +31,21 @@ function splitBars(plan) {
   };
   const classes = plan.costs.classes;
   return el("figure", null, el("figcaption", null, `A step of ${seconds(step)}, by stage`),
-    legend([["var(--forward)", "kernels"], ["var(--communication)", "communication that is not hidden"], ["var(--b)", "waiting (bubble)"]]),
-    el("div", { class: "split" }, classes.slice(0, 24).map((one) => row(`stage ${one.stage} · ${some(one.ranks, "rank")}`, one))),
+    legend([["var(--kernel)", "kernels"], ["var(--communication)", "communication that is not hidden"], ["var(--idle)", "waiting (bubble)"]]),
+    el("div", { class: "split" }, classes.slice(0, 24).map((one) => row(`stage ${one.stage} · ${some(one.ranks, "rank")}`, one)),
+      el("span"), shareAxis(step)),
+    el("p", { class: "note" }, "The whole width is the step; rows are shares of a rank's time."),
     opened("as a table", () => table("Seconds of a rank's step", [["stage"], ["ranks", true], ["kernels", true], ["not hidden", true], ["hidden", true], ["waiting", true]],
       classes.map((one) => [String(one.stage), String(one.ranks), ...["compute", "exposed", "hidden", "waiting"].map((name) => seconds(one[name]))]))));
 }
+
+/** The axis of bars as wide as a step: percent, and the seconds that they are. */
+const shareAxis = (step) => el("div", { class: "shares", "aria-hidden": "true" },
+  [0, 0.25, 0.5, 0.75, 1].map((share) => el("span", null, `${share * 100} %`, el("br"), share === 0 ? "" : seconds(step * share))));
+
+/** Seconds of a rank; of messages that go on beside the rank there are none. */
+const ownSeconds = (kind, s, most) => (s === 0 && (kind === "send" || kind === "receive") ? el("span", { title: "Messages between stages take the link's time, not the rank's. Who needs one that is under way waits." }, "in waiting")
+  : inline(s / most, seconds(s)));
 
 function inline(share, text) {
   return [text, " ", el("i", { class: "inline", style: { width: `${Math.round(share * 70)}px` } })];
@@ -45,7 +55,7 @@ function communicationTable(plan, sums) {
   const rows = [...sums.communication].map(([key, values]) => [...JSON.parse(key), ...values]).sort((a, b) => b[4] - a[4]);
   const most = Math.max(1e-30, ...rows.map((row) => row[4]));
   return table("Communication of a rank in a step", [["over"], ["kind"], ["messages", true], ["bytes sent", true], ["seconds", true]],
-    rows.map(([axis, kind, n, sent, s]) => [axisName(plan, axis), kind, count(n), sent > 0 ? bytes(sent) : "–", inline(s / most, seconds(s))]));
+    rows.map(([axis, kind, n, sent, s]) => [axisName(plan, axis), kind, count(n), sent > 0 ? bytes(sent) : "–", ownSeconds(kind, s, most)]));
 }
 
 function kernelTable(sums) {

@@ -1,9 +1,36 @@
 // What differs between two plans.
 
-function figureRow([name, before, after]) {
+/** A row of figures. Seconds of steps of other batches cannot be better or worse than each other, nor sums over more stages. */
+function figureRow(comparable, [name, before, after]) {
   const form = name.includes("memory") ? bytes : seconds;
   const [text, kind] = change(before, after);
-  return [name, form(before), form(after), el("span", { class: kind }, text)];
+  return [name, form(before), form(after), el("span", { class: comparable(name) ? kind : "" }, text)];
+}
+
+/** Whether a figure of one plan is better than the other's where it is less. */
+function comparableFigures([a, b]) {
+  const batches = a.summary.samples === b.summary.samples;
+  const stages = a.summary.stages === b.summary.stages;
+  return (name) => batches && (stages || !["objective", "bound"].includes(name));
+}
+
+/** Samples per second of both plans, of which more is better. */
+function paceRow([a, b]) {
+  const paces = [a, b].map(({ summary: { samples, step_seconds: step } }) => (samples && step > 0 ? samples / step : null));
+  if (paces.includes(null)) return [];
+  const [text] = change(paces[0], paces[1]);
+  const kind = paces[1] === paces[0] ? "" : paces[1] > paces[0] ? "better" : "worse";
+  return [["samples/s", rate(paces[0]), rate(paces[1]), el("span", { class: kind, data: { pace: "" } }, text)]];
+}
+
+/** What to know before seconds are compared. */
+function comparisonNote([a, b]) {
+  const batches = a.summary.samples !== b.summary.samples && a.summary.samples && b.summary.samples;
+  const notes = [
+    batches && `A step of A is ${some(a.summary.samples, "sample")}, one of B ${count(b.summary.samples)}: compare samples per second, not seconds or bytes of a step.`,
+    a.summary.stages !== b.summary.stages && "Objective and bound add up all stages, so those of different numbers of stages cannot be compared: the predicted step can.",
+  ].filter(Boolean);
+  return notes.length > 0 && el("p", { class: "note" }, notes.join(" "));
 }
 
 const worded = (value) => (value === null ? "none" : typeof value === "string" ? value : JSON.stringify(value));
@@ -21,7 +48,9 @@ function difference(page) {
     el("p", { class: "lead" }, `${some(d.tensors.length, "tensor")} in other layouts, ${some(d.inputs.length, "option")} said otherwise.`),
     el("div", { class: "pair" },
       el("div", null,
-        table("Figures", [["figure"], ["A", true], ["B", true], ["change", true]], d.figures.map(figureRow)),
+        table("Figures", [["figure"], ["A", true], ["B", true], ["change", true]],
+          [...paceRow(page.plans), ...d.figures.map((row) => figureRow(comparableFigures(page.plans), row))]),
+        comparisonNote(page.plans),
         same(d.collectives, table("Collectives of a step", [["kind"], ["A", true], ["B", true]],
           d.collectives.map(([kind, a, b]) => [kind, count(a), count(b)])))),
       el("div", null,

@@ -27,26 +27,37 @@ const visible = (text) =>
 
 const named = (text) => el("bdi", { class: "name" }, visible(text));
 
+/** Text in which commands stand between backticks. */
+const prose = (text) => text.split("`").map((part, at) => (at % 2 ? el("code", null, part) : part));
+
+/** Rows of a table that are printed; of more it is said how many the screen has. */
+const MOST_PRINTED = 24;
+
 /** A table. Columns: [title, numeric]; cells: text or elements. */
 function table(caption, columns, rows, options = {}) {
   const head = columns.map(([title, numeric]) => el("th", { scope: "col", class: numeric ? "n" : null }, title));
-  const body = rows.map((row) => el("tr", { class: row.chosen ? "chosen" : null },
+  const body = rows.map((row, at) => el("tr", { class: row.chosen ? "chosen" : at >= MOST_PRINTED ? "more" : null },
     (row.cells || row).map((cell, at) => el("td", { class: columns[at][1] ? "n" : null }, cell))));
   const made = el("table", null, el("caption", null, caption), el("thead", null, el("tr", null, head)), el("tbody", null, body));
-  return el("div", { class: options.scroll === false ? "across" : "scroll" }, made);
+  const more = rows.length - MOST_PRINTED;
+  return el("div", { class: options.scroll === false ? "across" : "scroll" }, made,
+    more > 0 && el("p", { class: "note printed" }, `The page has ${some(more, "more row")}.`));
 }
 
-/** What is made when it is opened first. */
-function opened(title, make, open = false) {
-  const details = el("details", null, el("summary", null, title));
+/** What is made when it is opened first. With a key the address says that it is open. */
+function opened(title, make, open = false, key = null) {
+  const details = el("details", { data: key === null ? {} : { key } }, el("summary", null, title));
   const fillOnce = () => {
     if (details.open && !details.dataset.made) {
       details.dataset.made = "1";
       details.append(...[make()].flat());
     }
   };
-  details.addEventListener("toggle", fillOnce);
-  if (open) {
+  details.addEventListener("toggle", () => {
+    fillOnce();
+    if (key !== null) address.toggle("open", key, details.open);
+  });
+  if (open || (key !== null && address.has("open", key))) {
     details.open = true;
     fillOnce();
   }
@@ -72,6 +83,15 @@ const tip = {
     document.getElementById("tip").hidden = true;
   },
 };
+
+/** A function of a plan that is computed once for each. */
+function remembered(compute) {
+  const known = new Map();
+  return (plan) => {
+    if (!known.has(plan)) known.set(plan, compute(plan));
+    return known.get(plan);
+  };
+}
 
 /** A colour of the theme. */
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();

@@ -25,7 +25,7 @@ function lane(timeline, row, stream, number) {
   return made;
 }
 
-/** Calls with each event of a run: actor, start and end in ticks, microbatch. */
+/** Calls with each event of a run: actor, start and end in ticks, microbatch, place in the run. */
 function eachEvent(lane, run, call) {
   const [block, microbatch, start, departures] = lane.stream.items[run];
   const [base, actors] = [lane.stream.base[block], lane.stream.blocks[block]];
@@ -37,7 +37,7 @@ function eachEvent(lane, run, call) {
       longer = departures[next][2];
       next += 1;
     }
-    call(actors[at], start + base[at][0] + shift, start + base[at][1] + shift + longer, microbatch);
+    call(actors[at], start + base[at][0] + shift, start + base[at][1] + shift + longer, microbatch, at);
     shift += longer;
   }
 }
@@ -58,11 +58,60 @@ function eventAt(lane, time) {
   let found = null;
   const run = firstRun(lane, time);
   if (run < lane.starts.length && lane.starts[run] <= time) {
-    eachEvent(lane, run, (actor, start, end, microbatch) => {
-      if (start <= time && time < end) found = { actor, start, end, microbatch: lane.often[lane.stream.items[run][0]] > 1 ? microbatch : null };
+    eachEvent(lane, run, (actor, start, end, microbatch, place) => {
+      if (start <= time && time < end) found = { actor, start, end, microbatch: ofMicrobatch(lane, run, microbatch), run, place };
     });
   }
   return found;
+}
+
+/** The microbatch of a run, none of what runs once a step. */
+const ofMicrobatch = (lane, run, microbatch) => (lane.often[lane.stream.items[run][0]] > 1 ? microbatch : null);
+
+/** The event at a place of a run; none where there is no such place. */
+function eventOf(lane, run, place) {
+  let found = null;
+  if (lane.stream.items[run]) {
+    eachEvent(lane, run, (actor, start, end, microbatch, at) => {
+      if (at === place) found = { actor, start, end, microbatch: ofMicrobatch(lane, run, microbatch), run, place };
+    });
+  }
+  return found;
+}
+
+/** The first event whose actor is wanted, if any. */
+function firstEvent(lane, wanted) {
+  for (let run = 0; run < lane.starts.length; run++) {
+    const place = lane.stream.blocks[lane.stream.items[run][0]].findIndex((actor) => wanted(lane.doings[actor]));
+    if (place >= 0) return eventOf(lane, run, place);
+  }
+  return null;
+}
+
+/** Spans of equal keys that follow each other: first place, last place, key. What has no key is of those before it. */
+function spansOf(keys) {
+  const spans = [];
+  let known = keys.find((key) => key !== null);
+  keys.forEach((key, at) => {
+    known = key === null ? known : key;
+    const last = spans[spans.length - 1];
+    if (last && last[2] === known) last[1] = at;
+    else spans.push([at, at, known]);
+  });
+  return spans;
+}
+
+/** What a block is nested in: its passes, and in each of them its layers (-1: of several layers, or of none). */
+function nestOf(lane, block) {
+  lane.nests = lane.nests || [];
+  if (!lane.nests[block]) {
+    const rows = lane.stream.blocks[block].map((actor) => lane.doings[actor]);
+    const passes = spansOf(rows.map((row) => row[2]));
+    const layers = passes.flatMap(([first, last]) =>
+      spansOf(rows.slice(first, last + 1).map((row) => (row[4] === null ? -1 : row[4]))).map(([from, to, key]) => [first + from, first + to, key]));
+    lane.nests[block] = { passes, layers };
+  }
+  return lane.nests[block];
 }
 
 /** Ticks of each doing of a lane's step. */

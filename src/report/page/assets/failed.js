@@ -26,7 +26,7 @@ function conflict(failed) {
 function needBar(label, size, most, limit) {
   const over = size > limit;
   return [el("span", null, label), el("div", { class: "need", role: "img", "aria-label": `${label}: ${bytes(size)}` },
-    el("i", { style: { width: `${(size / most) * 100}%`, background: over ? "var(--limit)" : "var(--parameter)" } }),
+    el("i", { style: { width: `${(size / most) * 100}%`, background: over ? "var(--limit)" : "var(--kernel)" } }),
     el("b", { style: { left: `${(limit / most) * 100}%` } })), el("span", { class: "n" }, bytes(size))];
 }
 

@@ -14,7 +14,8 @@ function bytes(value) {
 function seconds(value) {
   if (value >= 1) return `${value.toFixed(2)} s`;
   if (value >= 1e-3) return `${(value * 1e3).toFixed(2)} ms`;
-  return value === 0 ? "0 s" : `${(value * 1e6).toFixed(1)} us`;
+  if (value === 0) return "0 s";
+  return value < 1e-6 ? "< 1 us" : `${(value * 1e6).toFixed(1)} us`;
 }
 
 const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)} %`;

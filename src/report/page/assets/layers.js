@@ -117,6 +117,24 @@ function called(layers) {
   return layers.length > 3 ? `${names}, … (${layers.length})` : names;
 }
 
+/** Keys of a layer in the address: that of those that it is folded with, and its own. */
+function layerKeys(plan, number) {
+  const group = folded(plan.places.layers).find((layers) => layers.includes(plan.places.layers[number]));
+  const own = keyOf(plan, plan.places.layers[number].name);
+  return group.length > 1 ? [`layers:${keyOf(plan, group[0].name)}`, `layer:${own}`] : [`layers:${own}`];
+}
+
+/** A layer by its name, with where else on the page it is. */
+function layerLinks(plan, number) {
+  const layer = plan.places.layers[number];
+  const places = [
+    ["tensors", "What goes where", () => layerKeys(plan, number).forEach((key) => reveal("where", key))],
+    ["events", "When", () => showEvent(step.all[page.plans.indexOf(plan)], (row) => row[4] === number, "layer")],
+    ["ops", "The graph", () => showOps(plan, number)],
+  ];
+  return [named(layer.name), places.map(([text, title, act]) => [" · ", jump(text, act, title)])];
+}
+
 function group(plan, layers, select) {
   const variants = new Map();
   layers.forEach((layer) => variants.set(layer.variant, [...(variants.get(layer.variant) || []), layer]));
@@ -126,7 +144,9 @@ function group(plan, layers, select) {
   const inner = (layer) => tensorTable(plan, ordered(plan, layer), select, `Tensors of ${visible(layer.name)}`);
   const made = opened(
     [title, el("span", { class: "count" }, `stage ${layers[0].stage} · ${counted}`)],
-    () => el("div", { class: "inner" }, layers.length === 1 ? inner(layers[0]) : layers.map((layer) => opened(named(layer.name), () => inner(layer)))));
+    () => el("div", { class: "inner" }, layers.length === 1 ? inner(layers[0])
+      : layers.map((layer) => opened(named(layer.name), () => inner(layer), false, `layer:${keyOf(plan, layer.name)}`))),
+    false, `layers:${keyOf(plan, layers[0].name)}`);
   made.classList.add("layer");
   const rows = [...variants.values()].map((same) =>
     el("div", { class: variants.size > 1 ? "variant" : "variant alone" }, variants.size > 1 && el("bdi", null, called(same)), barcode(plan, same[0], select)));

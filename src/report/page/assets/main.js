@@ -4,7 +4,7 @@ const page = JSON.parse(document.getElementById("data").textContent);
 const two = page.plans.length > 1;
 
 function section(id, title, lead, make) {
-  return el("section", { id }, el("h2", null, title), el("p", { class: "lead" }, lead),
+  return el("section", { id }, el("h2", null, title), el("p", { class: "lead" }, prose(lead)),
     el("div", { class: two ? "columns two" : "columns" }, page.plans.map((plan, at) =>
       el("div", { class: "plan" }, two && el("h3", null, el("span", { class: "tag" }, "AB"[at]), named(plan.name)), make(plan, at)))));
 }
@@ -13,18 +13,41 @@ function section(id, title, lead, make) {
 function where(plan) {
   const ranks = mesh(plan);
   const panel = el("div", { class: "chosen" });
-  const select = (tensor) => {
+  const show = (tensor) => {
     ranks.show(tensor);
     panel.replaceChildren(...(tensor ? [tensorPanel(plan, tensor, () => select(null))] : []));
   };
+  const select = (tensor) => {
+    const others = address.all("tensor").filter((key) => !key.startsWith(keyOf(plan, "")));
+    address.put("tensor", tensor ? [...others, keyOf(plan, tensor[0])] : others);
+    show(tensor);
+  };
+  address.on("tensor", (keys) => {
+    const [name] = namesOf(plan, keys);
+    show(plan.places.tensors.find((tensor) => tensor[0] === name));
+  });
   const model = layers(plan, select);
-  const search = el("input", { type: "search", placeholder: "Search tensors by name ( / )", "aria-label": "Search tensors by name", on: { input: (event) => model.look(event.target.value) } });
   const axes = plan.places.mesh.map((extent, axis) => `axis ${axis}`).join(" above ");
   return el("div", { class: "where" },
     el("div", null, ranks.figure, panel),
-    el("div", null, el("div", { class: "search" }, search), layoutLegend(plan),
+    el("div", null, el("div", { class: "search" }, searchBox(plan, model)), layoutLegend(plan),
       el("p", { class: "note" }, `A bar is a tensor, cut into ${plan.places.mesh.length === 1 ? "its layout" : axes}; gaps part inputs, parameters, activations, gradients and states.`),
       model.found, model.list));
+}
+
+/** The box for names of tensors; the address keeps what is in it. */
+function searchBox(plan, model) {
+  const look = (text) => {
+    model.look(text);
+    const others = address.all("search").filter((key) => !key.startsWith(keyOf(plan, "")));
+    address.put("search", text.trim() ? [...others, keyOf(plan, text)] : others);
+  };
+  const box = el("input", { type: "search", placeholder: "Search tensors by name ( / )", "aria-label": "Search tensors by name", on: { input: (event) => look(event.target.value) } });
+  address.on("search", (keys) => {
+    [box.value = ""] = namesOf(plan, keys);
+    model.look(box.value);
+  });
+  return box;
 }
 
 const step = page.failed ? { draw() {}, all: [] } : timelines(page);
@@ -34,14 +57,15 @@ const sections = page.failed ? failure(page.failed) : [
   summary(page),
   two && difference(page),
   section("where", "What goes where", "Ranks by stage, and the model's tensors by layer in the colour of their layout. Click a bar or a name to see which rank holds which part.", where),
+  section("graph", "The graph", "The ops of the forward pass, folded by layer; the colour is the layout of what an op makes, one part for each axis. What is brought to another layout on the way says by which boxing. Click an op for its tensor.", graph),
   section("costs", "What it costs", "Seconds of a step as the cost model has them: what computes, what is communicated, and what of that is not hidden under kernels.", costs),
-  el("section", { id: "when" }, el("h2", null, "When"), el("p", { class: "lead" }, "One step on the null device: the same events that `graphc simulate --trace` writes. Ranks that behave alike are drawn once."), step.body),
+  el("section", { id: "when" }, el("h2", null, "When"), el("p", { class: "lead" }, prose("One step on the null device: the same events that `graphc simulate --trace` writes, by stage, stream, pass and layer. Ranks that behave alike are drawn once.")), step.body),
   section("memory", "How much memory", "Bytes that are alive while the simulated step goes on; hover to see what fills a moment. The arena, which a rank takes, is what these bytes are packed into for every order that its streams may take.", (plan) => memory(plan, scale, !two)),
   section("why", "Why", "What the planner proves, and what the heaviest tensors would cost in other layouts, all else planned anew.", why),
   page.went && went(page),
 ].filter(Boolean);
 
-const TITLES = { differs: "Differs", where: "Where", costs: "Costs", when: "When", memory: "Memory", why: "Why", went: "Run", failed: "Why", conflict: "Conflict", short: "Memory", asked: "Asked" };
+const TITLES = { differs: "Differs", where: "Where", graph: "Graph", costs: "Costs", when: "When", memory: "Memory", why: "Why", went: "Run", failed: "Why", conflict: "Conflict", short: "Memory", asked: "Asked" };
 
 function subtitle() {
   if (page.failed) return `${visible(page.failed.file)} · not compiled · ${visible(page.failed.cluster)}`;
@@ -56,7 +80,17 @@ function start() {
   document.getElementById("subtitle").textContent = subtitle();
   document.getElementById("content").replaceChildren(...sections);
   document.getElementById("sections").append(...sections.filter((one) => TITLES[one.id]).map((one) => el("a", { href: `#${one.id}` }, TITLES[one.id])));
+  measureHead();
   step.draw();
+  address.on("open", applyOpen);
+  address.read();
+  window.addEventListener("hashchange", () => address.read());
+  document.addEventListener("click", followWithin);
+}
+
+/** Tells the style how high the head is, so that it hides nothing that is scrolled to. */
+function measureHead() {
+  document.documentElement.style.setProperty("--head", `${document.querySelector(".top").offsetHeight}px`);
 }
 
 function theme(dark) {
@@ -71,7 +105,7 @@ theme(prefers.matches);
 start();
 prefers.addEventListener("change", (event) => { theme(event.matches); step.draw(); });
 document.getElementById("theme").addEventListener("click", () => { theme(document.documentElement.dataset.theme !== "dark"); step.draw(); });
-window.addEventListener("resize", () => step.all.forEach((one) => one.later()));
+window.addEventListener("resize", () => { measureHead(); step.all.forEach((one) => one.later()); });
 let before = "light";
 window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; theme(false); step.draw(); });
 window.addEventListener("afterprint", () => { theme(before === "dark"); step.draw(); });

@@ -1,5 +1,14 @@
 // Kernels under the roofs of the device: FLOPs per byte against FLOPs per second, both in logarithms.
 
+/** The width of a text of a chart. */
+const textWidth = (() => {
+  const pen = document.createElement("canvas").getContext("2d");
+  return (text, bold = false) => {
+    pen.font = `${bold ? "600 " : ""}11px system-ui, sans-serif`;
+    return pen.measureText(text).width;
+  };
+})();
+
 function roofline(plan, sums) {
   const points = [...sums.kernels].map(([op, [n, flops, moved, s]]) => ({ op, n, flops, moved, s }))
     .filter((one) => one.flops > 0 && one.moved > 0 && one.s > 0);
@@ -25,12 +34,16 @@ function roofline(plan, sums) {
   }
   const taken = roofs(image, peaks, bandwidth, x, y, [10 ** x0, 10 ** x1], frame, clip);
   const most = Math.max(...points.map((one) => one.s));
-  points.sort((a, b) => b.s - a.s).forEach((one, at) => {
-    const [cx, cy, r] = [x(one.flops / one.moved), clip(y(one.flops / one.s)), 3 + 17 * Math.sqrt(one.s / most)];
+  const circle = (one) => [x(one.flops / one.moved), clip(y(one.flops / one.s)), 3 + 17 * Math.sqrt(one.s / most)];
+  points.map(circle).forEach(([cx, cy, r]) => taken.push([cx - r * 0.7, cy - r * 0.7, cx + r * 0.7, cy + r * 0.7]));
+  const labels = [];
+  points.sort((a, b) => b.s - a.s).forEach((one) => {
+    const [cx, cy, r] = circle(one);
     const text = `${one.op}: ${seconds(one.s)}, ${metric(one.flops / one.s, "FLOP/s")}, ${(one.flops / one.moved).toPrecision(3)} FLOP a byte`;
-    image.append(svg("circle", { cx, cy, r, "fill-opacity": 0.55, style: { fill: "var(--accent)" }, on: { mousemove: (event) => tip.show(event, text), mouseleave: tip.hide } }));
-    if (at < 8) label(image, taken, one.op, [cx, cy, r], frame);
+    image.append(svg("circle", { cx, cy, r, "fill-opacity": 0.55, style: { fill: "var(--kernel)" }, on: { mousemove: (event) => tip.show(event, text), mouseleave: tip.hide } }));
+    labels.push(...label(taken, one.op, [cx, cy, r], frame));
   });
+  image.append(...labels);
   image.append(svg("text", { x: (frame.left + frame.width) / 2, y: frame.height - 6, "text-anchor": "middle" }, "FLOPs per byte of memory"));
   return el("figure", null, el("figcaption", null, "Kernels by op under the device's roofs, FLOPs per second upwards; areas are seconds"), image);
 }
@@ -41,23 +54,24 @@ function roofs(image, peaks, bandwidth, x, y, [least, most], frame, clip) {
   Object.entries(peaks).forEach(([dtype, peak]) => byHeight.set(peak, [...(byHeight.get(peak) || []), dtype]));
   for (const [peak, dtypes] of byHeight) {
     const knee = Math.max(least, Math.min(most, peak / bandwidth));
+    const text = `${dtypes.join(", ")} ${metric(peak, "FLOP/s")}`;
     image.append(svg("path", { class: "roof", d: `M${x(least)} ${clip(y(least * bandwidth))}L${x(knee)} ${clip(y(Math.min(peak, knee * bandwidth)))}L${x(most)} ${clip(y(peak))}` }),
-      svg("text", { x: x(knee) - 8, y: clip(y(peak)) + 4, "text-anchor": "end" }, `${dtypes.join(", ")} ${metric(peak, "FLOP/s")}`));
-    taken.push([x(knee) - 130, clip(y(peak)) - 8, x(knee), clip(y(peak)) + 6]);
+      svg("text", { x: x(knee) - 8, y: clip(y(peak)) + 4, "text-anchor": "end" }, text));
+    taken.push([x(knee) - 12 - textWidth(text), clip(y(peak)) - 8, x(knee), clip(y(peak)) + 6]);
   }
   return taken;
 }
 
-/** The name of a point beside it, where there is room. */
-function label(image, taken, text, [cx, cy, r], frame) {
-  const width = text.length * 6.4;
+/** The name of a point beside it, where there is room: it covers no other name, and no point. */
+function label(taken, text, [cx, cy, r], frame) {
+  const width = textWidth(text, true) + 2;
   const places = [[cx - width / 2, cy - r - 4], [cx - width / 2, cy + r + 13], [cx + r + 4, cy + 4], [cx - r - 4 - width, cy + 4]];
   const free = places.find(([x, y]) => {
     const box = [x, y - 10, x + width, y + 3];
     const inside = box[0] > frame.left && box[2] < frame.width && box[1] > 0 && box[3] < frame.height - frame.bottom;
     return inside && taken.every((other) => box[2] < other[0] || other[2] < box[0] || box[3] < other[1] || other[3] < box[1]);
   });
-  if (!free) return;
+  if (!free) return [];
   taken.push([free[0], free[1] - 10, free[0] + width, free[1] + 3]);
-  image.append(svg("text", { class: "strong", x: free[0], y: free[1] }, text));
+  return [svg("text", { class: "strong label", x: free[0], y: free[1] }, text)];
 }

@@ -21,22 +21,32 @@ function partTable(plan, tensor) {
   return table(layout.includes("P") ? "The part of each rank, a summand" : "The part of each rank", [["rank", true], ["part"]], rows);
 }
 
+/** Links to the events that make a tensor, and to those that communicate it; nothing where no event does. */
+function eventLinks(plan, index) {
+  const shown = step.all[page.plans.indexOf(plan)];
+  const communicates = (row) => plan.timeline.doings[row[1]] === "communication";
+  const kinds = [["made", (row) => row[5] === index && !communicates(row)], ["communicated", (row) => row[5] === index && communicates(row)]];
+  const found = kinds.filter(([, wanted]) => plan.timeline.actors.some((actors) => actors.some(wanted)));
+  return found.length > 0 && [el("dt", null, "events"), el("dd", null, found.map(([text, wanted], at) => [at ? " · " : "", jump(text, () => showEvent(shown, wanted))]))];
+}
+
 function tensorPanel(plan, tensor, close) {
   const { places } = plan;
   const index = places.tensors.indexOf(tensor);
   const [dtype, size, shape] = places.types[tensor[2]];
   const whole = shape.reduce((all, extent) => all * extent, size);
   const stage = places.stages[tensor[4]];
-  const layer = places.layers.find((one) => one.tensors.includes(index));
+  const layer = places.layers.findIndex((one) => one.tensors.includes(index));
   const why = plan.why.find((one) => one.tensor === tensor[0]);
   const marks = marksOf(tensor[5]);
   return el("div", { class: "panel", role: "region", "aria-label": "The chosen tensor" },
-    el("h4", null, named(tensor[0]), " ", el("button", { type: "button", on: { click: close } }, "close")),
+    el("h4", null, named(tensor[0]), partOf(plan, tensor[0]), " ", el("button", { type: "button", on: { click: close } }, "close")),
     el("dl", { class: "facts" },
       el("dt", null, "kind"), el("dd", null, `${tensor[1]} of ${dtype}[${shape.join(", ")}]`, marks.map((text) => [" ", el("span", { class: "badge" }, text)])),
       el("dt", null, "layout"), el("dd", null, chips(places.layouts[tensor[3]]), ` on ${times(stage.hierarchy)}, ranks ${runs(stage.ranks)} (stage ${tensor[4]})`),
       el("dt", null, "bytes"), el("dd", null, `${bytes(shardBytes(plan, tensor))} on a rank of ${bytes(whole)} in all`),
-      el("dt", null, "layer"), el("dd", null, layer ? named(layer.name) : "none")),
+      el("dt", null, "layer"), el("dd", null, layer < 0 ? "none" : layerLinks(plan, layer)),
+      eventLinks(plan, index)),
     why && whyTables(plan, why),
     opened("parts by rank, as a table", () => partTable(plan, tensor)),
     boxingTable(plan, index));

@@ -1,11 +1,14 @@
-// The simulated step: a lane for each stream of each kind of rank, on a canvas that zooms and pans.
+// The simulated step: lanes of streams on a canvas that zooms and pans, each nested in passes and layers.
 
 const LANE = 24;
+/** Heights of a nested lane: its passes, its layers, its events. */
+const [PASS, LAYER, EVENT] = [13, 15, 21];
 const GAP = 10;
-const LABELS = 118;
 const AXIS = 24;
 /** Events that are drawn one by one; of more, runs of blocks are. */
 const MOST_EVENTS = 60000;
+/** Lanes up to which all are nested at first. */
+const MOST_NESTED = 6;
 
 /** What of the step is seen, in seconds; all timelines of a page share it. */
 class View {
@@ -31,23 +34,64 @@ class View {
   }
 }
 
+/** The ranks of a row: those of its program, or the first of those that behave alike. */
+function ranksText(plan, row) {
+  const same = plan.timeline.rows.filter((other) => other.program === row.program);
+  if (same.length > 1) return row.ranks > 1 ? `rank ${row.rank} and ${row.ranks - 1} like it` : `rank ${row.rank}`;
+  const ranks = [];
+  let first = 0;
+  for (const [program, n] of plan.places.programs) {
+    if (program === row.program) ranks.push([first, n]);
+    first += n;
+  }
+  return `${row.ranks > 1 ? "ranks" : "rank"} ${runs(ranks)}`;
+}
+
 class Timeline {
   constructor(plan, view) {
-    Object.assign(this, { plan, view, timeline: plan.timeline, drawn: 0, planned: false });
-    this.lanes = plan.timeline.rows.flatMap((row) =>
+    Object.assign(this, { plan, view, timeline: plan.timeline, drawn: 0, planned: false, chosen: null, choose: () => {} });
+    this.every = plan.timeline.rows.flatMap((row) =>
       row.streams.map((stream, number) => lane(plan.timeline, row, stream, number)).filter((one) => one.events > 0));
     this.tick = plan.timeline.tick_seconds;
-    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": "The simulated step as a timeline; plus and minus zoom, arrows move, 0 shows all. A table follows." });
+    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": "The simulated step as a timeline; plus and minus zoom, arrows move, 0 shows all, comma and full stop go from event to event. A table follows." });
+    this.folds = this.foldable();
+    this.unfolded = false;
+    this.nested = this.shown().length <= MOST_NESTED;
+    this.arrange();
+    view.listeners.push(() => this.later());
+    this.listen();
+  }
+
+  /** Rows of one stage whose streams have the same form, which differ in sizes and times alone: the first of each, with how many there are. */
+  foldable() {
+    const first = new Map();
+    for (const row of this.timeline.rows) {
+      const key = JSON.stringify([row.stage, row.streams.map((stream) => stream.blocks.map((block) => block.length))]);
+      first.set(key, [...(first.get(key) || []), row]);
+    }
+    return new Map([...first.values()].map((rows) => [rows[0], rows.length]));
+  }
+
+  shown() {
+    return this.every.filter((one) => this.unfolded || this.folds.has(one.row));
+  }
+
+  /** Places lanes below each other. */
+  arrange() {
+    this.lanes = this.shown();
     this.tops = [];
     let top = AXIS;
     this.lanes.forEach((one, at) => {
       if (at > 0 && one.row !== this.lanes[at - 1].row) top += GAP;
+      else if (at > 0 && this.nested) top += 3;
       this.tops.push(top);
-      top += LANE;
+      top += this.high();
     });
     this.height = top + 6;
-    view.listeners.push(() => this.later());
-    this.listen();
+  }
+
+  high() {
+    return this.nested ? PASS + LAYER + EVENT : LANE;
   }
 
   later() {
@@ -60,29 +104,15 @@ class Timeline {
   }
 
   x(ticks) {
-    return LABELS + ((ticks * this.tick - this.view.from) / (this.view.to - this.view.from)) * (this.width - LABELS);
+    return this.left + ((ticks * this.tick - this.view.from) / (this.view.to - this.view.from)) * (this.width - this.left);
   }
 
   time(x) {
-    return this.view.from + ((x - LABELS) / (this.width - LABELS)) * (this.view.to - this.view.from);
+    return this.view.from + ((x - this.left) / (this.width - this.left)) * (this.view.to - this.view.from);
   }
 
   draw() {
-    const { canvas } = this;
-    const ratio = window.devicePixelRatio || 1;
-    this.width = canvas.parentNode.clientWidth;
-    canvas.style.height = `${this.height}px`;
-    if (canvas.width !== Math.round(this.width * ratio) || canvas.height !== Math.round(this.height * ratio)) {
-      canvas.width = Math.round(this.width * ratio);
-      canvas.height = Math.round(this.height * ratio);
-    }
-    const pen = canvas.getContext("2d");
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.theme = Object.fromEntries(["bg", "ink", "soft", "line", "panel", ...this.timeline.doings].map((name) => [name, color(name)]));
-    pen.fillStyle = this.theme.bg;
-    pen.fillRect(0, 0, this.width, this.height);
-    pen.font = "11px system-ui, sans-serif";
-    pen.textBaseline = "middle";
+    const pen = this.pen();
     this.axis(pen);
     const [from, to] = [this.view.from / this.tick, this.view.to / this.tick];
     const spans = this.lanes.map((one) => [firstRun(one, from), this.endRun(one, to)]);
@@ -92,9 +122,31 @@ class Timeline {
     }, 0);
     this.drawn = 0;
     this.lanes.forEach((one, at) => this.lane(pen, one, this.tops[at], spans[at], events <= MOST_EVENTS));
+    this.mark(pen);
     this.labels(pen);
-    canvas.dataset.drawn = String(this.drawn);
-    canvas.dataset.one = String(events <= MOST_EVENTS);
+    this.canvas.dataset.drawn = String(this.drawn);
+    this.canvas.dataset.one = String(events <= MOST_EVENTS);
+  }
+
+  /** A pen for an empty canvas of the right size. */
+  pen() {
+    const { canvas } = this;
+    const ratio = window.devicePixelRatio || 1;
+    this.width = canvas.parentNode.clientWidth;
+    this.left = this.width < 560 ? 84 : 158;
+    canvas.style.height = `${this.height}px`;
+    if (canvas.width !== Math.round(this.width * ratio) || canvas.height !== Math.round(this.height * ratio)) {
+      canvas.width = Math.round(this.width * ratio);
+      canvas.height = Math.round(this.height * ratio);
+    }
+    const pen = canvas.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.theme = Object.fromEntries(["bg", "ink", "soft", "line", "panel", "idle", ...this.timeline.doings].map((name) => [name, color(name)]));
+    pen.fillStyle = this.theme.bg;
+    pen.fillRect(0, 0, this.width, this.height);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    return pen;
   }
 
   endRun(one, to) {
@@ -108,7 +160,7 @@ class Timeline {
   }
 
   axis(pen) {
-    const wanted = ticksBetween(this.view.from, this.view.to, Math.max(3, this.width / 130));
+    const wanted = ticksBetween(this.view.from, this.view.to, Math.max(2, (this.width - this.left) / 110));
     const step = wanted.length > 1 ? wanted[1] - wanted[0] : this.view.to - this.view.from;
     pen.textAlign = "center";
     for (const at of wanted) {
@@ -116,30 +168,70 @@ class Timeline {
       pen.fillStyle = this.theme.line;
       pen.fillRect(Math.round(x), AXIS - 4, 1, this.height);
       pen.fillStyle = this.theme.soft;
-      pen.fillText(instant(at, step), Math.min(this.width - 28, Math.max(LABELS + 24, x)), AXIS / 2 - 1);
+      pen.fillText(instant(at, step), Math.min(this.width - 28, Math.max(this.left + 24, x)), AXIS / 2 - 1);
     }
   }
 
   lane(pen, one, top, [first, end], each) {
+    const high = this.nested ? EVENT : LANE;
+    const row = top + this.high() - high;
     pen.save();
     pen.beginPath();
-    pen.rect(LABELS, top, this.width - LABELS, LANE);
+    pen.rect(this.left, top, this.width - this.left, this.high());
     pen.clip();
     pen.fillStyle = this.theme.panel;
-    pen.fillRect(LABELS, top + 2, this.width - LABELS, LANE - 4);
+    pen.fillRect(this.left, row + 2, this.width - this.left, high - 4);
     for (let run = first; run < end; run++) {
       const [x, to] = [this.x(one.starts[run]), this.x(one.ends[run])];
-      const color = this.theme[this.timeline.doings[one.colors[one.stream.items[run][0]]]];
       if (each) {
-        this.events(pen, one, run, top);
+        this.events(pen, one, run, [row, high]);
+        if (this.nested) this.nest(pen, one, run, top);
       } else {
-        pen.fillStyle = color;
-        pen.fillRect(x, top + 2, Math.max(0.5, to - x - (to - x > 4 ? 1 : 0)), LANE - 4);
+        pen.fillStyle = this.theme[this.timeline.doings[one.colors[one.stream.items[run][0]]]];
+        pen.fillRect(x, top + 2, Math.max(0.5, to - x - (to - x > 4 ? 1 : 0)), this.high() - 4);
         this.drawn += 1;
       }
-      if (!each || (to - x > 16 && this.average(one, run, to - x) < 12)) this.name(pen, one, run, x, to, top, each);
+      if (!each || (!this.nested && to - x > 16 && this.average(one, run, to - x) < 12)) this.name(pen, one, run, [x, to], top, each);
     }
     pen.restore();
+  }
+
+  /** The passes and layers of a run, above its events. */
+  nest(pen, one, run, top) {
+    const nest = nestOf(one, one.stream.items[run][0]);
+    const times = [];
+    eachEvent(one, run, (actor, start, end, microbatch, place) => { times[place] = [start, end]; });
+    const microbatch = ofMicrobatch(one, run, one.stream.items[run][1]);
+    for (const [first, last, pass] of nest.passes) {
+      const name = pass === undefined ? "" : this.timeline.passes[pass];
+      const text = microbatch === null ? name : `${name} ${microbatch}`;
+      this.span(pen, [this.x(times[first][0]), this.x(times[last][1])], [top, PASS], text, this.theme[name] || this.theme.idle);
+    }
+    nest.layers.forEach(([first, last, layer], at) => {
+      const known = layer >= 0 && this.plan.places.layers[layer];
+      this.span(pen, [this.x(times[first][0]), this.x(times[last][1])], [top + PASS, LAYER], known ? known.name : "", at % 2 ? this.theme.idle : this.theme.line, this.theme.ink);
+    });
+  }
+
+  /** A span with its name. */
+  span(pen, [x, to], [top, high], text, fill, ink = null) {
+    if (to < this.left || x > this.width || to <= x) return;
+    pen.fillStyle = fill;
+    pen.globalAlpha = ink ? 1 : 0.55;
+    pen.fillRect(x, top + 1, Math.max(0.6, to - x - (to - x > 3 ? 0.7 : 0)), high - 1);
+    pen.globalAlpha = 1;
+    this.text(pen, [text, text.slice(text.lastIndexOf(".") + 1)], [x, to], [top, high], ink || this.theme.ink);
+  }
+
+  /** The first of some texts for which there is room between two places. */
+  text(pen, texts, [x, to], [top, high], ink) {
+    const [from, until] = [Math.max(x, this.left) + 4, Math.min(to, this.width) - 3];
+    if (until - from < 14) return;
+    const fits = texts.find((text) => text && pen.measureText(text).width <= until - from);
+    if (!fits) return;
+    pen.fillStyle = ink;
+    pen.textAlign = "left";
+    pen.fillText(fits, from, top + high / 2 + 0.5);
   }
 
   average(one, run, width) {
@@ -147,38 +239,37 @@ class Timeline {
   }
 
   /** The microbatch of a run, in the middle of it. */
-  name(pen, one, run, x, to, top, each) {
+  name(pen, one, run, [x, to], top, each) {
     const [block, microbatch] = one.stream.items[run];
     if (to - x < 15 || one.often[block] === 1) return;
-    const text = String(microbatch);
-    const middle = (Math.max(x, LABELS) + Math.min(to, this.width)) / 2;
+    const middle = (Math.max(x, this.left) + Math.min(to, this.width)) / 2;
+    const line = top + this.high() / 2;
     pen.textAlign = "center";
     if (each) {
       pen.fillStyle = this.theme.bg;
       pen.globalAlpha = 0.85;
-      pen.fillRect(middle - 9, top + 6, 18, LANE - 12);
+      pen.fillRect(middle - 9, line - 6, 18, 12);
       pen.globalAlpha = 1;
     }
-    pen.fillStyle = each ? this.theme.ink : "#ffffff";
-    if (!each && this.timeline.doings[one.colors[block]] === "communication") pen.fillStyle = "#111111";
-    pen.fillText(text, middle, top + LANE / 2 + 0.5);
+    pen.fillStyle = each ? this.theme.ink : inkOn(this.timeline.doings[one.colors[block]]);
+    pen.fillText(String(microbatch), middle, line + 0.5);
   }
 
   /** All events of a run; those below a pixel together, in the colour of most of them. */
-  events(pen, one, run, top) {
+  events(pen, one, run, [top, high]) {
     let [pixel, sums] = [null, null];
     const flush = () => {
       if (pixel === null) return;
       const entries = Object.entries(sums).sort((a, b) => b[1] - a[1]);
       pen.fillStyle = this.theme[this.timeline.doings[entries[0][0]]];
       pen.globalAlpha = Math.min(1, 0.25 + entries.reduce((all, [, sum]) => all + sum, 0));
-      pen.fillRect(pixel, top + 2, 1, LANE - 4);
+      pen.fillRect(pixel, top + 2, 1, high - 4);
       pen.globalAlpha = 1;
       [pixel, sums] = [null, null];
     };
     eachEvent(one, run, (actor, start, end) => {
       const [x, to] = [this.x(start), this.x(end)];
-      if (to < LABELS || x > this.width || end <= start) return;
+      if (to < this.left || x > this.width || end <= start) return;
       this.drawn += 1;
       const doing = one.doings[actor][1];
       if (to - x < 1) {
@@ -190,38 +281,66 @@ class Timeline {
       }
       flush();
       pen.fillStyle = this.theme[this.timeline.doings[doing]];
-      pen.fillRect(x, top + 2, Math.max(0.6, to - x - (to - x > 3 ? 0.7 : 0)), LANE - 4);
-      if (to - x > 46) this.actorName(pen, one, actor, x, to, top);
+      pen.fillRect(x, top + 2, Math.max(0.6, to - x - (to - x > 3 ? 0.7 : 0)), high - 4);
+      if (to - x > 26) this.text(pen, actorTexts(this.plan, one.doings[actor]), [x, to], [top, high], inkOn(this.timeline.doings[doing]));
     });
     flush();
   }
 
-  actorName(pen, one, actor, x, to, top) {
-    const [from, until] = [Math.max(x, LABELS) + 4, Math.min(to, this.width) - 4];
-    const doing = this.timeline.doings[one.doings[actor][1]];
-    const text = visible(one.doings[actor][0]);
-    const fits = Math.floor((until - from) / 6.1);
-    if (fits < 4) return;
-    pen.fillStyle = ["communication", "recomputed", "update", "data"].includes(doing) ? "#111111" : "#ffffff";
-    pen.textAlign = "left";
-    pen.fillText(text.length > fits ? text.slice(0, fits - 1) + "…" : text, from, top + LANE / 2 + 0.5);
+  /** A frame around the chosen event. */
+  mark(pen) {
+    const top = this.chosen && this.tops[this.lanes.indexOf(this.chosen.lane)];
+    if (top === null || top === undefined) return;
+    const { start, end } = this.chosen.event;
+    const high = this.nested ? EVENT : LANE;
+    const x = this.x(start);
+    pen.save();
+    pen.beginPath();
+    pen.rect(this.left, 0, this.width - this.left, this.height);
+    pen.clip();
+    pen.lineWidth = 2;
+    pen.strokeStyle = this.theme.ink;
+    pen.strokeRect(x - 1, top + this.high() - high + 1, Math.max(3, this.x(end) - x + 1), high - 2);
+    pen.restore();
   }
 
   labels(pen) {
     pen.fillStyle = this.theme.bg;
-    pen.fillRect(0, 0, LABELS, this.height);
+    pen.fillRect(0, 0, this.left, this.height);
     pen.textAlign = "left";
     this.lanes.forEach((one, at) => {
       const first = at === 0 || this.lanes[at - 1].row !== one.row;
-      pen.fillStyle = first ? this.theme.ink : this.theme.soft;
-      const like = one.row.ranks > 1 ? ` (${one.row.ranks} ranks)` : ` (rank ${one.row.rank})`;
-      pen.fillText(first ? `stage ${one.row.stage}${like}` : "  communication", 8, this.tops[at] + LANE / 2);
+      const what = one.number > 0 ? "communication" : "kernels";
+      const more = this.unfolded ? 1 : this.folds.get(one.row) || 1;
+      const ranks = ranksText(this.plan, one.row) + (more > 1 ? ` (1 of ${more} kinds)` : "");
+      const stage = `stage ${one.row.stage}`;
+      const lines = this.nested ? [this.left < 100 ? stage : `${stage} · ${what}`, this.left < 100 && one.number > 0 ? what : ranks] : [first ? `${stage} · ${ranks}` : `  ${what}`];
+      const from = this.tops[at] + this.high() / 2 - (lines.length - 1) * 7;
+      lines.forEach((line, number) => {
+        pen.fillStyle = number === 0 && first ? this.theme.ink : this.theme.soft;
+        pen.fillText(shortened(pen, line, this.left - 12), 6, from + number * 14);
+      });
     });
+  }
+
+  /** The event at a place of the canvas, with its lane. */
+  under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const at = this.tops.findIndex((top) => event.clientY - box.top >= top && event.clientY - box.top < top + this.high());
+    const one = this.lanes[at];
+    const x = event.clientX - box.left;
+    const found = one && x >= this.left && eventAt(one, this.time(x) / this.tick);
+    return found ? { lane: one, event: found, level: this.level(event.clientY - box.top - this.tops[at]) } : null;
+  }
+
+  /** What of a nested lane is at a height: its passes, its layers, its events. */
+  level(y) {
+    return !this.nested || y >= PASS + LAYER ? "event" : y >= PASS ? "layer" : "pass";
   }
 
   listen() {
     const { canvas, view } = this;
-    let dragged = null;
+    let [dragged, moved] = [null, 0];
     const place = (event) => event.clientX - canvas.getBoundingClientRect().left;
     canvas.addEventListener("wheel", (event) => {
       const zooms = event.ctrlKey || event.metaKey || document.activeElement === canvas;
@@ -231,68 +350,74 @@ class Timeline {
       event.preventDefault();
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
-      dragged = place(event);
+      [dragged, moved] = [place(event), 0];
       canvas.setPointerCapture(event.pointerId);
     });
-    canvas.addEventListener("pointerup", () => { dragged = null; });
+    canvas.addEventListener("pointerup", (event) => {
+      if (dragged !== null && moved < 4) this.choose(this.under(event));
+      dragged = null;
+    });
     canvas.addEventListener("pointermove", (event) => {
       if (dragged === null) return this.point(event);
-      view.pan((dragged - place(event)) / (this.width - LABELS));
+      moved += Math.abs(dragged - place(event));
+      view.pan((dragged - place(event)) / (this.width - this.left));
       dragged = place(event);
       tip.hide();
     });
     canvas.addEventListener("pointerleave", tip.hide);
-    canvas.addEventListener("dblclick", (event) => view.zoom(0.4, this.time(place(event))));
-    canvas.addEventListener("keydown", (event) => {
-      const acts = {
-        "+": () => view.zoom(0.7), "=": () => view.zoom(0.7), "-": () => view.zoom(1 / 0.7), "0": () => view.set(0, view.whole),
-        ArrowLeft: () => view.pan(-0.15), ArrowRight: () => view.pan(0.15), Home: () => view.set(0, view.to - view.from),
-        End: () => view.set(view.whole - (view.to - view.from), view.whole),
-      };
-      if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
-      acts[event.key]();
-      event.preventDefault();
-    });
+    canvas.addEventListener("dblclick", (event) => this.zoomTo(this.under(event), this.time(place(event))));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    const { view } = this;
+    const acts = {
+      "+": () => view.zoom(0.7), "=": () => view.zoom(0.7), "-": () => view.zoom(1 / 0.7), "0": () => view.set(0, view.whole),
+      ArrowLeft: () => view.pan(-0.15), ArrowRight: () => view.pan(0.15), Home: () => view.set(0, view.to - view.from),
+      End: () => view.set(view.whole - (view.to - view.from), view.whole), ".": () => this.next(1), ",": () => this.next(-1),
+    };
+    if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    acts[event.key]();
+    event.preventDefault();
+  }
+
+  /** Chooses the event after the chosen one, or before it; the first of all where none is. */
+  next(way) {
+    const { lane: one, event } = this.chosen || { lane: this.lanes[0], event: null };
+    if (!one) return;
+    const [run, place] = event ? [event.run, event.place + way] : [0, 0];
+    const length = (at) => (one.stream.items[at] ? one.stream.base[one.stream.items[at][0]].length : 0);
+    const found = place < 0 ? eventOf(one, run - 1, length(run - 1) - 1) : eventOf(one, run, place) || eventOf(one, run + 1, 0);
+    if (found) this.choose({ lane: one, event: found, level: "event" });
+  }
+
+  /** Shows a pass, a layer or an event as wide as there is room; else what is around a time. */
+  zoomTo(found, time) {
+    const [from, to] = found ? this.extent(found) : [0, 0];
+    if (to <= from) return this.view.zoom(0.4, time);
+    const air = (to - from) * 0.05;
+    this.view.set((from - air) * this.tick, (to + air) * this.tick);
+  }
+
+  /** From when to when what was found lasts: the event, its layer or its pass, in ticks. */
+  extent({ lane: one, event, level }) {
+    if (level === "event") return [event.start, event.end];
+    const nest = nestOf(one, one.stream.items[event.run][0]);
+    const [first, last] = nest[level === "pass" ? "passes" : "layers"].find(([from, to]) => from <= event.place && event.place <= to);
+    return [eventOf(one, event.run, first).start, eventOf(one, event.run, last).end];
   }
 
   point(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const at = this.tops.findIndex((top) => event.clientY - box.top >= top && event.clientY - box.top < top + LANE);
-    const one = this.lanes[at];
-    const found = one && eventAt(one, this.time(event.clientX - box.left) / this.tick);
+    const found = this.under(event);
     if (!found) return tip.hide();
-    const [name, doing] = one.doings[found.actor];
-    tip.show(event, `${visible(name)}\n${this.timeline.doings[doing]} · ${found.microbatch === null ? "once a step" : `microbatch ${found.microbatch}`} · rank ${one.row.rank}, stream ${one.number}\n` +
-      `${seconds((found.end - found.start) * this.tick)}, from ${instant(found.start * this.tick, this.view.whole / 1000)}`);
+    tip.show(event, found.level === "event" ? eventText(this, found) : spanText(this, found));
   }
 
   /** Seconds of each lane by what it does. */
   table() {
     const { doings } = this.timeline;
-    return table("Seconds of a step by stream", [["stage"], ["rank", true], ["stream", true], ["events", true], ...doings.map((name) => [name, true])],
-      this.lanes.map((one) => [String(one.row.stage), String(one.row.rank), String(one.number), count(one.events),
+    return table("Seconds of a step by stream", [["stage"], ["ranks"], ["stream", true], ["events", true], ...doings.map((name) => [name, true])],
+      this.every.map((one) => [String(one.row.stage), ranksText(this.plan, one.row), String(one.number), count(one.events),
         ...byDoing(this.timeline, one).map((sum) => seconds(sum * this.tick))]));
   }
-}
-
-/** Timelines of all plans, one below the other, on one scale. */
-function timelines(page) {
-  const view = new View(Math.max(...page.plans.map((plan) => plan.summary.step_seconds)));
-  const all = page.plans.map((plan) => new Timeline(plan, view));
-  const button = (text, title, act) => el("button", { type: "button", title, "aria-label": title, on: { click: act } }, text);
-  const doings = page.plans[0].timeline.doings;
-  const figures = all.map((one, at) => el("figure", { data: { events: String(one.lanes.reduce((sum, lane) => sum + lane.events, 0)) } },
-    page.plans.length > 1 && el("figcaption", null, el("span", { class: "tag" }, "AB"[at]), seconds(page.plans[at].summary.step_seconds)),
-    el("div", { class: "canvas" }, one.canvas),
-    one.timeline.left_out > 0 && el("p", { class: "note" }, `${one.timeline.left_out} more kinds of ranks are not shown.`),
-    opened("as a table", () => one.table())));
-  const body = [
-    el("div", { class: "controls" },
-      button("+", "Zoom in", () => view.zoom(0.5)), button("−", "Zoom out", () => view.zoom(2)), button("◀", "Earlier", () => view.pan(-0.3)),
-      button("▶", "Later", () => view.pan(0.3)), button("All", "The whole step", () => view.set(0, view.whole)),
-      el("span", null, "drag to move, Ctrl and wheel to zoom, keys + − ← → 0; numbers are microbatches")),
-    legend(doings.map((name) => [`var(--${name})`, name]).concat([["var(--panel)", "waiting"]])),
-    figures,
-  ];
-  return { body, draw: () => all.forEach((one) => one.draw()), view, all };
 }

@@ -1,5 +1,15 @@
 // How a run went: curves of its metrics, and measured beside predicted seconds.
 
+/** Curves of shares of samples or steps: their axis goes from nothing to all, however little of it a run has seen. */
+const isShare = (name) => /(^|[ ._])(top\d+|accuracy|skipped)$/.test(name);
+
+/** The ends of the axis of a curve between two values. */
+function ends(name, low, high) {
+  if (isShare(name) && low >= 0 && high <= 1) return [0, 1];
+  const some = (high - low || Math.abs(high) || 1) * (high === low ? 0.5 : 0.04);
+  return [low >= 0 ? Math.max(0, low - some) : low - some, high + some];
+}
+
 /** A prediction further from all that was measured than this is told, but not drawn. */
 const FAR = 4;
 
@@ -8,15 +18,15 @@ function curve(name, steps, values, predicted = null) {
   const frame = { left: 62, right: 12, top: 12, bottom: 28, width: room(440), height: 200 };
   const measured = [Math.min(...points.map((one) => one[1])), Math.max(...points.map((one) => one[1]))];
   const near = predicted !== null && predicted < measured[1] * FAR && predicted > measured[0] / FAR;
-  const [low, high] = near ? [Math.min(measured[0], predicted), Math.max(measured[1], predicted)] : measured;
-  const span = high - low || Math.abs(high) || 1;
+  const [low, high] = ends(name, ...(near ? [Math.min(measured[0], predicted), Math.max(measured[1], predicted)] : measured));
+  const span = high - low;
   const [first, last] = [points[0][0], points[points.length - 1][0]];
   const x = (step) => frame.left + ((step - first) / (last - first || 1)) * (frame.width - frame.left - frame.right);
   const y = (value) => frame.height - frame.bottom - ((value - low) / span) * (frame.height - frame.top - frame.bottom);
   const image = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img", "aria-label": `${visible(name)} by step, from ${points[0][1]} to ${points[points.length - 1][1]}` });
   for (const at of ticksBetween(low, low + span, 4)) {
     image.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
-      svg("text", { x: frame.left - 6, y: y(at) + 4, "text-anchor": "end" }, Number(at.toPrecision(4)).toString()));
+      svg("text", { x: frame.left - 6, y: y(at) + 4, "text-anchor": "end" }, isShare(name) && span === 1 ? percent(at, 0) : Number(at.toPrecision(4)).toString()));
   }
   for (const at of ticksBetween(first, last, 6)) {
     if (Number.isInteger(at)) image.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": "middle" }, String(at)));
@@ -44,13 +54,13 @@ function measured(data, batch) {
   const most = Math.max(1e-30, ...rows.flatMap(([, a, b]) => [a, b]));
   const [text, kind] = change(step[0], step[1]);
   const both = (a, b) => [el("i", { class: "inline", style: { width: `${(a / most) * 110}px` } }), el("br"),
-    el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background: "var(--s1)" } })];
+    el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background: "var(--measured)" } })];
   const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
   return el("div", null,
     el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
       batch > 0 && step[1] > 0 && `: ${rate(batch / step[1])} samples/s instead of ${rate(batch / step[0])}`, "."),
-    legend([["var(--accent)", "predicted"], ["var(--s1)", "measured"]]),
+    legend([["var(--kernel)", "predicted"], ["var(--measured)", "measured"]]),
     el("div", { class: "pair" },
       table("Seconds of a rank's step, by op and kind", [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
         rows.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(a, b)])),

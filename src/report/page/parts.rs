@@ -1,0 +1,198 @@
+//! Names the part of the model that each value belongs to, as people know it: `layers.5.feed_forward.w1`, in whichever pass.
+//!
+//! An op that reads a weight is of the module of that weight. Any other op is of what the modules of its operands have in common,
+//! within its layer. So the products between which attention lies give it their name, and the backward pass finds the module by the
+//! weights and activations that it reads.
+
+use std::collections::BTreeMap;
+
+use graphc_compiler::decisions::{Decisions, Phase};
+use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+
+use super::layers::Layer;
+use crate::report::alternatives::name_of;
+
+/// The part of the model of a value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Part {
+    /// Its layer, as a number of the page's.
+    pub layer: Option<usize>,
+    /// The name of the module; empty where nothing names it.
+    pub path: String,
+    /// Whether it is made of variables alone.
+    weight: bool,
+}
+
+/// The parts of all values.
+pub struct Parts {
+    /// By value.
+    pub of_values: Vec<Part>,
+    by_name: BTreeMap<String, ValueId>,
+}
+
+impl Parts {
+    /// Finds the parts of a graph, of whose values the layers are known in part.
+    pub fn new(decisions: &Decisions, layers: &[Layer], known: &[Option<usize>]) -> Self {
+        let mut finder = Finder { decisions, layers, of: seeds(decisions, known) };
+        for (index, node) in decisions.graph().nodes.iter().enumerate() {
+            finder.find(index, node);
+        }
+        let values = (0..decisions.graph().values.len()).rev().map(ValueId::new);
+        let by_name = values.map(|value| (name_of(decisions, value), value)).collect();
+        Self { of_values: finder.of, by_name }
+    }
+
+    /// The part that tensors of these names have in common.
+    pub fn of_names<'a>(&self, names: impl Iterator<Item = &'a str>) -> Part {
+        let parts = names.filter_map(|name| self.by_name.get(name));
+        let parts: Vec<&Part> = parts.map(|value| &self.of_values[value.index()]).collect();
+        let path = common(parts.iter().map(|part| part.path.as_str()));
+        let mut layers = parts.iter().map(|part| part.layer);
+        let first = layers.next().flatten();
+        let layer = first.filter(|_| layers.all(|layer| layer == first));
+        Part { layer, path, weight: false }
+    }
+}
+
+/// The parts of values before any op is looked at: their layers as far as they are known, and the modules of variables.
+fn seeds(decisions: &Decisions, known: &[Option<usize>]) -> Vec<Part> {
+    let graph = decisions.graph();
+    let part = |(index, &layer): (usize, &Option<usize>)| {
+        let producer = graph.producer(ValueId::new(index));
+        match &producer.op {
+            Op::Variable(variable) => {
+                Part { layer, path: module(&variable.name).into(), weight: true }
+            }
+            _ => Part { layer, ..Part::default() },
+        }
+    };
+    let mut parts: Vec<Part> = known.iter().enumerate().map(part).collect();
+    for &(variable, gradient) in &decisions.training.gradients {
+        let path = parts[variable.index()].path.clone();
+        let layer = parts[gradient.index()].layer;
+        for value in summands(decisions, gradient) {
+            parts[value.index()].path.clone_from(&path);
+            parts[value.index()].layer = layer;
+        }
+    }
+    for node in graph.nodes.iter().filter(|node| !node.op.operation().updates().is_empty()) {
+        name_states(decisions, node, &mut parts);
+    }
+    parts
+}
+
+/// A gradient, and what it is the sum or another element type of.
+fn summands(decisions: &Decisions, gradient: ValueId) -> Vec<ValueId> {
+    let mut all = vec![gradient];
+    let mut value = gradient;
+    while let Node { op: Op::Accumulate(_) | Op::Cast(_), operands, .. } =
+        decisions.graph().producer(value)
+    {
+        value = operands[0];
+        all.push(value);
+    }
+    all
+}
+
+/// What an update reads and writes is of the module of the variable that is trained.
+fn name_states(decisions: &Decisions, node: &Node, parts: &mut [Part]) {
+    let trained = node.operands.iter().find_map(|value| {
+        let known = decisions.training.gradients.iter().find(|pair| pair.0 == *value);
+        known.map(|_| parts[value.index()].path.clone())
+    });
+    let Some(path) = trained else { return };
+    for value in node.operands.iter().chain(&node.results) {
+        parts[value.index()].path.clone_from(&path);
+    }
+}
+
+/// The module of a weight: its name without the last part.
+fn module(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(module, _)| module)
+}
+
+struct Finder<'a> {
+    decisions: &'a Decisions,
+    layers: &'a [Layer],
+    of: Vec<Part>,
+}
+
+impl Finder<'_> {
+    /// Finds the part of a node's results, where it is not known.
+    fn find(&mut self, index: usize, node: &Node) {
+        if node.op.is_given() {
+            return;
+        }
+        let part = match self.decisions.recomputed[index] {
+            Some(original) => {
+                let first = self.decisions.graph().nodes[original.index()].results[0];
+                self.of[first.index()].clone()
+            }
+            None => self.of_operands(index, node),
+        };
+        for result in &node.results {
+            let known = &mut self.of[result.index()];
+            known.layer = known.layer.or(part.layer);
+            known.weight = part.weight;
+            if known.path.is_empty() {
+                known.path.clone_from(&part.path);
+            }
+        }
+    }
+
+    fn of_operands(&self, index: usize, node: &Node) -> Part {
+        let operands = || node.operands.iter().map(|value| &self.of[value.index()]);
+        let forward = self.decisions.training.phases[index] == Phase::Forward;
+        let own = node.results.iter().find_map(|result| self.of[result.index()].layer);
+        // The backward pass goes from the last layer to the first.
+        let layer = match forward {
+            true => own.or_else(|| operands().filter_map(|part| part.layer).max()),
+            false => own.or_else(|| operands().filter_map(|part| part.layer).min()),
+        };
+        let weights = common(operands().filter(|part| part.weight).map(|part| part.path.as_str()));
+        let weight = !node.operands.is_empty() && operands().all(|part| part.weight);
+        if !weights.is_empty() {
+            return Part { layer, path: weights, weight };
+        }
+        let within = operands().filter(|part| part.layer == layer);
+        let path = self.settle(common(within.map(|part| part.path.as_str())), layer);
+        Part { layer, path, weight }
+    }
+
+    /// A name that says no more than a layer's is the layer's.
+    fn settle(&self, path: String, layer: Option<usize>) -> String {
+        let Some(layer) = layer else { return path };
+        let name = &self.layers[layer].name;
+        let says_less = path.is_empty() || name.starts_with(&path) && name.len() > path.len();
+        if says_less { name.clone() } else { path }
+    }
+}
+
+/// The parts between dots with which all names begin that are not empty.
+fn common<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names = names.filter(|name| !name.is_empty());
+    let Some(first) = names.next() else { return String::new() };
+    let mut same: Vec<&str> = first.split('.').collect();
+    for name in names {
+        let equal = same.iter().zip(name.split('.')).take_while(|(one, other)| *one == other);
+        let count = equal.count();
+        same.truncate(count);
+    }
+    same.join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{common, module};
+
+    #[test]
+    fn modules_are_what_names_have_in_common() {
+        assert_eq!(module("layers.5.ffn.w1.weight"), "layers.5.ffn.w1");
+        assert_eq!(module("pos"), "pos");
+        assert_eq!(common(["a.1.q", "a.1.k", "", "a.1.v"].into_iter()), "a.1");
+        assert_eq!(common(["a.1", "a.10"].into_iter()), "a");
+        assert_eq!(common([].into_iter()), "");
+    }
+}

@@ -1,0 +1,147 @@
+//! What is open on a page is in its address; on phones and on paper nothing is hidden that is on a wide screen.
+
+use std::path::{Path, PathBuf};
+
+use super::browser::Browser;
+use super::opened::{FILLED, FRAMES, decoded};
+use super::support::reference;
+use super::{compiled, page, reference_plan};
+
+const PIPELINE: [&str; 6] = ["--mesh", "2x2", "--stages", "2", "--microbatches", "4"];
+
+/// Clicks on events of the first lane, from left to right, until the panel of one opens that has a part of the first block, and a tensor.
+const CLICK: &str = "(() => { const canvas = document.querySelector('#when canvas'); \
+     const box = canvas.getBoundingClientRect(); \
+     canvas.setPointerCapture = () => {}; \
+     const opened = () => { const text = (document.querySelector('#when .panel') || canvas).textContent; \
+       return text.startsWith('blocks.0.up') && text.includes('tensor'); }; \
+     for (let share = 0.2; share < 0.95 && !opened(); share += 0.002) { \
+       const at = { clientX: box.left + box.width * share, clientY: box.top + 24 + 38, pointerId: 1, bubbles: true }; \
+       for (const kind of ['pointerdown', 'pointerup']) canvas.dispatchEvent(new PointerEvent(kind, at)); } })()";
+
+/// Time in which the address is written.
+const WRITTEN: &str = "new Promise((done) => setTimeout(done, 250))";
+
+fn panel(browser: &mut Browser, section: &str) -> String {
+    browser.text(&format!(
+        "[...document.querySelectorAll('#{section} .panel')].map((one) => one.innerText).join('')"
+    ))
+}
+
+#[test]
+fn a_link_opens_what_was_open() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &PIPELINE);
+    let page = page(folder.path(), &[&file], &["--explain", "0"]);
+    browser.open(&page);
+    browser.evaluate("document.querySelector('#when canvas').focus()");
+    browser.press("+");
+    browser.evaluate(CLICK);
+    let event = panel(&mut browser, "when");
+    assert!(event.contains("stage 0, ranks 0-1") && event.contains("tensor"), "{event}");
+    // The event leads to its tensor, that to its layer.
+    browser.evaluate("document.querySelector('#when .panel dd .hit').click()");
+    let tensor = panel(&mut browser, "where");
+    browser.evaluate("document.querySelectorAll('.layers summary')[1].click()");
+    browser.evaluate(FILLED);
+    browser.evaluate(WRITTEN);
+    let address = browser.text("location.hash");
+    for part in ["#where?", "time=0.15", "event=A:0.0.", "tensor=A:", "open=layers:A:blocks.0"] {
+        assert!(address.contains(part), "{part}: {address}");
+    }
+    browser.open_link(&page, &format!("?again{address}"));
+    browser.evaluate(FILLED);
+    assert_eq!((panel(&mut browser, "when"), panel(&mut browser, "where")), (event, tensor));
+    assert!(browser.number("document.querySelectorAll('.layers tbody tr').length") > 50.0);
+    // An address that says nothing that is there opens nothing, and breaks nothing.
+    browser.open_link(&page, "?other#when?event=A:9.9.9.9&tensor=A:no&open=%E0%A4%A&time=b-a&x");
+    browser.evaluate(FRAMES);
+    assert_eq!(browser.number("document.querySelectorAll('.panel').length"), 0.0);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn lanes_that_are_alike_are_folded() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &["--mesh", "3"]);
+    browser.open(&page(folder.path(), &[&file], &["--explain", "0"]));
+    let high = "document.querySelector('#when canvas').clientHeight";
+    let folded = browser.number(high);
+    browser.evaluate("[...document.querySelectorAll('#when button')].find((one) => one.textContent === 'All ranks').click()");
+    browser.evaluate(FRAMES);
+    let unfolded = browser.number(high);
+    assert!(
+        unfolded > 2.0 * folded,
+        "three ranks, each with a part of its own: {folded}, {unfolded}"
+    );
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// Pairs of names under the roofs that cover each other.
+const OVERLAPS: &str = "(() => { const all = [...document.querySelectorAll('#costs svg .label')].map((one) => one.getBoundingClientRect()); \
+     return all.filter((a, at) => all.slice(at + 1).some((b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)).length; })()";
+
+#[test]
+fn on_a_phone_the_head_hides_no_heading_and_names_do_not_overlap() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &PIPELINE);
+    let page = page(folder.path(), &[&file], &["--explain", "0"]);
+    browser.resize(true);
+    browser.open(&page);
+    for section in ["where", "graph", "costs", "when", "memory"] {
+        browser.evaluate(&format!("document.querySelector('nav a[href=\"#{section}\"]').click()"));
+        browser.evaluate(FRAMES);
+        let hidden = format!(
+            "document.querySelector('.top').getBoundingClientRect().bottom - \
+             document.querySelector('#{section} h2').getBoundingClientRect().top"
+        );
+        let hidden = browser.number(&hidden);
+        assert!(hidden <= 0.0, "{hidden} pixels of the heading of {section} are hidden");
+    }
+    assert!(browser.number("document.querySelectorAll('#costs svg .label').length") > 3.0);
+    assert_eq!(browser.number(OVERLAPS), 0.0);
+    let beyond = "document.documentElement.scrollWidth - innerWidth";
+    assert!(browser.number(beyond) <= 0.0, "the page is no wider than the window");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+fn pages_of(pdf: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(pdf);
+    text.match_indices("/Type /Page")
+        .filter(|(at, found)| !text[at + found.len()..].starts_with('s'))
+        .count()
+}
+
+/// Two plans of gpt, of batches of 8 and 16.
+fn two_batches(folder: &Path) -> PathBuf {
+    let one = reference_plan(folder, "gpt", "one.json", &["--mesh", "4"]);
+    let training = ["--batch", "16", "--loss", "cross_entropy", "--optimizer", "adamw"];
+    let model = reference("gpt").join("model.onnx");
+    let other =
+        compiled(folder, &model, "other.json", &[&training[..], &["--mesh", "2x2"]].concat());
+    page(folder, &[&one, &other], &["--explain", "2"])
+}
+
+#[test]
+fn two_plans_are_compared_by_what_can_be_compared_and_printed_on_few_pages() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let page = two_batches(folder.path());
+    browser.open(&page);
+    // No figure of other batches is better or worse but samples per second.
+    let judged = "[...document.querySelectorAll('#differs .better, #differs .worse')]";
+    assert_eq!(browser.number(&format!("{judged}.length")), 1.0);
+    assert!(
+        browser.evaluate(&format!("{judged}[0].dataset.pace === ''")).as_bool().expect("a truth")
+    );
+    // Both sides explain the same tensors, on one scale.
+    let named = "[...document.querySelectorAll('#why .plan')].map((one) => [...one.querySelectorAll('summary .name')].map((name) => name.textContent).join())";
+    let named: Vec<String> = serde_json::from_value(browser.evaluate(named)).expect("names");
+    assert!(named.len() == 2 && named[0] == named[1] && named[0].contains(".weight"), "{named:?}");
+    let pdf = decoded(&browser.print());
+    assert!((2..8).contains(&pages_of(&pdf)), "{} pages", pages_of(&pdf));
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
