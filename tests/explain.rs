@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{fails, reference, succeeds};
+use support::{fails, graphc, reference, succeeds};
 
 /// A plan of the reference gpt, in a folder.
 fn plan(folder: &Path, name: &str, extra: &[&str]) -> PathBuf {
@@ -202,6 +202,28 @@ fn strategies_stand_in_one_table() {
     // Too little memory for any of them.
     let error = fails([&args[..], &training, &compare, &["--memory", "64KiB"]].concat());
     assert!(error.contains("no strategy has a plan") && error.contains("too little"), "{error}");
+}
+
+#[test]
+fn less_effort_gives_a_plan_that_says_its_gap() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let objective = |name: &str, extra: &[&str]| {
+        let open = ["--mesh", "4", "--stages", "auto", "--microbatches", "auto"];
+        let path = plan(folder.path(), name, &[&open[..], extra].concat());
+        let plan = read(&std::fs::read_to_string(path).expect("a plan"));
+        assert_eq!(plan["options"].get("effort").is_some(), name == "less.json");
+        plan["predicted"]["step_seconds"].as_f64().expect("a number")
+    };
+    let (all, less) = (objective("all.json", &[]), objective("less.json", &["--effort", "1"]));
+    assert_eq!(objective("whole.json", &["--effort", "100"]), all);
+    assert!(less >= all, "{less} {all}");
+    let model = reference("gpt").join("model.onnx");
+    let args = ["compile", model.to_str().expect("UTF-8"), "--batch", "8", "--mesh", "2"];
+    let text = succeeds([&args[..], &["--effort", "5"]].concat());
+    assert!(text.contains(", with 5 % of the work\n"), "{text}");
+    let output = graphc([&args[..], &["--effort", "101"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("write a number of percent from 1 to 100"), "{error}");
 }
 
 #[test]

@@ -20,8 +20,8 @@ pub use launch::LaunchArgs;
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 use values::{
-    bytes, count, dim, emit, framework, mesh, not_negative, pin, precision, recompute, schedule,
-    seconds, share, strategy, threads,
+    bytes, count, dim, effort, emit, framework, mesh, not_negative, pin, precision, recompute,
+    schedule, seconds, share, strategy, threads,
 };
 
 /// A static-graph compiler for distributed deep learning.
@@ -374,6 +374,10 @@ pub struct SharedArgs {
     /// Memory per rank, e.g. 16GiB; default the device's
     #[arg(long, value_parser = bytes)]
     pub memory: Option<u64>,
+    /// The work that the search for a plan may take, in percent of all that it would: with less, the best plan that was found by
+    /// then is taken, with a larger proven gap. Default 100
+    #[arg(long, value_name = "1..100", value_parser = effort)]
+    pub effort: Option<u32>,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

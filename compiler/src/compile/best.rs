@@ -92,7 +92,7 @@ impl Job<'_> {
         match chooser.choices(tried.seconds()) {
             Ok(mut choices) => {
                 tried.failed = choices.none.take().or(tried.failed);
-                tried.all(self, choices.tried(), Memory::Unknown, reached)?;
+                tried.all(self, choices.tried(options), Memory::Unknown, reached)?;
             }
             Err(error) => tried.failed = Some(error),
         }
