@@ -1,5 +1,6 @@
 //! The command line: what is said, not what is done.
 
+mod advise;
 pub mod command_line;
 mod launch;
 mod machine;
@@ -16,6 +17,7 @@ use graphc_ir::types::DType;
 
 use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
+pub use advise::AdviseArgs;
 pub use launch::LaunchArgs;
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
@@ -38,6 +40,9 @@ pub struct Cli {
 pub enum Command {
     /// Plan a model for a mesh and write the plan
     Compile(CompileArgs),
+    /// The meshes, stages and microbatches with the shortest steps on so many ranks, and what binds each; or the fewest
+    /// ranks on which a training fits
+    Advise(Box<AdviseArgs>),
     /// Show what is where in a plan: tensors, layouts, programs, boxing, memory
     Inspect(InspectArgs),
     /// Why a tensor lies as it does: the alternatives and what the best plan with each costs; with --memory what fills

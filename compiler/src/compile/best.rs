@@ -99,6 +99,14 @@ impl Job<'_> {
         tried.best()?.checked()
     }
 
+    /// Compiles with one choice of stages and microbatches.
+    pub fn compile_choice(&self, choice: &PipelineReport) -> Result<Compiled, CompileError> {
+        let (staged, resolved) = chosen(self.graph, self.options, choice)?;
+        let mut draft = self.compile(staged, &resolved, Memory::Unknown, &mut |_| ())?;
+        draft.plan.pipeline = Some(choice.clone());
+        draft.checked()
+    }
+
     /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it
     /// counts memory of its own for each tensor, which tensors of the plan share. Where none fits the error is that of
     /// the leanest of them all.

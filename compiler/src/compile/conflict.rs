@@ -253,7 +253,7 @@ fn has_plan(
 
 /// Whether there is a plan where stages and microbatches are decided. Where memory decides what is computed again,
 /// all of it is.
-fn staged_has_plan(
+pub(super) fn staged_has_plan(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,

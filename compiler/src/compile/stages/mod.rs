@@ -183,7 +183,11 @@ fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -
 
 /// Numbers of microbatches: divisors of the batch, from one sample for each rank of the first axis of a stage on, each
 /// about half the one before, down to 1.
-fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> Vec<usize> {
+pub(super) fn microbatch_counts(
+    graph: &Graph,
+    options: &CompileOptions,
+    stages: usize,
+) -> Vec<usize> {
     if !options.auto_microbatches {
         return vec![options.microbatches];
     }
