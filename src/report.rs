@@ -144,9 +144,11 @@ fn headline(plan: &Plan) -> String {
         PlannerStatus::Gap => format!("gap {:.2} %", plan.planner.gap * 100.0),
     };
     let tied = tied(&plan.planner.tied_axes);
+    let effort = plan.options.effort.map(|percent| format!(", with {percent} % of the work"));
+    let effort = effort.unwrap_or_default();
     format!(
         "plan `{}`: {} as {}, {}, {}, {}\n\
-         planner: objective {}, bound {}, {status}{tied}\n",
+         planner: objective {}, bound {}, {status}{tied}{effort}\n",
         plan.name,
         number_of(plan.world_size, "rank", "ranks"),
         mesh.join("x"),

@@ -1,5 +1,6 @@
 //! The command line: what is said, not what is done.
 
+mod advise;
 pub mod command_line;
 mod launch;
 mod machine;
@@ -16,12 +17,13 @@ use graphc_ir::types::DType;
 
 use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
+pub use advise::AdviseArgs;
 pub use launch::LaunchArgs;
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 use values::{
-    bytes, count, dim, emit, framework, mesh, not_negative, pin, precision, recompute, schedule,
-    seconds, share, strategy, threads,
+    bytes, count, dim, effort, emit, framework, mesh, not_negative, pin, precision, recompute,
+    schedule, seconds, share, strategy, threads,
 };
 
 /// A static-graph compiler for distributed deep learning.
@@ -38,6 +40,9 @@ pub struct Cli {
 pub enum Command {
     /// Plan a model for a mesh and write the plan
     Compile(CompileArgs),
+    /// The meshes, stages and microbatches with the shortest steps on so many ranks, and what binds each; or the fewest
+    /// ranks on which a training fits
+    Advise(Box<AdviseArgs>),
     /// Show what is where in a plan: tensors, layouts, programs, boxing, memory
     Inspect(InspectArgs),
     /// Why a tensor lies as it does: the alternatives and what the best plan with each costs; with --memory what fills
@@ -374,6 +379,10 @@ pub struct SharedArgs {
     /// Memory per rank, e.g. 16GiB; default the device's
     #[arg(long, value_parser = bytes)]
     pub memory: Option<u64>,
+    /// The work that the search for a plan may take, in percent of all that it would: with less, the best plan that was found by
+    /// then is taken, with a larger proven gap. Default 100
+    #[arg(long, value_name = "1..100", value_parser = effort)]
+    pub effort: Option<u32>,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -35,6 +35,7 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
             own.precision.map_or("as the model is written".into(), |own| format!("with {own}"));
         given.differs("--precision", &precision.to_string(), &own)?;
     }
+    given.is("--effort", args.effort, own.effort.unwrap_or(100))?;
     given.is("--memory", args.memory, own.memory.unwrap_or(plan.cluster.device.memory))?;
     if let Some(pin) = args.pins.iter().find(|pin| !own.pins.contains(pin)) {
         let text = format!("{}={}", pin.pattern, pin.sbp);

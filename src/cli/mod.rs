@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+mod advise;
 pub mod args;
 mod best;
 mod calibrate;
@@ -71,6 +72,7 @@ fn check_threads() -> Result<()> {
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Compile(args) => compile::run(&args)?,
+        Command::Advise(args) => advise::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,
         Command::Explain(args) => explain::run(&args)?,
         Command::Diff(args) => diff::run(&args)?,

@@ -39,6 +39,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         precision: args.precision,
         pins: args.pins.clone(),
         memory: args.memory,
+        effort: args.effort.filter(|&percent| percent < 100),
         ..CompileOptions::default()
     };
     args.training.apply(&mut options)?;

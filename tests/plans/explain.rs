@@ -1,8 +1,8 @@
-//! `graphc explain`, `graphc diff` and `compile --compare`: plans that say why.
+//! `graphc explain`, `graphc diff`, `graphc advise` and `compile --compare`: plans that say why.
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{fails, reference, succeeds};
+use crate::support::{fails, graphc, reference, succeeds};
 use serde_json::Value;
 
 /// A plan of the reference gpt, in a folder.
@@ -200,6 +200,94 @@ fn strategies_stand_in_one_table() {
     // Too little memory for any of them.
     let error = fails([&args[..], &training, &compare, &["--memory", "64KiB"]].concat());
     assert!(error.contains("no strategy has a plan") && error.contains("too little"), "{error}");
+}
+
+/// What is said to `graphc advise` of a reference.
+fn advise(model: &str, extra: &[&str]) -> Vec<String> {
+    let model = reference(model).join("model.onnx");
+    let args = ["advise", model.to_str().expect("UTF-8"), "--batch", "8"];
+    let training = ["--loss", "cross_entropy", "--optimizer", "adamw"];
+    [&args[..], &training, extra].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn less_effort_gives_a_plan_that_says_its_gap() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let objective = |name: &str, extra: &[&str]| {
+        let open = ["--mesh", "4", "--stages", "auto", "--microbatches", "auto"];
+        let path = plan(folder.path(), name, &[&open[..], extra].concat());
+        let plan = read(&std::fs::read_to_string(path).expect("a plan"));
+        assert_eq!(plan["options"].get("effort").is_some(), name == "less.json");
+        plan["predicted"]["step_seconds"].as_f64().expect("a number")
+    };
+    let (all, less) = (objective("all.json", &[]), objective("less.json", &["--effort", "1"]));
+    assert_eq!(objective("whole.json", &["--effort", "100"]), all);
+    assert!(less >= all, "{less} {all}");
+    let model = reference("gpt").join("model.onnx");
+    let args = ["compile", model.to_str().expect("UTF-8"), "--batch", "8", "--mesh", "2"];
+    let text = succeeds([&args[..], &["--effort", "5"]].concat());
+    assert!(text.contains(", with 5 % of the work\n"), "{text}");
+    let output = graphc([&args[..], &["--effort", "101"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("write a number of percent from 1 to 100"), "{error}");
+}
+
+#[test]
+fn advice_ranks_meshes_by_the_step_of_their_plans() {
+    let value =
+        read(&succeeds(advise("gpt", &["--ranks", "4", "--plans", "2", "--format", "json"])));
+    let ways = value["ways"].as_array().expect("a list");
+    let planned: Vec<&Value> = ways.iter().filter(|way| way["planned"] == true).collect();
+    assert!(ways.len() > 2 && planned.len() == 2, "{value}");
+    let seconds = |way: &Value| way["step_seconds"].as_f64().expect("a number");
+    assert!(seconds(planned[0]) <= seconds(planned[1]), "{value}");
+    let mfu = ways.iter().map(|way| way["mfu"].as_f64().expect("a number"));
+    assert!(mfu.clone().all(|mfu| mfu > 0.0 && mfu <= 1.0), "{value}");
+    // The same plan as by its mesh, stages and microbatches.
+    let best = planned[0];
+    let mesh: Vec<String> =
+        best["mesh"].as_array().expect("a list").iter().map(|n| n.to_string()).collect();
+    let [stages, microbatches] = ["stages", "microbatches"].map(|name| best[name].to_string());
+    let model = reference("gpt").join("model.onnx");
+    let args = ["compile", model.to_str().expect("UTF-8"), "--batch", "8", "--format", "json"];
+    let training = ["--loss", "cross_entropy", "--optimizer", "adamw", "--recompute", "auto"];
+    let mesh = mesh.join("x");
+    let chosen = ["--mesh", &mesh, "--stages", &stages, "--microbatches", &microbatches];
+    let plan = read(&succeeds([&args[..], &training, &chosen].concat()));
+    if stages == "1" {
+        assert_eq!(plan["predicted"]["step_seconds"], best["step_seconds"]);
+    }
+    let text = succeeds(advise("gpt", &["--ranks", "4", "--plans", "1", "--ways", "3"]));
+    assert!(text.contains("by the prices of its layers alone") && text.contains('~'), "{text}");
+}
+
+#[test]
+fn the_fewest_ranks_are_told_with_what_is_proven() {
+    let args = advise("mlp", &["--will-it-fit", "--memory", "40KiB", "--format", "json"]);
+    let value = read(&succeeds(args));
+    let [ranks, proven] = ["ranks", "proven_ranks"].map(|name| value[name].as_u64());
+    assert!(proven > Some(1) && ranks >= proven, "{value}");
+    assert!(value["variables_bytes"].as_u64() > Some(40 << 10), "{value}");
+    let text = succeeds(advise("mlp", &["--will-it-fit"]));
+    assert!(text.contains("fits on 1 rank as 1,") && text.contains("proven: "), "{text}");
+}
+
+#[test]
+fn advice_that_cannot_be_given_is_refused() {
+    let error = fails(advise("mlp", &["--will-it-fit", "--memory", "64B"]));
+    assert!(error.contains("no number of ranks that was tried has a plan"), "{error}");
+    let error = fails(advise("mlp", &["--ranks", "2", "--memory", "1KiB"]));
+    assert!(error.contains("no advice on"), "{error}");
+    let wrong: [(&[&str], &str); 3] = [
+        (&["--ranks", "2", "--mesh", "2"], "cannot be used with"),
+        (&["--ranks", "0"], "write a number of ranks from 1 to"),
+        (&[], "--ranks"),
+    ];
+    for (extra, said) in wrong {
+        let output = graphc(advise("mlp", extra));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(said), "{error}");
+    }
 }
 
 #[test]

@@ -92,11 +92,19 @@ impl Job<'_> {
         match chooser.choices(tried.seconds()) {
             Ok(mut choices) => {
                 tried.failed = choices.none.take().or(tried.failed);
-                tried.all(self, choices.tried(), Memory::Unknown, reached)?;
+                tried.all(self, choices.tried(options), Memory::Unknown, reached)?;
             }
             Err(error) => tried.failed = Some(error),
         }
         tried.best()?.checked()
+    }
+
+    /// Compiles with one choice of stages and microbatches.
+    pub fn compile_choice(&self, choice: &PipelineReport) -> Result<Compiled, CompileError> {
+        let (staged, resolved) = chosen(self.graph, self.options, choice)?;
+        let mut draft = self.compile(staged, &resolved, Memory::Unknown, &mut |_| ())?;
+        draft.plan.pipeline = Some(choice.clone());
+        draft.checked()
     }
 
     /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it

@@ -241,7 +241,7 @@ fn has_plan(
     }
     let mut choices = choose(graph, options, cluster)?;
     let mut failed = choices.none.take();
-    for choice in choices.tried() {
+    for choice in choices.tried(options) {
         let (staged, resolved) = chosen(graph, options, choice)?;
         match staged_has_plan(staged, &resolved, cluster) {
             Err(error) if error.is_memory() => failed = failed.or(Some(error)),
@@ -253,7 +253,7 @@ fn has_plan(
 
 /// Whether there is a plan where stages and microbatches are decided. Where memory decides what is computed again,
 /// all of it is.
-fn staged_has_plan(
+pub(super) fn staged_has_plan(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,

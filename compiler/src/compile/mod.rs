@@ -7,6 +7,7 @@
 //! - [`forms`]: forms of cross entropy, and classes with or without padding.
 //! - [`best`]: the best plan of all these choices, and what is gathered again.
 //! - `recompute` and `amounts`: the ops that are computed again.
+//! - [`advise`]: which mesh, and on how few ranks.
 //! - [`conflict`]: where there is no plan, which of the user's wishes contradict each other.
 //!
 //! All of them share one error type (`error::CompileError`). Passes have an error of their own, which is one of its
@@ -27,6 +28,7 @@ use conflict::explained;
 use forms::{Variant, best_form, decided, variants};
 use once::unchecked;
 
+pub mod advise;
 mod again;
 mod amounts;
 mod best;

@@ -144,7 +144,7 @@ pub fn plan_with_room<'a>(
         return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
     }
     let problem = Problem::new(decisions, options, cluster)?;
-    let found = memory::unlimited(&problem, before)?;
+    let found = memory::unlimited(&problem, Care::Plan, before)?;
     let Some((solution, lead)) = found.and_then(Unlimited::fitting) else { return Ok(None) };
     Ok(Some(Planned { lead, ..planned(&problem, options, solution) }))
 }

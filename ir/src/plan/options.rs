@@ -102,6 +102,10 @@ pub struct CompileOptions {
     pub pins: Vec<Pin>,
     /// Bytes that a rank may use; `None`: the device's memory.
     pub memory: Option<u64>,
+    /// The work that the search for a plan may take, in percent of all that it would take, 1 to 100; `None`: all of it. With less the
+    /// best plan that was found by then is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<u32>,
 }
 
 impl Default for CompileOptions {
@@ -136,11 +140,18 @@ impl Default for CompileOptions {
             precision: None,
             pins: Vec::new(),
             memory: None,
+            effort: None,
         }
     }
 }
 
 impl CompileOptions {
+    /// So much of a limit of work, of 1 at least, as the effort leaves.
+    pub fn within_effort(&self, work: u64) -> u64 {
+        let percent = u64::from(self.effort.unwrap_or(100).clamp(1, 100));
+        (work * percent).div_ceil(100)
+    }
+
     /// Whether the loss is differentiated.
     pub fn differentiates(&self) -> bool {
         (self.optimizer.is_some() && !self.updates_alone) || self.gradients

@@ -100,6 +100,11 @@ pub fn dim(text: &str) -> Result<(String, usize), String> {
     Ok((name.into(), value))
 }
 
+pub fn effort(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=100).contains(number));
+    number.ok_or_else(|| "write a number of percent from 1 to 100".into())
+}
+
 pub fn emit(text: &str) -> Result<String, String> {
     text.strip_prefix("after:").map(String::from).ok_or_else(|| "write after:PASS".into())
 }

@@ -55,27 +55,65 @@ impl Chain<'_> {
         self.stages * self.chunks
     }
 
-    /// Seconds of a range for one microbatch.
-    fn range_seconds(&self, start: usize, end: usize) -> f64 {
-        let layers: f64 = self.layers[start..end].iter().map(|layer| layer.seconds).sum();
-        layers + if start == 0 { 0.0 } else { self.boundaries[start] }
-    }
-
-    /// Whether a range fits the memory. The other chunks of its stage are taken to need as much.
-    fn fits(&self, range: usize, start: usize, end: usize) -> bool {
-        let (stage, chunk) = (range % self.stages, range / self.stages);
-        let under_way = self.under_way[stage][chunk] as u64;
-        let layers = &self.layers[start..end];
-        let kept: u64 = layers.iter().map(|layer| layer.resident + under_way * layer.stashed).sum();
-        let transient = layers.iter().map(|layer| layer.transient).max().unwrap_or(0);
-        (self.chunks as u64 * kept).saturating_add(transient) <= self.limit
-    }
-
     /// Seconds of a step whose ranges take these sums and this maximum.
     fn step(&self, sum: f64, max: f64) -> f64 {
         let (chunks, microbatches) = (self.chunks as f64, self.microbatches as f64);
         sum / chunks + (chunks * microbatches - 1.0) * max
     }
+}
+
+/// What is asked again and again of the ranges of a chain.
+struct Ranges<'a> {
+    chain: &'a Chain<'a>,
+    /// Seconds of each range for one microbatch, by its end and then by its start.
+    seconds: Vec<f64>,
+    /// By place of a range in the cut and by end: the first start from which on it fits the memory.
+    fits_from: Vec<Vec<usize>>,
+}
+
+impl<'a> Ranges<'a> {
+    fn new(chain: &'a Chain<'a>) -> Self {
+        let count = chain.layers.len();
+        let mut seconds = vec![0.0; count * (count + 1) / 2];
+        for start in 0..count {
+            let boundary = if start == 0 { 0.0 } else { chain.boundaries[start] };
+            let mut layers = 0.0;
+            for end in start + 1..=count {
+                layers += chain.layers[end - 1].seconds;
+                seconds[place(start, end)] = layers + boundary;
+            }
+        }
+        let fits_from = (0..chain.ranges()).map(|range| fits_from(chain, range)).collect();
+        Self { chain, seconds, fits_from }
+    }
+
+    /// Seconds of a range for one microbatch.
+    fn seconds(&self, start: usize, end: usize) -> f64 {
+        self.seconds[place(start, end)]
+    }
+}
+
+/// The place of a range among all, by its end and then by its start.
+fn place(start: usize, end: usize) -> usize {
+    end * (end - 1) / 2 + start
+}
+
+/// By end, the first start from which on a range fits the memory; the end itself where none does. The other chunks of
+/// its stage are taken to need as much.
+fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
+    let (stage, chunk) = (range % chain.stages, range / chain.stages);
+    let under_way = chain.under_way[stage][chunk] as u64;
+    let first = |end: usize| {
+        let (mut kept, mut transient) = (0, 0);
+        let fits = |start: &usize| {
+            let layer = &chain.layers[*start];
+            kept += layer.resident + under_way * layer.stashed;
+            transient = layer.transient.max(transient);
+            (chain.chunks as u64 * kept).saturating_add(transient) <= chain.limit
+        };
+        (0..end).rev().take_while(fits).last().unwrap_or(end)
+    };
+    (0..=chain.layers.len()).map(first).collect()
 }
 
 /// The best cut; `None` where no cut fits the memory or there are more stages than layers.
@@ -84,25 +122,26 @@ pub fn cut(chain: &Chain<'_>) -> Option<Cut> {
     if chain.ranges() > count {
         return None;
     }
-    let mut limits: Vec<f64> = Vec::new();
-    for start in 0..count {
-        limits.extend((start + 1..=count).map(|end| chain.range_seconds(start, end)));
+    let ranges = Ranges::new(chain);
+    // What fits under no limit fits under none.
+    let mut best = least_sum_within(&ranges, f64::INFINITY)?;
+    if chain.ranges() == 1 {
+        return Some(best);
     }
-    limits.sort_by(f64::total_cmp);
+    let mut limits = ranges.seconds.clone();
+    limits.sort_unstable_by(f64::total_cmp);
     limits.dedup();
     let inner = chain.boundaries.get(1..).unwrap_or_default().iter().copied();
     let least_boundary = if count > 1 { inner.fold(f64::INFINITY, f64::min) } else { 0.0 };
     let layers: f64 = chain.layers.iter().map(|layer| layer.seconds).sum();
     let least_sum = layers + (chain.ranges() - 1) as f64 * least_boundary;
-    // What fits under no limit fits under none.
-    let mut best = least_sum_within(chain, f64::INFINITY)?;
-    let feasible = |limit: &f64| least_sum_within(chain, *limit).is_some();
+    let feasible = |limit: &f64| least_sum_within(&ranges, *limit).is_some();
     let first = limits.partition_point(|limit| !feasible(limit));
     for &limit in &limits[first..] {
         if chain.step(least_sum, limit) >= best.seconds {
             break;
         }
-        if let Some(found) = least_sum_within(chain, limit)
+        if let Some(found) = least_sum_within(&ranges, limit)
             && found.seconds < best.seconds
         {
             best = found;
@@ -112,7 +151,8 @@ pub fn cut(chain: &Chain<'_>) -> Option<Cut> {
 }
 
 /// The cut of the least sum among those whose ranges take at most `limit` seconds each and fit the memory.
-fn least_sum_within(chain: &Chain<'_>, limit: f64) -> Option<Cut> {
+fn least_sum_within(all: &Ranges<'_>, limit: f64) -> Option<Cut> {
+    let chain = all.chain;
     let (ranges, count) = (chain.ranges(), chain.layers.len());
     // By number of layers: the least sum of the ranges so far, and the layers of each range's predecessors.
     let mut sums = vec![f64::INFINITY; count + 1];
@@ -122,10 +162,10 @@ fn least_sum_within(chain: &Chain<'_>, limit: f64) -> Option<Cut> {
         let (mut next, mut from) = (vec![f64::INFINITY; count + 1], vec![0; count + 1]);
         let behind = ranges - range - 1;
         for end in range + 1..=count - behind {
-            for start in (range..end).rev() {
-                let seconds = chain.range_seconds(start, end);
+            for start in (range.max(all.fits_from[range][end])..end).rev() {
+                let seconds = all.seconds(start, end);
                 let layers_alone = seconds - if start == 0 { 0.0 } else { chain.boundaries[start] };
-                if layers_alone > limit || !chain.fits(range, start, end) {
+                if layers_alone > limit {
                     break;
                 }
                 if seconds <= limit && sums[start] + seconds < next[end] {
@@ -143,7 +183,7 @@ fn least_sum_within(chain: &Chain<'_>, limit: f64) -> Option<Cut> {
     for range in (0..ranges).rev() {
         let start = starts[range][end];
         layers[range] = end - start;
-        max = max.max(chain.range_seconds(start, end));
+        max = max.max(all.seconds(start, end));
         end = start;
     }
     Some(Cut { layers, seconds: chain.step(sums[count], max) })
@@ -158,6 +198,24 @@ mod tests {
         *seed =
             seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*seed >> 33) % bound
+    }
+
+    impl Chain<'_> {
+        /// Seconds of a range for one microbatch.
+        fn range_seconds(&self, start: usize, end: usize) -> f64 {
+            let layers: f64 = self.layers[start..end].iter().map(|layer| layer.seconds).sum();
+            layers + if start == 0 { 0.0 } else { self.boundaries[start] }
+        }
+
+        /// Whether a range fits the memory. The other chunks of its stage are taken to need as much.
+        fn fits(&self, range: usize, start: usize, end: usize) -> bool {
+            let (stage, chunk) = (range % self.stages, range / self.stages);
+            let under_way = self.under_way[stage][chunk] as u64;
+            let layers = &self.layers[start..end];
+            let kept = layers.iter().map(|layer| layer.resident + under_way * layer.stashed);
+            let transient = layers.iter().map(|layer| layer.transient).max().unwrap_or(0);
+            (self.chunks as u64 * kept.sum::<u64>()).saturating_add(transient) <= self.limit
+        }
     }
 
     /// The best of all cuts, one by one.
@@ -227,6 +285,32 @@ mod tests {
             }
         }
         assert!(found > 100 && none > 50, "{found} {none}");
+    }
+
+    #[test]
+    fn many_layers_of_unlike_costs_are_cut_soon() {
+        let mut seed = 3;
+        let mut layer = || LayerCost {
+            seconds: 1.0 + below(&mut seed, 1000) as f64 / 1000.0,
+            resident: 1,
+            ..LayerCost::default()
+        };
+        let layers: Vec<LayerCost> = (0..600).map(|_| layer()).collect();
+        let under_way = vec![vec![1]; 8];
+        let chain = Chain {
+            layers: &layers,
+            boundaries: &[0.0; 600],
+            stages: 8,
+            chunks: 1,
+            microbatches: 64,
+            under_way: &under_way,
+            limit: 90,
+        };
+        let cut = cut(&chain).expect("there is one");
+        let (sum, most) = (layers.iter().map(|layer| layer.seconds).sum::<f64>(), 63.0);
+        let even = sum + most * sum / 8.0;
+        assert!(cut.seconds >= even && cut.seconds < even * 1.01, "{} {even}", cut.seconds);
+        assert!(cut.layers.iter().all(|&layers| layers <= 90), "{:?}", cut.layers);
     }
 
     #[test]

@@ -54,8 +54,9 @@ use cuts::{Chain, cut};
 use price::{Prices, price};
 use short::short;
 
-/// Numbers of microbatches that are priced with each number of stages.
+/// Numbers of microbatches that are priced with each number of stages, and how many of them whatever the effort.
 const MOST_COUNTS: usize = 8;
+const LEAST_COUNTS: usize = 3;
 
 /// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over
 /// where its square of what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to
@@ -97,9 +98,10 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The choices of which whole plans are made.
-    pub(super) fn tried(&self) -> impl Iterator<Item = &PipelineReport> {
-        self.ranked.iter().take(MOST_CHOICES).chain(self.unfit.iter().take(MOST_CHOICES))
+    /// The choices of which whole plans are made: fewer with less effort.
+    pub(super) fn tried(&self, options: &CompileOptions) -> impl Iterator<Item = &PipelineReport> {
+        let most = options.within_effort(MOST_CHOICES as u64) as usize;
+        self.ranked.iter().take(most).chain(self.unfit.iter().take(most))
     }
 }
 
@@ -181,7 +183,11 @@ fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -
 
 /// Numbers of microbatches: divisors of the batch, from one sample for each rank of the first axis of a stage on, each
 /// about half the one before, down to 1.
-fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> Vec<usize> {
+pub(super) fn microbatch_counts(
+    graph: &Graph,
+    options: &CompileOptions,
+    stages: usize,
+) -> Vec<usize> {
     if !options.auto_microbatches {
         return vec![options.microbatches];
     }
@@ -352,6 +358,8 @@ impl<'a> Chooser<'a> {
             Recompute::Full => &[Recompute::Full],
             Recompute::None => &[Recompute::None],
         };
+        let most = self.options.within_effort(MOST_COUNTS as u64) as usize;
+        let most = most.max(LEAST_COUNTS);
         let (mut last, mut priced, mut error) = (f64::INFINITY, 0, None);
         for microbatches in microbatch_counts(&self.graph, self.options, stages) {
             let mut least = f64::INFINITY;
@@ -373,7 +381,7 @@ impl<'a> Chooser<'a> {
                 }
             }
             priced += usize::from(least.is_finite());
-            if least > last || priced == MOST_COUNTS {
+            if least > last || priced == most {
                 break;
             }
             last = least;

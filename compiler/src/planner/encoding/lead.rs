@@ -10,7 +10,7 @@ use super::multipliers::{MemoryPrices, Multipliers};
 use super::network::network;
 use crate::planner::problem::Problem;
 use crate::planner::solver::dual::Messages;
-use crate::planner::solver::minimise::{Course, Effort, FULL, Minimum, Reduced};
+use crate::planner::solver::minimise::{Course, Effort, Minimum, Reduced};
 use crate::planner::solver::network::Network;
 
 /// A form that was planned without regard to memory.
@@ -46,9 +46,10 @@ pub fn leading(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
+    effort: Effort,
 ) -> (Minimum, Option<Lead>) {
     let network = reduced.network;
-    let (start, effort) = (extended(network, sensible), Effort { ceiling, ..FULL });
+    let (start, effort) = (extended(network, sensible), Effort { ceiling, ..effort });
     let mut messages = Messages::default();
     let course = Some(Course::To(&mut messages));
     let found = reduced.minimise(Some(&start), effort, course);
@@ -67,6 +68,7 @@ pub fn following(
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
     lead: &Lead,
+    effort: Effort,
 ) -> Minimum {
     let network = reduced.network;
     let nodes = nodes(problem);
@@ -77,7 +79,7 @@ pub fn following(
     let start = if network.cost(&starts[1]) < network.cost(&starts[0]) { 1 } else { 0 };
     let names = same.names(&network.origin, &lead.origin);
     // Messages that others have left are good from the start.
-    let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..FULL };
+    let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..effort };
     let course = Some(Course::From(&lead.messages, &names));
     reduced.minimise(Some(&starts[start]), effort, course)
 }

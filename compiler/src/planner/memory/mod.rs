@@ -34,7 +34,7 @@
 //! gap and time from plenty of memory to too little. Constants here that name four products were measured before
 //! known plans were combined ([`polish`]), which makes up for a part of it.
 
-use graphc_ir::plan::Strategy;
+use graphc_ir::plan::{CompileOptions, Strategy};
 
 use super::encoding::at;
 use super::encoding::lead::{Before, Lead, following, free, leading};
@@ -42,7 +42,7 @@ use super::encoding::multipliers::MemoryPrices;
 use super::error::PlanError;
 use super::problem::Problem;
 use super::problem::usage::overload;
-use super::solver::minimise::{Minimum, Reduced, STEP, TOLERANCE};
+use super::solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 use super::strategies;
 pub use rival::Rival;
 use search::MemorySearch;
@@ -102,6 +102,16 @@ impl Care {
         }
     }
 
+    /// The effort for the plan of fewest seconds, within that of the options.
+    fn effort(self, options: &CompileOptions) -> Effort {
+        let most = match self {
+            Self::Plan | Self::Against { .. } => FULL,
+            Self::Prices => ROUGHLY,
+        };
+        let within = |work: usize| options.within_effort(work as u64) as usize;
+        Effort { work: within(most.work), division: within(most.division), ..most }
+    }
+
     /// The gap that is good enough.
     fn near(self) -> f64 {
         match self {
@@ -126,7 +136,7 @@ const ROUGH: f64 = 2e-2;
 /// Where nothing fits.
 pub fn solve(problem: &Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
     let before = || Some(Before { ceiling, lead: None });
-    let found = unlimited(problem, before)?.expect("all is known before");
+    let found = unlimited(problem, care, before)?.expect("all is known before");
     let Unlimited { fits, assignment, data, free, .. } = found;
     if fits {
         let (seconds, bound) = (free.value, free.bound);
@@ -169,6 +179,7 @@ impl Unlimited {
 /// Where the model does not fit data parallelism.
 pub(super) fn unlimited<'a>(
     problem: &Problem<'_>,
+    care: Care,
     before: impl FnOnce() -> Option<Before<'a>>,
 ) -> Result<Option<Unlimited>, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
@@ -176,9 +187,10 @@ pub(super) fn unlimited<'a>(
     let reduced = Reduced::new(&network);
     let Some(Before { ceiling, lead }) = before() else { return Ok(None) };
     // A plan that is known to be sensible: what is found is at least as good.
+    let effort = care.effort(problem.options);
     let (free, lead) = match lead.filter(|_| problem.tied.is_none()) {
-        Some(first) => (following(problem, reduced, (&data, ceiling), first), None),
-        None => leading(problem, reduced, (&data, ceiling)),
+        Some(first) => (following(problem, reduced, (&data, ceiling), first, effort), None),
+        None => leading(problem, reduced, (&data, ceiling), effort),
     };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();

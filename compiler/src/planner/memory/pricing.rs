@@ -101,8 +101,10 @@ impl MemorySearch<'_> {
     /// differ a little; they go one by one as prices rise. Left where so little of the best plan is not proven that
     /// it is good enough.
     pub fn vary_prices(&mut self) {
-        let most = self.problem.meter.entries() + DRAWN;
-        for draw in 0..(DRAWS / self.nodes()).min(MOST_DRAWS) {
+        let options = self.problem.options;
+        let most = self.problem.meter.entries() + options.within_effort(DRAWN);
+        let draws = options.within_effort(MOST_DRAWS as u64) as usize;
+        for draw in 0..(DRAWS / self.nodes()).min(draws) {
             if self.problem.meter.entries() >= most {
                 break;
             }

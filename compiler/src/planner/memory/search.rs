@@ -125,7 +125,7 @@ impl<'a> MemorySearch<'a> {
 
     /// Entries of tables that may be looked at.
     pub fn share_of_work(&self) -> u64 {
-        WORK / self.nodes().max(1) as u64
+        self.problem.options.within_effort(WORK) / self.nodes().max(1) as u64
     }
 
     /// Whether there is work left for one more minimum, which is counted.

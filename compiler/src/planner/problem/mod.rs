@@ -165,6 +165,8 @@ pub struct Problem<'a> {
     pub lifetimes: Rc<Lifetimes>,
     /// Bytes that a rank may use.
     pub limit: u64,
+    /// The options, of which the effort says how much work there may be.
+    pub options: &'a CompileOptions,
     /// The work of planning.
     pub meter: Meter,
     /// The axes that are tied, where all axes by themselves would have been too many.
@@ -212,6 +214,7 @@ impl<'a> Problem<'a> {
             made: made.into(),
             // Shares of the limit are numbers, of none at all too.
             limit: options.memory.unwrap_or(cluster.device.memory).max(1),
+            options,
             meter,
             tied: None,
             boxing: Rc::default(),

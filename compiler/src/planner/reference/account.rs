@@ -31,7 +31,35 @@ pub(super) struct Ledger {
     resident: Vec<u64>,
     stashed: Vec<u64>,
     /// Bytes by position that are kept shorter than the others.
-    passing: Vec<u64>,
+    passing: Spans,
+}
+
+/// Sums of bytes by position, where each is kept from one position to another: what begins at each position, and what
+/// ends before it. So a span takes as much time as any other, however long it is.
+pub(super) struct Spans {
+    begun: Vec<u64>,
+    ended: Vec<u64>,
+}
+
+impl Spans {
+    /// Nothing is kept at so many positions.
+    pub fn new(positions: usize) -> Self {
+        Self { begun: vec![0; positions + 1], ended: vec![0; positions + 1] }
+    }
+
+    /// Keeps bytes from a position to another, both included.
+    pub fn add(&mut self, bytes: u64, (start, end): (usize, usize)) {
+        self.begun[start] += bytes;
+        self.ended[end + 1] += bytes;
+    }
+
+    /// Bytes by position.
+    pub fn sums(&self) -> impl Iterator<Item = u64> {
+        self.begun.iter().zip(&self.ended).scan(0u64, |sum, (begun, ended)| {
+            *sum = *sum + begun - ended;
+            Some(*sum)
+        })
+    }
 }
 
 impl Ledger {
@@ -40,7 +68,7 @@ impl Ledger {
             seconds: vec![0.0; nodes],
             resident: vec![0; nodes],
             stashed: vec![0; nodes],
-            passing: vec![0; nodes],
+            passing: Spans::new(nodes),
         }
     }
 
@@ -53,13 +81,14 @@ impl Ledger {
         match kept {
             Kept::Resident => self.resident[node] += bytes,
             Kept::Stashed => self.stashed[node] += bytes,
-            Kept::Transient => self.passing[start..=end].iter_mut().for_each(|sum| *sum += bytes),
+            Kept::Transient => self.passing.add(bytes, (start, end)),
         }
     }
 
     /// The account, given the position of each node.
     pub fn close(self, position: &[usize]) -> Account {
-        let transient = position.iter().map(|&at| self.passing[at]).collect();
+        let passing: Vec<u64> = self.passing.sums().collect();
+        let transient = position.iter().map(|&at| passing[at]).collect();
         let Self { seconds, resident, stashed, .. } = self;
         Account { seconds, resident, stashed, transient }
     }

@@ -13,7 +13,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
-use super::account::{Account, Kept, Ledger};
+use super::account::{Account, Kept, Ledger, Spans};
 use crate::boxing::{
     Fusion, Hidden, Route, Router, SCATTERED_BYTES, fetched, is_fused, left, shard_bytes,
 };
@@ -78,6 +78,12 @@ struct Walk<'a> {
     consumers: Vec<Vec<usize>>,
     /// Position of each node in the order of phases.
     position: Vec<usize>,
+    /// By node: whether it acts once for each of several microbatches.
+    repeats: Vec<bool>,
+    /// The first and the last position at which a node does; none where no node does.
+    whole_loop: Option<(usize, usize)>,
+    /// Whether a value is an output, by value.
+    is_output: Vec<bool>,
     /// That of the first update; one past the last where there is none.
     first_update: usize,
     seconds: f64,
@@ -85,7 +91,7 @@ struct Walk<'a> {
     /// The gradients of variables.
     gradients: BTreeSet<ValueId>,
     /// Bytes by rank and position, of one of each that are alike.
-    kept: BTreeMap<u32, Vec<u64>>,
+    kept: BTreeMap<u32, Spans>,
     stage_of_rank: BTreeMap<u32, usize>,
     /// The fusion on each mesh.
     fusions: Vec<(&'a Placement, Fusion)>,
@@ -112,12 +118,18 @@ impl<'a> Walk<'a> {
         }
         let (mut kept, mut stage_of_rank) = (BTreeMap::new(), BTreeMap::new());
         for (rank, node) in unlike_ranks(&meshes) {
-            kept.insert(rank, vec![0; graph.nodes.len()]);
+            kept.insert(rank, Spans::new(graph.nodes.len()));
             stage_of_rank.insert(rank, decisions.staging.stage[node]);
         }
         let fusion = |&place: &&'a Placement| (place, Fusion::of(decisions, place));
         let fusions = meshes.keys().map(fusion).collect();
         let ids = |nodes: &Vec<graphc_ir::ids::NodeId>| nodes.iter().map(|id| id.index()).collect();
+        let repeats: Vec<bool> = graph.nodes.iter().map(|node| repeats(decisions, node)).collect();
+        let looped =
+            || (0..position.len()).filter(|&node| repeats[node]).map(|node| position[node]);
+        let whole_loop = looped().min().zip(looped().max());
+        let mut is_output = vec![false; graph.values.len()];
+        graph.outputs.iter().for_each(|output| is_output[output.value.index()] = true);
         Self {
             decisions,
             sharding,
@@ -130,6 +142,9 @@ impl<'a> Walk<'a> {
             router: Router::new(cluster, decisions.rates.microbatches),
             consumers: graph.consumers().iter().map(ids).collect(),
             position,
+            repeats,
+            whole_loop,
+            is_output,
             first_update: decisions
                 .training
                 .phases
@@ -154,13 +169,6 @@ impl<'a> Walk<'a> {
         self.decisions.rates.values[value.index()] == ValueRate::Step
     }
 
-    /// Whether a node acts once for each of several microbatches.
-    fn repeats(&self, node: usize) -> bool {
-        let node = &self.decisions.graph().nodes[node];
-        let mut values = node.operands.iter().chain(&node.results);
-        self.microbatches() > 1 && values.any(|&value| !self.per_step(value))
-    }
-
     fn placement(&self, node: usize) -> &'a Placement {
         &self.decisions.staging.placement[node]
     }
@@ -180,7 +188,7 @@ impl<'a> Walk<'a> {
         let results: Vec<_> = node.results.iter().map(|&value| &graph.value(value).ty).collect();
         let (_, seconds) =
             compute_work(cluster, &node.op, &graph.operand_types(node), &results, &axes);
-        let times = if self.repeats(id) { self.microbatches() } else { 1 };
+        let times = if self.repeats[id] { self.microbatches() } else { 1 };
         self.spend(id, times as f64 * seconds);
     }
 
@@ -201,7 +209,7 @@ impl<'a> Walk<'a> {
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
         let shared = self.microbatches() > 1
             && self.per_step(value)
-            && nodes.iter().any(|&node| self.repeats(node));
+            && nodes.iter().any(|&node| self.repeats[node]);
         match (shared, crosses) {
             (true, _) => Kept::Resident,
             (false, true) => Kept::Stashed,
@@ -283,7 +291,7 @@ impl<'a> Walk<'a> {
         let here = self.position[id];
         let mut span = at(&before).map_or(here, |last| here.min(last + 1));
         let mut end = at(&self.consumers[result.index()]).unwrap_or(here);
-        if through && let Some((first, last)) = self.whole_loop() {
+        if through && let Some((first, last)) = self.whole_loop {
             (span, end) = (first, last);
         }
         let placement = self.placement(id);
@@ -357,11 +365,11 @@ impl<'a> Walk<'a> {
         if self.is_scattered(value, producer) {
             nodes.clear();
         }
-        if self.per_step(value) && all.iter().any(|&node| self.repeats(node)) {
+        if self.per_step(value) && all.iter().any(|&node| self.repeats[node]) {
             nodes.clone_from(all);
         }
         nodes.push(producer);
-        self.through(value, &nodes, self.repeats(producer))
+        self.through(value, &nodes, self.repeats[producer])
     }
 
     /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if
@@ -374,7 +382,7 @@ impl<'a> Walk<'a> {
             phases[node] == Phase::Update && self.placement(node) == self.placement(producer)
         };
         let is_source = graph.nodes[producer].op.is_given();
-        let is_output = graph.outputs.iter().any(|output| output.value == value);
+        let is_output = self.is_output[value.index()];
         phases[producer] != Phase::Update
             && self.per_step(value)
             && !(is_source || is_output || readers.is_empty())
@@ -415,8 +423,8 @@ impl<'a> Walk<'a> {
         let positions = || nodes.iter().map(|&node| self.position[node]);
         let start = positions().min().unwrap_or(0);
         let end = positions().max().unwrap_or(0);
-        let in_loop = made_in_loop || nodes.iter().any(|&node| self.repeats(node));
-        match self.whole_loop() {
+        let in_loop = made_in_loop || nodes.iter().any(|&node| self.repeats[node]);
+        match self.whole_loop {
             Some((first, last)) if self.per_step(value) && in_loop => {
                 (start.min(first), end.max(last))
             }
@@ -424,16 +432,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn whole_loop(&self) -> Option<(usize, usize)> {
-        let repeating = || (0..self.position.len()).filter(|&node| self.repeats(node));
-        let first = repeating().map(|node| self.position[node]).min()?;
-        Some((first, repeating().map(|node| self.position[node]).max()?))
-    }
-
     fn keep(&mut self, placement: &Placement, bytes: u64, start: usize, end: usize) {
         for rank in &placement.ranks {
             if let Some(kept) = self.kept.get_mut(rank) {
-                kept[start..=end].iter_mut().for_each(|sum| *sum += bytes);
+                kept.add(bytes, (start, end));
             }
         }
     }
@@ -442,7 +444,7 @@ impl<'a> Walk<'a> {
     fn stash(&mut self, value: ValueId, placement: &Placement, bytes: u64, nodes: &[usize]) {
         let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
-        let Some((first, last)) = self.whole_loop() else { return };
+        let Some((first, last)) = self.whole_loop else { return };
         if !crosses || self.per_step(value) {
             return;
         }
@@ -474,7 +476,7 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        if graph.outputs.iter().any(|output| output.value == value) {
+        if self.is_output[value.index()] {
             wanted.insert(Layout { sbp: fetched(&made.sbp), ..made.clone() });
         }
         let times = if self.per_step(value) { 1 } else { self.microbatches() };
@@ -530,12 +532,20 @@ impl<'a> Walk<'a> {
     fn peaks(&self) -> Vec<u64> {
         let mut stages = vec![0; self.decisions.staging.stages];
         for (rank, kept) in &self.kept {
-            let peak = kept.iter().copied().max().unwrap_or(0);
+            let peak = kept.sums().max().unwrap_or(0);
             let stage = self.stage_of_rank[rank];
             stages[stage] = stages[stage].max(peak);
         }
         stages
     }
+}
+
+/// Whether a node acts once for each of several microbatches.
+fn repeats(decisions: &Decisions, node: &Node) -> bool {
+    let mut values = node.operands.iter().chain(&node.results);
+    let rates = &decisions.rates;
+    let varies = |value: &ValueId| rates.values[value.index()] != ValueRate::Step;
+    rates.microbatches > 1 && values.any(varies)
 }
 
 /// One of all ranks that are on the same meshes, and so keep the same bytes, with the first node on any of these. Each mesh

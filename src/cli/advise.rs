@@ -1,0 +1,242 @@
+//! `graphc advise`: the meshes, stages and microbatches of the shortest steps, or the fewest ranks on which a training fits.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use graphc::report;
+use graphc_compiler::compile::advise::{Binds, Depth, Figures, Least, Way, advise, least_ranks};
+use graphc_ir::graph::Graph;
+use graphc_ir::plan::{Cluster, CompileOptions, Recompute};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::args::{AdviseArgs, Count, Format, LossName, OptimizerName, SharedArgs};
+use super::options;
+use super::output::{print, say};
+
+/// A model, what is to be done with it and on which machines.
+struct Question {
+    graph: Graph,
+    options: CompileOptions,
+    cluster: Cluster,
+}
+
+/// Runs the command.
+pub fn run(args: &AdviseArgs) -> Result<()> {
+    let question = question(args)?;
+    let of = || format!("no advice on {}", args.model.display());
+    match args.ranks {
+        Some(ranks) => print_ways(args, &question, ranks).with_context(of),
+        None => print_least(args.shared.format, &question).with_context(of),
+    }
+}
+
+fn question(args: &AdviseArgs) -> Result<Question> {
+    let shared = opened(&args.shared);
+    let (imported, dims) = options::model(&args.model, &shared, None)?;
+    imported.warnings.iter().for_each(|warning| say("warning", warning));
+    let options = options::compile_options(&shared, dims)?;
+    let cluster = options::shared_cluster(&shared, None)?;
+    Ok(Question { graph: imported.graph, options, cluster })
+}
+
+/// The options with all left open that may be, and a training where none is said.
+fn opened(args: &SharedArgs) -> SharedArgs {
+    let mut args = args.clone();
+    args.stages = args.stages.or(Some(Count::Auto));
+    args.microbatches = args.microbatches.or(Some(Count::Auto));
+    args.recompute = args.recompute.or(Some(Recompute::Auto));
+    if args.optimizer.is_none() {
+        say("note", "no --optimizer is given: advice is for adamw");
+        args.optimizer = Some(OptimizerName::Adamw);
+    }
+    if args.loss.is_none() {
+        say("note", "no --loss is given: advice is for cross_entropy");
+        args.loss = Some(LossName::CrossEntropy);
+    }
+    args
+}
+
+fn print_ways(args: &AdviseArgs, question: &Question, ranks: usize) -> Result<()> {
+    let Question { graph, options, cluster } = question;
+    // It is hidden where standard error is no terminal.
+    let bar = ProgressBar::new(1);
+    bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} parts [{elapsed}]")?);
+    let mut reached = |done: usize, all: usize| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    };
+    let depth = Depth { ways: args.ways, plans: args.plans.min(args.ways) };
+    let ways = advise(graph, options, cluster, (ranks, depth), &mut reached);
+    bar.finish_and_clear();
+    let ways = ways?;
+    print(&match args.shared.format {
+        Format::Text => text(question, ranks, &ways),
+        Format::Json => {
+            let ways: Vec<Value> = ways.iter().map(|way| as_json(way, &ways)).collect();
+            serde_json::to_string_pretty(&json!({ "ranks": ranks, "ways": ways }))? + "\n"
+        }
+    })
+}
+
+/// The share of the peak of a way: of one without a plan what its seconds make of that of one with a plan, as both
+/// compute the same.
+fn mfu(way: &Way, ways: &[Way]) -> Option<f64> {
+    let own = |way: &Way| way.planned.as_ref()?.as_ref().ok()?.mfu;
+    let known = || ways.iter().find_map(|known| Some(own(known)? * known.seconds()));
+    own(way).or_else(|| Some(known()? / way.seconds()))
+}
+
+fn as_json(way: &Way, ways: &[Way]) -> Value {
+    let choice = &way.choice;
+    let mut value = json!({
+        "mesh": way.mesh,
+        "stages": choice.stages,
+        "microbatches": choice.microbatches,
+        "step_seconds": way.seconds(),
+        "priced_seconds": choice.seconds,
+        "mfu": mfu(way, ways),
+        "planned": matches!(way.planned, Some(Ok(_))),
+        "why": why(way),
+    });
+    match &way.planned {
+        Some(Ok(figures)) => {
+            value["memory_bytes"] = figures.memory_bytes.into();
+            value["binds"] = name(figures.binds()).into();
+            value["gap"] = figures.gap.into();
+        }
+        Some(Err(error)) => value["error"] = error.to_string().into(),
+        None => {}
+    }
+    value
+}
+
+fn text(question: &Question, ranks: usize, ways: &[Way]) -> String {
+    let Question { graph, options, cluster } = question;
+    let memory = report::bytes(options.memory.unwrap_or(cluster.device.memory));
+    let mut text = format!("`{}` on {ranks} ranks of {} with {memory}\n", graph.name, cluster.name);
+    let mut table = Table::new();
+    let header = ["mesh", "stages", "microbatches", "step", "memory", "mfu", "why"];
+    table.load_style(NOTHING).set_header(header);
+    for way in ways {
+        let planned = way.planned.as_ref().and_then(|planned| planned.as_ref().ok());
+        let about = if planned.is_some() { "" } else { "~" };
+        let share = |share: f64| format!("{about}{:.1} %", share * 100.0);
+        table.add_row([
+            mesh(&way.mesh),
+            way.choice.stages.to_string(),
+            way.choice.microbatches.to_string(),
+            format!("{about}{}", report::seconds(way.seconds())),
+            planned.map_or("-".into(), |figures| report::bytes(figures.memory_bytes)),
+            mfu(way, ways).map_or("-".into(), share),
+            why(way),
+        ]);
+    }
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{table}");
+    text
+}
+
+fn mesh(mesh: &[usize]) -> String {
+    mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}
+
+fn name(binds: Binds) -> &'static str {
+    match binds {
+        Binds::Bubble => "bubble",
+        Binds::Links => "links",
+        Binds::Memory => "memory",
+        Binds::Kernels => "kernels",
+    }
+}
+
+/// A line of why a step takes so long.
+fn why(way: &Way) -> String {
+    match &way.planned {
+        None => "by the prices of its layers alone".into(),
+        Some(Err(error)) => {
+            let error = error.to_string();
+            format!("no plan: {}", error.lines().next().unwrap_or_default())
+        }
+        Some(Ok(figures)) => why_planned(figures),
+    }
+}
+
+fn why_planned(figures: &Figures) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let shares = &figures.shares;
+    let [compute, links, waiting] =
+        [shares.compute, shares.communication, shares.waiting].map(percent);
+    let binds = figures.binds();
+    let short = match figures.is_short && binds != Binds::Memory {
+        true => "; for want of memory some is computed or gathered again",
+        false => "",
+    };
+    let said = match binds {
+        Binds::Bubble => {
+            format!("ranks wait for each other {waiting} of the time, {links} for what travels")
+        }
+        Binds::Links => {
+            format!("ranks wait {links} of the time for what travels, {waiting} for each other")
+        }
+        Binds::Memory => {
+            format!(
+                "for want of it some is computed or gathered again; kernels take {compute} of the time"
+            )
+        }
+        Binds::Kernels => format!("they take {compute} of the time"),
+    };
+    format!("{}: {said}{short}", name(binds))
+}
+
+fn print_least(format: Format, question: &Question) -> Result<()> {
+    let Question { graph, options, cluster } = question;
+    let least = least_ranks(graph, options, cluster)?;
+    let limit = options.memory.unwrap_or(cluster.device.memory);
+    let Some(found) = &least.mesh else {
+        let tried: Vec<String> = least.tried.iter().map(usize::to_string).collect();
+        bail!(
+            "no number of ranks that was tried has a plan ({}): its variables are {}, and a rank has {}",
+            tried.join(", "),
+            report::bytes(least.variables),
+            report::bytes(limit)
+        );
+    };
+    print(&match format {
+        Format::Text => least_text(&least, found, limit),
+        Format::Json => {
+            let value = json!({
+                "ranks": found.iter().product::<usize>(),
+                "mesh": found,
+                "microbatches": least.microbatches,
+                "proven_ranks": least.proven,
+                "variables_bytes": least.variables,
+                "memory_bytes": limit,
+                "tried": least.tried,
+            });
+            serde_json::to_string_pretty(&value)? + "\n"
+        }
+    })
+}
+
+fn least_text(least: &Least, found: &[usize], limit: u64) -> String {
+    let ranks: usize = found.iter().product();
+    let tried: Vec<String> = least.tried.iter().map(usize::to_string).collect();
+    let mut text = format!(
+        "fits on {} as {}, in one stage and {}\n",
+        report::number_of(ranks, "rank", "ranks"),
+        mesh(found),
+        report::number_of(least.microbatches, "microbatch", "microbatches")
+    );
+    let _ = writeln!(text, "tried: {} ranks", tried.join(", "));
+    let _ = writeln!(
+        text,
+        "proven: not on fewer than {}, as variables are {} and a rank has {}",
+        least.proven,
+        report::bytes(least.variables),
+        report::bytes(limit)
+    );
+    text
+}
