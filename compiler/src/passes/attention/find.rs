@@ -461,7 +461,7 @@ impl<'a> Finder<'a> {
         if q[2] != heads || k != v || q.contains(&0) || k.contains(&0) {
             return Err(Kept::Shared);
         }
-        let op = Attention { causal: path.causal, scale: Scalar(factor) };
+        let op = Attention::new(path.causal, Scalar(factor));
         Ok(Found { product, inside: path.inside, op, operands })
     }
 

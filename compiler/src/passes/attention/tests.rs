@@ -317,7 +317,7 @@ fn heads_may_be_a_part_of_the_batch() {
         masked.softmax(2).matmul(&merged(&p.v)).reshape(&[BATCH, HEADS, TIME, WIDTH])
     };
     let [before, after] = both(model(HEADS, form));
-    assert_eq!(ops(&after), [Attention { causal: true, scale: SCALE.into() }]);
+    assert_eq!(ops(&after), [Attention::new(true, SCALE.into())]);
     for (a, b) in trained(&before).iter().zip(trained(&after)) {
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-6 * (1.0 + a.abs());
         assert!(a.data.iter().zip(&b.data).all(near));
