@@ -135,14 +135,14 @@ fn inspect_says_which_attention_is_one_op_and_why_another_is_none() {
   %w = variable \"w\" {init={\"fill\": 0.5}, trainable=true} : f32[8, 8]
   %q = matmul %x, %w
   %s = matmul %q, %x {transpose_b=true}
-  %p = softmax %s {axis=2}
+  %p = softmax %s {axis=1}
   %y = matmul %p, %x
-  return \"y\" = %y, \"weights\" = %p
+  return \"y\" = %y
 }
 ";
     std::fs::write(&model, text).expect("writable");
     let (text, json) = attention_of(&model);
-    let reason = "scores or weights are read by others";
+    let reason = "softmax over another dim";
     assert!(text.contains("attention: 0 as one op, 1 in parts\n  in parts: `"), "{text}");
     assert!(text.contains(reason), "{text}");
     assert_eq!((&json["one_op"], &json["in_parts"][0]["reason"]), (&0.into(), &reason.into()));

@@ -84,9 +84,11 @@ fn attention_to_other_scores() {
             let x = ordinary(random, i, dtype) * 0.5;
             if i == 4 { x.abs() + 3.0 } else { x }
         };
-        for (of_bias, bias) in
-            [(Bias::None, None), (Bias::Added, Some(bias)), (Bias::Learned, Some(whole))]
-        {
+        for (of_bias, bias) in [
+            (AttentionBias::None, None),
+            (AttentionBias::Added, Some(bias)),
+            (AttentionBias::Learned, Some(whole)),
+        ] {
             let grad = Op::AttentionGrad(AttentionGrad::of(op, of_bias));
             let types = [&query, &key, &key, &query, &row, &query].map(Clone::clone);
             let types: Vec<_> = types.into_iter().chain(bias).collect();
@@ -104,7 +106,7 @@ fn queries_whose_keys_a_bias_hides() {
     let op = Attention::new(false, Scalar(0.5));
     let of_four = [&query, &query, &query, &bias].map(Clone::clone);
     let of_all = [&query, &query, &query, &query, &row, &query, &bias].map(Clone::clone);
-    let grad = Op::AttentionGrad(AttentionGrad::of(op, Bias::Learned));
+    let grad = Op::AttentionGrad(AttentionGrad::of(op, AttentionBias::Learned));
     for (low, of_row) in [(f64::NEG_INFINITY, f64::NEG_INFINITY), (f32::MIN.into(), FLOOR)] {
         for (op, types) in [(Op::Attention(op), &of_four[..]), (grad.clone(), &of_all[..])] {
             let mut places = [0; 7];

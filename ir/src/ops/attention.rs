@@ -107,14 +107,14 @@ pub struct AttentionGrad {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_cap: Option<Scalar>,
     /// Whether the last operand is a bias.
-    #[serde(default, skip_serializing_if = "Bias::is_none")]
-    pub bias: Bias,
+    #[serde(default, skip_serializing_if = "AttentionBias::is_none")]
+    pub bias: AttentionBias,
 }
 
 /// What the gradient of attention has to do with a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bias {
+pub enum AttentionBias {
     /// There is none.
     #[default]
     None,
@@ -124,7 +124,7 @@ pub enum Bias {
     Learned,
 }
 
-impl Bias {
+impl AttentionBias {
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
         *self == Self::None
@@ -133,14 +133,14 @@ impl Bias {
 
 impl AttentionGrad {
     /// That of an op.
-    pub fn of(op: Attention, bias: Bias) -> Self {
+    pub fn of(op: Attention, bias: AttentionBias) -> Self {
         let Attention { causal, scale, window, soft_cap } = op;
         Self { causal, scale, window, soft_cap, bias }
     }
 
     /// Without bias, window and soft cap.
     pub fn new(causal: bool, scale: Scalar) -> Self {
-        Self::of(Attention::new(causal, scale), Bias::None)
+        Self::of(Attention::new(causal, scale), AttentionBias::None)
     }
 
     /// The op whose gradient it is.
@@ -241,9 +241,9 @@ impl Operation for Attention {
         let expanded =
             rest.first().map(|bias| if learned { over_scores(bias, q, k) } else { bias.clone() });
         let bias = match (&expanded, learned) {
-            (None, _) => Bias::None,
-            (Some(_), false) => Bias::Added,
-            (Some(_), true) => Bias::Learned,
+            (None, _) => AttentionBias::None,
+            (Some(_), false) => AttentionBias::Added,
+            (Some(_), true) => AttentionBias::Learned,
         };
         operands.extend(&expanded);
         let op = Op::AttentionGrad(AttentionGrad::of(*self, bias));
@@ -313,7 +313,7 @@ impl Operation for AttentionGrad {
         let mut results = vec![one_float(self.name(), operands, &[0, 1, 2, 3, 5])?; 3];
         if let Some(bias) = bias {
             check_bias(self.name(), operands, bias)?;
-            results.extend((self.bias == Bias::Learned).then_some(operands[bias].dtype));
+            results.extend((self.bias == AttentionBias::Learned).then_some(operands[bias].dtype));
         }
         Ok(results)
     }
@@ -325,7 +325,7 @@ impl Operation for AttentionGrad {
         let bias =
             bias.map(|bias| space.bias(self.name(), operands, operands[bias])).transpose()?;
         let Space { mut rule, query, key, row } = space;
-        let learned = bias.as_ref().filter(|_| self.bias == Bias::Learned);
+        let learned = bias.as_ref().filter(|_| self.bias == AttentionBias::Learned);
         if learned.is_some_and(|dims| dims[2..].iter().any(|dim| dim.factors().is_empty())) {
             let reason = "a bias whose gradient is wanted must have all queries and keys";
             return Err(shapes(self.name(), operands, reason));
@@ -346,7 +346,7 @@ impl Operation for AttentionGrad {
         rule.operands = expected.into_iter().cloned().collect();
         rule.operands.extend(bias.clone());
         rule.results = vec![query, key.clone(), key];
-        rule.results.extend(bias.filter(|_| self.bias == Bias::Learned));
+        rule.results.extend(bias.filter(|_| self.bias == AttentionBias::Learned));
         Ok(rule)
     }
 

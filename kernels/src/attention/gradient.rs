@@ -73,7 +73,7 @@ fn gradient<T: Number>(
     let to = [dq.as_mut_slice()?, dk.as_mut_slice()?, dv.as_mut_slice()?];
     inputs.all_heads(to, cx)?;
     match of_bias.first_mut() {
-        Some(to) if op.bias == ops::Bias::Learned => inputs.all_biases(to, cx),
+        Some(to) if op.bias == ops::AttentionBias::Learned => inputs.all_biases(to, cx),
         _ => Ok(()),
     }
 }

@@ -21,11 +21,11 @@ type Tile = [f32; LANES * KEYS];
 /// What a scaled product becomes before it is weighed.
 pub(super) struct Scoring<'a, T> {
     cap: Option<f32>,
-    bias: Option<Bias<'a, T>>,
+    bias: Option<BiasRows<'a, T>>,
 }
 
 /// A bias `[batch, heads, queries, keys]`.
-struct Bias<'a, T> {
+struct BiasRows<'a, T> {
     elements: Elements<'a, T>,
     /// From one index to the next of each dim; 0 where it has extent 1.
     strides: [usize; 4],
@@ -43,7 +43,7 @@ impl<'a, T: Number> Scoring<'a, T> {
         bias: Option<&View<'a>>,
         extents: [usize; 4],
     ) -> Result<Self, KernelError> {
-        let bias = bias.map(|bias| Bias::new(bias, extents)).transpose()?;
+        let bias = bias.map(|bias| BiasRows::new(bias, extents)).transpose()?;
         Ok(Self { cap: op.soft_cap.map(|cap| cap.0 as f32), bias })
     }
 
@@ -80,7 +80,7 @@ impl<'a, T: Number> Scoring<'a, T> {
     }
 }
 
-impl<'a, T: Number> Bias<'a, T> {
+impl<'a, T: Number> BiasRows<'a, T> {
     fn new(bias: &View<'a>, extents: [usize; 4]) -> Result<Self, KernelError> {
         let fits = bias.shape.iter().zip(extents).all(|(&own, extent)| [1, extent].contains(&own));
         if bias.shape.len() != 4 || !fits {

@@ -5,7 +5,7 @@
 //! They compute the scores twice, but no block adds to what another writes. The gradient of a bias is a third one, of `f32` arithmetic,
 //! with a block for 64 queries and 64 keys that goes over the samples and heads which have the bias in common.
 
-use graphc_ir::ops::{Attention, AttentionGrad, Bias, FLOOR};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, FLOOR};
 use graphc_ir::types::DType;
 
 use super::Shard;
@@ -89,7 +89,7 @@ pub(super) fn gradient(
     }
     let mut call = Call::of(vec![space.shift(of_l.is_some())]);
     call.launches.extend(space.gradients());
-    let of_bias = of_bias.first().filter(|_| op.bias == Bias::Learned);
+    let of_bias = of_bias.first().filter(|_| op.bias == AttentionBias::Learned);
     call.launches.extend(of_bias.map(|of_bias| space.of_bias(of_bias.shape())).transpose()?);
     call.scratch = l.elements() * size_of::<f32>();
     Ok(call)

@@ -76,9 +76,9 @@ fn biased(
     to.both(Op::Attention(op), &types, forward);
     let learned = bias.is_some_and(|bias| bias[2..] == [queries, keys]);
     let of_bias = match bias {
-        None => Bias::None,
-        Some(_) if learned => Bias::Learned,
-        Some(_) => Bias::Added,
+        None => AttentionBias::None,
+        Some(_) if learned => AttentionBias::Learned,
+        Some(_) => AttentionBias::Added,
     };
     let operands = [&query, &key, &key, &query, &row, &query].into_iter();
     let types: Vec<_> = operands.chain(&added).map(Clone::clone).collect();

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Attention, AttentionGrad, Bias, Rotary};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, Rotary};
 
 use super::{Case, floats};
 
@@ -94,9 +94,9 @@ impl Extents {
         let mut cases = vec![Case { op: Op::Attention(op), operands: forward, complete }];
         let whole = bias.is_some_and(|bias| bias[2..] == [queries, keys]);
         let uses = match bias {
-            None => vec![Bias::None],
-            Some(_) if whole => vec![Bias::Added, Bias::Learned],
-            Some(_) => vec![Bias::Added],
+            None => vec![AttentionBias::None],
+            Some(_) if whole => vec![AttentionBias::Added, AttentionBias::Learned],
+            Some(_) => vec![AttentionBias::Added],
         };
         for (bias, with_row) in uses.into_iter().flat_map(|bias| [(bias, false), (bias, true)]) {
             let rows = with_row.then(row);
