@@ -160,13 +160,11 @@ impl Space {
             return Err(misfit(op, "heads that read keys of another rank"));
         }
         let extents = [batch, heads, queries, keys];
-        let bias = match bias {
-            Some((place, bias)) => Some(
-                BiasShard::new(place, bias, extents)
-                    .ok_or_else(|| misfit(op, "a bias of another shape"))?,
-            ),
-            None => None,
+        let fitting = |(place, bias)| {
+            BiasShard::new(place, bias, extents)
+                .ok_or_else(|| misfit(op, "a bias of another shape"))
         };
+        let bias = bias.map(fitting).transpose()?;
         let dtype = q.dtype();
         Ok(Self { batch, queries, keys, heads, shared, width, op: payload, bias, dtype })
     }

@@ -121,8 +121,8 @@ impl Term {
         if four.len() == 1 {
             four = if four[0] == 1 { vec![1, 1] } else { vec![outer, heads] };
         }
-        let last = own[rank - 2..].iter().zip(matrix);
-        let fits = last.clone().all(|(own, all)| own == all || *own == 1);
+        let mut last = own[rank - 2..].iter().zip(matrix);
+        let fits = last.all(|(own, all)| own == all || *own == 1);
         four.extend(&own[rank - 2..]);
         fits.then_some(Form { own, expanded, four })
     }

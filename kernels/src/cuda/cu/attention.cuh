@@ -94,3 +94,11 @@ __device__ __forceinline__ float biased(float score, const B* bias, u32 batch, u
 #else
 #define SCORE(product, batch, head, query, key) bounded(product)
 #endif
+
+// How many threads a block has. With more than a mask in its scores a kernel is told that one block of a multiprocessor is enough: left to
+// itself the compiler would keep registers in memory to have more of them.
+#if HAS_BIAS || CAPPED || WINDOW
+#define OF_THREADS(count) __launch_bounds__(count, 1)
+#else
+#define OF_THREADS(count) __launch_bounds__(count)
+#endif

@@ -44,7 +44,7 @@ union Room {
   Rows rows;
 };
 
-extern "C" __global__ void __launch_bounds__(256) of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+extern "C" __global__ void OF_THREADS(256) of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
                                                           const float* shifts, T* dk, T* dv BIAS ORIGINS) {
   __shared__ alignas(16) Room room;
   __shared__ alignas(16) float weights[64][PITCH];
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) of_keys(const T* q, const T* k
   write_rows(dv + at, SHARED * WIDTH, keys, part * COLUMNS, of_value, {1.0f, 1.0f, 1.0f, 1.0f});
 }
 
-extern "C" __global__ void __launch_bounds__(256) of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+extern "C" __global__ void OF_THREADS(256) of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
                                                              const float* shifts, T* dq BIAS ORIGINS) {
   __shared__ alignas(16) Room room;
   __shared__ alignas(16) float of_scores[64][PITCH];
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(256) of_queries(const T* q, const T
 #if HAS_BIAS
 // The gradient of a bias: that of the scores of 64 queries and 64 keys, summed over SAMPLES_OF_BIAS samples and SHARING_BIAS heads,
 // 1 or all, that have it in common, one after the other.
-extern "C" __global__ void __launch_bounds__(256) of_bias(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+extern "C" __global__ void OF_THREADS(256) of_bias(const T* q, const T* k, const T* v, const float* l, const T* of_o,
                                                           const float* shifts, B* result BIAS ORIGINS) {
   __shared__ alignas(16) Room room;
   const u32 tiles = (KEYS + 63) / 64, rows = (QUERIES + 63) / 64;

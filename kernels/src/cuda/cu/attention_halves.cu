@@ -4,7 +4,7 @@
 //
 // Macros besides those of attention and of tiles of halves: TILE_KEYS, 64 or 32; rows of both tiles together are at least 64.
 
-extern "C" __global__ void __launch_bounds__(128) attention(const T* q, const T* k, const T* v, T* o, float* l BIAS ORIGINS) {
+extern "C" __global__ void OF_THREADS(128) attention(const T* q, const T* k, const T* v, T* o, float* l BIAS ORIGINS) {
   __shared__ alignas(16) Row room[2 * TILE_KEYS];
   Row *keys = room, *values = room + TILE_KEYS;
   const u32 tiles = (QUERIES + 63) / 64;

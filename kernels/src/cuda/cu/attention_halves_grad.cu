@@ -9,7 +9,7 @@
 #if WIDTH % 8
 #define BOUNDS __launch_bounds__(128, 1)
 #else
-#define BOUNDS __launch_bounds__(128)
+#define BOUNDS OF_THREADS(128)
 #endif
 
 // p of a score, and ds of its product before it is scaled.
