@@ -35,9 +35,7 @@ MODEL = """graph @attention {
 
 @pytest.mark.parametrize("strategy", ["data", "megatron"])
 @pytest.mark.parametrize("mesh", ["1", "2"])
-def test_attention_to_other_scores_trains_as_in_graphc(
-    graphc: Callable[..., None], tmp_path: Path, mesh: str, strategy: str
-) -> None:
+def test_attention_to_other_scores_trains_as_in_graphc(graphc: Callable[..., None], tmp_path: Path, mesh: str, strategy: str) -> None:
     model, plan, data, metrics = (tmp_path / name for name in ("model.gir", "plan.json", "data", "losses"))
     model.write_text(MODEL)
     torch.manual_seed(0)
