@@ -489,6 +489,8 @@ pub struct GradientNode<'a> {
     pub results: &'a [Tensor],
     /// The gradient of each result; at least one is given.
     pub gradients: &'a [Option<Tensor>],
+    /// Of each operand whether somebody asks for its gradient: an op that would compute more for it alone need not.
+    pub wanted: &'a [bool],
 }
 
 /// Where a shard lies in its tensor.

@@ -111,8 +111,8 @@ impl Rule {
         (0..self.factors.len()).filter(|&factor| fits(&self.factors[factor])).collect()
     }
 
-    /// The parallel factors that every operand and every result has, in the order of the first operand's dims.
-    pub fn shared_factors(&self) -> Vec<usize> {
+    /// The parallel factors that every result and every one of the first operands has, in the order of the first operand's dims.
+    pub fn shared_factors(&self, operands: usize) -> Vec<usize> {
         let has = |dims: &Vec<DimRule>, factor: &usize| {
             dims.iter().any(|dim| dim.factors().contains(factor))
         };
@@ -121,7 +121,8 @@ impl Rule {
             .copied()
             .filter(|&factor| self.factors[factor].kind == FactorKind::Parallel)
             .filter(|factor| {
-                self.operands.iter().chain(&self.results).all(|dims| has(dims, factor))
+                let operands = self.operands.iter().take(operands);
+                operands.chain(&self.results).all(|dims| has(dims, factor))
             })
             .collect()
     }

@@ -91,9 +91,9 @@ fn large_cases() -> Vec<Case> {
     let (query, key, row) = (f32s(&[2, 150, 6, 8]), f32s(&[2, 150, 3, 8]), f32s(&[2, 150, 6]));
     let (causal, scale) = (true, Scalar(0.3));
     let types = [query.clone(), key.clone(), key.clone()];
-    add(Op::Attention(Attention { causal, scale }), &types, random);
+    add(Op::Attention(Attention::new(causal, scale)), &types, random);
     let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
-    add(Op::AttentionGrad(AttentionGrad { causal, scale }), &types, random);
+    add(Op::AttentionGrad(AttentionGrad::new(causal, scale)), &types, random);
     let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
     add(Op::Rotary(rotary), &[f32s(&[2, 300, 8, 16])], random);
     for (cell, gates) in [(Cell::Lstm, 80), (Cell::Gru, 60)] {

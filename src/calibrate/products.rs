@@ -138,14 +138,14 @@ fn attention_rate(
         let shape = [bench.effort.ranks * batch, length, heads, width];
         let [q, k, v] = ["q", "k", "v"].map(|name| rows(g, name, dtype, &shape));
         let made = match backward {
-            true => g.apply_all(Op::Attention(Attention { causal, scale }), &[&q, &k, &v]),
+            true => g.apply_all(Op::Attention(Attention::new(causal, scale)), &[&q, &k, &v]),
             false => Vec::new(),
         };
         [vec![q, k, v], made].concat()
     };
     let layer = |tensors: &[Tensor], last: &Tensor| match tensors {
         [q, k, v, o, l] => {
-            let gradient = Op::AttentionGrad(AttentionGrad { causal, scale });
+            let gradient = Op::AttentionGrad(AttentionGrad::new(causal, scale));
             last.builder().apply_all(gradient, &[q, k, v, o, l, last]).swap_remove(0)
         }
         tensors => last.attention(&tensors[1], &tensors[2], causal),

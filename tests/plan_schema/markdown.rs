@@ -158,6 +158,7 @@ fn words(ty: &str) -> String {
         (Some("array"), _) => format!("{} times {}", inner[1], first()),
         (Some("tuple"), _) => inner.iter().map(|ty| words(ty)).collect::<Vec<_>>().join(", "),
         (None, "usize" | "u32" | "u64" | "i32" | "i64" | "OperandSource") => "whole number".into(),
+        (None, "NonZeroU32") => "whole number from 1 on".into(),
         (None, "f64" | "Scalar") => "number".into(),
         (None, "LearningRate") => "number, or text".into(),
         (None, "bool") => "true or false".into(),

@@ -12,6 +12,7 @@ pub fn leaf(ty: &str) -> Option<Value> {
         "usize" | "u32" | "u64" | "RegisterId" | "ActorId" | "ChannelId" | "ProgramId" => {
             json!({"type": "integer", "minimum": 0})
         }
+        "NonZeroU32" => json!({"type": "integer", "minimum": 1}),
         "i32" | "i64" | "OperandSource" => json!({"type": "integer"}),
         "f64" => json!({"type": "number"}),
         "bool" => json!({"type": "boolean"}),

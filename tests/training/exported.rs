@@ -125,7 +125,23 @@ fn attention_of(model: &str) -> (String, serde_json::Value) {
 #[test]
 fn inspect_says_which_attention_is_one_op_and_why_another_is_none() {
     let (text, json) = attention_of(&export("masked_rows_plain.onnx"));
-    let reason = "a mask or bias that depends on inputs or weights";
+    assert!(text.contains("attention: 1 as one op, 0 in parts\n"), "{text}");
+    assert_eq!(json["one_op"], 1);
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let model = folder.path().join("weights.gir").display().to_string();
+    let text = "graph @weights {
+  %x = input \"x\" : f32[rows, 3, 8]
+  %w = variable \"w\" {init={\"fill\": 0.5}, trainable=true} : f32[8, 8]
+  %q = matmul %x, %w
+  %s = matmul %q, %x {transpose_b=true}
+  %p = softmax %s {axis=1}
+  %y = matmul %p, %x
+  return \"y\" = %y
+}
+";
+    std::fs::write(&model, text).expect("writable");
+    let (text, json) = attention_of(&model);
+    let reason = "softmax over another dim";
     assert!(text.contains("attention: 0 as one op, 1 in parts\n  in parts: `"), "{text}");
     assert!(text.contains(reason), "{text}");
     assert_eq!((&json["one_op"], &json["in_parts"][0]["reason"]), (&0.into(), &reason.into()));

@@ -279,8 +279,8 @@ mod tests {
         let (causal, scale) = (true, Scalar(1.0));
         let q = TensorType::new(DType::BF16, [65536 / length, length, 2048 / width, width]);
         let l = TensorType::new(DType::F32, [65536 / length, length, 2048 / width]);
-        let forward = Op::Attention(Attention { causal, scale });
-        let backward = Op::AttentionGrad(AttentionGrad { causal, scale });
+        let forward = Op::Attention(Attention::new(causal, scale));
+        let backward = Op::AttentionGrad(AttentionGrad::new(causal, scale));
         let of = |op: &Op, operands: &[&TensorType], results: &[&TensorType]| {
             compute_work(cluster, op, operands, results, &[]).1
         };

@@ -28,6 +28,9 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "autocast";
 
+/// The place of the bias among the operands of attention.
+const BIAS: usize = 3;
+
 /// The element type in which an op takes its floating-point operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
@@ -223,8 +226,13 @@ impl Caster<'_> {
         let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;
         let widest = || self.widest(node);
         let floats = |dtype: DType| {
-            let of = |operand| if now(operand).is_float() { dtype } else { now(operand) };
-            node.operands.iter().map(of).collect()
+            let of = |(place, operand)| match now(operand) {
+                // Biases of scores hide keys by numbers that halves have not.
+                own if place == BIAS && matches!(node.op, Op::Attention(_)) => own,
+                own if own.is_float() => dtype,
+                own => own,
+            };
+            node.operands.iter().enumerate().map(of).collect()
         };
         match class {
             Class::Region => floats(region),

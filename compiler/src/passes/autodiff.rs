@@ -186,8 +186,11 @@ impl Reverse {
                 ids.iter().map(|&id| self.builder.tensor(id)).collect()
             };
             let (operands, results) = (handles(&node.operands), handles(&node.results));
+            let wanted: Vec<bool> =
+                node.operands.iter().map(|operand| self.depends[operand.index()]).collect();
             let (operands, results, gradients) = (&operands, &results, &gradients);
-            node.op.operation().gradient(&GradientNode { operands, results, gradients })
+            let wanted = &wanted;
+            node.op.operation().gradient(&GradientNode { operands, results, gradients, wanted })
         });
         for (operand, gradient) in node.operands.iter().zip(of_operands) {
             if self.depends[operand.index()] {

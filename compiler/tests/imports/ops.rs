@@ -2,6 +2,7 @@
 //! does. The cases, with models and expected outputs, are written by `import_models/make_cases.py` and `make_layer_cases.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use graphc_compiler::import::onnx::import_onnx;
@@ -168,25 +169,29 @@ fn attention_of_version_23(shared: i64, integers: &[(&str, i64)], softcap: f32) 
 }
 
 #[test]
-fn attention_of_version_23_is_one_op_but_where_it_is_another_function() {
+fn attention_of_version_23_is_one_op() {
     let options = CompileOptions::default();
-    for (shared, integers, softcap, causal) in [
-        (4, &[][..], 0.0, Some(false)),
-        (2, &[("is_causal", 1)], 0.0, Some(true)),
-        (1, &[("right_window_size", 0)], 0.0, Some(true)),
-        (4, &[("is_causal", 1), ("left_window_size", 2)], 0.0, None),
-        (4, &[("is_causal", 1)], 30.0, None),
+    for (shared, integers, softcap, causal, window) in [
+        (4, &[][..], 0.0, false, None),
+        (2, &[("is_causal", 1)], 0.0, true, None),
+        (1, &[("right_window_size", 0)], 0.0, true, None),
+        (4, &[("is_causal", 1), ("left_window_size", 2)], 0.0, true, Some(3)),
+        (4, &[("is_causal", 1)], 30.0, true, None),
+        (4, &[("left_window_size", 2), ("right_window_size", 1)], 0.0, false, None),
     ] {
         let imported = attention_of_version_23(shared, integers, softcap);
         let before = imported.graph.clone();
         let after = prepare_until(imported.graph, &options, "attention").expect("fits");
         let found = after.nodes.iter().find_map(|node| match &node.op {
-            Op::Attention(op) => Some((op.causal, after.value(node.operands[1]).ty.shape[2])),
+            Op::Attention(op) => Some((*op, after.value(node.operands[1]).ty.shape[2])),
             _ => None,
         });
         let kept = attentions_of(before.clone(), &options).expect("fits").in_parts;
-        assert_eq!(found, causal.map(|causal| (causal, shared as usize)), "{integers:?}: {kept:?}");
-        assert_eq!(kept.len(), usize::from(causal.is_none()), "{kept:?}");
+        let (op, heads) = found.unwrap_or_else(|| panic!("{integers:?}: {kept:?}"));
+        assert_eq!((op.causal, heads), (causal, shared as usize), "{integers:?}");
+        assert_eq!(op.window.map(NonZeroU32::get), window, "{integers:?}");
+        assert_eq!(op.soft_cap.is_some(), softcap > 0.0, "{integers:?}");
+        assert!(kept.is_empty(), "{kept:?}");
         let numbers = |heads: i64, seed: f64| {
             let count = 30 * heads as usize;
             let data = (0..count).map(|i| (seed + 1.7 * i as f64).sin()).collect();

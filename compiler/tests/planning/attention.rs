@@ -123,7 +123,7 @@ fn queries_of_a_long_sequence_are_split_and_its_keys_gathered() {
 fn the_last_queries_of_a_causal_mask_set_the_pace() {
     let cluster = preset("dgx-h100").expect("a preset");
     let seconds = |causal, queries_over: usize| {
-        let op = Op::Attention(Attention { causal, scale: Scalar(0.1) });
+        let op = Op::Attention(Attention::new(causal, Scalar(0.1)));
         let q = TensorType::new(DType::BF16, [1, 131_072, 8, 128]);
         let l = TensorType::new(DType::F32, [1, 131_072, 8]);
         let axes = [(Choice::Factor(1), queries_over)];

@@ -187,7 +187,7 @@ impl Tensor {
     pub fn attention(&self, keys: &Tensor, values: &Tensor, causal: bool) -> Tensor {
         let width = self.shape().last().copied().unwrap_or(1).max(1);
         let scale = Scalar(1.0 / (width as f64).sqrt());
-        self.builder.apply(Op::Attention(Attention { causal, scale }), &[self, keys, values])
+        self.builder.apply(Op::Attention(Attention::new(causal, scale)), &[self, keys, values])
     }
 
     /// Rotary position embedding of `[.., time, heads, width]`. The halves of each head make the pairs, as in

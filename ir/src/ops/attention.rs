@@ -1,20 +1,29 @@
 //! Attention without the matrix of scores: softmax(scale q k^T) v for heads that share keys and values in groups.
 //!
 //! Kernels go over blocks of keys with a running maximum and sum (Milakov and Gimelshein, arXiv 1805.02867). For the gradient
-//! they compute the scores again (FlashAttention; Dao et al., arXiv 2205.14135). So no tensor has the extent queries x keys.
+//! they compute the scores again (FlashAttention; Dao et al., arXiv 2205.14135). So no tensor has the extent queries x keys, but for a
+//! bias that has it.
+//!
+//! *Scores.* A product of a query and a key is scaled, bounded by the soft cap, and the bias is added. A finite sum below [`FLOOR`]
+//! counts as that: the lowest number of a type, by which models hide keys, leaves a log-sum-exp of no use to the gradient where a row
+//! has no other keys. Softmax makes such a score exactly 0 beside any other. Of a query that sees no key, by a mask or because its
+//! biases are -inf, the result and its gradients are 0 and the log-sum-exp is -inf.
 //!
 //! *Splits.* The forward pass keeps keys whole, because its maximum and sum run over all of them. Batch, queries and heads may be
 //! split. The gradient knows the log-sum-exp, so there keys may be split as well, and `dq` is then partial. Heads are two factors
 //! on the side of queries, kv heads and the group that shares each, and one on the side of keys. So tensor parallelism first
-//! splits kv heads, and then the heads of a group, with keys whole.
+//! splits kv heads, and then the heads of a group, with keys whole. A bias is split where it has the dim; its gradient is partial where it
+//! has not.
 //!
 //! *FLOPs.* The forward pass makes two products. The gradient makes five, because it computes the scores again; four would be the
-//! model's own. A causal mask halves all of them. If ranks share queries under a causal mask, the last rank sees nearly all keys
-//! and has nearly twice the mean FLOPs. The op counts that rank's FLOPs ([`Operation::most_flops`]). So the planner chooses
-//! context parallelism where the batch and the heads of keys are fewer than the ranks.
+//! model's own. A causal mask halves all of them, and a window leaves its share. If ranks share queries under a causal mask, the last rank
+//! sees nearly all keys and has nearly twice the mean FLOPs. The op counts that rank's FLOPs ([`Operation::most_flops`]). So the planner
+//! chooses context parallelism where the batch and the heads of keys are fewer than the ranks.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+mod scores;
+mod space;
+
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +39,15 @@ use crate::sbp::ReduceKind;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// (q [b, t, heads, d], k [b, s, kv, d], v [b, s, kv, d]) -> (o [b, t, heads, d], l [b, t, heads] of f32):
-/// l = log(sum(exp(scale q k))) over the keys, o = sum(exp(scale q k - l) v).
+use scores::{Scores, Term, Terms, log_sum_exp, range};
+use space::{BATCH, GROUP, KEYS, QUERIES, SHARED, Space, WIDTH, most_to_mean, seen_share, space};
+
+/// The least score that a finite bias leaves.
+pub const FLOOR: f64 = -3e4;
+
+/// (q [b, t, heads, d], k [b, s, kv, d], v [b, s, kv, d] [, bias [b|1, heads|1, t|1, s|1]]) -> (o [b, t, heads, d], l [b, t, heads] of
+/// f32): l = log(sum(exp(score))) over the keys, o = sum(exp(score - l) v), score = scale q k, or cap tanh(scale q k / cap), plus the
+/// bias, which is of the queries' element type or f32.
 ///
 /// Head h reads keys and values of head h / (heads / kv): `kv` divides `heads`. Batch, queries and heads may be split;
 /// keys are whole.
@@ -41,44 +57,130 @@ pub struct Attention {
     pub causal: bool,
     /// Multiplies the scores, usually 1 / sqrt(d).
     pub scale: Scalar,
+    /// As many keys each query sees at most, the last ones up to its own place; with a causal mask alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<NonZeroU32>,
+    /// Bounds the scaled scores, by cap tanh(score / cap), before a bias is added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_cap: Option<Scalar>,
 }
 
-/// (q, k, v, o, l, do [, dl]) -> (dq, dk, dv), shaped as the operands of [`Attention`]. Keys may be split too: each rank
+impl Attention {
+    /// Without window and soft cap.
+    pub fn new(causal: bool, scale: Scalar) -> Self {
+        Self { causal, scale, window: None, soft_cap: None }
+    }
+
+    /// Whether a query sees a key, by mask and window.
+    pub fn sees(&self, query: usize, key: usize) -> bool {
+        let near = self.window.is_none_or(|window| query < key + window.get() as usize);
+        !self.causal || key <= query && near
+    }
+
+    /// Says what of the payload fits nothing.
+    fn check(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
+        if self.window.is_some() && !self.causal {
+            return Err(shapes(op, operands, "a window needs a causal mask"));
+        }
+        if self.soft_cap.is_some_and(|cap| cap.0.is_nan() || cap.0 <= 0.0) {
+            return Err(shapes(op, operands, "the soft cap must be above 0"));
+        }
+        Ok(())
+    }
+}
+
+/// (q, k, v, o, l, do [, dl] [, bias]) -> (dq, dk, dv [, dbias]), shaped as the operands of [`Attention`]. Keys may be split too: each rank
 /// then adds its part to dq.
 ///
-/// p = exp(scale q k - l), ds = p (do v - sum(do o) + dl); dq = scale ds k, dk = scale ds^T q, dv = p^T do.
+/// p = exp(score - l), ds = p (do v - sum(do o) + dl), which is the gradient of the bias; dq = scale ds' k, dk = scale ds'^T q,
+/// dv = p^T do, where ds' is ds times the slope of the soft cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
     /// As in [`Attention`].
     pub causal: bool,
     /// As in [`Attention`].
     pub scale: Scalar,
+    /// As in [`Attention`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<NonZeroU32>,
+    /// As in [`Attention`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_cap: Option<Scalar>,
+    /// Whether the last operand is a bias.
+    #[serde(default, skip_serializing_if = "AttentionBias::is_none")]
+    pub bias: AttentionBias,
 }
 
-/// FLOPs of one product for each batch element, head, query, key and element of a head: a causal mask halves them.
-fn flops_of_product(causal: bool) -> f64 {
-    if causal { 1.0 } else { 2.0 }
+/// What the gradient of attention has to do with a bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionBias {
+    /// There is none.
+    #[default]
+    None,
+    /// It is added to the scores.
+    Added,
+    /// It is added to the scores, has all queries and keys, and its gradient is the fourth result.
+    Learned,
 }
 
-/// The FLOPs of the part with most to do, as a multiple of the mean: with a causal mask the last queries see the most keys, and the
-/// first keys are seen by the most queries.
-fn most_to_mean(causal: bool, whole: &Rule, part: &Rule) -> f64 {
-    let [queries, keys] = [QUERIES, KEYS].map(|factor| part.factors[factor].size as f64);
-    if !causal || queries * keys == 0.0 {
-        return 1.0;
+impl AttentionBias {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
     }
-    // Keys before the first query are all seen; of the others half of the pairs are.
-    let masked = (queries + keys - whole.factors[KEYS].size as f64).max(0.0);
-    2.0 - masked * masked / (queries * keys)
+}
+
+impl AttentionGrad {
+    /// That of an op.
+    pub fn of(op: Attention, bias: AttentionBias) -> Self {
+        let Attention { causal, scale, window, soft_cap } = op;
+        Self { causal, scale, window, soft_cap, bias }
+    }
+
+    /// Without bias, window and soft cap.
+    pub fn new(causal: bool, scale: Scalar) -> Self {
+        Self::of(Attention::new(causal, scale), AttentionBias::None)
+    }
+
+    /// The op whose gradient it is.
+    pub fn forward(&self) -> Attention {
+        let Self { causal, scale, window, soft_cap, bias: _ } = *self;
+        Attention { causal, scale, window, soft_cap }
+    }
+
+    /// The places among the operands of the gradient of the log-sum-exp and of the bias, where they are there.
+    pub fn further(&self, operands: usize) -> (Option<usize>, Option<usize>) {
+        let bias = (!self.bias.is_none()).then(|| operands.saturating_sub(1));
+        let last = bias.unwrap_or(operands);
+        ((last > ROWS).then_some(ROWS), bias)
+    }
+}
+
+/// The operands of the gradient before those that may be left out.
+const ROWS: usize = 6;
+
+/// Fails where a bias has another element type than queries, or f32.
+fn check_bias(op: &'static str, operands: &[&TensorType], bias: usize) -> Result<(), OpError> {
+    if [operands[0].dtype, DType::F32].contains(&operands[bias].dtype) {
+        return Ok(());
+    }
+    Err(dtypes(op, operands, "a bias must be of the queries' element type, or f32"))
 }
 
 /// The sizes that attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
-fn arithmetic(operands: &[&TensorType], causal: bool, backward: bool) -> Arithmetic {
+fn arithmetic(op: Attention, operands: &[&TensorType], backward: bool) -> Arithmetic {
     let extent = |operand: usize, dim: usize| {
         operands.get(operand).and_then(|ty| ty.shape.get(dim)).copied().unwrap_or(1)
     };
-    let keys = extent(1, 1) as f64 * if causal { 0.5 } else { 1.0 };
+    let keys = extent(1, 1) as f64;
+    let keys = keys * seen_share(op, keys);
     Arithmetic::Attention(AttentionShape { width: extent(0, 3), keys, backward })
+}
+
+/// FLOPs of so many products of all queries that see a key with it.
+fn flops(op: Attention, products: f64, rule: &Rule) -> f64 {
+    2.0 * products * rule.points() * seen_share(op, rule.factors[KEYS].size as f64)
 }
 
 impl Operation for Attention {
@@ -87,27 +189,35 @@ impl Operation for Attention {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3")?;
+        if operands.len() == 4 {
+            check_bias(self.name(), operands, 3)?;
+        } else {
+            arity(self.name(), operands, 3, "3, or 4 with a bias")?;
+        }
         Ok(vec![one_float(self.name(), operands, &[0, 1, 2])?, DType::F32])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let Space { mut rule, query, key, row } = space(self.name(), operands, self.causal)?;
+        self.check(self.name(), operands)?;
+        let space = space(self.name(), operands, self.causal)?;
+        let bias = operands.get(3).map(|bias| space.bias(self.name(), operands, bias));
+        let Space { mut rule, query, key, row } = space;
         for factor in [KEYS, WIDTH] {
             rule.factors[factor].kind = FactorKind::Whole;
         }
         rule.operands = vec![query.clone(), key.clone(), key];
+        rule.operands.extend(bias.transpose()?);
         rule.results = vec![query, row];
         Ok(rule)
     }
 
     /// Two products: scores and the sum of values.
-    fn flops_per_point(&self) -> f64 {
-        2.0 * flops_of_product(self.causal)
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(*self, 2.0, rule)
     }
 
     fn most_flops(&self, whole: &Rule, part: &Rule) -> f64 {
-        self.flops(part) * most_to_mean(self.causal, whole, part)
+        self.flops(part) * most_to_mean(*self, whole, part)
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -115,19 +225,32 @@ impl Operation for Attention {
     }
 
     fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
-        arithmetic(operands, self.causal, false)
+        arithmetic(*self, operands, false)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let ([q, k, v], [o, l]) = (node.operands, node.results) else { return Vec::new() };
+        let ([q, k, v, rest @ ..], [o, l]) = (node.operands, node.results) else {
+            return Vec::new();
+        };
         let zero = || o.full_like(0.0);
         let of_o = node.gradients[0].clone().unwrap_or_else(zero);
         let mut operands = vec![q, k, v, o, l, &of_o];
         operands.extend(&node.gradients[1]);
-        let (causal, scale) = (self.causal, self.scale);
-        let op = Op::AttentionGrad(AttentionGrad { causal, scale });
-        let gradients = o.builder().apply_all(op, &operands);
-        gradients.into_iter().map(Some).collect()
+        let learned = node.wanted.get(3).is_some_and(|wanted| *wanted);
+        // A learned bias has all queries and keys: the sum over those that it has not is that of its expansion.
+        let expanded =
+            rest.first().map(|bias| if learned { over_scores(bias, q, k) } else { bias.clone() });
+        let bias = match (&expanded, learned) {
+            (None, _) => AttentionBias::None,
+            (Some(_), false) => AttentionBias::Added,
+            (Some(_), true) => AttentionBias::Learned,
+        };
+        operands.extend(&expanded);
+        let op = Op::AttentionGrad(AttentionGrad::of(*self, bias));
+        let mut gradients = o.builder().apply_all(op, &operands).into_iter();
+        let mut all: Vec<Option<Tensor>> = gradients.by_ref().take(3).map(Some).collect();
+        all.extend(rest.first().map(|bias| Some(summed_like(&gradients.next()?, bias))));
+        all
     }
 
     fn evaluate(
@@ -137,7 +260,7 @@ impl Operation for Attention {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
-        let scores = Scores { q, k, causal: self.causal, scale: self.scale.0 };
+        let scores = Scores { q, k, bias: operands.get(3), op: *self };
         let all = |row: &[usize]| -> Vec<f64> {
             (0..k.region.global[1]).map(|key| scores.at(row, key)).collect()
         };
@@ -158,49 +281,82 @@ impl Operation for Attention {
     }
 }
 
+/// A bias with all queries and keys.
+fn over_scores(bias: &Tensor, q: &Tensor, k: &Tensor) -> Tensor {
+    let shape = bias.shape();
+    let whole = [shape[0], shape[1], q.shape()[1], k.shape()[1]];
+    if shape[..] == whole { bias.clone() } else { bias.expand(&whole) }
+}
+
+/// The sum of a gradient over the dims that a bias has not.
+fn summed_like(gradient: &Tensor, bias: &Tensor) -> Tensor {
+    let (shape, whole) = (bias.shape(), gradient.shape());
+    let axes: Vec<usize> = (0..shape.len()).filter(|&dim| shape[dim] != whole[dim]).collect();
+    if axes.is_empty() { gradient.clone() } else { gradient.sum(&axes, true) }
+}
+
 impl Operation for AttentionGrad {
     fn name(&self) -> &'static str {
         "attention_grad"
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        if operands.len() != 7 {
-            arity(self.name(), operands, 6, "6, or 7 with the gradient of the log-sum-exp")?;
+        let least = ROWS + usize::from(!self.bias.is_none());
+        if operands.len() != least + 1 {
+            let expected = "6, one more with the gradient of the log-sum-exp, one more with a bias";
+            arity(self.name(), operands, least, expected)?;
         }
-        if operands.iter().enumerate().any(|(i, ty)| [4, 6].contains(&i) && ty.dtype != DType::F32)
-        {
+        let (of_l, bias) = self.further(operands.len());
+        if [Some(4), of_l].into_iter().flatten().any(|row| operands[row].dtype != DType::F32) {
             return Err(dtypes(self.name(), operands, "the log-sum-exp and its gradient are f32"));
         }
-        Ok(vec![one_float(self.name(), operands, &[0, 1, 2, 3, 5])?; 3])
+        let mut results = vec![one_float(self.name(), operands, &[0, 1, 2, 3, 5])?; 3];
+        if let Some(bias) = bias {
+            check_bias(self.name(), operands, bias)?;
+            results.extend((self.bias == AttentionBias::Learned).then_some(operands[bias].dtype));
+        }
+        Ok(results)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let Space { mut rule, query, key, row } = space(self.name(), operands, self.causal)?;
-        for factor in [QUERIES, GROUP, KEYS] {
+        self.forward().check(self.name(), operands)?;
+        let space = space(self.name(), operands, self.causal)?;
+        let (of_l, bias) = self.further(operands.len());
+        let bias =
+            bias.map(|bias| space.bias(self.name(), operands, operands[bias])).transpose()?;
+        let Space { mut rule, query, key, row } = space;
+        let learned = bias.as_ref().filter(|_| self.bias == AttentionBias::Learned);
+        if learned.is_some_and(|dims| dims[2..].iter().any(|dim| dim.factors().is_empty())) {
+            let reason = "a bias whose gradient is wanted must have all queries and keys";
+            return Err(shapes(self.name(), operands, reason));
+        }
+        let mut summed = vec![QUERIES, GROUP, KEYS];
+        let lacks = |factor: &usize| {
+            learned.is_some_and(|dims| !dims.iter().any(|dim| dim.factors().contains(factor)))
+        };
+        summed.extend([BATCH, SHARED].into_iter().filter(lacks));
+        for factor in summed {
             rule.factors[factor].kind = FactorKind::Reduction(ReduceKind::Sum);
         }
         rule.factors[WIDTH].kind = FactorKind::Whole;
-        let expected = [&query, &key, &key, &query, &row, &query, &row];
-        for (index, (operand, dims)) in operands.iter().zip(expected).enumerate() {
-            let shape: Vec<usize> = dims.iter().map(|dim| rule.extent(dim)).collect();
-            if operand.shape != shape {
-                let reason = format!("operand {index} must be {shape:?}");
-                return Err(shapes(self.name(), operands, reason));
-            }
-        }
-        rule.linear = vec![(5..operands.len()).collect()];
-        rule.operands = expected.into_iter().take(operands.len()).cloned().collect();
+        let mut expected = vec![&query, &key, &key, &query, &row, &query];
+        expected.extend(of_l.map(|_| &row));
+        self.check_shapes(operands, &rule, &expected)?;
+        rule.linear = vec![[Some(5), of_l].into_iter().flatten().collect()];
+        rule.operands = expected.into_iter().cloned().collect();
+        rule.operands.extend(bias.clone());
         rule.results = vec![query, key.clone(), key];
+        rule.results.extend(bias.filter(|_| self.bias == AttentionBias::Learned));
         Ok(rule)
     }
 
     /// Five products: the scores again, and the gradients of weights, queries, keys and values.
-    fn flops_per_point(&self) -> f64 {
-        5.0 * flops_of_product(self.causal)
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(self.forward(), 5.0, rule)
     }
 
     fn most_flops(&self, whole: &Rule, part: &Rule) -> f64 {
-        self.flops(part) * most_to_mean(self.causal, whole, part)
+        self.flops(part) * most_to_mean(self.forward(), whole, part)
     }
 
     /// Of the five products the first: the scores.
@@ -213,7 +369,7 @@ impl Operation for AttentionGrad {
     }
 
     fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
-        arithmetic(operands, self.causal, true)
+        arithmetic(self.forward(), operands, true)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -227,19 +383,21 @@ impl Operation for AttentionGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [q, k] = [&operands[0], &operands[1]];
-        let scores = Scores { q, k, causal: self.causal, scale: self.scale.0 };
-        let terms = Terms { scores, operands, known: RefCell::default() };
+        let (of_l, bias) = self.further(operands.len());
+        let [of_l, bias] = [of_l, bias].map(|place| place.map(|place| &operands[place]));
+        let scores = Scores { q, k, bias, op: self.forward() };
+        let terms = Terms::new(scores, operands, of_l);
         let (queries, keys) = (range(q, 1), range(k, 1));
         let dq = fill(&results[0], |index| {
             let row = &index[..3];
             let term = |key| {
                 let shared = scores.shared_head(row[2]);
-                terms.weight_and_gradient(row, key).1 * at(k, &[row[0], key, shared, index[3]])
+                terms.at(row, key).of_product * at(k, &[row[0], key, shared, index[3]])
             };
             self.scale.0 * keys.clone().map(term).sum::<f64>()
         });
         // Of a key or value: the sum over the rows that see it of `factor` times an element of `rows`.
-        let over_rows = |index: &[usize], rows: &Operand<'_>, factor: fn((f64, f64)) -> f64| {
+        let over_rows = |index: &[usize], rows: &Operand<'_>, factor: fn(Term) -> f64| {
             let reads = |head: &usize| scores.shared_head(*head) == index[2];
             let heads: Vec<usize> = range(q, 2).filter(reads).collect();
             let none = q.region.rect.extent.contains(&0);
@@ -247,7 +405,7 @@ impl Operation for AttentionGrad {
             let of = |query: usize, head: usize| {
                 let row = [index[0], query, head];
                 let element = at(rows, &[index[0], query, head, index[3]]);
-                factor(terms.weight_and_gradient(&row, index[1])) * element
+                factor(terms.at(&row, index[1])) * element
             };
             queries
                 .clone()
@@ -256,131 +414,41 @@ impl Operation for AttentionGrad {
                 .sum::<f64>()
         };
         let dk =
-            fill(&results[1], |index| self.scale.0 * over_rows(index, q, |(_, of_score)| of_score));
-        let dv = fill(&results[2], |index| over_rows(index, &operands[5], |(weight, _)| weight));
-        Ok(vec![dq, dk, dv])
+            fill(&results[1], |index| self.scale.0 * over_rows(index, q, |term| term.of_product));
+        let dv = fill(&results[2], |index| over_rows(index, &operands[5], |term| term.weight));
+        let of_bias = results.get(3).map(|result| {
+            // All that is broadcast to is summed.
+            let along = |dim: usize, of: usize, index: usize| match result.global[dim] {
+                1 => range(q, of),
+                _ => index..index + 1,
+            };
+            fill(result, |index| {
+                let samples = along(0, 0, index[0]);
+                let rows =
+                    samples.flat_map(|b| along(1, 2, index[1]).map(move |h| [b, index[2], h]));
+                rows.map(|row| terms.at(&row, index[3]).of_score).sum()
+            })
+        });
+        Ok([dq, dk, dv].into_iter().chain(of_bias).collect())
     }
 }
 
-/// The range of a dim that an operand's shard covers.
-fn range(operand: &Operand<'_>, dim: usize) -> std::ops::Range<usize> {
-    let rect = &operand.region.rect;
-    rect.origin[dim]..rect.origin[dim] + rect.extent[dim]
-}
-
-/// The terms that a query and a key add to the gradients.
-struct Terms<'a> {
-    scores: Scores<'a>,
-    /// q, k, v, o, l, do and perhaps dl.
-    operands: &'a [Operand<'a>],
-    known: RefCell<HashMap<[usize; 4], (f64, f64)>>,
-}
-
-impl Terms<'_> {
-    /// Of a query [b, t, head] and a key: p, and ds before it is scaled.
-    fn weight_and_gradient(&self, row: &[usize], key: usize) -> (f64, f64) {
-        let place = [row[0], row[1], row[2], key];
-        if let Some(&known) = self.known.borrow().get(&place) {
-            return known;
+impl AttentionGrad {
+    fn check_shapes(
+        &self,
+        operands: &[&TensorType],
+        rule: &Rule,
+        expected: &[&Vec<DimRule>],
+    ) -> Result<(), OpError> {
+        for (index, (operand, dims)) in operands.iter().zip(expected).enumerate() {
+            let shape: Vec<usize> = dims.iter().map(|dim| rule.extent(dim)).collect();
+            if operand.shape != shape {
+                let reason = format!("operand {index} must be {shape:?}");
+                return Err(shapes(self.name(), operands, reason));
+            }
         }
-        let weight = (self.scores.at(row, key) - at(&self.operands[4], row)).exp();
-        let other = [row[0], key, self.scores.shared_head(row[2])];
-        let gradient = self.dot(5, row, 2, &other) - self.dot(5, row, 3, row);
-        let of_l = self.operands.get(6).map_or(0.0, |of_l| at(of_l, row));
-        let found = (weight, weight * (gradient + of_l));
-        self.known.borrow_mut().insert(place, found);
-        found
+        Ok(())
     }
-
-    /// The product of the last dims of two operands.
-    fn dot(&self, a: usize, at_a: &[usize], b: usize, at_b: &[usize]) -> f64 {
-        let [a, b] = [&self.operands[a], &self.operands[b]];
-        (0..a.region.global[3])
-            .map(|c| at(a, &[at_a, &[c]].concat()) * at(b, &[at_b, &[c]].concat()))
-            .sum()
-    }
-}
-
-/// log(sum(exp(x))); that of nothing is -inf.
-fn log_sum_exp(x: &[f64]) -> f64 {
-    let greatest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if greatest == f64::NEG_INFINITY {
-        return greatest;
-    }
-    greatest + x.iter().map(|x| (x - greatest).exp()).sum::<f64>().ln()
-}
-
-/// The scores, element by element.
-#[derive(Clone, Copy)]
-struct Scores<'a> {
-    q: &'a Operand<'a>,
-    k: &'a Operand<'a>,
-    causal: bool,
-    scale: f64,
-}
-
-impl Scores<'_> {
-    /// The head of keys and values that a head reads.
-    fn shared_head(&self, head: usize) -> usize {
-        head / (self.q.region.global[2] / self.k.region.global[2])
-    }
-
-    /// Of a query [b, t, head] and a key; -inf where the query does not see it.
-    fn at(&self, row: &[usize], key: usize) -> f64 {
-        if self.causal && key > row[1] {
-            return f64::NEG_INFINITY;
-        }
-        let head = self.shared_head(row[2]);
-        let product =
-            |c| at(self.q, &[row[0], row[1], row[2], c]) * at(self.k, &[row[0], key, head, c]);
-        self.scale * (0..self.q.region.global[3]).map(product).sum::<f64>()
-    }
-}
-
-const QUERIES: usize = 1;
-const GROUP: usize = 3;
-const KEYS: usize = 4;
-const WIDTH: usize = 5;
-
-/// The iteration space, every factor parallel, and the dims of queries, of keys and of one number for each query.
-struct Space {
-    rule: Rule,
-    query: Vec<DimRule>,
-    key: Vec<DimRule>,
-    row: Vec<DimRule>,
-}
-
-fn space(op: &'static str, operands: &[&TensorType], causal: bool) -> Result<Space, OpError> {
-    let fail = |reason: String| Err(shapes(op, operands, reason));
-    let ([batch, queries, heads, width], [key_batch, keys, shared, key_width]) =
-        (&operands[0].shape[..], &operands[1].shape[..])
-    else {
-        return fail("queries and keys need four dims: batch, time, heads, width of a head".into());
-    };
-    if operands[1].shape != operands[2].shape {
-        return fail("keys and values must have one shape".into());
-    }
-    if (batch, width) != (key_batch, key_width) {
-        return fail(
-            "queries and keys must have the same batch and the same width of a head".into(),
-        );
-    }
-    if *shared == 0 || !heads.is_multiple_of(*shared) {
-        return fail(format!("{shared} heads of keys do not divide {heads} heads of queries"));
-    }
-    if causal && queries != keys {
-        return fail(format!(
-            "a causal mask needs as many keys as queries, not {keys} and {queries}"
-        ));
-    }
-    let mut rule = Rule::default();
-    let extents = [*batch, *queries, *shared, heads / shared, *keys, *width];
-    let [b, t, kv, group, s, d] = extents.map(|size| rule.factor(size, FactorKind::Parallel));
-    let dims = |dims: &[&[usize]]| dims.iter().map(|f| DimRule::Factors(f.to_vec())).collect();
-    let query = dims(&[&[b], &[t], &[kv, group], &[d]]);
-    let row = dims(&[&[b], &[t], &[kv, group]]);
-    let key = dims(&[&[b], &[s], &[kv], &[d]]);
-    Ok(Space { rule, query, key, row })
 }
 
 #[cfg(test)]
@@ -389,7 +457,7 @@ mod tests {
     use crate::ops::shards::tests::evaluate;
 
     fn op(causal: bool) -> Op {
-        Op::Attention(Attention { causal, scale: Scalar(1.0) })
+        Op::Attention(Attention::new(causal, Scalar(1.0)))
     }
 
     /// Keys whose scores are logarithms: weights are fractions.
@@ -419,12 +487,12 @@ mod tests {
         assert_eq!(types[1], TensorType::new(DType::F32, [2, 1024, 8]));
         let flops = |op: Op, operands: &[&TensorType]| {
             let rule = op.operation().rule(operands).expect("fits");
-            rule.points() * op.operation().flops_per_point()
+            op.operation().flops(&rule)
         };
         let products = 2.0 * 2.0 * 8.0 * 1024.0 * 1024.0 * 64.0;
         assert_eq!(flops(op(false), &[&q, &k, &k]), 2.0 * products);
         assert_eq!(flops(op(true), &[&q, &k, &k]), products);
-        let gradient = Op::AttentionGrad(AttentionGrad { causal: true, scale: Scalar(1.0) });
+        let gradient = Op::AttentionGrad(AttentionGrad::new(true, Scalar(1.0)));
         assert_eq!(flops(gradient, &[&q, &k, &k, &q, &types[1], &q]), 2.5 * products);
     }
 
@@ -434,7 +502,7 @@ mod tests {
         let time = 24;
         let q = TensorType::new(DType::F32, [1, time, 1, 1]);
         let l = TensorType::new(DType::F32, [1, time, 1]);
-        let gradient = Op::AttentionGrad(AttentionGrad { causal: true, scale: Scalar(1.0) });
+        let gradient = Op::AttentionGrad(AttentionGrad::new(true, Scalar(1.0)));
         let whole = gradient.operation().rule(&[&q, &q, &q, &q, &l, &q]).expect("fits");
         let all = gradient.operation().flops(&whole);
         assert_eq!(gradient.operation().most_flops(&whole, &whole), all);
@@ -454,7 +522,7 @@ mod tests {
             let found = gradient.operation().most_flops(&whole, &part);
             assert!((found / expected - 1.0).abs() < 1e-12, "{of_queries}, {of_keys}: {found}");
         }
-        let plain = Op::AttentionGrad(AttentionGrad { causal: false, scale: Scalar(1.0) });
+        let plain = Op::AttentionGrad(AttentionGrad::new(false, Scalar(1.0)));
         let whole = plain.operation().rule(&[&q, &q, &q, &q, &l, &q]).expect("fits");
         let mut part = whole.clone();
         part.factors[QUERIES].size = time / 4;

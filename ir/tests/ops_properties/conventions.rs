@@ -16,7 +16,13 @@ fn gradients(op: Op, operands: &[&[f64]]) -> Vec<Vec<f64>> {
         operands.iter().map(|data| g.constant(DType::F32, [data.len()], data)).collect();
     let results = g.apply_all(op.clone(), &inputs.iter().collect::<Vec<_>>());
     let ones = results[0].full_like(1.0);
-    let node = GradientNode { operands: &inputs, results: &results, gradients: &[Some(ones)] };
+    let (gradients, wanted) = ([Some(ones)], vec![true; inputs.len()]);
+    let node = GradientNode {
+        operands: &inputs,
+        results: &results,
+        gradients: &gradients,
+        wanted: &wanted,
+    };
     for (i, gradient) in op.operation().gradient(&node).iter().enumerate() {
         g.output(&format!("g{i}"), gradient.as_ref().expect("has a gradient"));
     }

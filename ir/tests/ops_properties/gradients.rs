@@ -71,7 +71,13 @@ fn analytic(instance: &Instance<'_>, weights: &[Array], mask: &[bool]) -> Vec<Op
         .map(|i| mask[i].then(|| input(format!("w{i}"), &instance.result_types[i], &weights[i])))
         .collect();
     let results = g.apply_all(instance.op.clone(), &operands.iter().collect::<Vec<_>>());
-    let node = GradientNode { operands: &operands, results: &results, gradients: &gradients };
+    let wanted = vec![true; operands.len()];
+    let node = GradientNode {
+        operands: &operands,
+        results: &results,
+        gradients: &gradients,
+        wanted: &wanted,
+    };
     let found = instance.op.operation().gradient(&node);
     assert_eq!(found.len(), operands.len(), "{:?}: a gradient for each operand", instance.op);
     for (i, (gradient, operand)) in found.iter().zip(&operands).enumerate() {

@@ -327,10 +327,10 @@ fn attention(bench: &mut Bench) {
         let query = f32s(&[batch, time, heads, width]);
         let key = f32s(&[batch, time, shared, width]);
         let types = [query.clone(), key.clone(), key.clone()];
-        bench.op(name, Op::Attention(Attention { causal, scale }), &types);
+        bench.op(name, Op::Attention(Attention::new(causal, scale)), &types);
         let row = f32s(&[batch, time, heads]);
         let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
-        bench.op("  gradient", Op::AttentionGrad(AttentionGrad { causal, scale }), &types);
+        bench.op("  gradient", Op::AttentionGrad(AttentionGrad::new(causal, scale)), &types);
     }
     let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
     bench.op("rotary [1,2048,8,128]", Op::Rotary(rotary), &[f32s(&[1, 2048, 8, 128])]);
@@ -406,10 +406,10 @@ fn halves(bench: &mut Bench) {
         let query = f32s(&[batch, time, heads, width]);
         let key = f32s(&[batch, time, shared, width]);
         let types = [query.clone(), key.clone(), key.clone()];
-        beside(bench, name, Op::Attention(Attention { causal, scale }), &types);
+        beside(bench, name, Op::Attention(Attention::new(causal, scale)), &types);
         let row = f32s(&[batch, time, heads]);
         let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
-        beside(bench, "  gradient", Op::AttentionGrad(AttentionGrad { causal, scale }), &types);
+        beside(bench, "  gradient", Op::AttentionGrad(AttentionGrad::new(causal, scale)), &types);
     }
     let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
     for (name, channels, extent) in [

@@ -7,9 +7,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use graphc_ir::op::Op;
+use graphc_ir::ops;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
+use super::scoring::{Scoring, multiply_slopes};
 use super::weights::{LANES, weigh};
 use super::{APART, KEYS, QUERIES, Space, Strip, Strips, product};
 use crate::context::KernelContext;
@@ -43,15 +45,17 @@ fn gradient<T: Number>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let (Op::AttentionGrad(op), [q, k, v, o, l, of_o, rest @ ..], [dq, dk, dv]) =
+    let (Op::AttentionGrad(op), [q, k, v, o, l, of_o, ..], [dq, dk, dv, of_bias @ ..]) =
         (op, operands, results)
     else {
         return Err(KernelError::call("attention_grad", "takes six operands, gives three results"));
     };
-    let space = Space::new("attention_grad", q, k, op.causal, op.scale.0)?;
+    let (of_l, bias) = op.further(operands.len());
+    let [of_l, bias] = [of_l, bias].map(|place| place.and_then(|place| operands.get(place)));
+    let space = Space::new("attention_grad", q, k, op.forward())?;
     let as_query = [o.shape, of_o.shape, dq.shape].iter().all(|shape| *shape == q.shape);
     let as_key = [v.shape, dk.shape, dv.shape].iter().all(|shape| *shape == k.shape);
-    let as_row = l.shape == &q.shape[..3] && rest.iter().all(|of_l| of_l.shape == l.shape);
+    let as_row = l.shape == &q.shape[..3] && of_l.is_none_or(|of_l| of_l.shape == l.shape);
     if !(as_query && as_key && as_row) {
         return Err(KernelError::call("attention_grad", "operands or results of other shapes"));
     }
@@ -63,14 +67,19 @@ fn gradient<T: Number>(
         o: o.as_slice()?,
         l: l.as_slice()?,
         of_o: of_o.as_slice()?,
-        of_l: rest.first().map(View::as_slice).transpose()?,
+        of_l: of_l.map(View::as_slice).transpose()?,
+        scoring: Scoring::new(op.forward(), bias, space.score_extents())?,
     };
     let to = [dq.as_mut_slice()?, dk.as_mut_slice()?, dv.as_mut_slice()?];
-    inputs.all_heads(to, cx)
+    inputs.all_heads(to, cx)?;
+    match of_bias.first_mut() {
+        Some(to) if op.bias == ops::AttentionBias::Learned => inputs.all_biases(to, cx),
+        _ => Ok(()),
+    }
 }
 
-struct Inputs<'a, T> {
-    space: &'a Space,
+pub(super) struct Inputs<'a, T> {
+    pub space: &'a Space,
     q: &'a [T],
     k: &'a [T],
     v: &'a [T],
@@ -78,6 +87,7 @@ struct Inputs<'a, T> {
     l: &'a [f32],
     of_o: &'a [T],
     of_l: Option<&'a [f32]>,
+    scoring: Scoring<'a, T>,
 }
 
 /// What one thread computes, and where it works.
@@ -95,7 +105,7 @@ impl<T: Number> Inputs<'_, T> {
     }
 
     /// What the products of a block work in.
-    fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         let width = self.space.width;
         let scores = room::<T, T, f32>([KEYS, width, QUERIES], 1);
         let of_queries = room::<f32, T, f32>([QUERIES, KEYS, width], 1);
@@ -107,15 +117,15 @@ impl<T: Number> Inputs<'_, T> {
         [dq, dk, dv]: [&mut [T]; 3],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let Space { batch, queries, keys, shared, width, .. } = *self.space;
+        let Space { batch, queries, shared, width, .. } = *self.space;
         let units = batch * shared;
-        if units * queries * keys * width == 0 {
+        if self.space.products() == 0 {
             [dq, dk, dv].into_iter().for_each(|of_none| of_none.fill(T::default()));
             return Ok(());
         }
         let parts = parallel::parts(cx, self.space.products()).min(units);
         let rows = 2 * queries.next_multiple_of(LANES);
-        let own = self.sizes().iter().sum::<usize>() + 2 * KEYS * APART + rows + 2 * width;
+        let own = self.sizes().iter().sum::<usize>() + self.score_blocks() + rows + 2 * width;
         let own = own + self.room();
         let pieces = cx.scratch.take(parts * own).chunks_mut(own).enumerate();
         let pieces =
@@ -127,6 +137,18 @@ impl<T: Number> Inputs<'_, T> {
             }
             Ok(())
         })
+    }
+
+    /// Elements of weights, of gradients of scores and, where there is a soft cap, of slopes, of a block.
+    pub(super) fn score_blocks(&self) -> usize {
+        if self.scoring.is_capped() { 3 * KEYS * APART } else { 2 * KEYS * APART }
+    }
+
+    /// The same memory cut in these.
+    pub(super) fn cut_blocks<'s>(&self, blocks: &'s mut [f32]) -> [&'s mut [f32]; 3] {
+        let (weights, rest) = blocks.split_at_mut(KEYS * APART);
+        let (of_scores, slopes) = rest.split_at_mut(KEYS * APART);
+        [weights, of_scores, slopes]
     }
 
     /// The gradients of one head of keys and its group.
@@ -159,8 +181,8 @@ impl<T: Number> Inputs<'_, T> {
         let Space { queries, keys, group, width, .. } = *self.space;
         let [dq, dk, dv] = to;
         [&mut *dq, &mut *dk, &mut *dv].into_iter().for_each(|all| all.fill(0.0));
-        let (weights, rest) = scratch.split_at_mut(KEYS * APART);
-        let (of_scores, rest) = rest.split_at_mut(KEYS * APART);
+        let (blocks, rest) = scratch.split_at_mut(self.score_blocks());
+        let [weights, of_scores, slopes] = self.cut_blocks(blocks);
         let (l, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
         let (shifts, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
         let (pair, room) = rest.split_at_mut(2 * width);
@@ -176,7 +198,8 @@ impl<T: Number> Inputs<'_, T> {
                     }
                     let block = Block { batch, shared, head, start, first, strips };
                     let rows = [&l[start..], &shifts[start..]];
-                    self.scores(&block, rows, [&mut *weights, &mut *of_scores], room);
+                    self.scores(&block, rows, [&mut *weights, &mut *of_scores, &mut *slopes], room);
+                    self.take_slopes(&block, of_scores, slopes);
                     let to = [&mut dk[first * width..], &mut dv[first * width..]];
                     self.add_of_keys(&block, [&*weights, &*of_scores], to, room);
                     let dq = &mut dq[(start * group + member) * width..];
@@ -186,22 +209,33 @@ impl<T: Number> Inputs<'_, T> {
         }
     }
 
-    /// What a query pays to a key, and the gradient of the scores. Of each query the log-sum-exp and the shift are given.
-    fn scores(
+    /// What a query pays to a key, the gradient of the scores, and the slopes of the soft cap, if there is one. Of each query the
+    /// log-sum-exp and the shift are given.
+    pub(super) fn scores(
         &self,
         block: &Block,
         rows: [&[f32]; 2],
-        [weights, of_scores]: [&mut [f32]; 2],
+        [weights, of_scores, slopes]: [&mut [f32]; 3],
         room: &mut [f32],
     ) {
         let (space, strips) = (self.space, block.strips);
         let [key, value] = [self.k, self.v].map(|x| space.of_key(x, block.key()));
         let [query, of_o] = [self.q, self.of_o].map(|x| space.of_query(x, block.query(0)));
         space.scores(strips, space.scale, [key, query], weights, room);
+        self.scoring.apply(strips, (block.query(0), block.first), weights, slopes);
         space.scores(strips, 1.0, [value, of_o], of_scores, room);
         for (place, group) in strips.groups(APART) {
             let rows = rows.map(|row| &row[place..]);
             weigh(&mut weights[place..], &mut of_scores[place..], group, rows);
+        }
+    }
+
+    /// Turns gradients of scores into those of the products that they are made of.
+    fn take_slopes(&self, block: &Block, of_scores: &mut [f32], slopes: &[f32]) {
+        if self.scoring.is_capped() {
+            for (place, group) in block.strips.groups(APART) {
+                multiply_slopes(&mut of_scores[place..], &slopes[place..], group.keys);
+            }
         }
     }
 
@@ -241,13 +275,19 @@ impl<T: Number> Inputs<'_, T> {
     }
 
     /// Of each query of a head its log-sum-exp, and what is subtracted from do v: sum(do o) - dl. Memory for two rows is given.
-    fn rows(&self, [batch, head]: [usize; 2], pair: &mut [f32], [l, shifts]: [&mut [f32]; 2]) {
+    pub(super) fn rows(
+        &self,
+        [batch, head]: [usize; 2],
+        pair: &mut [f32],
+        [l, shifts]: [&mut [f32]; 2],
+    ) {
         let [of_o, o] = [self.of_o, self.o].map(|x| self.space.of_query(x, [batch, 0, head]).0);
         let shifts = &mut shifts[..self.space.queries];
         dots(of_o, o, self.space.heads, pair, shifts);
         for (query, (l, shift)) in l.iter_mut().zip(shifts).enumerate() {
             let row = self.row([batch, query, head]);
-            *l = self.l[row];
+            // A query whose keys are all hidden by a bias has scores of -inf, and no weights beside any other number.
+            *l = if self.l[row] == f32::NEG_INFINITY { 0.0 } else { self.l[row] };
             *shift -= self.of_l.map_or(0.0, |of_l| of_l[row]);
         }
     }
@@ -258,14 +298,14 @@ impl<T: Number> Inputs<'_, T> {
 }
 
 /// A block of queries and keys of a head.
-struct Block {
-    batch: usize,
+pub(super) struct Block {
+    pub batch: usize,
     /// The head of keys, and the one of queries.
-    shared: usize,
-    head: usize,
-    start: usize,
-    first: usize,
-    strips: Strips,
+    pub shared: usize,
+    pub head: usize,
+    pub start: usize,
+    pub first: usize,
+    pub strips: Strips,
 }
 
 impl Block {

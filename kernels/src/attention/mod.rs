@@ -6,10 +6,13 @@
 //! ([`weights`]). A block that a causal mask cuts is multiplied in strips ([`strips`]).
 
 mod gradient;
+mod of_bias;
+mod scoring;
 mod strips;
 mod weights;
 
 use graphc_ir::op::Op;
+use graphc_ir::ops::Attention;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
@@ -22,6 +25,7 @@ use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 pub(crate) use gradient::attention_grad;
+use scoring::Scoring;
 use strips::{Strip, Strips};
 use weights::{LANES, State, absorb};
 
@@ -53,10 +57,11 @@ fn forward<T: Number>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let (Op::Attention(op), [q, k, v], [o, l]) = (op, operands, results) else {
+    let (Op::Attention(op), [q, k, v, bias @ ..], [o, l]) = (op, operands, results) else {
         return Err(KernelError::call("attention", "takes three operands and gives two results"));
     };
-    let space = Space::new("attention", q, k, op.causal, op.scale.0)?;
+    let space = Space::new("attention", q, k, *op)?;
+    let scoring = Scoring::<T>::new(*op, bias.first(), space.score_extents())?;
     if v.shape != k.shape || o.shape != q.shape || l.shape != &q.shape[..3] {
         return Err(KernelError::call("attention", "operands or results of other shapes"));
     }
@@ -77,7 +82,7 @@ fn forward<T: Number>(
     }
     parallel::run(cx.pool, pieces, &|piece| {
         for block in piece.blocks {
-            space.forward(operands, block, piece.scratch);
+            space.forward(operands, &scoring, block, piece.scratch);
         }
         Ok(())
     })
@@ -132,6 +137,7 @@ struct Space {
     first_query: usize,
     first_key: usize,
     causal: bool,
+    window: Option<usize>,
     scale: f32,
 }
 
@@ -140,8 +146,7 @@ impl Space {
         op: &'static str,
         q: &View<'_>,
         k: &View<'_>,
-        causal: bool,
-        scale: f64,
+        payload: Attention,
     ) -> Result<Self, KernelError> {
         let (&[batch, queries, heads, width], &[key_batch, keys, shared, key_width]) =
             (q.shape, k.shape)
@@ -168,9 +173,15 @@ impl Space {
             width,
             first_query: q.origin[1],
             first_key: k.origin[1],
-            causal,
-            scale: scale as f32,
+            causal: payload.causal,
+            window: payload.window.map(|window| window.get() as usize),
+            scale: payload.scale.0 as f32,
         })
+    }
+
+    /// Batch, heads, queries and keys.
+    fn score_extents(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
     }
 
     /// Multiplications of one product.
@@ -181,7 +192,8 @@ impl Space {
     /// The block of `count` queries from `start` on and `keys` keys from `first` on, in strips.
     fn strips(&self, [start, count]: [usize; 2], [first, keys]: [usize; 2]) -> Strips {
         let ahead = (self.first_query + start + 1) as isize - (self.first_key + first) as isize;
-        Strips { queries: count, keys, ahead: self.causal.then_some(ahead) }
+        let ahead = self.causal.then_some(ahead);
+        Strips { queries: count, keys, ahead, window: self.window }
     }
 
     /// The queries of a head from `start` on.
@@ -196,14 +208,21 @@ impl Space {
         (&x[(batch * self.keys + start) * row + head * self.width..], Layout::rows(row))
     }
 
-    fn forward<T: Number>(&self, operands: [&[T]; 3], block: Block<'_, T>, scratch: &mut [f32]) {
+    fn forward<T: Number>(
+        &self,
+        operands: [&[T]; 3],
+        scoring: &Scoring<'_, T>,
+        block: Block<'_, T>,
+        scratch: &mut [f32],
+    ) {
         let Block { batch, start, count, o, l } = block;
         let (sums, rest) = scratch.split_at_mut(QUERIES * self.width);
         let (greatest, rest) = rest.split_at_mut(QUERIES);
         let (total, rest) = rest.split_at_mut(QUERIES);
         for head in 0..self.heads {
             let at = [batch, start, head];
-            self.sums(operands, (at, count), [&mut *sums, &mut *greatest, &mut *total], rest);
+            let to = [&mut *sums, &mut *greatest, &mut *total];
+            self.sums(operands, scoring, (at, count), to, rest);
             close(greatest, total);
             l.chunks_exact_mut(self.heads).zip(&*total).for_each(|(l, total)| l[head] = *total);
             let sums = &sums[..count * self.width];
@@ -217,6 +236,7 @@ impl Space {
     fn sums<T: Number>(
         &self,
         [q, k, v]: [&[T]; 3],
+        scoring: &Scoring<'_, T>,
         ([batch, start, head], count): ([usize; 3], usize),
         [sums, greatest, total]: [&mut [f32]; 3],
         scratch: &mut [f32],
@@ -230,11 +250,12 @@ impl Space {
         for first in (0..self.keys).step_by(KEYS) {
             let strips = self.strips([start, count], [first, KEYS.min(self.keys - first)]);
             if strips.are_empty() {
-                break;
+                continue;
             }
             let at = [batch, first, head / self.group];
             let [key, values] = [k, v].map(|x| self.of_key(x, at));
             self.scores(strips, self.scale, [key, query], scores, room);
+            scoring.apply(strips, ([batch, start, head], first), scores, &mut []);
             // Of queries that see none of these keys.
             shrink.fill(1.0);
             for (place, group) in strips.groups(APART) {

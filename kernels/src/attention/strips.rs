@@ -20,6 +20,8 @@ pub(super) struct Strips {
     /// How many keys the first query sees, where each later one sees one more: below 0 where queries see none at first.
     /// `None` where all see all.
     pub ahead: Option<isize>,
+    /// How many of the keys that a query sees, the last ones, it sees at most.
+    pub window: Option<usize>,
 }
 
 /// Queries, and the keys that are multiplied with them.
@@ -32,7 +34,13 @@ pub(super) struct Strip {
 impl Strips {
     /// Whether no query sees a key.
     pub fn are_empty(self) -> bool {
-        self.seen(self.queries - 1) == 0
+        self.seen(self.queries - 1) == 0 || self.are_passed()
+    }
+
+    /// Whether all keys are before what any query sees.
+    fn are_passed(self) -> bool {
+        let of_first = self.ahead.zip(self.window);
+        of_first.is_some_and(|(ahead, window)| ahead - window as isize >= self.keys as isize)
     }
 
     /// Strips of queries with all keys that any of a strip sees: the first ones.
@@ -59,7 +67,8 @@ impl Strips {
         self.by_queries().flat_map(move |Strip { queries, keys }| {
             queries.step_by(LANES).map(move |query| {
                 let seen = self.ahead.map_or(isize::MAX, |ahead| ahead + query as isize);
-                (query, Group { keys: keys.end, all: self.keys, apart, seen })
+                let window = self.window;
+                (query, Group { keys: keys.end, all: self.keys, apart, seen, window })
             })
         })
     }
@@ -86,6 +95,17 @@ impl Strips {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_block_before_the_window_of_its_first_query_is_empty() {
+        let empty = |ahead, window| {
+            Strips { queries: 8, keys: 4, ahead: Some(ahead), window: Some(window) }.are_empty()
+        };
+        // The first query sees keys ahead - window..ahead, the last one seven more.
+        assert!(empty(9, 5) && empty(8, 4));
+        assert!(!empty(8, 5) && !empty(-6, 1));
+        assert!(empty(-7, 1));
+    }
+
     /// Whether each query and key of a block is in a strip.
     fn covered(strips: &Strips, found: impl Iterator<Item = Strip>) -> Vec<bool> {
         let mut all = vec![false; strips.queries * strips.keys];
@@ -105,7 +125,7 @@ mod tests {
     fn strips_hold_all_that_is_seen() {
         for (rows, columns) in [(128, 128), (128, 40), (7, 128), (70, 90), (1, 1)] {
             for ahead in [None, Some(-200), Some(-31), Some(0), Some(1), Some(33), Some(128)] {
-                let strips = Strips { queries: rows, keys: columns, ahead };
+                let strips = Strips { queries: rows, keys: columns, ahead, window: None };
                 let by_rows = covered(&strips, strips.by_queries());
                 let by_columns = covered(&strips, strips.by_keys());
                 for row in 0..rows {
@@ -123,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_block_on_the_diagonal_leaves_out_three_eighths() {
-        let strips = Strips { queries: 128, keys: 128, ahead: Some(1) };
+        let strips = Strips { queries: 128, keys: 128, ahead: Some(1), window: None };
         let area = |strip: Strip| strip.queries.len() * strip.keys.len();
         assert_eq!(strips.by_queries().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
         assert_eq!(strips.by_keys().map(area).sum::<usize>(), 128 * 128 * 5 / 8);

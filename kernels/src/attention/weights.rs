@@ -19,6 +19,8 @@ pub(super) struct Group {
     pub apart: usize,
     /// How many keys the first query sees, where each later one sees one more; below 0 where it is not the first that sees any.
     pub seen: isize,
+    /// How many of these, the last ones, each query sees at most.
+    pub window: Option<usize>,
 }
 
 impl Group {
@@ -27,6 +29,14 @@ impl Group {
     fn limits(self) -> [i32; LANES] {
         let seen = self.seen.clamp(-(LANES as isize), self.keys as isize) as i32;
         std::array::from_fn(|lane| seen + lane as i32)
+    }
+
+    /// How many of the first keys each query does not see.
+    #[inline(always)]
+    fn passed(self) -> [i32; LANES] {
+        let passed = self.window.map_or(isize::MIN, |window| self.seen - window as isize);
+        let passed = passed.clamp(-(LANES as isize), self.keys as isize) as i32;
+        std::array::from_fn(|lane| passed + lane as i32)
     }
 }
 
@@ -44,7 +54,7 @@ vectorized! {
     /// Turns scores into weights: exp(score - greatest), 0 of keys that a query does not see. What has been summed before is to be
     /// brought to the new greatest score.
     pub(super) fn absorb(scores: &mut [f32], group: Group, state: State<'_>) {
-        let limits = group.limits();
+        let (limits, passed) = (group.limits(), group.passed());
         let State { greatest, total, shrink } = state;
         let [greatest, total, shrink] = [greatest, total, shrink].map(lanes_mut);
         let mut new = *greatest;
@@ -52,7 +62,8 @@ vectorized! {
             let row = lanes(row);
             for lane in 0..LANES {
                 // Without `&&`, which would be a branch for each lane.
-                let is_greater = (row[lane] > new[lane]) & ((key as i32) < limits[lane]);
+                let is_seen = ((key as i32) < limits[lane]) & (key as i32 >= passed[lane]);
+                let is_greater = (row[lane] > new[lane]) & is_seen;
                 new[lane] = if is_greater { row[lane] } else { new[lane] };
             }
         }
@@ -63,12 +74,15 @@ vectorized! {
             shrink[lane] = math::exp_below(shift);
         }
         *greatest = new;
+        // Of a query whose keys so far are all hidden by a bias, these weigh nothing.
+        let base = new.map(|new| if new == f32::NEG_INFINITY { 0.0 } else { new });
         let mut sum = [0.0; LANES];
         for (key, row) in scores.chunks_mut(group.apart).take(group.keys).enumerate() {
             let row = lanes_mut(row);
             for lane in 0..LANES {
-                let weight = math::exp_below(row[lane] - new[lane]);
-                let weight = if (key as i32) < limits[lane] { weight } else { 0.0 };
+                let weight = math::exp_below(row[lane] - base[lane]);
+                let is_seen = ((key as i32) < limits[lane]) & (key as i32 >= passed[lane]);
+                let weight = if is_seen { weight } else { 0.0 };
                 row[lane] = weight;
                 sum[lane] += weight;
             }
@@ -82,13 +96,13 @@ vectorized! {
 vectorized! {
     /// Turns scores into weights, exp(score - l), and do v into the gradient of the scores: both 0 of keys that a query does not see.
     pub(super) fn weigh(scores: &mut [f32], of_scores: &mut [f32], group: Group, rows: [&[f32]; 2]) {
-        let limits = group.limits();
+        let (limits, passed) = (group.limits(), group.passed());
         let [l, shifts] = rows.map(lanes);
         let all = scores.chunks_mut(group.apart).zip(of_scores.chunks_mut(group.apart));
         for (key, (scores, of_scores)) in all.take(group.keys).enumerate() {
             let (scores, of_scores) = (lanes_mut(scores), lanes_mut(of_scores));
             for lane in 0..LANES {
-                let is_seen = (key as i32) < limits[lane];
+                let is_seen = ((key as i32) < limits[lane]) & (key as i32 >= passed[lane]);
                 let weight = math::exp_below(scores[lane] - l[lane]);
                 let of_score = weight * (of_scores[lane] - shifts[lane]);
                 scores[lane] = if is_seen { weight } else { 0.0 };
@@ -111,6 +125,6 @@ fn lanes(values: &[f32]) -> &[f32; LANES] {
 }
 
 #[inline(always)]
-fn lanes_mut(values: &mut [f32]) -> &mut [f32; LANES] {
+pub(super) fn lanes_mut(values: &mut [f32]) -> &mut [f32; LANES] {
     values.first_chunk_mut().expect("a vector of queries")
 }

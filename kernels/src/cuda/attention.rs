@@ -2,9 +2,10 @@
 //!
 //! Tensor cores multiply halves as long as heads are narrow enough for their registers; all else is `f32` arithmetic. A block
 //! computes 64 queries of a head. The gradient is two kernels, one with a block for 64 keys and one with a block for 64 queries.
-//! They compute the scores twice, but no block adds to what another writes.
+//! They compute the scores twice, but no block adds to what another writes. The gradient of a bias is a third one, of `f32` arithmetic,
+//! with a block for 64 queries and 64 keys that goes over the samples and heads which have the bias in common.
 
-use graphc_ir::ops::{Attention, AttentionGrad};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, FLOOR};
 use graphc_ir::types::DType;
 
 use super::Shard;
@@ -30,10 +31,11 @@ pub(super) fn attention(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    let ([q, k, v], [o, l]) = (operands, results) else {
+    let ([q, k, v, bias @ ..], [o, l]) = (operands, results) else {
         return Err(misfit("attention", "takes three operands and gives two results"));
     };
-    let space = Space::new("attention", [q, k], op.causal, op.scale.0)?;
+    let bias = bias.first().map(|bias| (3, bias));
+    let space = Space::new("attention", [q, k], *op, bias)?;
     if v.shape() != k.shape() || o.shape() != q.shape() || l.shape() != &q.shape()[..3] {
         return Err(misfit("attention", "operands or results of other shapes"));
     }
@@ -42,7 +44,7 @@ pub(super) fn attention(
     }
     let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
     arguments.extend([Argument::result(0), Argument::result(1)]);
-    space.origins(&mut arguments);
+    space.bias_and_origins(&mut arguments);
     let halves = space.dtype != DType::F32 && space.width <= WIDEST;
     let blocks = space.batch * space.heads * space.queries.div_ceil(TILE);
     if halves {
@@ -64,14 +66,17 @@ pub(super) fn gradient(
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let name = "attention_grad";
-    let ([q, k, v, o, l, of_o, rest @ ..], [dq, dk, dv]) = (operands, results) else {
+    let ([q, k, v, o, l, of_o, ..], [dq, dk, dv, of_bias @ ..]) = (operands, results) else {
         return Err(misfit(name, "takes six operands and gives three results"));
     };
-    let space = Space::new(name, [q, k], op.causal, op.scale.0)?;
+    let (of_l, bias) = op.further(operands.len());
+    let bias = bias.and_then(|place| Some((place, operands.get(place)?)));
+    let of_l = of_l.and_then(|place| operands.get(place));
+    let space = Space::new(name, [q, k], op.forward(), bias)?;
     let as_query = [o, of_o, dq].iter().all(|shard| shard.shape() == q.shape());
     let as_key = [v, dk, dv].iter().all(|shard| shard.shape() == k.shape());
-    let as_row = std::iter::once(l).chain(rest).all(|shard| shard.shape() == &q.shape()[..3]);
-    if !(as_query && as_key && as_row && rest.len() < 2) {
+    let as_row = std::iter::once(l).chain(of_l).all(|shard| shard.shape() == &q.shape()[..3]);
+    if !(as_query && as_key && as_row) {
         return Err(misfit(name, "operands or results of other shapes"));
     }
     if [q, k].iter().any(|shard| shard.elements() == 0) {
@@ -82,8 +87,10 @@ pub(super) fn gradient(
         let written = results.iter().enumerate().filter(|(_, of)| of.elements() > 0);
         return Ok(Call::of(written.map(none).collect()));
     }
-    let mut call = Call::of(vec![space.shift(!rest.is_empty())]);
+    let mut call = Call::of(vec![space.shift(of_l.is_some())]);
     call.launches.extend(space.gradients());
+    let of_bias = of_bias.first().filter(|_| op.bias == AttentionBias::Learned);
+    call.launches.extend(of_bias.map(|of_bias| space.of_bias(of_bias.shape())).transpose()?);
     call.scratch = l.elements() * size_of::<f32>();
     Ok(call)
 }
@@ -101,17 +108,39 @@ struct Space {
     /// Heads of keys and values.
     shared: usize,
     width: usize,
-    causal: bool,
-    scale: f64,
+    op: Attention,
+    bias: Option<BiasShard>,
     dtype: DType,
+}
+
+/// A bias as kernels read it.
+struct BiasShard {
+    /// Its place among the operands.
+    place: usize,
+    dtype: DType,
+    /// From one index to the next of batch, heads, queries and keys; 0 where it has extent 1.
+    strides: [usize; 4],
+}
+
+impl BiasShard {
+    fn new(place: usize, bias: &Shard, extents: [usize; 4]) -> Option<Self> {
+        let shape = bias.shape();
+        let fits = shape.iter().zip(extents).all(|(&own, extent)| [1, extent].contains(&own));
+        let (mut strides, mut apart) = ([0; 4], 1);
+        for (stride, &extent) in strides.iter_mut().zip(shape).rev() {
+            *stride = if extent == 1 { 0 } else { apart };
+            apart *= extent;
+        }
+        (fits && shape.len() == 4).then_some(Self { place, dtype: bias.dtype(), strides })
+    }
 }
 
 impl Space {
     fn new(
         op: &'static str,
         [q, k]: [&Shard; 2],
-        causal: bool,
-        scale: f64,
+        payload: Attention,
+        bias: Option<(usize, &Shard)>,
     ) -> Result<Self, KernelError> {
         let (&[batch, queries, heads, width], &[key_batch, keys, shared, key_width]) =
             (q.shape(), k.shape())
@@ -130,21 +159,30 @@ impl Space {
         if !fits {
             return Err(misfit(op, "heads that read keys of another rank"));
         }
+        let extents = [batch, heads, queries, keys];
+        let fitting = |(place, bias)| {
+            BiasShard::new(place, bias, extents)
+                .ok_or_else(|| misfit(op, "a bias of another shape"))
+        };
+        let bias = bias.map(fitting).transpose()?;
         let dtype = q.dtype();
-        Ok(Self { batch, queries, keys, heads, shared, width, causal, scale, dtype })
+        Ok(Self { batch, queries, keys, heads, shared, width, op: payload, bias, dtype })
     }
 
-    /// Where queries and keys begin, which a causal mask depends on.
-    fn origins(&self, arguments: &mut Vec<Argument>) {
-        if self.causal {
+    /// The bias, if there is one, and where queries and keys begin, which a causal mask depends on.
+    fn bias_and_origins(&self, arguments: &mut Vec<Argument>) {
+        arguments.extend(self.bias.as_ref().map(|bias| Argument::operand(bias.place)));
+        if self.op.causal {
             arguments.push(Argument::Origin(Slot::Operand(0), 1));
             arguments.push(Argument::Origin(Slot::Operand(1), 1));
         }
     }
 
     fn source(&self, body: &str) -> Source {
-        let elements = self.batch * self.queries.max(self.keys) * self.heads * self.width.max(1);
-        Source::new(format!("{}\n{body}", include_str!("cu/attention.cuh")))
+        let rows = self.batch * self.queries.max(self.keys) * self.heads;
+        let most = if self.bias.is_some() { self.width.max(self.keys) } else { self.width };
+        let elements = rows * most.max(1);
+        let source = Source::new(format!("{}\n{body}", include_str!("cu/attention.cuh")))
             .define("INDEX", index_type(elements + (1 << 20)))
             .element("T", self.dtype)
             .define("BATCH", self.batch)
@@ -154,8 +192,21 @@ impl Space {
             .define("SHARED", self.shared)
             .define("SHARING", self.heads / self.shared.max(1))
             .define("WIDTH", self.width)
-            .define("CAUSAL", u8::from(self.causal))
-            .number("SCALE", self.scale as f32)
+            .define("CAUSAL", u8::from(self.op.causal))
+            .define("WINDOW", self.op.window.map_or(0, |window| window.get()))
+            .number("SCALE", self.op.scale.0 as f32)
+            .flag("CAPPED", self.op.soft_cap.is_some())
+            .number("SOFT_CAP", self.op.soft_cap.map_or(1.0, |cap| cap.0 as f32))
+            .flag("HAS_BIAS", self.bias.is_some());
+        match &self.bias {
+            Some(bias) => ["BIAS_BATCH", "BIAS_HEAD", "BIAS_QUERY", "BIAS_KEY"]
+                .iter()
+                .zip(bias.strides)
+                .fold(source, |source, (name, stride)| source.define(name, stride))
+                .element("B", bias.dtype)
+                .number("FLOOR", FLOOR as f32),
+            None => source,
+        }
     }
 
     /// Kernels of `f32`, and in how many parts rows go.
@@ -195,7 +246,7 @@ impl Space {
         let halves = self.dtype != DType::F32 && self.width <= WIDEST_GRADIENT;
         let (source, parts) = match halves {
             true => (self.halves(include_str!("cu/attention_halves_grad.cu")), 1),
-            false => self.floats(include_str!("cu/attention_floats_grad.cu"), COLUMNS_OF_GRADIENT),
+            false => self.floats_gradient([1, 1]),
         };
         let (queries, keys) = if self.depth() > 64 { (16, 32) } else { (32, 64) };
         let source = source.define("TILE_QUERIES", queries).define("TILE_KEYS", keys);
@@ -205,12 +256,36 @@ impl Space {
             let mut arguments: Vec<Argument> = [0, 1, 2, 4, 5].map(Argument::operand).to_vec();
             arguments.push(Argument::scratch(0));
             arguments.extend(results.iter().map(|&result| Argument::result(result)));
-            self.origins(&mut arguments);
+            self.bias_and_origins(&mut arguments);
             Launch::kernel(source.clone(), entry, blocks, threads, arguments)
         };
         [
             launch("of_keys", blocks(self.keys) * self.shared, &[1, 2]),
             launch("of_queries", blocks(self.queries) * self.heads, &[0]),
         ]
+    }
+
+    /// Kernels of the gradient by `f32`, for a bias that so many samples and heads have in common, and in how many parts rows go.
+    fn floats_gradient(&self, [samples, heads]: [usize; 2]) -> (Source, usize) {
+        let body = include_str!("cu/attention_floats_grad.cu");
+        let (source, parts) = self.floats(body, COLUMNS_OF_GRADIENT);
+        (source.define("SAMPLES_OF_BIAS", samples).define("SHARING_BIAS", heads), parts)
+    }
+
+    /// The gradient of a bias of this shape.
+    fn of_bias(&self, shape: &[usize]) -> Result<Launch, KernelError> {
+        let &[samples, heads, queries, keys] = shape else {
+            return Err(misfit("attention_grad", "the gradient of a bias of other rank than 4"));
+        };
+        if [queries, keys] != [self.queries, self.keys] {
+            return Err(misfit("attention_grad", "the gradient of a bias of another shape"));
+        }
+        let common = [self.batch / samples.max(1), self.heads / heads.max(1)];
+        let (source, _) = self.floats_gradient(common);
+        let mut arguments: Vec<Argument> = [0, 1, 2, 4, 5].map(Argument::operand).to_vec();
+        arguments.extend([Argument::scratch(0), Argument::result(3)]);
+        self.bias_and_origins(&mut arguments);
+        let blocks = samples * heads * queries.div_ceil(TILE) * keys.div_ceil(TILE);
+        Ok(Launch::kernel(source, "of_bias", blocks, THREADS, arguments))
     }
 }

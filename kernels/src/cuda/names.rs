@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::Op;
+use graphc_ir::ops::Attention;
 use graphc_ir::plan::FusedOp;
 
 use super::Shard;
@@ -31,17 +32,21 @@ pub(super) fn named_chain(call: Call, fused: &FusedOp) -> Call {
 
 /// An op's name; of elementwise ops and sums their function, of attention its mask and the width of a head.
 fn words(op: &Op, width: Option<usize>) -> Vec<String> {
-    let attention = |causal: bool| {
-        let of_width = width.map(|width| format!("d{width}"));
-        causal.then(|| "causal".to_owned()).into_iter().chain(of_width)
+    let attention = |attention: Attention| {
+        let masked = [
+            attention.causal.then(|| "causal".to_owned()),
+            attention.window.map(|_| "window".to_owned()),
+            attention.soft_cap.map(|_| "capped".to_owned()),
+        ];
+        masked.into_iter().flatten().chain(width.map(|width| format!("d{width}")))
     };
     let name = || op.name().split('_').map(str::to_owned);
     match op {
         Op::Unary(unary) => vec![function(&unary.function)],
         Op::Binary(binary) => vec![function(&binary.function)],
         Op::Reduce(reduce) => name().chain([function(&reduce.function)]).collect(),
-        Op::Attention(op) => name().chain(attention(op.causal)).collect(),
-        Op::AttentionGrad(op) => name().chain(attention(op.causal)).collect(),
+        Op::Attention(op) => name().chain(attention(*op)).collect(),
+        Op::AttentionGrad(op) => name().chain(attention(op.forward())).collect(),
         _ => name().collect(),
     }
 }
@@ -104,7 +109,7 @@ fn kernel(launch: &Launch) -> Option<&Kernel> {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::ops::{Attention, AttentionGrad, UnaryFunction};
+    use graphc_ir::ops::{AttentionGrad, UnaryFunction};
 
     use super::*;
 
@@ -116,9 +121,9 @@ mod tests {
 
     #[test]
     fn attention_says_its_mask_and_width() {
-        let attention = Op::Attention(Attention { causal: true, scale: 0.125.into() });
+        let attention = Op::Attention(Attention::new(true, 0.125.into()));
         assert_eq!(name("attention", &words(&attention, Some(64))), "attention_causal_d64");
-        let gradient = Op::AttentionGrad(AttentionGrad { causal: false, scale: 0.125.into() });
+        let gradient = Op::AttentionGrad(AttentionGrad::new(false, 0.125.into()));
         assert_eq!(name("of_keys", &words(&gradient, Some(64))), "of_keys_attention_grad_d64");
     }
 

@@ -1,5 +1,7 @@
 //! Attention and its gradient, of heads of all widths for which there are kernels of different kinds.
 
+use std::num::NonZeroU32;
+
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
@@ -34,10 +36,57 @@ pub fn examples() -> Vec<Example> {
     attentions(to, DType::F16, false, [1, 2, 3, 1, 1, 260]);
     to.random = Random::new(3);
     // Scores that are far apart.
-    let op = Op::Attention(Attention { causal: true, scale: Scalar(40.0) });
+    let op = Op::Attention(Attention::new(true, Scalar(40.0)));
     let types = [[1, 130, 2, 4], [1, 130, 1, 4], [1, 130, 1, 4]].map(|s| ty(DType::F32, &s));
     to.whole(op, &types, 2e-4);
+    other_scores(to);
     std::mem::take(&mut to.all)
+}
+
+/// Scores with a bias, a window and a soft cap, whole and with dims of 1.
+fn other_scores(to: &mut Examples) {
+    let plain = |causal: bool| Attention::new(causal, Scalar(0.4));
+    let near = |window: u32| Attention { window: NonZeroU32::new(window), ..plain(true) };
+    let capped = |op: Attention| Attention { soft_cap: Some(Scalar(0.8)), ..op };
+    biased(to, DType::F32, capped(near(9)), [2, 66, 66, 1, 1, 4], Some([1, 1, 66, 66]));
+    biased(to, DType::F32, plain(false), [2, 5, 67, 1, 2, 7], Some([2, 1, 5, 67]));
+    biased(to, DType::BF16, capped(near(9)), [1, 80, 80, 1, 1, 16], None);
+    biased(to, DType::BF16, capped(plain(false)), [2, 9, 20, 1, 2, 16], Some([1, 2, 9, 20]));
+    biased(to, DType::F16, near(20), [1, 70, 70, 1, 1, 7], Some([1, 1, 70, 1]));
+}
+
+/// Attention and its gradient, of such extents, with a bias of a shape.
+fn biased(
+    to: &mut Examples,
+    dtype: DType,
+    op: Attention,
+    [batch, queries, keys, shared, group, width]: [usize; 6],
+    bias: Option<[usize; 4]>,
+) {
+    let query = ty(dtype, &[batch, queries, shared * group, width]);
+    let key = ty(dtype, &[batch, keys, shared, width]);
+    let row = ty(DType::F32, &query.shape[..3]);
+    let added = bias.map(|bias| ty(DType::F32, &bias));
+    let [forward, backward] = match dtype {
+        DType::BF16 => [1e-2, 2e-2],
+        DType::F16 => [2e-3, 4e-3],
+        _ => [1e-5, 1e-4],
+    };
+    let types: Vec<_> = [&query, &key, &key].into_iter().chain(&added).map(Clone::clone).collect();
+    to.both(Op::Attention(op), &types, forward);
+    let learned = bias.is_some_and(|bias| bias[2..] == [queries, keys]);
+    let of_bias = match bias {
+        None => AttentionBias::None,
+        Some(_) if learned => AttentionBias::Learned,
+        Some(_) => AttentionBias::Added,
+    };
+    let operands = [&query, &key, &key, &query, &row, &query].into_iter();
+    let types: Vec<_> = operands.chain(&added).map(Clone::clone).collect();
+    let fill = &mut |random: &mut Random, operand: usize, dtype: DType| {
+        let x = ordinary(random, operand, dtype) * 0.5;
+        if operand == 4 { x.abs() + 3.0 } else { x }
+    };
+    to.both_filled(Op::AttentionGrad(AttentionGrad::of(op, of_bias)), &types, backward, fill);
 }
 
 /// Attention and its gradient, of extents [batch, queries, keys, heads of keys, heads of queries for each, width].
@@ -56,7 +105,7 @@ fn forward(to: &mut Examples, dtype: DType, causal: bool, extents: &Extents) {
     let Extents { batch, queries, keys, shared, group, width } = *extents;
     let query = ty(dtype, &[batch, queries, shared * group, width]);
     let key = ty(dtype, &[batch, keys, shared, width]);
-    let op = Op::Attention(Attention { causal, scale: scale(width) });
+    let op = Op::Attention(Attention::new(causal, scale(width)));
     // Weights of halves are rounded before they multiply values.
     let tolerance = match dtype {
         DType::BF16 => 1e-2,
@@ -71,7 +120,7 @@ fn backward(to: &mut Examples, dtype: DType, causal: bool, extents: &Extents) {
     let query = ty(dtype, &[batch, queries, shared * group, width]);
     let key = ty(dtype, &[batch, keys, shared, width]);
     let row = ty(DType::F32, &query.shape[..3]);
-    let op = Op::AttentionGrad(AttentionGrad { causal, scale: scale(width) });
+    let op = Op::AttentionGrad(AttentionGrad::new(causal, scale(width)));
     let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
     types.extend((to.random.below(2) == 0).then_some(row));
     // The log-sum-exp is at least about the greatest score: weights are then at most about 1.

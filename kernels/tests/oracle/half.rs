@@ -335,10 +335,10 @@ fn products(to: &mut Examples<'_>) {
     // What a product makes for another one is rounded to the type before it is multiplied, where the processor has products
     // of that type: a few of its units.
     let unit = if to.half == DType::BF16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
-    to.add(Op::Attention(Attention { causal, scale }), &types, 2.0 * unit);
+    to.add(Op::Attention(Attention::new(causal, scale)), &types, 2.0 * unit);
     let row = f32s(&query.shape[..3]);
     let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
-    let op = Op::AttentionGrad(AttentionGrad { causal, scale });
+    let op = Op::AttentionGrad(AttentionGrad::new(causal, scale));
     to.filled(op, &types, 4.0 * unit, |random, i, dtype| {
         let x = ordinary(random, i, dtype) * 0.5;
         if i == 4 { x.abs() + 3.0 } else { x }

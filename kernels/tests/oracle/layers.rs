@@ -2,7 +2,7 @@
 //! layouts.
 
 use crate::common::{Case, Random, ordinary};
-use graphc_ir::op::Op;
+use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
@@ -39,10 +39,10 @@ fn attention_of_groups_of_heads() {
         let key = f32s(&[batch, keys, shared, width]);
         let row = f32s(&query.shape[..3]);
         let scale = Scalar(1.0 / (width as f64).sqrt());
-        let op = Op::Attention(Attention { causal, scale });
+        let op = Op::Attention(Attention::new(causal, scale));
         let types = [query.clone(), key.clone(), key.clone()];
         Case::random(op, &types, random, &mut ordinary).check(1e-5);
-        let op = Op::AttentionGrad(AttentionGrad { causal, scale });
+        let op = Op::AttentionGrad(AttentionGrad::new(causal, scale));
         let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
         types.extend((random.below(2) == 0).then_some(row));
         // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
@@ -54,6 +54,79 @@ fn attention_of_groups_of_heads() {
     });
 }
 
+/// Biases of all forms, windows and soft caps, of one rank and of several.
+#[test]
+fn attention_to_other_scores() {
+    repeat(16, |random| {
+        let (batch, queries) = (1 + random.below(2), random.of(&[1, 5, 17, 129, 145]));
+        let causal = random.below(2) == 0;
+        let keys = if causal { queries } else { random.of(&[1, 64, 130]) };
+        let (shared, group, width) = (1 + random.below(2), 1 + random.below(2), 4);
+        let window = if causal { random.of(&[0, 1, 3, 100, 140]) as u32 } else { 0 };
+        let soft_cap = (random.below(2) == 0).then_some(Scalar(0.8));
+        let op = Attention {
+            window: std::num::NonZeroU32::new(window),
+            soft_cap,
+            ..Attention::new(causal, Scalar(0.5))
+        };
+        let query = f32s(&[batch, queries, shared * group, width]);
+        let key = f32s(&[batch, keys, shared, width]);
+        let row = f32s(&query.shape[..3]);
+        let mut one = |extent: usize| if random.below(2) == 0 { 1 } else { extent };
+        let bias = [one(batch), one(shared * group), one(queries), one(keys)];
+        let whole = [bias[0], bias[1], queries, keys];
+        let (bias, whole) = (f32s(&bias), f32s(&whole));
+        let types = [query.clone(), key.clone(), key.clone(), bias.clone()];
+        Case::random(Op::Attention(op), &types, random, &mut ordinary).check(1e-5);
+        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
+            let x = ordinary(random, i, dtype) * 0.5;
+            if i == 4 { x.abs() + 3.0 } else { x }
+        };
+        for (of_bias, bias) in [
+            (AttentionBias::None, None),
+            (AttentionBias::Added, Some(bias)),
+            (AttentionBias::Learned, Some(whole)),
+        ] {
+            let grad = Op::AttentionGrad(AttentionGrad::of(op, of_bias));
+            let types = [&query, &key, &key, &query, &row, &query].map(Clone::clone);
+            let types: Vec<_> = types.into_iter().chain(bias).collect();
+            Case::random(grad, &types, random, fill).check(3e-4);
+        }
+    });
+}
+
+/// Of a query whose keys are all hidden the result and the gradients are 0; where low numbers hide them, all keys weigh the same.
+#[test]
+fn queries_whose_keys_a_bias_hides() {
+    const LENGTH: usize = 20;
+    let (query, row) = (f32s(&[1, LENGTH, 1, 4]), f32s(&[1, LENGTH, 1]));
+    let bias = f32s(&[1, 1, LENGTH, LENGTH]);
+    let op = Attention::new(false, Scalar(0.5));
+    let of_four = [&query, &query, &query, &bias].map(Clone::clone);
+    let of_all = [&query, &query, &query, &query, &row, &query, &bias].map(Clone::clone);
+    let grad = Op::AttentionGrad(AttentionGrad::of(op, AttentionBias::Learned));
+    for (low, of_row) in [(f64::NEG_INFINITY, f64::NEG_INFINITY), (f32::MIN.into(), FLOOR)] {
+        for (op, types) in [(Op::Attention(op), &of_four[..]), (grad.clone(), &of_all[..])] {
+            let mut places = [0; 7];
+            let fill = &mut |random: &mut Random, operand: usize, dtype: DType| {
+                let place = places[operand];
+                places[operand] += 1;
+                let (query, key) = (place / LENGTH, place % LENGTH);
+                match operand {
+                    _ if operand + 1 == types.len() && (query == 3 || key > query) => low,
+                    4 if place == 3 => of_row,
+                    4 => 3.0,
+                    _ => ordinary(random, operand, dtype) * 0.5,
+                }
+            };
+            let case = Case::on(&[1], op, types, &mut Random::new(1), fill);
+            case.check(1e-4);
+            let finite = case.kernel(&EvalContext::default(), None).expect("fits");
+            assert!(finite.iter().take(1).all(|all| all.values().iter().all(|x| x.is_finite())));
+        }
+    }
+}
+
 /// Queries of one of two ranks that begin at no multiple of a strip: behind a block of keys that all see comes one that the mask cuts.
 #[test]
 fn gradients_of_attention_whose_mask_cuts_strips_anywhere() {
@@ -61,7 +134,7 @@ fn gradients_of_attention_whose_mask_cuts_strips_anywhere() {
     repeat(24, |random| {
         let query = f32s(&[1, 300, 1, 4]);
         let row = f32s(&query.shape[..3]);
-        let op = Op::AttentionGrad(AttentionGrad { causal: true, scale: Scalar(0.5) });
+        let op = Op::AttentionGrad(AttentionGrad::new(true, Scalar(0.5)));
         let types = [&query, &query, &query, &query, &row, &query].map(Clone::clone);
         let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
             let x = ordinary(random, i, dtype) * 0.5;
@@ -76,7 +149,7 @@ fn gradients_of_attention_whose_mask_cuts_strips_anywhere() {
 
 #[test]
 fn attention_to_scores_far_apart_stays_finite() {
-    let op = Op::Attention(Attention { causal: true, scale: Scalar(40.0) });
+    let op = Op::Attention(Attention::new(true, Scalar(40.0)));
     let types = [f32s(&[1, 300, 2, 4]), f32s(&[1, 300, 1, 4]), f32s(&[1, 300, 1, 4])];
     Case::random(op, &types, &mut Random::new(0), &mut ordinary).check(2e-4);
 }

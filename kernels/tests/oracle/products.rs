@@ -71,10 +71,10 @@ fn attention_of_groups_of_heads() {
         let key = TensorType::new(dtype, [batch, keys, shared, width]);
         let row = TensorType::new(DType::F32, query.shape[..3].to_vec());
         let scale = Scalar(1.0 / (width as f64).sqrt());
-        let op = Op::Attention(Attention { causal, scale });
+        let op = Op::Attention(Attention::new(causal, scale));
         let types = [query.clone(), key.clone(), key.clone()];
         Case::random(op, &types, random, &mut ordinary).check(2.0 * epsilon);
-        let op = Op::AttentionGrad(AttentionGrad { causal, scale });
+        let op = Op::AttentionGrad(AttentionGrad::new(causal, scale));
         let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
         types.extend((random.below(2) == 0).then_some(row));
         // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
@@ -118,7 +118,7 @@ fn convolutions_and_their_gradients() {
 
 #[test]
 fn gradients_of_attention_without_keys_or_queries_are_zero() {
-    let op = Op::AttentionGrad(AttentionGrad { causal: false, scale: Scalar(1.0) });
+    let op = Op::AttentionGrad(AttentionGrad::new(false, Scalar(1.0)));
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         for [queries, keys] in [[3, 0], [0, 3], [0, 0]] {
             let (query, key): (&[usize], &[usize]) = (&[2, queries, 2, 4], &[2, keys, 1, 4]);
@@ -174,9 +174,9 @@ fn bits_do_not_depend_on_threads() {
             product(&[2, 3, 60, 70], &[2, 3, 70, 50], false, false),
             product(&[1, 900], &[900, 700], false, false),
             product(&[700, 900], &[900, 1], false, false),
-            whole(Op::Attention(Attention { causal, scale }), &[query, key, key], dtype),
+            whole(Op::Attention(Attention::new(causal, scale)), &[query, key, key], dtype),
             whole(
-                Op::AttentionGrad(AttentionGrad { causal, scale }),
+                Op::AttentionGrad(AttentionGrad::new(causal, scale)),
                 &[query, key, key, query, &[2, 150, 6], query],
                 dtype,
             ),

@@ -12,6 +12,9 @@ from .base import HALVES, Call, Run, into, op, wide
 
 _ATEN: Any = torch.ops.aten
 
+# The least score that a finite bias leaves: FLOOR of graphc's attention.
+_FLOOR = -3e4
+
 
 @op("matmul")
 def matmul(call: Call) -> Run:
@@ -48,10 +51,11 @@ def _done(_value: Any) -> None:
 
 @op("attention")
 def attention(call: Call) -> Run:
-    """(q [b, t, heads, d], k, v [b, s, kv, d]) -> (o, log-sum-exp [b, t, heads])."""
+    """(q [b, t, heads, d], k, v [b, s, kv, d] [, bias]) -> (o, log-sum-exp [b, t, heads])."""
     q, k, v = (call.operand(index) for index in range(3))
     o, of_rows, scale = call.result(0), call.result(1), call.op.number("scale")
-    if _flash(call, q, k):
+    bias = call.operand(3) if len(call.operands) > 3 else None
+    if bias is None and _flash(call, q, k):
         causal = call.op["causal"]
         turned = [x.transpose(1, 2) for x in (q, k, v)]
 
@@ -61,10 +65,10 @@ def attention(call: Call) -> Run:
             of_rows.copy_(sums.transpose(1, 2))
 
         return run
-    hidden = _hidden(call)
+    hidden, cap = _hidden(call), _soft_cap(call)
 
     def plain() -> None:
-        scores = _scores(q, k, scale, hidden)
+        scores = _scores(_bounded(q, k, scale, cap), bias, hidden)
         sums = torch.logsumexp(scores, -1)
         weights = torch.exp(scores - _finite(sums).unsqueeze(-1))
         o.copy_(_merged(weights @ _heads(v, q)))
@@ -75,11 +79,15 @@ def attention(call: Call) -> Run:
 
 @op("attention_grad")
 def attention_grad(call: Call) -> Run:
-    """(q, k, v, o, l, do [, dl]) -> (dq, dk, dv); ranks that hold parts of keys, or of queries, give parts of sums."""
+    """(q, k, v, o, l, do [, dl] [, bias]) -> (dq, dk, dv [, dbias]); ranks that hold parts give parts of sums."""
     q, k, v, o, sums, do = (call.operand(index) for index in range(6))
-    dl = call.operand(6) if len(call.operands) > 6 else None
+    use = call.op.get("bias", "none")
+    last = len(call.operands) - (use != "none")
+    bias = call.operand(last) if use != "none" else None
+    dl = call.operand(6) if last > 6 else None
+    of_bias = call.result(3) if use == "learned" else None
     results, scale = [call.result(index) for index in range(3)], call.op.number("scale")
-    if dl is None and _flash(call, q, k):
+    if dl is None and bias is None and _flash(call, q, k):
         causal = call.op["causal"]
         turned = [x.transpose(1, 2) for x in (do, q, k, v, o, sums)]
 
@@ -89,15 +97,20 @@ def attention_grad(call: Call) -> Run:
                 result.copy_(gradient.transpose(1, 2))
 
         return run
-    hidden = _hidden(call)
+    hidden, cap = _hidden(call), _soft_cap(call)
 
     def plain() -> None:
-        weights = torch.exp(_scores(q, k, scale, hidden) - _finite(sums.transpose(1, 2)).unsqueeze(-1))
+        bounded = _bounded(q, k, scale, cap)
+        slopes = None if cap is None else 1 - (bounded / cap) ** 2
+        weights = torch.exp(_scores(bounded, bias, hidden) - _finite(sums.transpose(1, 2)).unsqueeze(-1))
         given = wide(do).transpose(1, 2)
         of_weights = given @ _heads(v, q).transpose(-1, -2)
         rows = (given * wide(o).transpose(1, 2)).sum(-1)
         rows = rows if dl is None else rows - wide(dl).transpose(1, 2)
-        of_scores = weights * (of_weights - rows.unsqueeze(-1)) * scale
+        of_scores = weights * (of_weights - rows.unsqueeze(-1))
+        if of_bias is not None:
+            of_bias.copy_(of_scores.sum_to_size(of_bias.shape))
+        of_scores = of_scores * scale if slopes is None else of_scores * slopes * scale
         results[0].copy_(_merged(of_scores @ _heads(k, q)))
         results[1].copy_(_shared(of_scores.transpose(-1, -2) @ wide(q).transpose(1, 2), k))
         results[2].copy_(_shared(weights.transpose(-1, -2) @ given, v))
@@ -109,17 +122,24 @@ def _flash(call: Call, q: Tensor, k: Tensor) -> bool:
     """Whether PyTorch's kernel for processors computes the same."""
     whole = all(call.operands[index].shape[1] == call.operand(index).shape[1] for index in (0, 1))
     plain = q.shape[2] == k.shape[2] and q.numel() > 0 and k.numel() > 0 and q.dtype not in HALVES
-    return q.device.type == "cpu" and whole and plain
+    of_softmax = call.op.get("window") is None and _soft_cap(call) is None
+    return q.device.type == "cpu" and whole and plain and of_softmax
 
 
 def _hidden(call: Call) -> Tensor | None:
-    """Which keys a query does not see: those behind it in the whole sequence."""
+    """Which keys a query does not see: those behind it in the whole sequence, and those before its window."""
     if not call.op["causal"]:
         return None
     (q, k), device = call.operands[:2], call.operand(0).device
     queries = torch.arange(q.origin[1], q.origin[1] + q.tensor.shape[1], device=device)
     keys = torch.arange(k.origin[1], k.origin[1] + k.tensor.shape[1], device=device)
-    return keys.unsqueeze(0) > queries.unsqueeze(1)
+    ahead = keys.unsqueeze(0) - queries.unsqueeze(1)
+    window = call.op.get("window")
+    return ahead > 0 if window is None else (ahead > 0) | (ahead <= -window)
+
+
+def _soft_cap(call: Call) -> float | None:
+    return None if call.op.get("soft_cap") is None else call.op.number("soft_cap")
 
 
 def _heads(keys: Tensor, q: Tensor) -> Tensor:
@@ -137,9 +157,17 @@ def _merged(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2)
 
 
-def _scores(q: Tensor, k: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
-    """[b, heads, t, s]; -inf where a query does not see a key."""
+def _bounded(q: Tensor, k: Tensor, scale: float, cap: float | None) -> Tensor:
+    """[b, heads, t, s]: the scaled products, within the soft cap."""
     scores = wide(q).transpose(1, 2) @ _heads(k, q).transpose(-1, -2) * scale
+    return scores if cap is None else torch.tanh(scores / cap) * cap
+
+
+def _scores(bounded: Tensor, bias: Tensor | None, hidden: Tensor | None) -> Tensor:
+    """With the bias, of which finite sums are at least _FLOOR; -inf where a query does not see a key."""
+    scores = bounded.clone() if bias is None else bounded + wide(bias)
+    if bias is not None:
+        scores = torch.where(scores == -math.inf, scores, scores.clamp(min=_FLOOR))
     return scores if hidden is None else scores.masked_fill_(hidden, -math.inf)
 
 

@@ -166,8 +166,8 @@ impl Lowering {
             return fail(format!("there is no tensor `{name}`"));
         };
         let ty = tensor.ty();
-        // Numbers that are no weights, such as indices and masks, are literals.
-        if !ty.dtype.is_float()
+        // Numbers that are no weights, such as indices, masks and what exporters write by themselves, are literals.
+        if (!ty.dtype.is_float() || ty.elements() == 1 && !self.trained.contains(name))
             && let Some(known) = self.foldable(&Val::Weight(name.into()))
             && known.kept().data.len() <= MOST_KNOWN
         {

@@ -1,15 +1,13 @@
 //! Where a graph has attention in parts.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 use graphc_ir::array::Array;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
-use graphc_ir::ops::{
-    Attention, Binary, BinaryFunction, MatMul, Reduce, ReduceFunction, Softmax, Unary,
-    UnaryFunction,
-};
+use graphc_ir::ops::{Attention, Binary, BinaryFunction, MatMul, Softmax, Unary, UnaryFunction};
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
@@ -17,7 +15,8 @@ use graphc_ir::types::DType;
 use super::constants::{Constants, repeated};
 use super::heads::{Heads, Matrices};
 use super::kept::Kept;
-use super::masks::{Seen, seen};
+use super::masks::{Seen, is_low, seen};
+use super::terms::{Form, Nature, Source, Term};
 use crate::passes::pins::pin_of;
 
 /// Ops between a product and its softmax, or a softmax and its product, that are looked at.
@@ -50,6 +49,16 @@ pub(super) struct Found {
     pub op: Attention,
     /// Queries, keys and values.
     pub operands: [Heads; 3],
+    /// What is added to the scores.
+    pub terms: Vec<(Term, Form)>,
+}
+
+impl Found {
+    /// The values that it is made of.
+    pub fn roots(&self) -> impl Iterator<Item = ValueId> {
+        let of_terms = self.terms.iter().map(|(term, _)| term.root());
+        self.operands.iter().map(|heads| heads.root).chain(of_terms)
+    }
 }
 
 /// All places of a graph, in its order.
@@ -80,24 +89,35 @@ fn separate(places: &mut [Place]) {
     }
 }
 
-struct Finder<'a> {
-    graph: &'a Graph,
+pub(super) struct Finder<'a> {
+    pub graph: &'a Graph,
     options: &'a CompileOptions,
     consumers: Vec<Vec<NodeId>>,
-    constants: Constants<'a>,
+    pub constants: Constants<'a>,
 }
 
 /// The way from a product up to another one.
-struct Path {
+#[derive(Default)]
+pub(super) struct Path {
     /// The nodes that would be no more.
-    inside: BTreeSet<NodeId>,
+    pub inside: BTreeSet<NodeId>,
     /// Values that must be scores for a row without keys to be told from one with some.
-    watched: Vec<ValueId>,
+    pub watched: Vec<ValueId>,
+    /// Whether the way is still between softmax and the values.
+    pub of_weights: bool,
+    /// Whether the weights of a row without keys are 0.
+    pub zeroed: bool,
     /// What keeps all as it is.
     kept: Option<Kept>,
     /// What scores are multiplied by so far.
     factor: f64,
-    causal: bool,
+    /// What is added to the scores: causal masks, and all else.
+    past: Vec<Term>,
+    terms: Vec<Term>,
+    /// The window of causal masks that have one.
+    window: Option<NonZeroU32>,
+    /// The bound of the scores.
+    cap: Option<f64>,
 }
 
 impl Path {
@@ -109,11 +129,11 @@ impl Path {
 impl<'a> Finder<'a> {
     /// The place that ends in a product, if one does.
     fn place(&mut self, product: NodeId) -> Option<Place> {
-        let (inside, watched) = (BTreeSet::new(), Vec::new());
-        let mut path = Path { inside, watched, kept: None, factor: 1.0, causal: false };
+        let mut path = Path { factor: 1.0, of_weights: true, ..Path::default() };
         let graph = self.graph;
         let values = graph.node(product);
         let softmax = self.softmax_of(values.operands[0], &mut path)?;
+        path.of_weights = false;
         let scores = self.product_of(graph.node(softmax).operands[0], &mut path)?;
         let found = match path.kept {
             Some(kept) => Err(kept),
@@ -182,7 +202,10 @@ impl<'a> Finder<'a> {
                     node.operands[0]
                 }
                 Op::Unary(Unary { function: UnaryFunction::Tanh }) => {
-                    path.keep(Kept::SoftCap);
+                    if path.cap.is_some() || path.factor <= 0.0 {
+                        path.keep(Kept::SoftCap);
+                    }
+                    path.cap = Some(path.factor);
                     node.operands[0]
                 }
                 _ => self.passed_by(node, path)?,
@@ -243,7 +266,7 @@ impl<'a> Finder<'a> {
         (same && sensible).then_some((operand, factor))
     }
 
-    /// The summand that is scores, where the other one is a mask.
+    /// The summand that is scores, where the other one is a mask or a bias.
     fn summed(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
         let &[a, b] = &node.operands[..] else { return None };
         let subtracts = matches!(node.op, Op::Binary(Binary { function: BinaryFunction::Sub }));
@@ -253,24 +276,39 @@ impl<'a> Finder<'a> {
             true => (b, a),
             false => (a, b),
         };
-        if !self.constants.contains(mask) {
-            path.keep(Kept::MaskOfData);
+        let (scores, mask) = match self.constants.contains(mask) {
+            true => (scores, mask),
             // Which of the two comes from a product is told by what else it is made of.
-            let product = |value| self.comes_from_product(value);
-            return [a, b]
+            false => [(a, b), (b, a)]
                 .into_iter()
-                .filter(|&value| is_whole(value))
-                .find(|&value| product(value));
-        }
+                .filter(|&(value, _)| is_whole(value) && !(subtracts && value == b))
+                .find(|&(value, _)| self.comes_from_product(value))?,
+        };
         if !is_whole(scores) {
             return None;
         }
-        let mut elements = self.constants.elements(mask);
-        if let Some(array) = elements.as_mut().filter(|_| subtracts) {
-            array.data.iter_mut().for_each(|x| *x = -*x);
-        }
-        self.hide(elements, mask, scores, path);
+        let factor = if subtracts { -path.factor } else { path.factor };
+        self.add(mask, factor, scores, path, MOST_STEPS);
         Some(scores)
+    }
+
+    /// Takes in what is added to scores, and of sums each summand.
+    fn add(&mut self, value: ValueId, factor: f64, scores: ValueId, path: &mut Path, steps: usize) {
+        let node = self.graph.producer(value);
+        let constant = self.constants.contains(value);
+        let sum = Op::Binary(Binary { function: BinaryFunction::Add });
+        if !constant && steps > 0 && node.op == sum {
+            for &summand in &node.operands {
+                self.add(summand, factor, scores, path, steps - 1);
+            }
+            return;
+        }
+        let elements = if constant { self.constants.elements(value) } else { None };
+        let scaled = elements.map(|mut array| {
+            array.data.iter_mut().for_each(|x| *x *= factor / path.factor);
+            array
+        });
+        self.hide(scaled, (Source::Added(value), factor), value, scores, path);
     }
 
     /// Whether ops on elements lead from a product to a value.
@@ -294,7 +332,7 @@ impl<'a> Finder<'a> {
         false
     }
 
-    /// The branch that is scores, where a condition that is known hides some of them.
+    /// The branch that is scores, where a condition hides some of them.
     fn chosen(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
         let &[condition, a, b] = &node.operands[..] else { return None };
         let shape = |value: ValueId| &self.graph.value(value).ty.shape;
@@ -302,96 +340,52 @@ impl<'a> Finder<'a> {
         if shape(scores) != shape(node.results[0]) || !self.constants.contains(other) {
             return self.passed_by(node, path);
         }
-        if !self.constants.contains(condition) {
-            path.keep(Kept::MaskOfData);
-            return Some(scores);
-        }
-        let elements = self.constants.elements(condition).zip(self.constants.elements(other));
+        let known = self.constants.contains(condition);
+        let elements = match known {
+            true => self.constants.elements(condition).zip(self.constants.elements(other)),
+            false => None,
+        };
         let mask = elements.map(|(condition, low)| masked(&condition, &low, scores == a));
-        self.hide(mask, other, scores, path);
+        let low = self.constants.number(other);
+        let hides = |low: &f64| is_low(*low, self.dtype(other), path.factor);
+        let Some(low) = low.filter(hides) else {
+            let nothing = mask.is_some_and(|mask| mask.data.iter().all(|&x| x == 0.0));
+            if !nothing {
+                path.keep(if known { Kept::Bias } else { Kept::MaskOfData });
+            }
+            return Some(scores);
+        };
+        let source = Source::Chosen { condition, low, where_true: scores != a };
+        self.hide(mask, (source, path.factor), other, scores, path);
         Some(scores)
     }
 
-    /// Takes in a mask that is added to scores, of the element type of a value.
-    fn hide(&mut self, mask: Option<Array>, like: ValueId, scores: ValueId, path: &mut Path) {
+    /// Takes in a summand of scores, of which the elements may be known; it is of the element type of a value.
+    fn hide(
+        &mut self,
+        mask: Option<Array>,
+        (source, factor): (Source, f64),
+        like: ValueId,
+        scores: ValueId,
+        path: &mut Path,
+    ) {
         let shape = &self.graph.value(scores).ty.shape;
         let [.., queries, keys] = shape[..] else { return path.keep(Kept::OtherMask) };
-        let found = match mask {
-            Some(mask) => seen(&mask, self.dtype(like), path.factor, [queries, keys]),
-            None => Err(Kept::LargeMask),
-        };
-        match found {
-            Ok(Seen::All) => {}
-            Ok(Seen::Past) => path.causal = true,
-            Err(kept) => path.keep(kept),
+        let found = mask.map(|mask| seen(&mask, self.dtype(like), path.factor, [queries, keys]));
+        let term = Term { source, factor, scores: shape.clone() };
+        if path.cap.is_some() && found != Some(Some(Seen::All)) {
+            // It would be bounded as well.
+            path.keep(Kept::SoftCap);
         }
-    }
-
-    /// Whether a choice is its last branch in all rows that have a key: what tells others is watched.
-    fn is_guarded(&mut self, node: &Node, path: &mut Path) -> bool {
-        let constant = self.constants.contains(node.operands[1]);
-        if !constant || self.constants.contains(node.operands[0]) {
-            return false;
+        match found.flatten() {
+            Some(Seen::All) => {}
+            Some(Seen::Past) => path.past.push(term),
+            Some(Seen::Near(window)) => {
+                path.window = Some(path.window.map_or(window, |other| other.min(window)));
+                path.past.push(term);
+            }
+            None => path.terms.push(term),
         }
-        let Some((scores, nodes)) = self.guard(node.operands[0]) else { return false };
-        path.watched.push(scores);
-        path.inside.extend(nodes);
-        true
-    }
-
-    /// The scores of which a condition says that a row has no key, and the nodes that it is made of: weights that are no numbers, a
-    /// greatest score of -inf, or a row of scores that all are -inf.
-    fn guard(&mut self, condition: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
-        let graph = self.graph;
-        let mut nodes = Vec::new();
-        let mut above = |value: ValueId| {
-            let mut id = graph.value(value).producer;
-            nodes.push(id);
-            while let Op::Cast(_) = graph.node(id).op {
-                id = graph.value(graph.node(id).operands[0]).producer;
-                nodes.push(id);
-            }
-            graph.node(id)
-        };
-        let node = above(condition);
-        let over_keys = |node: &Node| match &node.op {
-            Op::Reduce(Reduce { function, axes, keep_dims: true }) => {
-                let rank = graph.value(node.operands[0]).ty.shape.len();
-                (rank > 0 && axes[..] == [rank - 1]).then_some(*function)
-            }
-            _ => None,
-        };
-        let scores = match &node.op {
-            Op::Binary(Binary { function: BinaryFunction::NotEqual }) => {
-                let &[a, b] = &node.operands[..] else { return None };
-                let weights = above(a);
-                let Op::Softmax(_) = weights.op else { return None };
-                (a == b).then_some(weights.operands[0])?
-            }
-            Op::Binary(Binary { function: BinaryFunction::Equal }) => {
-                let greatest = above(self.compared(node)?);
-                (over_keys(greatest) == Some(ReduceFunction::Max)).then(|| greatest.operands[0])?
-            }
-            Op::Reduce(_) if over_keys(node) == Some(ReduceFunction::Min) => {
-                let each = above(node.operands[0]);
-                let Op::Binary(Binary { function: BinaryFunction::Equal }) = each.op else {
-                    return None;
-                };
-                self.compared(each)?
-            }
-            _ => return None,
-        };
-        Some((scores, nodes))
-    }
-
-    /// What is compared with -inf.
-    fn compared(&mut self, node: &Node) -> Option<ValueId> {
-        let &[a, b] = &node.operands[..] else { return None };
-        let least = |number: Option<f64>| number == Some(f64::NEG_INFINITY);
-        if least(self.constants.number(b)) {
-            return Some(a);
-        }
-        least(self.constants.number(a)).then_some(b)
     }
 
     /// Whether nothing but the product needs what would be no more.
@@ -429,8 +423,10 @@ impl<'a> Finder<'a> {
         let (Op::MatMul(second), Op::MatMul(first)) = (&of_values.op, &of_scores.op) else {
             return Err(Kept::Other("matmul"));
         };
-        let batch = batch_of(graph, of_scores);
-        if second.transpose_a || batch != batch_of(graph, of_values) {
+        // Samples and heads may be merged in the one product and not in the other.
+        let batch = batch_of(graph, of_values);
+        let all = |batch: &[usize]| batch.iter().product::<usize>();
+        if second.transpose_a || all(&batch) != all(&batch_of(graph, of_scores)) {
             return Err(Kept::Other("matmul"));
         }
         let MatMul { transpose_a, transpose_b } = *first;
@@ -461,8 +457,42 @@ impl<'a> Finder<'a> {
         if q[2] != heads || k != v || q.contains(&0) || k.contains(&0) {
             return Err(Kept::Shared);
         }
-        let op = Attention { causal: path.causal, scale: Scalar(factor) };
-        Ok(Found { product, inside: path.inside, op, operands })
+        let soft_cap = path.cap.map(Scalar);
+        let (causal, terms) = self.settle(path.past, path.terms, path.zeroed)?;
+        let form = |term: Term| {
+            let form = term.form(graph, &batch).ok_or(Kept::MaskOfData)?;
+            Ok((term, form))
+        };
+        let terms = terms.into_iter().map(form).collect::<Result<Vec<_>, Kept>>()?;
+        let window = path.window.filter(|_| causal);
+        let op = Attention { causal, scale: Scalar(factor), window, soft_cap };
+        Ok(Found { product, inside: path.inside, op, operands, terms })
+    }
+
+    /// Whether the op is to be causal, and what it adds to scores. A causal mask is added too where others hide keys as well: of a query
+    /// whose keys are all hidden by low numbers, softmax makes something of those behind it.
+    fn settle(
+        &self,
+        past: Vec<Term>,
+        mut terms: Vec<Term>,
+        zeroed: bool,
+    ) -> Result<(bool, Vec<Term>), Kept> {
+        let nature = |term: &Term| term.nature(self.graph, &self.constants);
+        let worst = terms.iter().map(nature).max().unwrap_or(Nature::Ordinary);
+        let nothing_left = zeroed && past.iter().all(|term| nature(term) == Nature::Infinite);
+        let causal = !past.is_empty() && (worst == Nature::Ordinary || nothing_left);
+        if !causal {
+            terms.extend(past);
+        }
+        match worst {
+            Nature::Ordinary | Nature::Large => Ok((causal, terms)),
+            Nature::Between => Err(Kept::Bias),
+            Nature::Infinite if zeroed => Ok((causal, terms)),
+            Nature::Infinite => match &terms[..] {
+                [term] if term.leaves_keys(&self.constants) => Ok((causal, terms)),
+                _ => Err(Kept::HiddenRows),
+            },
+        }
     }
 
     /// What an operand of a product was before elements were moved and, where `scaled`, multiplied by numbers.

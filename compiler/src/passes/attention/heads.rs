@@ -125,7 +125,12 @@ impl Moved {
         let Matrices { batch, turned } = matrices;
         let [.., rows, columns] = *shape else { return None };
         let (outer, inner) = batch.split_first()?;
-        self.expand(shape, &[batch, &[rows, columns]].concat())?;
+        let whole = [batch, &[rows, columns]].concat();
+        let is_cut = whole.iter().product::<usize>() == shape.iter().product();
+        match is_cut && whole != shape {
+            true => self.reshape(&whole)?,
+            false => self.expand(shape, &whole)?,
+        }
         let (time, width) = if turned { (1, 0) } else { (0, 1) };
         let rank = batch.len();
         let order: Vec<usize> =

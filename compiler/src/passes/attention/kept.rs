@@ -3,15 +3,15 @@
 /// What keeps a softmax between two products from being one op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
-    /// A mask or bias that is no constant.
+    /// A mask or bias that fits no scores, or a choice between scores and something that is not low.
     MaskOfData,
-    /// A mask that hides other keys than those behind the query.
+    /// A mask of something that is no matrix of scores.
     OtherMask,
-    /// What is added to the scores is no mask.
+    /// What is added to the scores is too large for a bias, and too small for a mask.
     Bias,
-    /// A mask of more elements than are computed.
-    LargeMask,
-    /// Scores are bounded by tanh.
+    /// A mask that may leave a query no key, where its weights are no numbers.
+    HiddenRows,
+    /// Scores are bounded by tanh, with what is added to them.
     SoftCap,
     /// Weights are dropped at random.
     Dropout,
@@ -35,11 +35,11 @@ impl Kept {
     /// The reason in the words of a report.
     pub fn reason(self) -> String {
         let known = match self {
-            Self::MaskOfData => "a mask or bias that depends on inputs or weights",
-            Self::OtherMask => "a mask that is not the causal one",
-            Self::Bias => "a bias is added to the scores",
-            Self::LargeMask => "a mask that is too large to be looked at",
-            Self::SoftCap => "scores are bounded by tanh",
+            Self::MaskOfData => "a mask or bias of another form",
+            Self::OtherMask => "a mask of another form",
+            Self::Bias => "a bias between what is common and what hides keys",
+            Self::HiddenRows => "a mask that may hide all keys of a query",
+            Self::SoftCap => "scores are bounded by tanh after a mask or a bias, or twice",
             Self::Dropout => "dropout of the weights",
             Self::Read => "scores or weights are read by others",
             Self::Pinned => "a layout is asked for inside",

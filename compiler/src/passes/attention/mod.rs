@@ -2,19 +2,25 @@
 //! matrix of scores in memory: exports of other frameworks know no such op.
 //!
 //! A place is a product whose first operand comes from a softmax over its last dim, of what comes from a product (`find.rs`, where to
-//! start reading). It is replaced where that gives the same function: scores are scaled by numbers alone, and each mask is the
-//! causal one or hides nothing, which is decided by computing it (`constants.rs`, `masks.rs`), never by its form. A softmax that
-//! has numbers of its own for rows that are masked whole is one like any other, as these masks leave every row a key. Queries, keys
+//! start reading). It is replaced where that gives the same function: scores are scaled by numbers alone, and whether a mask is the
+//! causal one or hides nothing is decided by computing it (`constants.rs`, `masks.rs`), never by its form. All else that is added to
+//! scores, or hides some of them, is the op's bias (`terms.rs`).
+//!
+//! Rows that are masked whole give what they gave. Where masks are low numbers, all keys weigh the same, and the op has it so. Where
+//! they are -inf, softmax gives no number, so such a mask is taken only if each row is known to have a key, or if the model puts zeros in
+//! the place of those weights, as PyTorch's exports do (`guards.rs`): the op gives 0 for such rows. Queries, keys
 //! and values are traced to what they were before transposes, reshapes and repetitions of heads (`heads.rs`), so heads that share
 //! keys are read as they are. Nothing is replaced whose scores or weights somebody else reads or asks a layout of, nor what is on
 //! several stages.
 
 mod constants;
 mod find;
+mod guards;
 mod heads;
 mod kept;
 mod masks;
 mod rewrite;
+mod terms;
 
 use std::collections::BTreeMap;
 

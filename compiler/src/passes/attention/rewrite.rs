@@ -10,6 +10,7 @@ use graphc_ir::plan::CompileOptions;
 
 use super::find::Found;
 use super::heads::{push, reshape, transpose};
+use super::terms::sum;
 use crate::passes::pins::pin_of;
 
 /// The graph anew. What only the parts of attention have read is left out with them.
@@ -56,7 +57,7 @@ fn needed(old: &Graph, found: &BTreeMap<NodeId, &Found>) -> Vec<bool> {
             continue;
         }
         match found.get(&id) {
-            Some(found) => found.operands.iter().for_each(|heads| need(heads.root, &mut needed)),
+            Some(found) => found.roots().for_each(|root| need(root, &mut needed)),
             None => node.operands.iter().for_each(|&operand| need(operand, &mut needed)),
         }
     }
@@ -124,6 +125,7 @@ impl Rewriter<'_> {
             let root = self.made(heads.root)?;
             operands.push(heads.make(&mut self.graph, root, node)?);
         }
+        operands.extend(self.bias(found, operands[0], node)?);
         let results = push(&mut self.graph, Op::Attention(found.op), operands, node)?;
         let result = node.results[0];
         let shape = &self.old.value(result).ty.shape;
@@ -139,6 +141,22 @@ impl Rewriter<'_> {
             self.made(result)?;
         }
         Ok(())
+    }
+
+    /// What is added to the scores of these queries.
+    fn bias(
+        &mut self,
+        found: &Found,
+        queries: ValueId,
+        node: &Node,
+    ) -> Result<Option<ValueId>, OpError> {
+        let dtype = self.graph.value(queries).ty.dtype;
+        let mut terms = Vec::new();
+        for (term, form) in &found.terms {
+            let root = self.made(term.root())?;
+            terms.push(term.make(&mut self.graph, root, form, node, dtype)?);
+        }
+        sum(&mut self.graph, terms, node)
     }
 
     /// The value that stands for one of the old graph, with its name and layout.

@@ -42,7 +42,7 @@ pub type CandidateList = Rc<[Candidate]>;
 #[derive(PartialEq)]
 struct Kind {
     op: &'static str,
-    flops_per_point: f64,
+    flops: f64,
     rule: Rule,
     time: Option<Choice>,
     times: usize,
@@ -157,10 +157,11 @@ impl<'a> Candidates<'a> {
         let operands = graph.operand_types(node);
         let results: Vec<&TensorType> =
             node.results.iter().map(|&value| &graph.value(value).ty).collect();
+        let rule = node.op.operation().rule(&operands).map_err(|_| no_signature())?;
         let kind = Kind {
             op: node.op.name(),
-            flops_per_point: node.op.operation().flops_per_point(),
-            rule: node.op.operation().rule(&operands).map_err(|_| no_signature())?,
+            flops: node.op.operation().flops(&rule),
+            rule,
             time: self.decisions.rates.nodes[id.index()],
             times: self.decisions.times(node),
             placement,

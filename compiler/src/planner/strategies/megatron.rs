@@ -334,7 +334,8 @@ impl Splitter<'_, '_> {
         if !forward || !rule.contracts() || rule.operands.len() < 2 {
             return None;
         }
-        let batch = rule.shared_factors();
+        // What is added to the scores of attention may be the same for all samples, and follows.
+        let batch = rule.shared_factors(3);
         let (_, heads) = batch.split_first().filter(|(_, heads)| !heads.is_empty())?;
         let size = |factor: &usize| rule.factors[*factor].size;
         let factors = heads.iter().copied().filter(|f| size(f).is_multiple_of(self.ranks(id)));

@@ -1,12 +1,14 @@
 //! Cases of attention and of positions.
 
+use std::num::NonZeroU32;
+
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Attention, AttentionGrad, Rotary};
+use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, Rotary};
 
 use super::{Case, floats};
 
 pub fn cases() -> Vec<Case> {
-    [attention(), rotary()].into_iter().flatten().collect()
+    [attention(), other_scores(), rotary()].into_iter().flatten().collect()
 }
 
 /// Batch, queries, keys, heads, heads of keys and values, width.
@@ -22,9 +24,9 @@ impl Extents {
         let forward = vec![query(), key(), key()];
         let backward = || vec![query(), key(), key(), query(), row(), query()];
         let with_row = [backward(), vec![row()]].into_iter().flatten().collect();
-        let gradient = || Op::AttentionGrad(AttentionGrad { causal, scale });
+        let gradient = || Op::AttentionGrad(AttentionGrad::new(causal, scale));
         vec![
-            Case { op: Op::Attention(Attention { causal, scale }), operands: forward, complete },
+            Case { op: Op::Attention(Attention::new(causal, scale)), operands: forward, complete },
             Case { op: gradient(), operands: backward(), complete },
             Case::new(gradient(), with_row),
         ]
@@ -52,6 +54,58 @@ fn attention() -> Vec<Case> {
     complete
         .chain(others.iter().flat_map(|(extents, causal)| extents.cases(*causal, false)))
         .collect()
+}
+
+/// Scores with a bias, a window and a soft cap.
+fn other_scores() -> Vec<Case> {
+    let plain = Attention::new(false, 0.7.into());
+    let causal = Attention::new(true, 0.7.into());
+    let near = Attention { window: NonZeroU32::new(2), ..causal };
+    let capped = |op: Attention| Attention { soft_cap: Some(1.5.into()), ..op };
+    let with_bias = [
+        (Extents(1, 1, 2, 2, 1, 1), plain, [1, 2, 1, 2], true),
+        (Extents(2, 1, 2, 1, 1, 1), plain, [1, 1, 1, 2], true),
+        (Extents(2, 2, 3, 4, 2, 2), plain, [1, 4, 2, 3], false),
+        (Extents(2, 3, 3, 4, 2, 2), causal, [2, 1, 1, 3], false),
+        (Extents(3, 2, 2, 2, 2, 1), capped(plain), [3, 2, 2, 2], false),
+        (Extents(2, 5, 5, 2, 1, 2), capped(near), [1, 1, 5, 5], false),
+        (Extents(1, 4, 2, 2, 2, 2), plain, [1, 1, 4, 1], false),
+    ];
+    let without = [
+        (Extents(2, 5, 5, 2, 1, 2), near),
+        (Extents(1, 6, 6, 1, 1, 1), Attention { window: NonZeroU32::new(1), ..causal }),
+        (Extents(2, 3, 4, 2, 2, 2), capped(plain)),
+    ];
+    let without = without.iter().flat_map(|(extents, op)| extents.of(*op, None, false));
+    let with = with_bias
+        .iter()
+        .flat_map(|(extents, op, bias, complete)| extents.of(*op, Some(*bias), *complete));
+    without.chain(with).collect()
+}
+
+impl Extents {
+    fn of(&self, op: Attention, bias: Option<[usize; 4]>, complete: bool) -> Vec<Case> {
+        let &Extents(batch, queries, keys, heads, shared, width) = self;
+        let query = || floats(&[batch, queries, heads, width]);
+        let key = || floats(&[batch, keys, shared, width]);
+        let row = || floats(&[batch, queries, heads]);
+        let added = || bias.map(|bias| floats(&bias));
+        let forward = vec![query(), key(), key()].into_iter().chain(added()).collect();
+        let mut cases = vec![Case { op: Op::Attention(op), operands: forward, complete }];
+        let whole = bias.is_some_and(|bias| bias[2..] == [queries, keys]);
+        let uses = match bias {
+            None => vec![AttentionBias::None],
+            Some(_) if whole => vec![AttentionBias::Added, AttentionBias::Learned],
+            Some(_) => vec![AttentionBias::Added],
+        };
+        for (bias, with_row) in uses.into_iter().flat_map(|bias| [(bias, false), (bias, true)]) {
+            let rows = with_row.then(row);
+            let operands = vec![query(), key(), key(), query(), row(), query()];
+            let operands = operands.into_iter().chain(rows).chain(added()).collect();
+            cases.push(Case::new(Op::AttentionGrad(AttentionGrad::of(op, bias)), operands));
+        }
+        cases
+    }
 }
 
 fn rotary() -> Vec<Case> {

@@ -2,7 +2,9 @@
 // keys and values [BATCH, KEYS, SHARED, WIDTH]; a head reads keys and values of head / SHARING.
 //
 // Macros: INDEX, the type of positions; T, the element type; these extents; CAUSAL, whether query i of the whole tensor sees keys up to
-// i alone; SCALE, which multiplies scores.
+// i alone; WINDOW, how many of these at most, 0 for all; SCALE, which multiplies scores; SOFT_CAP, which bounds them, where CAPPED; and
+// where HAS_BIAS, B, its element type, FLOOR, and from one index to the next of each of its dims BIAS_BATCH, BIAS_HEAD, BIAS_QUERY and
+// BIAS_KEY.
 
 __device__ __forceinline__ INDEX query_row(u32 batch, u32 query, u32 head) {
   return ((INDEX)batch * QUERIES + query) * HEADS + head;
@@ -27,9 +29,76 @@ __device__ __forceinline__ u32 seen(u32 query, i64 ahead) {
   return count < 0 ? 0 : (count < KEYS ? (u32)count : KEYS);
 }
 
+// How many of the first keys a query does not see, because its window is behind them.
+__device__ __forceinline__ u32 passed(u32 query, i64 ahead) {
+  if (WINDOW == 0) return 0;
+  i64 count = (i64)query + ahead + 1 - WINDOW;
+  return count < 0 ? 0 : (count < KEYS ? (u32)count : KEYS);
+}
+
+// The query behind the last one that sees this key.
+__device__ __forceinline__ u32 behind_seeing(u32 key, i64 ahead) {
+  if (WINDOW == 0) return QUERIES;
+  i64 end = (i64)key + WINDOW - ahead;
+  return end < 0 ? 0 : (end < QUERIES ? (u32)end : QUERIES);
+}
+
 // The first query that sees this key; QUERIES where none does.
 __device__ __forceinline__ u32 first_seeing(u32 key, i64 ahead) {
   if (!CAUSAL) return 0;
   i64 first = (i64)key - ahead;
   return first < 0 ? 0 : (first < QUERIES ? (u32)first : QUERIES);
 }
+
+#if HAS_BIAS
+#define BIAS , const B* bias
+#define BIAS_GIVEN , bias
+#define BIAS_MEMBER const B* bias;
+// The log-sum-exp of a query whose keys are all hidden: any number, as its scores are -inf.
+#define FINITE(l) ((l) == -INFINITE ? 0.0f : (l))
+#else
+#define BIAS
+#define BIAS_GIVEN
+#define BIAS_MEMBER
+#define FINITE(l) (l)
+#endif
+
+// The scaled product of a query and a key within the soft cap.
+__device__ __forceinline__ float bounded(float product) {
+#if CAPPED
+  return SOFT_CAP * tanhf(product * SCALE / SOFT_CAP);
+#else
+  return product * SCALE;
+#endif
+}
+
+// How fast that grows with the scaled product.
+__device__ __forceinline__ float slope(float product) {
+#if CAPPED
+  float share = tanhf(product * SCALE / SOFT_CAP);
+  return 1.0f - share * share;
+#else
+  return 1.0f;
+#endif
+}
+
+// Their score, with the bias.
+#if HAS_BIAS
+__device__ __forceinline__ float biased(float score, const B* bias, u32 batch, u32 head, u32 query, u32 key) {
+  if (query >= QUERIES || key >= KEYS) return score;
+  INDEX place = (INDEX)batch * BIAS_BATCH + (INDEX)head * BIAS_HEAD + (INDEX)query * BIAS_QUERY + (INDEX)key * BIAS_KEY;
+  float sum = score + load(bias[place]);
+  return sum == -INFINITE ? sum : fmaxf(sum, FLOOR);
+}
+#define SCORE(product, batch, head, query, key) biased(bounded(product), bias, batch, head, query, key)
+#else
+#define SCORE(product, batch, head, query, key) bounded(product)
+#endif
+
+// How many threads a block has. With more than a mask in its scores a kernel is told that one block of a multiprocessor is enough: left to
+// itself the compiler would keep registers in memory to have more of them.
+#if HAS_BIAS || CAPPED || WINDOW
+#define OF_THREADS(count) __launch_bounds__(count, 1)
+#else
+#define OF_THREADS(count) __launch_bounds__(count)
+#endif

@@ -4,7 +4,7 @@
 // Macros besides those of attention: COLUMNS, a multiple of 64; PARTS of a row that have so many columns.
 
 // One block of a multiprocessor at least: left to itself the compiler keeps registers in memory to have more of them.
-extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const T* k, const T* v, T* o, float* l ORIGINS) {
+extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const T* k, const T* v, T* o, float* l BIAS ORIGINS) {
   __shared__ alignas(16) union { struct { Slab left, right; }; Rows values; } room;
   __shared__ alignas(16) float weights[64][PITCH];
   u32 part = blockIdx.x % PARTS, tile = blockIdx.x / PARTS % ((QUERIES + 63) / 64);
@@ -16,19 +16,20 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const
 #pragma unroll
   for (int i = 0; i < 4; ++i) greatest[i] = -INFINITE;
   u32 end = seen(start + count - 1, AHEAD);
-  for (u32 first = 0; first < end; first += 64) {
+  for (u32 first = passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
     u32 keys = KEYS - first < 64 ? KEYS - first : 64;
     INDEX at = key_row(batch, first, head / SHARING) * WIDTH;
     float scores[4][4];
     products(scores, room.left, room.right, own, HEADS * WIDTH, count, k + at, SHARED * WIDTH, keys);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      u32 sees = seen(start + row + i, AHEAD);
+      u32 sees = seen(start + row + i, AHEAD), before = passed(start + row + i, AHEAD);
       float most = -INFINITE;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        scores[i][j] *= SCALE;
-        if (first + column + j < sees) most = fmaxf(most, scores[i][j]);
+        u32 key = first + column + j;
+        scores[i][j] = SCORE(scores[i][j], batch, head, start + row + i, key);
+        if (key < sees && key >= before) most = fmaxf(most, scores[i][j]);
       }
 #pragma unroll
       for (int lane = 8; lane > 0; lane >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, lane));
@@ -37,7 +38,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const
       // Two at a time: of four exponentials side by side the compiler keeps registers in memory on sm_80.
 #pragma unroll 2
       for (int j = 0; j < 4; ++j) {
-        float weight = first + column + j < sees ? expf(scores[i][j] - base) : 0.0f;
+        u32 key = first + column + j;
+        float weight = key < sees && key >= before ? expf(scores[i][j] - base) : 0.0f;
         weights[column + j][row + i] = weight;
         sum += weight;
       }

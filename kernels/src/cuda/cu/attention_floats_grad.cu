@@ -4,7 +4,7 @@
 //
 // Macros besides those of attention: COLUMNS, a multiple of 64; PARTS of a row that have so many columns.
 
-// Weights, and gradients of scores before they are scaled, of 64 queries and 64 keys: this thread's.
+// Weights, and gradients of scores, or of scaled products, of 64 queries and 64 keys: this thread's.
 struct Terms {
   float weight[4][4], of_score[4][4];
 };
@@ -12,8 +12,9 @@ struct Terms {
 struct Tile {
   const T *q, *k, *v, *of_o;
   const float *l, *shifts;
+  BIAS_MEMBER
 
-  __device__ __forceinline__ void terms(Terms& found, Slab& left, Slab& right, u32 batch, u32 head, u32 start, u32 first, i64 ahead) const {
+  template <bool OF_PRODUCTS> __device__ __forceinline__ void terms(Terms& found, Slab& left, Slab& right, u32 batch, u32 head, u32 start, u32 first, i64 ahead) const {
     u32 count = QUERIES - start < 64 ? QUERIES - start : 64, keys = KEYS - first < 64 ? KEYS - first : 64;
     u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
     INDEX from = query_row(batch, start, head), at = key_row(batch, first, head / SHARING) * WIDTH;
@@ -21,15 +22,18 @@ struct Tile {
     products(found.of_score, left, right, of_o + from * WIDTH, HEADS * WIDTH, count, v + at, SHARED * WIDTH, keys);
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
-      u32 sees = seen(start + row + i, ahead);
+      u32 sees = seen(start + row + i, ahead), before = passed(start + row + i, ahead);
       INDEX place = from + (row + i < count ? row + i : 0) * HEADS;
-      float of_row = l[place], shift = shifts[place];
+      float of_row = FINITE(l[place]), shift = shifts[place];
 #pragma unroll
       for (u32 j = 0; j < 4; ++j) {
-        bool visible = first + column + j < sees;
-        float weight = visible ? expf(found.weight[i][j] * SCALE - of_row) : 0.0f;
+        u32 key = first + column + j;
+        bool visible = key < sees && key >= before;
+        float product = found.weight[i][j];
+        float weight = visible ? expf(SCORE(product, batch, head, start + row + i, key) - of_row) : 0.0f;
         found.weight[i][j] = weight;
         found.of_score[i][j] = visible ? weight * (found.of_score[i][j] - shift) : 0.0f;
+        if (OF_PRODUCTS && CAPPED) found.of_score[i][j] *= slope(product);
       }
     }
   }
@@ -40,20 +44,21 @@ union Room {
   Rows rows;
 };
 
-extern "C" __global__ void __launch_bounds__(256) of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
-                                                          const float* shifts, T* dk, T* dv ORIGINS) {
+extern "C" __global__ void OF_THREADS(256) of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+                                                          const float* shifts, T* dk, T* dv BIAS ORIGINS) {
   __shared__ alignas(16) Room room;
   __shared__ alignas(16) float weights[64][PITCH];
   __shared__ alignas(16) float of_scores[64][PITCH];
   u32 part = blockIdx.x % PARTS, tile = blockIdx.x / PARTS % ((KEYS + 63) / 64);
   u32 rest = blockIdx.x / PARTS / ((KEYS + 63) / 64), shared = rest % SHARED, batch = rest / SHARED;
   u32 first = tile * 64, row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
-  Tile all = {q, k, v, of_o, l, shifts};
+  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN};
   float of_key[4][COLUMNS / 16] = {}, of_value[4][COLUMNS / 16] = {};
   for (u32 head = shared * SHARING; head < (shared + 1) * SHARING; ++head) {
-    for (u32 start = first_seeing(first, AHEAD) / 64 * 64; start < QUERIES; start += 64) {
+    u32 end = behind_seeing(first + 63, AHEAD);
+    for (u32 start = first_seeing(first, AHEAD) / 64 * 64; start < end; start += 64) {
       Terms terms;
-      all.terms(terms, room.left, room.right, batch, head, start, first, AHEAD);
+      all.terms<true>(terms, room.left, room.right, batch, head, start, first, AHEAD);
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
 #pragma unroll
@@ -74,20 +79,20 @@ extern "C" __global__ void __launch_bounds__(256) of_keys(const T* q, const T* k
   write_rows(dv + at, SHARED * WIDTH, keys, part * COLUMNS, of_value, {1.0f, 1.0f, 1.0f, 1.0f});
 }
 
-extern "C" __global__ void __launch_bounds__(256) of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
-                                                             const float* shifts, T* dq ORIGINS) {
+extern "C" __global__ void OF_THREADS(256) of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+                                                             const float* shifts, T* dq BIAS ORIGINS) {
   __shared__ alignas(16) Room room;
   __shared__ alignas(16) float of_scores[64][PITCH];
   u32 part = blockIdx.x % PARTS, tile = blockIdx.x / PARTS % ((QUERIES + 63) / 64);
   u32 rest = blockIdx.x / PARTS / ((QUERIES + 63) / 64), head = rest % HEADS, batch = rest / HEADS;
   u32 start = tile * 64, count = QUERIES - start < 64 ? QUERIES - start : 64;
   u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
-  Tile all = {q, k, v, of_o, l, shifts};
+  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN};
   float sums[4][COLUMNS / 16] = {};
   u32 end = seen(start + count - 1, AHEAD);
-  for (u32 first = 0; first < end; first += 64) {
+  for (u32 first = passed(start, AHEAD) / 64 * 64; first < end; first += 64) {
     Terms terms;
-    all.terms(terms, room.left, room.right, batch, head, start, first, AHEAD);
+    all.terms<true>(terms, room.left, room.right, batch, head, start, first, AHEAD);
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
 #pragma unroll
@@ -100,3 +105,39 @@ extern "C" __global__ void __launch_bounds__(256) of_queries(const T* q, const T
   INDEX from = query_row(batch, start, head) * WIDTH;
   write_rows(dq + from, HEADS * WIDTH, count, part * COLUMNS, sums, {SCALE, SCALE, SCALE, SCALE});
 }
+
+#if HAS_BIAS
+// The gradient of a bias: that of the scores of 64 queries and 64 keys, summed over SAMPLES_OF_BIAS samples and SHARING_BIAS heads,
+// 1 or all, that have it in common, one after the other.
+extern "C" __global__ void OF_THREADS(256) of_bias(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+                                                          const float* shifts, B* result BIAS ORIGINS) {
+  __shared__ alignas(16) Room room;
+  const u32 tiles = (KEYS + 63) / 64, rows = (QUERIES + 63) / 64;
+  u32 first = blockIdx.x % tiles * 64, start = blockIdx.x / tiles % rows * 64, rest = blockIdx.x / tiles / rows;
+  u32 own_head = rest % (HEADS / SHARING_BIAS), own_batch = rest / (HEADS / SHARING_BIAS);
+  u32 row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
+  Tile all = {q, k, v, of_o, l, shifts BIAS_GIVEN};
+  float sums[4][4] = {};
+  bool sees = seen(start + 63 < QUERIES ? start + 63 : QUERIES - 1, AHEAD) > first && passed(start, AHEAD) < first + 64;
+  for (u32 batch = own_batch; sees && batch < own_batch + SAMPLES_OF_BIAS; ++batch) {
+    for (u32 head = own_head; head < own_head + SHARING_BIAS; ++head) {
+      Terms terms;
+      all.terms<false>(terms, room.left, room.right, batch, head, start, first, AHEAD);
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) sums[i][j] += terms.of_score[i][j];
+      }
+    }
+  }
+  INDEX at = ((INDEX)own_batch * (HEADS / SHARING_BIAS) + own_head) * QUERIES;
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+      u32 query = start + row + i, key = first + column + j;
+      if (query < QUERIES && key < KEYS) result[(at + query) * KEYS + key] = to<B>(sums[i][j]);
+    }
+  }
+}
+#endif

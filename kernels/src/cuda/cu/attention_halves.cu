@@ -4,7 +4,7 @@
 //
 // Macros besides those of attention and of tiles of halves: TILE_KEYS, 64 or 32; rows of both tiles together are at least 64.
 
-extern "C" __global__ void __launch_bounds__(128) attention(const T* q, const T* k, const T* v, T* o, float* l ORIGINS) {
+extern "C" __global__ void OF_THREADS(128) attention(const T* q, const T* k, const T* v, T* o, float* l BIAS ORIGINS) {
   __shared__ alignas(16) Row room[2 * TILE_KEYS];
   Row *keys = room, *values = room + TILE_KEYS;
   const u32 tiles = (QUERIES + 63) / 64;
@@ -18,14 +18,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(const T* q, const T*
   for (u32 at = 0; at < DEPTH / 16; ++at) first_factor(own[at], room + warp * 16, at * 16);
   __syncthreads();
   u32 row = start + warp * 16 + lane / 4, sees[2] = {seen(row, AHEAD), seen(row + 8, AHEAD)};
-  u32 end = seen(start + count - 1, AHEAD);
+  u32 before[2] = {passed(row, AHEAD), passed(row + 8, AHEAD)};
+  u32 begin = passed(start, AHEAD) / TILE_KEYS * TILE_KEYS, end = seen(start + count - 1, AHEAD);
   Sums<DEPTH> sums;
   sums.clear();
   float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {};
   const T *all_keys = k + key_row(batch, 0, head / SHARING) * WIDTH, *all_values = v + key_row(batch, 0, head / SHARING) * WIDTH;
   const INDEX pitch = SHARED * WIDTH;
-  if (end > 0) bring<TILE_KEYS>(keys, all_keys, pitch, KEYS);
-  for (u32 first = 0; first < end; first += TILE_KEYS) {
+  if (end > begin) bring<TILE_KEYS>(keys, all_keys + begin * pitch, pitch, KEYS - begin);
+  for (u32 first = begin; first < end; first += TILE_KEYS) {
     wait();
     bring<TILE_KEYS>(values, all_values + first * pitch, pitch, KEYS - first);
     Sums<TILE_KEYS> scores;
@@ -37,7 +38,9 @@ extern "C" __global__ void __launch_bounds__(128) attention(const T* q, const T*
 #pragma unroll
       for (u32 j = 0; j < TILE_KEYS / 4; ++j) {
         float& score = scores.at[j / 2][half * 2 + j % 2];
-        score = first + j / 2 * 8 + lane % 4 * 2 + j % 2 < sees[half] ? score * SCALE : -INFINITE;
+        u32 key = first + j / 2 * 8 + lane % 4 * 2 + j % 2;
+        bool visible = key < sees[half] && key >= before[half];
+        score = visible ? SCORE(score, batch, head, row + half * 8, key) : -INFINITE;
         most = fmaxf(most, score);
       }
       most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));

@@ -9,17 +9,19 @@
 #if WIDTH % 8
 #define BOUNDS __launch_bounds__(128, 1)
 #else
-#define BOUNDS __launch_bounds__(128)
+#define BOUNDS OF_THREADS(128)
 #endif
 
-// p and ds of a score, before ds is scaled.
-__device__ __forceinline__ void weigh(float& weight, float& of_score, bool visible, float of_row, float shift) {
-  weight = visible ? expf(weight * SCALE - of_row) : 0.0f;
+// p of a score, and ds of its product before it is scaled.
+__device__ __forceinline__ void weigh(float& weight, float& of_score, float score, bool visible, float of_row, float shift) {
+  float product = weight;
+  weight = visible ? expf(score - of_row) : 0.0f;
   of_score = visible ? weight * (of_score - shift) : 0.0f;
+  if (CAPPED) of_score *= slope(product);
 }
 
 extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, const float* l, const T* of_o,
-                                          const float* shifts, T* dk, T* dv ORIGINS) {
+                                          const float* shifts, T* dk, T* dv BIAS ORIGINS) {
   __shared__ alignas(16) Row keys[64], values[64], queries[TILE_QUERIES], outputs[TILE_QUERIES];
   __shared__ float rows[TILE_QUERIES], own_shifts[TILE_QUERIES];
   const u32 tiles = (KEYS + 63) / 64;
@@ -33,14 +35,15 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
   of_value.clear();
   u32 key = first + warp * 16 + lane / 4;
   for (u32 head = shared * SHARING; head < (shared + 1) * SHARING; ++head) {
-    for (u32 start = first_seeing(first, AHEAD) / TILE_QUERIES * TILE_QUERIES; start < QUERIES; start += TILE_QUERIES) {
+    u32 end = behind_seeing(first + 63, AHEAD);
+    for (u32 start = first_seeing(first, AHEAD) / TILE_QUERIES * TILE_QUERIES; start < end; start += TILE_QUERIES) {
       __syncthreads();
       INDEX from = query_row(batch, start, head);
       bring<TILE_QUERIES>(queries, q + from * WIDTH, HEADS * WIDTH, QUERIES - start);
       bring<TILE_QUERIES>(outputs, of_o + from * WIDTH, HEADS * WIDTH, QUERIES - start);
       if (threadIdx.x < TILE_QUERIES) {
         bool there = start + threadIdx.x < QUERIES;
-        rows[threadIdx.x] = there ? l[from + threadIdx.x * HEADS] : 0.0f;
+        rows[threadIdx.x] = there ? FINITE(l[from + threadIdx.x * HEADS]) : 0.0f;
         own_shifts[threadIdx.x] = there ? shifts[from + threadIdx.x * HEADS] : 0.0f;
       }
       wait();
@@ -54,8 +57,10 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
 #pragma unroll
         for (u32 e = 0; e < 4; ++e) {
           u32 query = j * 8 + lane % 4 * 2 + e % 2;
-          bool visible = key + e / 2 * 8 < seen(start + query, AHEAD);
-          weigh(weights.at[j][e], of_scores.at[j][e], visible, rows[query], own_shifts[query]);
+          u32 own = key + e / 2 * 8;
+          bool visible = own < seen(start + query, AHEAD) && own >= passed(start + query, AHEAD);
+          float score = SCORE(weights.at[j][e], batch, head, start + query, own);
+          weigh(weights.at[j][e], of_scores.at[j][e], score, visible, rows[query], own_shifts[query]);
         }
       }
       of_value.add_weighted(weights, outputs);
@@ -70,7 +75,7 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
 }
 
 extern "C" __global__ void BOUNDS of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
-                                             const float* shifts, T* dq ORIGINS) {
+                                             const float* shifts, T* dq BIAS ORIGINS) {
   __shared__ alignas(16) Row room[2 * TILE_KEYS];
   Row *keys = room, *values = room + TILE_KEYS;
   const u32 tiles = (QUERIES + 63) / 64;
@@ -89,18 +94,19 @@ extern "C" __global__ void BOUNDS of_queries(const T* q, const T* k, const T* v,
 #pragma unroll
   for (u32 at = 0; at < DEPTH / 16; ++at) first_factor(outputs[at], room + warp * 16, at * 16);
   u32 row = start + warp * 16 + lane / 4, sees[2] = {seen(row, AHEAD), seen(row + 8, AHEAD)};
+  u32 before[2] = {passed(row, AHEAD), passed(row + 8, AHEAD)};
   float of_rows[2], own_shifts[2];
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     bool there = row + half * 8 < QUERIES;
     INDEX place = query_row(batch, row + half * 8, head);
-    of_rows[half] = there ? l[place] : 0.0f;
+    of_rows[half] = there ? FINITE(l[place]) : 0.0f;
     own_shifts[half] = there ? shifts[place] : 0.0f;
   }
   Sums<DEPTH> sums;
   sums.clear();
   u32 end = seen(start + count - 1, AHEAD);
-  for (u32 first = 0; first < end; first += TILE_KEYS) {
+  for (u32 first = passed(start, AHEAD) / TILE_KEYS * TILE_KEYS; first < end; first += TILE_KEYS) {
     __syncthreads();
     INDEX at = key_row(batch, first, head / SHARING) * WIDTH;
     bring<TILE_KEYS>(keys, k + at, SHARED * WIDTH, KEYS - first);
@@ -115,8 +121,10 @@ extern "C" __global__ void BOUNDS of_queries(const T* q, const T* k, const T* v,
     for (u32 j = 0; j < TILE_KEYS / 8; ++j) {
 #pragma unroll
       for (u32 e = 0; e < 4; ++e) {
-        bool visible = first + j * 8 + lane % 4 * 2 + e % 2 < sees[e / 2];
-        weigh(weights.at[j][e], of_scores.at[j][e], visible, of_rows[e / 2], own_shifts[e / 2]);
+        u32 own = first + j * 8 + lane % 4 * 2 + e % 2;
+        bool visible = own < sees[e / 2] && own >= before[e / 2];
+        float score = SCORE(weights.at[j][e], batch, head, row + e / 2 * 8, own);
+        weigh(weights.at[j][e], of_scores.at[j][e], score, visible, of_rows[e / 2], own_shifts[e / 2]);
       }
     }
     sums.add_weighted(of_scores, keys);

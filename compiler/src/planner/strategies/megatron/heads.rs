@@ -77,7 +77,9 @@ impl Splitter<'_, '_> {
     fn keys(&self, node: &Node, position: usize, heads: usize) -> Option<usize> {
         let graph = self.problem.decisions.graph();
         if let Op::Attention(_) = node.op {
-            return Some(graph.value(node.operands[position]).ty.shape[HEADS]);
+            // Behind queries, keys and values a bias, [batch, heads, queries, keys].
+            let dim = if position < 3 { HEADS } else { 1 };
+            return Some(graph.value(node.operands[position]).ty.shape[dim]);
         }
         let mut made = graph.producer(node.operands[position]);
         while made.op.operation().movement().is_some() {

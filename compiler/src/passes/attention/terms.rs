@@ -1,0 +1,279 @@
+//! What is added to scores and is no mask that the op knows by itself: the bias that it takes.
+
+use graphc_ir::array::Array;
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Binary, BinaryFunction, Cast, Expand, Full, Unary, UnaryFunction, Where};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+
+use super::constants::Constants;
+use super::heads::{push, reshape};
+
+/// What is at least this far from 0 leaves nothing of a score that it is added to.
+const LARGE: f64 = 1e9;
+
+/// What is nearer to 0 than this is no mask, however it is meant: the op takes such biases as they are.
+const ORDINARY: f64 = 2e4;
+
+/// A summand of scores.
+#[derive(Clone, Debug)]
+pub(super) struct Term {
+    pub source: Source,
+    /// What it is multiplied by.
+    pub factor: f64,
+    /// The shape of the scores that it is added to.
+    pub scores: Vec<usize>,
+}
+
+/// Where a summand comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// A value.
+    Added(ValueId),
+    /// A low number where a condition holds, or where it does not.
+    Chosen { condition: ValueId, low: f64, where_true: bool },
+}
+
+/// How large numbers may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Nature {
+    /// As numbers are.
+    Ordinary,
+    /// So large that nothing of a score is left, or ordinary.
+    Large,
+    /// Something between these.
+    Between,
+    /// Infinite, or unknown.
+    Infinite,
+}
+
+impl Term {
+    /// The value that decides where it is something.
+    pub fn root(&self) -> ValueId {
+        match self.source {
+            Source::Added(value) => value,
+            Source::Chosen { condition, .. } => condition,
+        }
+    }
+
+    /// How large it may be.
+    pub fn nature(&self, graph: &Graph, constants: &Constants<'_>) -> Nature {
+        match self.source {
+            Source::Chosen { low, .. } => of_numbers(&[0.0, low * self.factor]),
+            Source::Added(value) => match constants.contains(value) {
+                true => constants.elements(value).map_or(Nature::Infinite, |array| {
+                    let scaled: Vec<f64> = array.data.iter().map(|x| x * self.factor).collect();
+                    of_numbers(&scaled)
+                }),
+                false => match of_value(graph, constants, value, MOST_STEPS) {
+                    Nature::Large if self.factor.abs() < 1.0 => Nature::Between,
+                    nature => nature,
+                },
+            },
+        }
+    }
+
+    /// Whether a constant leaves each row a key.
+    pub fn leaves_keys(&self, constants: &Constants<'_>) -> bool {
+        let all = match self.source {
+            Source::Added(value) if constants.contains(value) => constants.elements(value),
+            Source::Chosen { condition, low, where_true } if constants.contains(condition) => {
+                constants.elements(condition).map(|mut array| {
+                    let hides = |x: f64| (x != 0.0) == where_true;
+                    array.data.iter_mut().for_each(|x| *x = if hides(*x) { low } else { 0.0 });
+                    array
+                })
+            }
+            _ => None,
+        };
+        let hidden = f64::NEG_INFINITY;
+        all.is_some_and(|Array { shape, data }| {
+            let keys = shape.last().copied().unwrap_or(1).max(1);
+            data.chunks(keys).all(|row| row.iter().any(|&x| x * self.factor > hidden))
+        })
+    }
+
+    /// The dims that the op takes it in, `[batch, heads, queries, keys]`, each whole or 1, for a product of these batch dims.
+    pub fn form(&self, graph: &Graph, batch: &[usize]) -> Option<Form> {
+        let shape = &graph.value(self.root()).ty.shape;
+        let rank = self.scores.len();
+        let missing = rank.checked_sub(shape.len())?;
+        let own = [&vec![1; missing][..], shape].concat();
+        let (leading, matrix) = self.scores.split_at(rank.checked_sub(2)?);
+        let (outer, heads) = (*batch.first()?, batch[1..].iter().product::<usize>());
+        let cut = (0..=leading.len()).find(|&cut| {
+            let extent = |dims: &[usize]| dims.iter().product::<usize>();
+            extent(&leading[..cut]) == outer && extent(&leading[cut..]) == heads
+        });
+        let groups = cut.map_or(vec![0..leading.len()], |cut| vec![0..cut, cut..leading.len()]);
+        let (mut expanded, mut four) = (own.clone(), Vec::new());
+        for group in groups {
+            let (own, all) = (&own[group.clone()], &leading[group.clone()]);
+            let one = own.iter().all(|&extent| extent == 1);
+            if !one {
+                expanded[group].copy_from_slice(all);
+            }
+            four.push(if one { 1 } else { all.iter().product() });
+        }
+        // Samples and heads that are merged otherwise than the product's are cut anew.
+        if four.len() == 1 {
+            four = if four[0] == 1 { vec![1, 1] } else { vec![outer, heads] };
+        }
+        let mut last = own[rank - 2..].iter().zip(matrix);
+        let fits = last.all(|(own, all)| own == all || *own == 1);
+        four.extend(&own[rank - 2..]);
+        fits.then_some(Form { own, expanded, four })
+    }
+
+    /// Appends it as the op takes it, of `f32` or the queries' element type.
+    pub fn make(
+        &self,
+        graph: &mut Graph,
+        root: ValueId,
+        form: &Form,
+        like: &Node,
+        dtype: DType,
+    ) -> Result<ValueId, OpError> {
+        let mut value = match self.source {
+            Source::Added(_) => self.scaled(graph, root, like, dtype)?,
+            Source::Chosen { low, where_true, .. } => {
+                let number = |graph: &mut Graph, value: f64| {
+                    let ty = TensorType::new(DType::F32, Vec::new());
+                    let full = Full { ty, value: Scalar(value) };
+                    Ok::<_, OpError>(push(graph, Op::Full(full), Vec::new(), like)?[0])
+                };
+                let zero = number(graph, 0.0)?;
+                let low = number(graph, low * self.factor)?;
+                let [a, b] = if where_true { [low, zero] } else { [zero, low] };
+                push(graph, Op::Where(Where {}), vec![root, a, b], like)?[0]
+            }
+        };
+        value = reshape(graph, value, &form.own, like)?;
+        if form.expanded != form.own {
+            let expand = Op::Expand(Expand { shape: form.expanded.clone() });
+            value = push(graph, expand, vec![value], like)?[0];
+        }
+        reshape(graph, value, &form.four, like)
+    }
+
+    fn scaled(
+        &self,
+        graph: &mut Graph,
+        root: ValueId,
+        like: &Node,
+        dtype: DType,
+    ) -> Result<ValueId, OpError> {
+        let mut value = root;
+        if ![DType::F32, dtype].contains(&graph.value(value).ty.dtype) {
+            value = push(graph, Op::Cast(Cast { dtype: DType::F32 }), vec![value], like)?[0];
+        }
+        if self.factor == 1.0 {
+            return Ok(value);
+        }
+        let function = UnaryFunction::Scale(Scalar(self.factor));
+        Ok(push(graph, Op::Unary(Unary { function }), vec![value], like)?[0])
+    }
+}
+
+/// The shapes that a summand goes through.
+#[derive(Clone, Debug)]
+pub(super) struct Form {
+    /// With as many dims as the scores.
+    own: Vec<usize>,
+    /// With samples whole, and heads, where it has some of them.
+    expanded: Vec<usize>,
+    /// Of four dims.
+    four: Vec<usize>,
+}
+
+/// Appends the sum of summands; `None` of none.
+pub(super) fn sum(
+    graph: &mut Graph,
+    terms: Vec<ValueId>,
+    like: &Node,
+) -> Result<Option<ValueId>, OpError> {
+    let mut terms = terms.into_iter();
+    let Some(mut sum) = terms.next() else { return Ok(None) };
+    for term in terms {
+        let mut pair = [sum, term];
+        let dtypes = pair.map(|value| graph.value(value).ty.dtype);
+        if dtypes[0] != dtypes[1] {
+            for value in &mut pair {
+                if graph.value(*value).ty.dtype != DType::F32 {
+                    let cast = Op::Cast(Cast { dtype: DType::F32 });
+                    *value = push(graph, cast, vec![*value], like)?[0];
+                }
+            }
+        }
+        let add = Op::Binary(Binary { function: BinaryFunction::Add });
+        sum = push(graph, add, pair.to_vec(), like)?[0];
+    }
+    Ok(Some(sum))
+}
+
+/// How far back a value is looked at.
+const MOST_STEPS: usize = 16;
+
+fn of_numbers(numbers: &[f64]) -> Nature {
+    let of = |&x: &f64| match x.abs() {
+        x if x.is_nan() || x.is_infinite() => Nature::Infinite,
+        x if x >= LARGE => Nature::Large,
+        x if x <= ORDINARY => Nature::Ordinary,
+        _ => Nature::Between,
+    };
+    numbers.iter().map(of).max().unwrap_or(Nature::Ordinary)
+}
+
+/// How large elements of a value may be that depends on inputs and weights: what is trained is ordinary, what is not is no more than a mask,
+/// and floating-point inputs may be anything.
+fn of_value(graph: &Graph, constants: &Constants<'_>, value: ValueId, steps: usize) -> Nature {
+    if !graph.value(value).ty.dtype.is_float() {
+        return Nature::Ordinary;
+    }
+    if constants.contains(value) {
+        let all = constants.elements(value);
+        return all.map_or(Nature::Infinite, |array| of_numbers(&array.data));
+    }
+    if steps == 0 {
+        return Nature::Infinite;
+    }
+    let node = graph.producer(value);
+    let of = |place: usize| of_value(graph, constants, node.operands[place], steps - 1);
+    match &node.op {
+        Op::Variable(variable) if variable.trainable => Nature::Ordinary,
+        // A mask that an exporter has computed, and that leaves each query a key, or the model would give no numbers at all.
+        Op::Variable(_) => Nature::Large,
+        Op::Reshape(_)
+        | Op::Transpose(_)
+        | Op::Slice(_)
+        | Op::Expand(_)
+        | Op::Split(_)
+        | Op::Cast(_)
+        | Op::Embedding(_)
+        | Op::Gather(_)
+        | Op::Triangle(_) => of(0),
+        Op::Concat(_) => (0..node.operands.len()).map(of).max().unwrap_or(Nature::Infinite),
+        Op::Where(_) => of(1).max(of(2)),
+        Op::MatMul(_) => match of(0).max(of(1)) {
+            Nature::Ordinary => Nature::Ordinary,
+            _ => Nature::Infinite,
+        },
+        Op::Binary(Binary { function }) => match function {
+            BinaryFunction::Add
+            | BinaryFunction::Sub
+            | BinaryFunction::Mul
+            | BinaryFunction::Max
+            | BinaryFunction::Min => of(0).max(of(1)),
+            _ => Nature::Infinite,
+        },
+        Op::Unary(Unary { function }) => match function {
+            UnaryFunction::Scale(by) | UnaryFunction::Offset(by) => of(0).max(of_numbers(&[by.0])),
+            UnaryFunction::Relu | UnaryFunction::Neg | UnaryFunction::Abs => of(0),
+            UnaryFunction::Sigmoid | UnaryFunction::Tanh => Nature::Ordinary,
+            _ => Nature::Infinite,
+        },
+        _ => Nature::Infinite,
+    }
+}

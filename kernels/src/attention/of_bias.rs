@@ -1,0 +1,158 @@
+//! The gradient of a bias: that of the scores, summed over the samples and heads that have the bias in common.
+//!
+//! A block of queries of a bias is one thread's. It computes the scores once more, because samples and heads that share a bias are several
+//! threads' in the other gradients.
+
+use graphc_ir::types::DType;
+use half::{bf16, f16};
+
+use super::gradient::{Block, Inputs};
+use super::weights::LANES;
+use super::{APART, KEYS, QUERIES, Strip};
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::parallel;
+use crate::product::Number;
+use crate::view::ViewMut;
+
+/// Gradients of a block of queries of a bias.
+struct Unit<'a, B> {
+    /// Sample and head of the bias, and its first query.
+    at: [usize; 3],
+    to: &'a mut [B],
+}
+
+/// What one thread computes, and where it works.
+struct Piece<'a, B> {
+    units: Vec<Unit<'a, B>>,
+    scratch: &'a mut [f32],
+}
+
+impl<T: Number> Inputs<'_, T> {
+    /// The gradient of a bias that has all queries and keys.
+    pub fn all_biases(
+        &self,
+        to: &mut ViewMut<'_>,
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let [batch, heads, queries, keys] = self.space.score_extents();
+        let &[samples, of_heads, ..] = to.shape else {
+            return Err(KernelError::call("attention_grad", "a bias of other rank than 4"));
+        };
+        let shared = [samples == 1 || samples == batch, of_heads == 1 || of_heads == heads];
+        if shared.contains(&false) || to.shape[2..] != [queries, keys] {
+            return Err(KernelError::call(
+                "attention_grad",
+                "the gradient of a bias of another shape",
+            ));
+        }
+        let extents = [samples, of_heads];
+        match to.dtype {
+            DType::BF16 => self.biases::<bf16>(extents, to.as_mut_slice()?, cx),
+            DType::F16 => self.biases::<f16>(extents, to.as_mut_slice()?, cx),
+            _ => self.biases::<f32>(extents, to.as_mut_slice()?, cx),
+        }
+    }
+
+    fn biases<B: Number>(
+        &self,
+        extents: [usize; 2],
+        to: &mut [B],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let [_, _, queries, keys] = self.space.score_extents();
+        let units = units(extents, [queries, keys], to);
+        let parts = parallel::parts(cx, self.space.products()).min(units.len()).max(1);
+        let rows = 2 * queries.next_multiple_of(LANES) + 2 * self.space.width;
+        let own = QUERIES * keys + self.score_blocks() + rows + self.room();
+        let mut pieces: Vec<Piece<'_, B>> = cx
+            .scratch
+            .take(parts * own)
+            .chunks_mut(own.max(1))
+            .map(|scratch| Piece { units: Vec::new(), scratch })
+            .collect();
+        for (index, unit) in units.into_iter().enumerate() {
+            pieces[index % parts].units.push(unit);
+        }
+        parallel::run(cx.pool, pieces, &|piece| {
+            for unit in piece.units {
+                let (sums, rest) = piece.scratch.split_at_mut(unit.to.len());
+                self.add_bias(extents, unit.at, sums, rest);
+                B::narrow(sums, unit.to);
+            }
+            Ok(())
+        })
+    }
+
+    /// The sums of a block of queries.
+    fn add_bias(
+        &self,
+        [samples, of_heads]: [usize; 2],
+        [sample, of_head, start]: [usize; 3],
+        sums: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let [batch, heads, queries, keys] = self.space.score_extents();
+        sums.fill(0.0);
+        let (blocks, rest) = scratch.split_at_mut(self.score_blocks());
+        let [weights, of_scores, slopes] = self.cut_blocks(blocks);
+        let (l, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
+        let (shifts, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
+        let (pair, room) = rest.split_at_mut(2 * self.space.width);
+        let count = QUERIES.min(queries - start);
+        let all = |own: usize, index: usize, extent: usize| {
+            if own == 1 { 0..extent } else { index..index + 1 }
+        };
+        for batch in all(samples, sample, batch) {
+            for head in all(of_heads, of_head, heads) {
+                self.rows([batch, head], pair, [&mut *l, &mut *shifts]);
+                for first in (0..keys).step_by(KEYS) {
+                    let own = [first, KEYS.min(keys - first)];
+                    let strips = self.space.strips([start, count], own);
+                    if strips.are_empty() {
+                        continue;
+                    }
+                    let shared = head / self.space.group;
+                    let block = Block { batch, shared, head, start, first, strips };
+                    let rows = [&l[start..], &shifts[start..]];
+                    let to = [&mut *weights, &mut *of_scores, &mut *slopes];
+                    self.scores(&block, rows, to, room);
+                    add_block(&block, of_scores, sums, keys);
+                }
+            }
+        }
+    }
+}
+
+/// The parts of the gradient that are computed one by one.
+fn units<B>(
+    [samples, heads]: [usize; 2],
+    [queries, keys]: [usize; 2],
+    to: &mut [B],
+) -> Vec<Unit<'_, B>> {
+    let (mut units, mut rest) = (Vec::new(), to);
+    for sample in 0..samples {
+        for head in 0..heads {
+            for start in (0..queries).step_by(QUERIES) {
+                let count = QUERIES.min(queries - start);
+                let (to, behind) = rest.split_at_mut(count * keys);
+                rest = behind;
+                units.push(Unit { at: [sample, head, start], to });
+            }
+        }
+    }
+    units
+}
+
+/// Adds the gradients of the scores of a block to rows of all keys.
+fn add_block(block: &Block, of_scores: &[f32], sums: &mut [f32], keys: usize) {
+    for strip in block.strips.by_queries() {
+        let Strip { queries, keys: own } = strip;
+        for query in queries {
+            let row = &mut sums[query * keys + block.first..][..own.end];
+            for (sum, of_score) in row.iter_mut().zip(of_scores[query..].iter().step_by(APART)) {
+                *sum += of_score;
+            }
+        }
+    }
+}
