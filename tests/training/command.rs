@@ -392,7 +392,7 @@ fn an_adapted_weight_is_the_weight_and_its_change() {
             let sum: f64 = (0..2).map(|r| a[r * inputs + input] * b[output * 2 + r]).sum();
             *value += 2.0 * sum;
         }
-        let value = HostTensor::from_f64(DType::F32, *shape, &value).expect("a tensor");
+        let value = HostTensor::from_f64(DType::F32, shape, &value).expect("a tensor");
         merged.set_variable(name, &value).expect("a variable");
     }
     near(&[loss(&mut merged, 4)], &[loss(&mut one, 4)], 1e-6, "merged");
