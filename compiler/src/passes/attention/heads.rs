@@ -126,7 +126,7 @@ impl Moved {
         let [.., rows, columns] = *shape else { return None };
         let (outer, inner) = batch.split_first()?;
         let whole = [batch, &[rows, columns]].concat();
-        let is_cut = whole.iter().product::<usize>() == shape.iter().product();
+        let is_cut = whole.iter().product::<usize>() == shape.iter().product::<usize>();
         match is_cut && whole != shape {
             true => self.reshape(&whole)?,
             false => self.expand(shape, &whole)?,
