@@ -17,7 +17,7 @@ from .command import Error, options_of, run, run_json
 from .decoding import decode
 
 Model = str | PathLike[str]
-"""The path of a model, .onnx or .gir, or a graph in text form, which begins with ``graph @``."""
+"""The path of a model, .onnx or .gir, ``hf:DIR``, or a graph in text form, which begins with ``graph @``."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ pub enum ImportError {
         reason: String,
     },
     /// The file is of a kind that is not known.
-    #[error("{} is no model: the name of a model ends in .onnx or .gir, or is hf:DIR with a folder that transformers has saved", path.display())]
+    #[error(
+        "{} is no model: the name of a model ends in .onnx or .gir, or is hf:DIR with a folder that transformers has saved",
+        path.display()
+    )]
     Extension {
         /// The file.
         path: PathBuf,

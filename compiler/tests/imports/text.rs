@@ -104,7 +104,9 @@ fn what_is_no_model_is_said_to_be_none() {
         let error = load_model(Path::new(path), &BTreeMap::new(), ImportOptions::default());
         error.expect_err("is no model").to_string()
     };
-    assert_eq!(load("m.pt"), "m.pt is no model: the name of a model ends in .onnx or .gir");
+    let expected = "m.pt is no model: the name of a model ends in .onnx or .gir, or is hf:DIR with a folder that transformers \
+                    has saved";
+    assert_eq!(load("m.pt"), expected);
     assert!(load("absent.onnx").starts_with("cannot read the model absent.onnx: "));
     assert!(load("absent.gir").starts_with("cannot read the model absent.gir: "));
 }

@@ -13,27 +13,12 @@ use crate::sbp::ReduceKind;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// An op of a program's own. Kernels are found by its name; one that is differentiable has a second one, `NAME.backward`, which takes
-/// the operands, the results and the gradients of the results, and gives the gradients of the operands of floating-point numbers.
+/// What its dims are, and how they may be split; what it computes the program says. Kernels are found by its name; one that is
+/// differentiable has a second one, `NAME.backward`, which takes the operands, the results and the gradients of the results, and gives
+/// the gradients of the operands of floating-point numbers.
 ///
 /// The dims are said as in `"batch d, d -> batch d"`: the dims of each operand by names of one's own, and those of each result, which
 /// are named among the operands or a number. A name is one extent throughout. A kernel must give the same for the same operands.
-///
-/// ```
-/// use graphc_ir::builder::GraphBuilder;
-/// use graphc_ir::ops::{Custom, Init};
-/// use graphc_ir::types::DType;
-///
-/// let g = GraphBuilder::new("example");
-/// let x = g.input("x", DType::F32, [4, 5]);
-/// let w = g.variable("w", DType::F32, [5], Init::Fill(1.0.into()));
-/// let op = Custom::new("scaled_square", "batch d, d -> batch d").split(&["batch"]).differentiable();
-/// let y = &g.custom(&op, &[&x, &w])[0];
-/// assert_eq!(y.shape(), [4, 5]);
-/// g.output("y", y);
-/// # g.finish()?;
-/// # Ok::<(), graphc_ir::builder::BuildErrors>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Custom {
     /// The name by which a session finds its kernel.
@@ -57,6 +42,22 @@ pub struct Custom {
 
 impl Custom {
     /// An op without gradient whose dims all stay whole.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::ops::{Custom, Init};
+    /// use graphc_ir::types::DType;
+    ///
+    /// let g = GraphBuilder::new("example");
+    /// let x = g.input("x", DType::F32, [4, 5]);
+    /// let w = g.variable("w", DType::F32, [5], Init::Fill(1.0.into()));
+    /// let op = Custom::new("scaled_square", "batch d, d -> batch d").split(&["batch"]).differentiable();
+    /// let y = &g.custom(&op, &[&x, &w])[0];
+    /// assert_eq!(y.shape(), [4, 5]);
+    /// g.output("y", y);
+    /// # g.finish()?;
+    /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
+    /// ```
     pub fn new(name: impl Into<String>, dims: impl Into<String>) -> Self {
         Self {
             name: name.into(),
