@@ -128,16 +128,28 @@ fn what_a_branch_or_loop_depends_on_must_be_known() {
         g: Some(GraphProto::default()),
         ..AttributeProto::default()
     };
-    let branch = error(node("If", &["x"], vec![body("then_branch")]), 1, &[]);
-    let reason = "the condition of a branch or loop must be known when the model is imported, but it is computed: \
-                  let the model compute both branches and choose with Where, or give a loop its number of turns";
+    let both = vec![body("then_branch"), body("else_branch")];
+    let branch = error(node("If", &["x"], both), 1, &[]);
+    let reason = "the condition of a branch must be one truth value, not f32[3, 2, 4]";
     assert_eq!(branch, format!("node `layer` of type If: {reason}"));
     let repeat = error(node("Loop", &["x"], vec![body("body")]), 1, &[]);
     assert!(repeat.contains("the number of turns of a loop must be known"), "{repeat}");
+    let goes_on = error(node("Loop", &["", "x"], vec![body("body")]), 1, &[]);
+    let reason = "the condition of a loop must be known when the model is imported, but it is computed: give a loop its number of turns";
+    assert_eq!(goes_on, format!("node `layer` of type Loop: {reason}"));
     let absent = error(node("If", &["c"], Vec::new()), 1, &[("c", &[], 1.0)]);
     assert!(absent.ends_with("the attribute `then_branch` is missing"), "{absent}");
     let endless = error(node("Loop", &[], vec![body("body")]), 1, &[]);
     assert!(endless.ends_with("its graph takes 0 values, not 2"), "{endless}");
+}
+
+#[test]
+fn results_whose_shape_depends_on_data_are_refused() {
+    for op in ["NonZero", "Unique"] {
+        let said = error(node(op, &["x"], Vec::new()), 1, &[]);
+        assert!(said.contains("the shape of its result depends on data"), "{said}");
+        assert!(said.ends_with("choose with Where or a mask"), "{said}");
+    }
 }
 
 #[test]
