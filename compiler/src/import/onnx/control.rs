@@ -213,6 +213,9 @@ impl Lowering {
         let mut rows = Vec::new();
         for value in values {
             let mut shape = self.shape(value)?;
+            if dim > shape.len() {
+                return fail("what its turns make differs in rank");
+            }
             shape.insert(dim, 1);
             rows.push(self.reshape(value, &shape)?);
         }

@@ -60,10 +60,10 @@ impl Transform {
 
     /// Of `[.., n, parts]`, cut or filled with zeros to the length, `[.., outputs, 2]`.
     fn of(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
-        let x = self.fitted(cx, x)?;
-        let shape = cx.shape(&x)?;
+        let shape = cx.shape(x)?;
         let (outer, parts) = (&shape[..shape.len() - 2], shape[shape.len() - 1]);
         let table = Val::Known(self.table(parts)?);
+        let x = self.fitted(cx, x)?;
         let table = cx.cast(&table, cx.ty(&x)?.dtype)?;
         let flat = cx.reshape(&x, &[outer.iter().product(), self.length * parts])?;
         let y = cx.matmul(&flat, &table, false, false)?;
@@ -141,6 +141,11 @@ pub(super) fn short_time(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         return fail(format!("frames of {length}, each {step} on, do not fit {samples} samples"));
     }
     let frames = (samples - length) / step + 1;
+    if frames.saturating_mul(length) > MOST_TABLE {
+        return fail(format!(
+            "{frames} frames of {length} samples are more than {MOST_TABLE} together: cut the signal"
+        ));
+    }
     let places = (0..frames * length).map(|at| (at / length * step + at % length) as f64);
     let places = Known::new(TensorType::new(DType::I64, [frames, length]), places.collect());
     let mut x = along(cx, &signal, &Val::Known(places), 1)?;

@@ -20,7 +20,7 @@ pub(super) fn skip_layer_normalization(cx: &mut Lowering, call: Call<'_>) -> Res
     if let Some(shift) = cx.optional(call, 3)? {
         y = cx.binary(BinaryFunction::Add, &y, &shift)?;
     }
-    let last = cx.shape(&sum)?.len() - 1;
+    let last = cx.shape(&sum)?.len().saturating_sub(1);
     let mean = cx.reduce(ReduceFunction::Mean, &sum, &[last], true)?;
     Ok(vec![y, mean, root, sum])
 }
@@ -31,7 +31,7 @@ pub(super) fn skip_rms_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<V
     let (y, root) = normalized(cx, call, &sum, false)?;
     let scale = cx.operand(call, 2)?;
     let y = cx.binary(BinaryFunction::Mul, &y, &scale)?;
-    let last = cx.shape(&sum)?.len() - 1;
+    let last = cx.shape(&sum)?.len().saturating_sub(1);
     let mean = cx.reduce(ReduceFunction::Mean, &sum, &[last], true)?;
     Ok(vec![y, mean, root, sum])
 }

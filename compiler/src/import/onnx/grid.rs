@@ -5,9 +5,12 @@ use graphc_ir::ops::{BinaryFunction, Gather, ScatterSum, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::known::Known;
+use super::known::{Known, MOST_FOLDED};
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, fail};
+
+/// As many elements of columns of a sample have their places in a table.
+const MOST_COLUMNS: usize = 1 << 24;
 
 /// What stands for elements outside of an image.
 #[derive(Clone, Copy, PartialEq)]
@@ -25,6 +28,9 @@ pub(super) fn sample(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let ([n, c, h, w], [_, rows, columns, 2]) = (cx.four(&x)?, cx.four(&grid)?) else {
         return fail(format!("its places have two coordinates, not {}", cx.ty(&grid)?));
     };
+    if h == 0 || w == 0 {
+        return fail("its images have no elements");
+    }
     let outside = match call.text("padding_mode", "zeros")? {
         "zeros" => Outside::Zeros,
         "border" => Outside::Border,
@@ -183,6 +189,9 @@ pub(super) fn affine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let size = cx.integers(&size, "the size")?;
     let size: Vec<usize> = size.iter().filter_map(|&e| usize::try_from(e).ok()).collect();
     let [n, _, h, w] = size[..] else { return fail("only grids of images are supported") };
+    if h.checked_mul(w).is_none_or(|places| places > MOST_FOLDED) {
+        return fail(format!("a grid of {h} x {w} has more than {MOST_FOLDED} places"));
+    }
     let aligned = call.int("align_corners", 0)? != 0;
     let line = |extent: usize| -> Vec<f64> {
         let (count, first) = match aligned {
@@ -200,12 +209,22 @@ pub(super) fn affine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![cx.reshape(&places, &[n, h, w, 2])?])
 }
 
+/// Extents, steps and borders, none of them negative or huge.
+fn bounded(given: &[i64]) -> Res<Vec<usize>> {
+    let number = |&value: &i64| usize::try_from(value).ok().filter(|&value| value < 1 << 20);
+    let numbers: Option<Vec<usize>> = given.iter().map(number).collect();
+    match numbers {
+        Some(numbers) => Ok(numbers),
+        None => fail(format!("{given:?} must be numbers below 2^20, none negative")),
+    }
+}
+
 /// Columns of blocks `[n, channels * kernel, blocks]`, each added where its block lies in the image.
 pub(super) fn from_columns(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let list = |cx: &Lowering, at: usize, what: &str| -> Res<Vec<usize>> {
         let list = cx.integers(&cx.operand(call, at)?, what)?;
-        super::sequence::sizes(&list)
+        bounded(&list)
     };
     let (image, kernel) = (list(cx, 1, "the image")?, list(cx, 2, "the block")?);
     let (&[h, w], &[kh, kw]) = (&image[..], &kernel[..]) else {
@@ -213,10 +232,10 @@ pub(super) fn from_columns(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     };
     let numbers = |name: &str, default: i64| -> Res<Vec<usize>> {
         let given = call.ints(name)?.map_or_else(|| vec![default; 2], <[i64]>::to_vec);
-        super::sequence::sizes(&given)
+        bounded(&given)
     };
     let (strides, dilations) = (numbers("strides", 1)?, numbers("dilations", 1)?);
-    let pads = super::sequence::sizes(call.ints("pads")?.unwrap_or(&[0; 4]))?;
+    let pads = bounded(call.ints("pads")?.unwrap_or(&[0; 4]))?;
     let [top, left, bottom, right] = pads[..] else { return fail("its `pads` must be 4 numbers") };
     let [n, width, blocks] = cx.shape(&x)?[..] else { return fail("columns have three dims") };
     let steps = |dim: usize, extent: usize, kernel: usize| {
@@ -242,7 +261,12 @@ pub(super) fn from_columns(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         let column = block % across.0 * across.1 + inner % kw * across.2;
         (row * wide + column) as f64
     };
-    let count = kh * kw * blocks;
+    let count = kh.saturating_mul(kw).saturating_mul(blocks);
+    if count > MOST_COLUMNS {
+        return fail(format!(
+            "{count} elements are in its columns, and {MOST_COLUMNS} are the most"
+        ));
+    }
     let places =
         Known::new(TensorType::new(DType::I64, [1, count]), (0..count).map(place).collect());
     let places = cx.expand(&Val::Known(places), &[n, count])?;

@@ -40,7 +40,8 @@ pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         Some(given) => super::sequence::sizes(given)?,
         None => vec![width / 3; 3],
     };
-    if sizes.len() != 3 || sizes.iter().sum::<usize>() != width {
+    let fits = sizes.iter().all(|&size| size <= width) && sizes.iter().sum::<usize>() == width;
+    if sizes.len() != 3 || !fits {
         return fail(format!("{width} columns are no queries, keys and values of {sizes:?}"));
     }
     let count = heads_of(call, "num_heads")?;
@@ -94,6 +95,9 @@ fn packed(cx: &mut Lowering, call: Call<'_>, count: usize) -> Res<[Val; 3]> {
         _ => unpacked(cx, &query)?,
     };
     if let Some(bias) = cx.optional(call, 3)? {
+        if cx.shape(&bias)?.len() != 1 {
+            return fail("a bias has one dim");
+        }
         let mut at = 0;
         for part in &mut parts {
             let shape = cx.shape(part)?;
@@ -251,8 +255,8 @@ fn turned(cx: &mut Lowering, x: &Val, angles: &[Val; 2], interleaved: bool) -> R
 
 fn heads_of(call: Call<'_>, name: &str) -> Res<usize> {
     match usize::try_from(call.int(name, 0)?) {
-        Ok(count @ 1..) => Ok(count),
-        _ => fail(format!("the attribute `{name}` must be 1 or more")),
+        Ok(count @ 1..=65536) => Ok(count),
+        _ => fail(format!("the attribute `{name}` must be 1 or more, and not huge")),
     }
 }
 

@@ -4,7 +4,7 @@
 use graphc_ir::types::{DType, TensorType};
 
 use super::gather::along;
-use super::known::Known;
+use super::known::{Known, MOST_FOLDED};
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, axis, fail};
 
@@ -52,7 +52,8 @@ pub(super) fn unique(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 
 fn known(cx: &Lowering, x: &Val, what: &str) -> Res<Known> {
     match cx.foldable(x) {
-        Some(known) => Ok(known),
+        Some(known) if known.ty.elements() <= MOST_FOLDED => Ok(known),
+        Some(known) => fail(format!("{} has too many elements", known.ty)),
         None => fail(refusal(what)),
     }
 }

@@ -34,8 +34,7 @@ impl Kind {
 /// Numbers of a shape that the node gives.
 pub(super) fn of_shape(cx: &mut Lowering, call: Call<'_>, kind: Kind) -> Res<Vec<Val>> {
     let given = call.ints("shape")?.unwrap_or_default();
-    let shape: Option<Vec<usize>> = given.iter().map(|&e| usize::try_from(e).ok()).collect();
-    let Some(shape) = shape else { return fail(format!("{given:?} is no shape")) };
+    let shape = super::tensor::shape(given)?;
     let ty = TensorType::new(dtype(call)?.unwrap_or(DType::F32), shape);
     Ok(vec![drawn(cx, ty, kind.distribution(call)?)?])
 }

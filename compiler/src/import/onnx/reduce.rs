@@ -2,7 +2,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    ArgMax, BinaryFunction, Concat, CumulativeSum, Reduce, ReduceFunction, TopK, UnaryFunction,
+    ArgMax, BinaryFunction, Concat, CumulativeSum, Iota, Reduce, ReduceFunction, TopK,
+    UnaryFunction,
 };
 use graphc_ir::types::{DType, TensorType};
 
@@ -84,8 +85,8 @@ pub(super) fn hard_max(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let best = cx.cast(&best, DType::I64)?;
     let mut line = vec![1; shape.len()];
     line[axis] = shape[axis];
-    let places: Vec<usize> = (0..shape[axis]).collect();
-    let places = cx.reshape(&Lowering::list(&places), &line)?;
+    let ty = TensorType::new(DType::I64, line);
+    let places = cx.source(Op::Iota(Iota { ty, dim: axis }))?;
     let hit = cx.binary(BinaryFunction::Equal, &best, &places)?;
     Ok(vec![cx.cast(&hit, cx.ty(&x)?.dtype)?])
 }

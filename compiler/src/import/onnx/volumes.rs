@@ -12,6 +12,9 @@ use graphc_ir::scalar::Scalar;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, fail};
 
+/// As deep kernels may be: each place in their depth is a convolution of its own.
+const MOST_DEEP: usize = 1 << 10;
+
 /// How a window goes along one dim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Way {
@@ -53,9 +56,16 @@ fn ways(call: Call<'_>, extents: [usize; 3], kernel: [usize; 3]) -> Res<[Way; 3]
     if kernel.contains(&0) {
         return fail("the kernel is empty");
     }
+    if kernel[0] > MOST_DEEP {
+        return fail(format!("kernels are {} deep, and {MOST_DEEP} is the most", kernel[0]));
+    }
     let (strides, dilations) = (three(call, "strides", 1, 1)?, three(call, "dilations", 1, 1)?);
     let given = call.ints("pads")?.unwrap_or(&[0; 6]);
-    let pads: Vec<usize> = given.iter().filter_map(|&pad| usize::try_from(pad).ok()).collect();
+    let pads: Vec<usize> = given
+        .iter()
+        .filter_map(|&pad| usize::try_from(pad).ok())
+        .filter(|&pad| pad < 1 << 40)
+        .collect();
     let auto = call.text("auto_pad", "NOTSET")?;
     let way = |dim: usize| {
         let (stride, dilation, kernel) = (strides[dim], dilations[dim], kernel[dim]);
