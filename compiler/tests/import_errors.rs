@@ -104,56 +104,6 @@ fn all_unknown_ops_are_named_with_a_node_each_and_what_is_near() {
 }
 
 #[test]
-fn all_forms_that_are_refused_are_named_at_once() {
-    let softmax = |input: &str, output: &str| {
-        let axis = AttributeProto {
-            name: Some("axis".into()),
-            i: Some(7),
-            r#type: Some(AttributeType::INT),
-            ..AttributeProto::default()
-        };
-        NodeProto { attribute: vec![axis], ..node("Softmax", &[input], output) }
-    };
-    let mut wrong = graph(vec![
-        softmax("x", "a"),
-        node("Einsum", &["a"], "b"),
-        softmax("a", "c"),
-        node("NonMaxSuppression", &["x", "w"], "d"),
-        node("Relu", &["d"], "e"),
-        node("MatMul", &["c", "w"], "y"),
-    ]);
-    wrong.value_info = vec![info("a", &[4, 3])];
-    assert_eq!(
-        error(wrong),
-        "1 node has an op that is not supported: 1 NonMaxSuppression (node `node_d`)\n\
-         3 nodes are in forms that are not supported:\n  \
-         `node_a` and 1 more of type Softmax: there is no axis 7 in a tensor of rank 2\n  \
-         `node_b` of type Einsum: `` does not name the dims of an operand of rank 2"
-    );
-}
-
-#[test]
-fn all_extents_without_a_value_are_named_at_once() {
-    let symbolic = |name: &str, symbols: &[&str]| {
-        let extent =
-            |symbol: &&str| Dimension { dim_value: None, dim_param: Some((*symbol).into()) };
-        let shape = Some(TensorShapeProto { dim: symbols.iter().map(extent).collect() });
-        let tensor = TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape };
-        let ty = TypeProto { tensor_type: Some(tensor), ..TypeProto::default() };
-        ValueInfoProto { name: Some(name.into()), r#type: Some(ty) }
-    };
-    let mut open = graph(vec![node("Add", &["x", "z"], "y")]);
-    open.input = vec![symbolic("x", &["batch_size", "time"]), symbolic("z", &["time", "width"])];
-    let bytes = bytes(open, 20);
-    let refused = import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default());
-    assert_eq!(
-        refused.expect_err("nothing has a value").to_string(),
-        "3 extents have no value: `batch_size` (dim 0 of input `x`), `time` (dim 1 of input `x`), `width` (dim 1 of input `z`); \
-         give them with --batch VALUE --dim time=VALUE --dim width=VALUE"
-    );
-}
-
-#[test]
 fn attributes_that_an_op_has_not_are_errors() {
     let attribute = AttributeProto {
         name: Some("axes".into()),
