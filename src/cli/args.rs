@@ -3,6 +3,7 @@
 mod advise;
 pub mod command_line;
 mod launch;
+mod loss;
 mod machine;
 mod train;
 mod values;
@@ -12,13 +13,14 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, Strategy};
+use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, Strategy};
 use graphc_ir::types::DType;
 
 use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
 pub use advise::AdviseArgs;
 pub use launch::LaunchArgs;
+pub use loss::{LossChoice, LossParser};
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 use values::{
@@ -313,9 +315,9 @@ pub struct SharedArgs {
     /// Value of another symbolic dim
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
     pub dims: Vec<(String, usize)>,
-    /// Loss on the first output
-    #[arg(long, value_enum)]
-    pub loss: Option<LossName>,
+    /// Loss on the first output, or output:NAME where the model computes its loss itself
+    #[arg(long, value_parser = LossParser)]
+    pub loss: Option<LossChoice>,
     /// Outputs of the model that the plan gives besides its loss, by pattern; * matches any characters. Default: none where it trains on
     /// --loss, else all
     #[arg(long, value_name = "PATTERN")]
@@ -416,40 +418,6 @@ impl From<DeviceName> for DeviceKind {
         match name {
             DeviceName::Cpu => Self::Cpu,
             DeviceName::Cuda => Self::Cuda,
-        }
-    }
-}
-
-/// Names of losses.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum LossName {
-    /// Cross entropy of logits and integer labels
-    CrossEntropy,
-    /// Negative log likelihood of log-probabilities
-    Nll,
-    /// Mean squared error
-    Mse,
-    /// Binary cross entropy of logits
-    Bce,
-    /// Squared error near the target, absolute error from 1 on
-    Huber,
-    /// Mean absolute error
-    L1,
-    /// The sum of the output
-    Sum,
-}
-
-impl From<LossName> for Loss {
-    fn from(name: LossName) -> Self {
-        match name {
-            LossName::CrossEntropy => Self::CrossEntropy,
-            LossName::Nll => Self::Nll,
-            LossName::Mse => Self::Mse,
-            LossName::Bce => Self::Bce,
-            LossName::Huber => Self::Huber,
-            LossName::L1 => Self::L1,
-            LossName::Sum => Self::Sum,
         }
     }
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use graphc_compiler::passes::pattern::fits;
-use graphc_ir::plan::{Action, AdamOptions, Loss, Optimizer, Plan, RmspropOptions};
+use graphc_ir::graph::Graph;
+use graphc_ir::plan::{Action, AdamOptions, Optimizer, Plan, RmspropOptions};
 
-use super::args::{Count, OptimizerName, SharedArgs};
+use super::args::{Count, LossChoice, OptimizerName, SharedArgs};
 use super::options;
 
 /// Options that are given, as far as they were compared.
@@ -112,8 +113,7 @@ fn batches(plan: &Plan) -> Vec<usize> {
 
 /// The first pattern of `--fetch` that fits an output of the plan's model which the plan does not give, or none of them.
 fn lacked_outputs<'a>(plan: &Plan, patterns: &'a [String]) -> Result<Option<&'a String>> {
-    let model = graphc_ir::text::parse(&plan.graph.join("\n"))
-        .context("the plan's graph cannot be read")?;
+    let model = model_of(plan)?;
     let given: BTreeSet<&str> = outputs(plan).collect();
     let is_given = |pattern: &&String| {
         let mut fitting = model
@@ -147,11 +147,8 @@ fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
             given.differs("--dim", &format!("{name}={value}"), "without this dim")?;
         }
     }
-    if let (Some(loss), own) = (args.loss.map(Loss::from), plan.options.loss)
-        && own != Some(loss)
-    {
-        let own = own.map_or("without one".into(), |own| format!("with {}", own.name()));
-        given.differs("--loss", loss.name(), &own)?;
+    if let Some(loss) = &args.loss {
+        self::loss(given, plan, loss)?;
     }
     if !args.fetch.is_empty()
         && let Some(pattern) = lacked_outputs(plan, &args.fetch)?
@@ -165,6 +162,25 @@ fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn loss(given: &Given<'_>, plan: &Plan, loss: &LossChoice) -> Result<()> {
+    let trains_on_output = plan.options.loss.is_none() && plan.options.differentiates();
+    let outputs = if trains_on_output { model_of(plan)?.outputs } else { Vec::new() };
+    let own = match (plan.options.loss, outputs.into_iter().next()) {
+        (Some(loss), _) => Some(LossChoice::Of(loss)),
+        (None, output) => output.map(|output| LossChoice::Output(output.name)),
+    };
+    if own.as_ref() == Some(loss) {
+        return Ok(());
+    }
+    let own = own.map_or("without one".into(), |own| format!("with {own}"));
+    given.differs("--loss", &loss.to_string(), &own)
+}
+
+/// The graph of the model of which a plan was made.
+fn model_of(plan: &Plan) -> Result<Graph> {
+    graphc_ir::text::parse(&plan.graph.join("\n")).context("the plan's graph cannot be read")
 }
 
 fn optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {

@@ -57,7 +57,9 @@ impl Scores {
 
 /// The options with which the same model is evaluated.
 fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
-    let loss = training.loss.context("evaluation needs a loss: --loss")?;
+    let loss = training.loss.context(
+        "evaluation needs a loss: --loss with one that graphc computes; what the model computes itself `graphc run` gives",
+    )?;
     let metrics = if loss.has_labels() { vec![Metric::Top1, Metric::Top5] } else { Vec::new() };
     Ok(CompileOptions {
         metrics,

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{PRESETS, parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, ModelFile};
+use graphc_compiler::passes::LOSS;
+use graphc_compiler::passes::loss::loss_first;
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
     Schedule, Strategy,
@@ -14,7 +16,7 @@ use graphc_ir::plan::{
 use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
 
-use super::args::{Count, DeviceName, OptimizerName, SharedArgs};
+use super::args::{Count, DeviceName, LossChoice, OptimizerName, SharedArgs};
 use super::data::{Types, read_text, rows};
 use super::ranks::world_size;
 
@@ -28,8 +30,8 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         auto_microbatches: args.microbatches == Some(Count::Auto),
         schedule: args.schedule.unwrap_or(Schedule::OneForwardOneBackward),
         dims,
-        loss: args.loss.map(Into::into),
-        fetch: args.fetch.clone(),
+        loss: args.loss.as_ref().and_then(LossChoice::attached),
+        fetch: fetched(args),
         optimizer: optimizer(args)?,
         ema: args.ema,
         gradients: false,
@@ -44,6 +46,13 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
     };
     args.training.apply(&mut options)?;
     Ok(options)
+}
+
+/// The outputs that are asked for: a training on an output of the model gives the others where somebody asks for them.
+fn fetched(args: &SharedArgs) -> Vec<String> {
+    let trains_on_output =
+        matches!(args.loss, Some(LossChoice::Output(_))) && args.optimizer.is_some();
+    if trains_on_output && args.fetch.is_empty() { vec![LOSS.into()] } else { args.fetch.clone() }
 }
 
 /// A number that was given; 1 where none was, or it is the compiler's choice.
@@ -199,7 +208,12 @@ pub fn model(
     if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
         dims.entry(symbol.clone()).or_insert(batch);
     }
-    let imported = model.import(&dims, import_options(args)).map_err(|error| at(path, error))?;
+    let mut imported =
+        model.import(&dims, import_options(args)).map_err(|error| at(path, error))?;
+    if let Some(LossChoice::Output(name)) = &args.loss {
+        imported.graph = loss_first(imported.graph, name)
+            .with_context(|| format!("--loss output:{name} does not fit {}", path.display()))?;
+    }
     Ok((imported, dims))
 }
 

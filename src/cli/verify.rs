@@ -8,6 +8,7 @@ use graphc::report::number_of;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, document, load_model};
+use graphc_compiler::passes::loss::loss_first;
 use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -79,6 +80,19 @@ const ROUNDINGS: f64 = 8.0;
 /// The change by rounding inputs above which an output says nothing.
 const MOST_ROUNDING: f64 = 1e-2;
 
+/// The model's graph with the output first that a plan trains on, where the model computes its loss itself.
+fn with_loss_of(plan: &VerifiedPlan, graph: Graph) -> Result<Graph> {
+    if plan.options.loss.is_some() || !plan.options.differentiates() {
+        return Ok(graph);
+    }
+    let own = graphc_ir::text::parse(&plan.graph.join("\n"))
+        .context("the plan's graph cannot be read")?;
+    match own.outputs.first() {
+        Some(output) => Ok(loss_first(graph, &output.name)?),
+        None => Ok(graph),
+    }
+}
+
 /// One step of the plan beside one step of the model on one rank, on the same random inputs: the largest difference
 /// of an output, as a share of its largest element.
 fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
@@ -93,6 +107,7 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     }
     let Imported { graph, weights, .. } =
         load_model(model, &plan.options.dims, ImportOptions::default())?;
+    let graph = with_loss_of(plan, graph)?;
     let alone = CompileOptions {
         mesh: vec![1],
         stages: 1,

@@ -54,6 +54,71 @@ fn nothing_is_learned_from_rows_that_are_masked() {
 }
 
 #[test]
+fn a_loss_that_the_model_computes_is_trained_on() {
+    let options = ["--batch", "4", "--optimizer", "sgd", "--lr", "0.5", "--steps", "5"];
+    let expected = [2.63847, 2.41432, 2.25265, 2.13426, 2.04248];
+    for more in [&["--loss", "output:y0"][..], &["--loss", "output:y0", "--mesh", "2x2"], &[]] {
+        let found = train("loss_inside", &[&options[..], more].concat());
+        are_those_of_pytorch(&found, &expected);
+    }
+    let model = export("loss_inside.onnx");
+    let own = ["compile", &model, "--batch", "4", "--optimizer", "sgd"];
+    let said = fails([&own[..], &["--loss", "output:y1"]].concat());
+    assert!(said.contains("--loss output:y1 does not fit"), "{said}");
+    assert!(said.contains("the model has no output `y1`: its outputs are y0"), "{said}");
+}
+
+#[test]
+fn a_plan_that_trains_on_an_output_is_verified_and_knows_which() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = "graph @two {
+  %x = input \"x\" : f32[rows, 4]
+  %a = variable \"a\" {init={\"fill\": 0.5}, trainable=true} : f32[4, 3]
+  %y = matmul %x, %a
+  %e = binary %y, %y {function=\"mul\"}
+  return \"scores\" = %y, \"errors\" = %e
+}
+";
+    std::fs::write(path("two.gir"), text).expect("writable");
+    let (model, plan) = (path("two.gir"), path("plan.json"));
+    let options = ["--batch", "4", "--optimizer", "sgd", "--lr", "0.1", "--mesh", "2"];
+    let own = ["compile", &model, "--loss", "output:errors", "-o", &plan];
+    succeeds([&own[..], &options].concat());
+    assert!(succeeds(["verify", &plan, &model]).contains("computes what"));
+    let data = export("quantized.safetensors");
+    let given = ["train", &plan, "--data", &data, "--steps", "1", "--loss"];
+    let said = fails([&given[..], &["output:scores"]].concat());
+    assert!(said.contains("--loss output:scores contradicts"), "{said}");
+    assert!(said.contains("which was compiled with output:errors"), "{said}");
+    let nameless = graphc([&given[..], &["output:"]].concat());
+    let said = String::from_utf8_lossy(&nameless.stderr).into_owned();
+    assert_eq!(nameless.status.code(), Some(2), "{said}");
+    assert!(said.contains("output:NAME, with the name of an output"), "{said}");
+}
+
+#[test]
+fn forms_that_are_composed_learn_as_those_of_pytorch() {
+    let sum = ["--batch", "4", "--loss", "sum", "--optimizer", "sgd", "--steps"];
+    for (name, steps, lr, expected) in [
+        ("quantized", "4", "0.05", &[1.14151, -7.05301, -17.45117, -36.27553][..]),
+        ("volumes", "3", "0.002", &[-2.76167, -3.67127, -4.76626]),
+        ("sampled", "3", "0.0001", &[-0.51828, -7.71223, -14.90617]),
+        ("scanned", "3", "0.02", &[3.57916, -6.06642, -21.24435]),
+    ] {
+        let found = train(name, &[&sum[..], &[steps, "--lr", lr]].concat());
+        are_those_of_pytorch(&found, expected);
+    }
+}
+
+#[test]
+fn weights_that_a_loop_reads_are_trained() {
+    let options = ["--batch", "4", "--loss", "bce", "--optimizer", "sgd", "--lr", "0.02"];
+    let found = train("looped_plain", &[&options[..], &["--steps", "5"]].concat());
+    are_those_of_pytorch(&found, &[0.55868, 0.55691, 0.55531, 0.55386, 0.55255]);
+}
+
+#[test]
 fn what_is_computed_of_data_in_double_is_refused() {
     let (model, data) = (export("double.onnx"), export("double.safetensors"));
     let outputs = tempfile::NamedTempFile::new().expect("a scratch file");

@@ -14,12 +14,14 @@ mod file;
 mod gir;
 mod hugging_face;
 pub mod onnx;
+mod refused;
 mod safetensors;
 mod symbols;
 mod trained;
 mod unsupported;
 pub mod weights;
 
+pub use refused::{Refused, RefusedNode};
 pub use symbols::Symbols;
 pub use trained::choose_trained;
 pub use unsupported::{UnsupportedOp, UnsupportedOps};
@@ -105,6 +107,25 @@ pub enum ImportError {
         /// What is wrong.
         reason: String,
     },
+    /// Several nodes in forms that graphc has not, or such nodes beside ops that it has not.
+    #[error("{refused}")]
+    Refused {
+        /// All of the model's.
+        refused: Refused,
+    },
+    /// Several symbolic extents without a value.
+    #[error(
+        "{} extents have no value: {}; give them with {}",
+        dims.len(),
+        dims.iter().map(|(name, input, dim)| format!("`{name}` (dim {dim} of input `{input}`)")).collect::<Vec<_>>().join(", "),
+        dims.iter().map(|(name, ..)| option(name, batch)).collect::<Vec<_>>().join(" ")
+    )]
+    Dims {
+        /// Each, with the input and the dim where it is first.
+        dims: Vec<(String, String, usize)>,
+        /// That of the batch.
+        batch: Option<String>,
+    },
     /// A symbolic extent without a value, or a value that does not fit.
     #[error("dim {dim} of input `{input}`: {reason}")]
     Dim {
@@ -171,6 +192,15 @@ pub enum ImportError {
         /// Why not.
         reason: String,
     },
+}
+
+/// The option that gives an extent.
+fn option(name: &str, batch: &Option<String>) -> String {
+    if batch.as_deref() == Some(name) {
+        "--batch VALUE".into()
+    } else {
+        format!("--dim {name}=VALUE")
+    }
 }
 
 /// Imports the model in a file. `dims` gives the values of symbolic extents; the value of `batch` counts for the symbol that

@@ -12,6 +12,7 @@ use graphc_ir::types::TensorType;
 use graphc_ir::verify::verify;
 use rten_onnx::onnx::{DataType, GraphProto, ModelProto, ValueInfoProto};
 
+use super::refused::{MOST_REFUSED, Refused};
 use super::trained::Patterns;
 use super::unsupported::{UnsupportedOp, UnsupportedOps};
 use super::weights::{WeightTensor, Weights};
@@ -21,22 +22,33 @@ mod attention;
 mod attributes;
 mod border;
 mod control;
+mod determinant;
 mod double;
 mod einsum;
+mod element_types;
 mod elementwise;
+mod fourier;
+mod fused;
 mod gather;
+mod grid;
+mod heads;
 mod image;
+mod integers;
 mod inverse;
 mod known;
 mod linear;
 mod literal;
+mod losses;
 mod lower;
 mod model;
 mod movement;
 mod node;
 mod normalize;
+mod of_data;
 mod ops;
 mod places;
+mod quantize;
+mod random;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -45,9 +57,11 @@ mod roles;
 mod scatter;
 mod sequence;
 mod shared;
+mod stand_in;
 mod tensor;
 mod turned;
 mod uses;
+mod volumes;
 mod wire;
 
 use lower::{Initializers, Lowering, Val};
@@ -158,14 +172,51 @@ impl Decoded {
         dims: &BTreeMap<String, usize>,
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
+        let graph = graph(&self.model)?;
+        let ops = unsupported(graph);
+        let begun = self.begin(base_dir, dims, options);
+        // Ops that there are not come before all else that may be wrong.
+        let begun = if ops.0.is_empty() {
+            begun
+        } else {
+            begun.map_err(|_| ImportError::Unsupported { ops: ops.clone() })
+        };
+        let Begun { mut lowering, symbols, order, copies, authored, mut warnings } = begun?;
+        let mut refused = Refused { ops, nodes: Vec::new() };
+        for index in order {
+            let copied =
+                graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
+            if !copied && refused.nodes.len() < MOST_REFUSED {
+                refused.nodes.extend(lowering.node_or_stand_in(&graph.node[index])?);
+            }
+        }
+        refused.check()?;
+        for output in &graph.output {
+            let name = output.name.clone().unwrap_or_default();
+            let value = lowering.output(&name)?;
+            lowering.graph.outputs.push(Output { name, value });
+        }
+        warnings.append(&mut lowering.warnings);
+        let graph = without_dead_nodes(&lowering.graph)?;
+        verify(&graph)?;
+        let weights = weights(&graph, lowering, &authored);
+        Ok(Imported { graph, weights, warnings, symbols: symbols.all })
+    }
+
+    /// All that is known before the first node is lowered.
+    fn begin(
+        &self,
+        base_dir: &Path,
+        dims: &BTreeMap<String, usize>,
+        options: ImportOptions,
+    ) -> Result<Begun, ImportError> {
         let Self { model, metadata } = self;
         let wire::Metadata { kinds, computed, detached, padded } = metadata;
         let graph = graph(model)?;
         let order = model::order(graph)?;
-        all_supported(graph)?;
         let (tensors, copies) = self.initializers(graph, base_dir)?;
         let symbols = symbols(graph, &tensors);
-        let (roles, mut warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
+        let (roles, warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
         let authored = roles::authored(kinds, &tensors, is_pytorch);
         let mut patterns = Patterns::new(&options);
@@ -185,26 +236,23 @@ impl Decoded {
         let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, initializers);
         lowering.detached.clone_from(detached);
         lowering.padded.clone_from(padded);
+        lowering.wanted = model::wanted(graph);
+        lowering.element_types = element_types::element_types(graph);
+        lowering.described = described(graph, dims, &symbols);
         doubles(&mut lowering, graph, base_dir)?;
         inputs(&mut lowering, graph, dims, &symbols)?;
-        for index in order {
-            let copied =
-                graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
-            if !copied {
-                lowering.node(&graph.node[index])?;
-            }
-        }
-        for output in &graph.output {
-            let name = output.name.clone().unwrap_or_default();
-            let value = lowering.output(&name)?;
-            lowering.graph.outputs.push(Output { name, value });
-        }
-        warnings.append(&mut lowering.warnings);
-        let graph = without_dead_nodes(&lowering.graph)?;
-        verify(&graph)?;
-        let weights = weights(&graph, lowering, &authored);
-        Ok(Imported { graph, weights, warnings, symbols: symbols.all })
+        Ok(Begun { lowering, symbols, order, copies, authored, warnings })
     }
+}
+
+/// An import before its first node.
+struct Begun {
+    lowering: Lowering,
+    symbols: Symbols,
+    order: Vec<usize>,
+    copies: Copies,
+    authored: BTreeSet<String>,
+    warnings: Vec<String>,
 }
 
 fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
@@ -212,8 +260,8 @@ fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
     model.graph.as_ref().ok_or(ImportError::Corrupt { place, reason })
 }
 
-/// Checks that there is no op that is not in the table.
-fn all_supported(graph: &GraphProto) -> Result<(), ImportError> {
+/// The ops that are not in the table.
+fn unsupported(graph: &GraphProto) -> UnsupportedOps {
     let mut missing = UnsupportedOps(Vec::new());
     for node in &graph.node {
         let (domain, op_type) = (node.domain.as_deref().unwrap_or(""), model::op_type(node));
@@ -222,7 +270,28 @@ fn all_supported(graph: &GraphProto) -> Result<(), ImportError> {
             missing.add(UnsupportedOp::new(model::title(node), domain, op_type, &supported));
         }
     }
-    if missing.0.is_empty() { Ok(()) } else { Err(ImportError::Unsupported { ops: missing }) }
+    missing
+}
+
+/// The floating-point values whose type the file says, as far as its extents have values.
+fn described(
+    graph: &GraphProto,
+    dims: &BTreeMap<String, usize>,
+    symbols: &Symbols,
+) -> BTreeMap<String, TensorType> {
+    let ty = |name: &str, info: &ValueInfoProto| {
+        let tensor = info.r#type.as_ref()?.tensor_type.as_ref()?;
+        let dtype = tensor::stored(tensor.elem_type?)?.dtype;
+        tensor.shape.as_ref()?;
+        let bound = extents(name, info).into_iter().map(|e| bind(&e, false, dims, symbols).ok());
+        let ty = TensorType::new(dtype, bound.collect::<Option<Vec<_>>>()?);
+        dtype.is_float().then_some(ty)
+    };
+    let named = graph.value_info.iter().filter_map(|info| {
+        let name = info.name.as_deref()?;
+        Some((name.to_owned(), ty(name, info)?))
+    });
+    named.collect()
 }
 
 /// The versions of the standard operators that are read: the first in which ops broadcast as they do today, and the last there is.
@@ -282,6 +351,7 @@ fn inputs(
     symbols: &Symbols,
 ) -> Result<(), ImportError> {
     let fed: Vec<_> = fed(graph, lowering.tensors()).collect();
+    check_values(&fed, dims, symbols)?;
     let mut types = Vec::new();
     for (position, (name, info)) in fed.into_iter().enumerate() {
         let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
@@ -337,6 +407,39 @@ fn doubles(
     Ok(())
 }
 
+/// Refuses inputs several of whose symbolic extents have no value; where it is one, [`bind`] says so.
+fn check_values(
+    fed: &[(&str, &ValueInfoProto)],
+    dims: &BTreeMap<String, usize>,
+    symbols: &Symbols,
+) -> Result<(), ImportError> {
+    let mut missing: Vec<(String, String, usize)> = Vec::new();
+    for (position, (input, info)) in fed.iter().enumerate() {
+        for (dim, extent) in extents(input, info).into_iter().enumerate() {
+            let Err(name) = extent else { continue };
+            let known = missing.iter().any(|(other, ..)| *other == name);
+            let first = position == 0 && dim == 0;
+            let extent = Err(name.clone());
+            let has_value = dims.contains_key(&name)
+                || dims.contains_key(BATCH) && is_batch(&extent, first, symbols);
+            if !known && !has_value {
+                missing.push((name, (*input).to_owned(), dim));
+            }
+        }
+    }
+    let batch = symbols.batch.clone();
+    if missing.len() < 2 { Ok(()) } else { Err(ImportError::Dims { dims: missing, batch }) }
+}
+
+/// Whether an extent counts samples: it is the symbol of the batch, or, where there is none, the first of all.
+fn is_batch(extent: &Result<i64, String>, first: bool, symbols: &Symbols) -> bool {
+    match (extent, &symbols.batch) {
+        (Err(name), Some(batch)) => name == batch,
+        (_, None) => first,
+        (Ok(_), Some(_)) => false,
+    }
+}
+
 /// The value of an extent. What `batch` says counts for the symbol of the batch, and where there is none for the first extent.
 fn bind(
     extent: &Result<i64, String>,
@@ -344,12 +447,7 @@ fn bind(
     dims: &BTreeMap<String, usize>,
     symbols: &Symbols,
 ) -> Result<usize, String> {
-    let is_batch = match (extent, &symbols.batch) {
-        (Err(name), Some(batch)) => name == batch,
-        (_, None) => first,
-        (Ok(_), Some(_)) => false,
-    };
-    let batch = dims.get(BATCH).filter(|_| is_batch);
+    let batch = dims.get(BATCH).filter(|_| is_batch(extent, first, symbols));
     let extent = match extent {
         Err(name) => *dims.get(name).or(batch).ok_or_else(|| {
             let option = if symbols.batch.as_ref() == Some(name) { "--batch or " } else { "" };

@@ -81,6 +81,14 @@ pub enum PassError {
         /// Its type.
         ty: TensorType,
     },
+    /// An output that is to be the loss and that the graph does not have.
+    #[error("the model has no output `{name}`: its outputs are {}", outputs.join(", "))]
+    LossUnknown {
+        /// The output.
+        name: String,
+        /// All outputs.
+        outputs: Vec<String>,
+    },
     /// A loss that the first output has no shape for.
     #[error("{loss} cannot take the first output `{output}` of {ty}: {reason}")]
     LossShape {

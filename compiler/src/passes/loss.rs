@@ -32,6 +32,33 @@ pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, Pass
     keep_fetched(graph, &own, options)
 }
 
+/// The graph with an output before all others, so that a training without a loss of graphc's own makes it small; of several numbers
+/// the mean takes their place.
+///
+/// # Errors
+/// Where there is no such output, or it has no floating-point numbers.
+pub fn loss_first(mut graph: Graph, name: &str) -> Result<Graph, PassError> {
+    let Some(at) = graph.outputs.iter().position(|output| output.name == name) else {
+        let outputs = graph.outputs.iter().map(|output| output.name.clone()).collect();
+        return Err(PassError::LossUnknown { name: name.into(), outputs });
+    };
+    let first = graph.outputs.remove(at);
+    let ty = graph.value(first.value).ty.clone();
+    if !ty.dtype.is_float() {
+        return Err(PassError::NotScalar { output: name.into(), ty });
+    }
+    if ty.shape.is_empty() {
+        graph.outputs.insert(0, first);
+        return Ok(graph);
+    }
+    let builder = GraphBuilder::extend(graph);
+    let all: Vec<usize> = (0..ty.shape.len()).collect();
+    builder.output(name, &builder.tensor(first.value).mean(&all, false));
+    let mut graph = builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
+    graph.outputs.rotate_right(1);
+    Ok(graph)
+}
+
 /// Checks that the loss has what the options ask of it.
 fn check_options(options: &CompileOptions) -> Result<(), PassError> {
     let (value, loss) = (options.label_smoothing, options.loss.map(Loss::name));

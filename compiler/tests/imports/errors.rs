@@ -197,7 +197,7 @@ fn attributes_and_operands_are_checked() {
     let mut two = node("Relu", &["x"], "y");
     two.output.push("z".into());
     assert_eq!(
-        error(graph(vec![two])),
+        error(graph(vec![two, node("Neg", &["z"], "n")])),
         "node `node_y` of type Relu: its result 1, `z`, is not supported"
     );
 }

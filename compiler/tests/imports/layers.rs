@@ -128,16 +128,28 @@ fn what_a_branch_or_loop_depends_on_must_be_known() {
         g: Some(GraphProto::default()),
         ..AttributeProto::default()
     };
-    let branch = error(node("If", &["x"], vec![body("then_branch")]), 1, &[]);
-    let reason = "the condition of a branch or loop must be known when the model is imported, but it is computed: \
-                  let the model compute both branches and choose with Where, or give a loop its number of turns";
+    let both = vec![body("then_branch"), body("else_branch")];
+    let branch = error(node("If", &["x"], both), 1, &[]);
+    let reason = "the condition of a branch must be one truth value, not f32[3, 2, 4]";
     assert_eq!(branch, format!("node `layer` of type If: {reason}"));
     let repeat = error(node("Loop", &["x"], vec![body("body")]), 1, &[]);
     assert!(repeat.contains("the number of turns of a loop must be known"), "{repeat}");
+    let goes_on = error(node("Loop", &["", "x"], vec![body("body")]), 1, &[]);
+    let reason = "the condition of a loop must be known when the model is imported, but it is computed: give a loop its number of turns";
+    assert_eq!(goes_on, format!("node `layer` of type Loop: {reason}"));
     let absent = error(node("If", &["c"], Vec::new()), 1, &[("c", &[], 1.0)]);
     assert!(absent.ends_with("the attribute `then_branch` is missing"), "{absent}");
     let endless = error(node("Loop", &[], vec![body("body")]), 1, &[]);
     assert!(endless.ends_with("its graph takes 0 values, not 2"), "{endless}");
+}
+
+#[test]
+fn results_whose_shape_depends_on_data_are_refused() {
+    for op in ["NonZero", "Unique"] {
+        let said = error(node(op, &["x"], Vec::new()), 1, &[]);
+        assert!(said.contains("the shape of its result depends on data"), "{said}");
+        assert!(said.ends_with("choose with Where or a mask"), "{said}");
+    }
 }
 
 #[test]
@@ -154,4 +166,74 @@ fn resizes_of_other_kinds_are_named_as_such() {
     let none = resize(&all, Vec::new(), 0.1);
     assert!(none.contains("it has 3 scales or sizes that do not all fit [3, 2, 4]"), "{none}");
     assert!(resize(&["x"], Vec::new(), 1.0).contains("it needs scales or sizes, and not both"));
+}
+
+/// A tensor of floats whose extents are numbers or symbols.
+fn floats(name: &str, extents: &[&str]) -> ValueInfoProto {
+    let extent = |text: &&str| match text.parse() {
+        Ok(number) => Dimension { dim_value: Some(number), dim_param: None },
+        Err(_) => Dimension { dim_value: None, dim_param: Some((*text).into()) },
+    };
+    let shape = Some(TensorShapeProto { dim: extents.iter().map(extent).collect() });
+    let tensor = TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape };
+    let ty = TypeProto { tensor_type: Some(tensor), ..TypeProto::default() };
+    ValueInfoProto { name: Some(name.into()), r#type: Some(ty) }
+}
+
+/// What is said of a model of these nodes and inputs, whose file describes the value `a` and gives `y`.
+fn refusal(node: Vec<NodeProto>, input: Vec<ValueInfoProto>) -> String {
+    let graph = GraphProto {
+        output: vec![ValueInfoProto { name: Some("y".into()), r#type: None }],
+        value_info: vec![floats("a", &["4", "3"])],
+        node,
+        input,
+        ..GraphProto::default()
+    };
+    let version = OperatorSetIdProto { domain: None, version: Some(20) };
+    let model = ModelProto {
+        ir_version: Some(9),
+        graph: Some(graph),
+        opset_import: vec![version],
+        ..ModelProto::default()
+    };
+    let bytes = model.write_buf().expect("is writable");
+    import_onnx(&bytes, Path::new(""), &BTreeMap::new(), ImportOptions::default())
+        .map_err(|error| error.to_string())
+        .expect_err("it is refused")
+}
+
+#[test]
+fn all_forms_that_are_refused_are_named_at_once() {
+    let named = |op: &str, input: &str, output: &str, attribute| NodeProto {
+        name: Some(format!("node_{output}")),
+        output: vec![output.into()],
+        ..node(op, &[input], attribute)
+    };
+    let softmax =
+        |input: &str, output: &str| named("Softmax", input, output, vec![number("axis", 7)]);
+    let nodes = vec![
+        softmax("x", "a"),
+        named("Einsum", "a", "b", Vec::new()),
+        softmax("a", "c"),
+        named("NonMaxSuppression", "x", "d", Vec::new()),
+        named("Relu", "d", "e", Vec::new()),
+        named("Neg", "c", "y", Vec::new()),
+    ];
+    assert_eq!(
+        refusal(nodes, vec![floats("x", &["4", "3"])]),
+        "1 node has an op that is not supported: 1 NonMaxSuppression (node `node_d`)\n\
+         3 nodes are in forms that are not supported:\n  \
+         `node_a` and 1 more of type Softmax: there is no axis 7 in a tensor of rank 2\n  \
+         `node_b` of type Einsum: `` does not name the dims of an operand of rank 2"
+    );
+}
+
+#[test]
+fn all_extents_without_a_value_are_named_at_once() {
+    let inputs = vec![floats("x", &["batch_size", "time"]), floats("z", &["time", "width"])];
+    assert_eq!(
+        refusal(vec![node("Add", &["x", "z"], Vec::new())], inputs),
+        "3 extents have no value: `batch_size` (dim 0 of input `x`), `time` (dim 1 of input `x`), `width` (dim 1 of input `z`); \
+         give them with --batch VALUE --dim time=VALUE --dim width=VALUE"
+    );
 }

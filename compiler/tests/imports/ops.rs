@@ -1,5 +1,6 @@
-//! Every ONNX op that is imported computes what ONNX's own reference evaluator computes, and layers and loops what onnxruntime
-//! does. The cases, with models and expected outputs, are written by `import_models/make_cases.py` and `make_layer_cases.py`.
+//! Every ONNX op that is imported computes what ONNX's own reference evaluator computes, and layers, loops, losses and ops of
+//! onnxruntime's own what onnxruntime does. The cases, with models and expected outputs, are written by
+//! `import_models/make_cases.py`, `make_layer_cases.py` and `make_form_cases.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -20,7 +21,7 @@ use rten_onnx::onnx::{
 use serde_json::Value as Json;
 
 fn cases() -> Vec<Json> {
-    ["cases.json", "layer_cases.json"].into_iter().flat_map(cases_of).collect()
+    ["cases.json", "layer_cases.json", "form_cases.json"].into_iter().flat_map(cases_of).collect()
 }
 
 fn cases_of(file: &str) -> Vec<Json> {

@@ -1,6 +1,8 @@
 //! Sums of products by the names of dims, as matrix products: for [`Tensor`]s and for what importers know.
 
 use super::{GraphBuilder, Tensor};
+use crate::op::Op;
+use crate::ops::Slice;
 
 /// Tensors of which sums of products are made.
 pub trait Products {
@@ -44,6 +46,12 @@ pub trait Products {
     fn multiply(&mut self, a: &Self::Tensor, b: &Self::Tensor)
     -> Result<Self::Tensor, Self::Error>;
 
+    /// The first of every so many elements of the last dim.
+    ///
+    /// # Errors
+    /// Where there are none.
+    fn every(&mut self, x: &Self::Tensor, step: usize) -> Result<Self::Tensor, Self::Error>;
+
     /// Matrix products of the last two dims; those before broadcast.
     ///
     /// # Errors
@@ -59,7 +67,7 @@ struct Named<T> {
 
 /// What an equation such as `bij,bjk->bik` makes of operands. They are multiplied from the left to the right; what is in no later
 /// operand and not in the result is summed as soon as it can be. `...` stands for dims without a name; without `->` the result has what
-/// occurs once, by alphabet.
+/// occurs once, by alphabet. A name that an operand has twice stands for a diagonal.
 ///
 /// # Errors
 /// Where it is no such equation, or operands do not fit.
@@ -73,8 +81,10 @@ pub fn einsum<P: Products>(
         .map(|x| Ok(cx.shape(x)?.len()))
         .collect::<Result<Vec<usize>, P::Error>>()?;
     let (names, result) = parse(equation, &ranks)?;
-    let named = |(value, dims)| Named { value, dims };
-    let mut rest: Vec<Named<P::Tensor>> = operands.into_iter().zip(names).map(named).collect();
+    let mut rest: Vec<Named<P::Tensor>> = Vec::new();
+    for (value, dims) in operands.into_iter().zip(names) {
+        rest.push(on_diagonals(cx, Named { value, dims })?);
+    }
     rest.reverse();
     let Some(mut product) = rest.pop() else {
         return Err("there is no operand".to_owned().into());
@@ -117,12 +127,43 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Vec<char>>, Vec<char>),
     if let Some(dim) = result.iter().find(|dim| !known(dim)) {
         return Err(format!("`{dim}` of the result of `{equation}` is in no operand"));
     }
-    for dims in names.iter().chain([&result]) {
-        if let Some(twice) = dims.iter().enumerate().find(|(at, dim)| dims[..*at].contains(dim)) {
-            return Err(format!("`{}` names two dims of one tensor in `{equation}`", twice.1));
+    match twice(&result) {
+        Some((_, at)) => {
+            Err(format!("`{}` names two dims of the result of `{equation}`", result[at]))
         }
+        None => Ok((names, result)),
     }
-    Ok((names, result))
+}
+
+/// The first two dims that have one name.
+fn twice(dims: &[char]) -> Option<(usize, usize)> {
+    let before = |at: usize| dims[..at].iter().position(|dim| *dim == dims[at]);
+    (0..dims.len()).find_map(|at| Some((before(at)?, at)))
+}
+
+/// A tensor in which every name stands for one dim: two of one name are the last, and of these the diagonal is left.
+fn on_diagonals<P: Products>(
+    cx: &mut P,
+    x: Named<P::Tensor>,
+) -> Result<Named<P::Tensor>, P::Error> {
+    let Named { value, dims } = x;
+    let Some((first, second)) = twice(&dims) else { return Ok(Named { value, dims }) };
+    let shape = cx.shape(&value)?;
+    let extent = shape[first];
+    if shape[second] != extent {
+        let (name, other) = (dims[first], shape[second]);
+        return Err(format!("`{name}` is {extent} and {other} in one operand").into());
+    }
+    let mut order: Vec<usize> = (0..dims.len()).filter(|&at| at != first && at != second).collect();
+    let mut kept: Vec<usize> = order.iter().map(|&at| shape[at]).collect();
+    let mut left: Vec<char> = order.iter().map(|&at| dims[at]).collect();
+    left.push(dims[first]);
+    order.extend([first, second]);
+    kept.push(extent * extent);
+    let value = cx.transpose(&value, order)?;
+    let value = cx.reshape(&value, &kept)?;
+    let value = cx.every(&value, extent + 1)?;
+    on_diagonals(cx, Named { value, dims: left })
 }
 
 /// The names in a term; the last `unnamed` dims that an ellipsis stands for are digits, the last one 0.
@@ -270,6 +311,10 @@ impl Products for Nodes {
         Self::made(a.mul(b))
     }
 
+    fn every(&mut self, x: &Tensor, step: usize) -> Result<Tensor, Unfit> {
+        Self::made(x.builder.apply(Op::Slice(Slice::every(&x.shape(), step)), &[x]))
+    }
+
     fn matmul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Unfit> {
         Self::made(a.matmul(b))
     }
@@ -335,11 +380,38 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_an_operand_has_twice_is_a_diagonal() {
+        let g = GraphBuilder::new("einsum");
+        let x = g.input("x", DType::F32, [2, 2, 2]);
+        for equation in ["iji->ij", "iii->i", "iij,j->", "jii->j"] {
+            g.output(
+                equation,
+                &match equation {
+                    "iij,j->" => g.einsum(equation, &[&x, &x.sum(&[0, 1], false)]),
+                    one => g.einsum(one, &[&x]),
+                },
+            );
+        }
+        let feeds = BTreeMap::from([(
+            "x".to_owned(),
+            Array::new([2, 2, 2], (1..9).map(f64::from).collect()),
+        )]);
+        let graph = g.finish().expect("all fits");
+        let found = outputs(&graph, &feeds, &Default::default()).expect("all is fed");
+        assert_eq!(found["iji->ij"].data, [1.0, 3.0, 6.0, 8.0]);
+        assert_eq!(found["iii->i"].data, [1.0, 8.0]);
+        assert_eq!(found["jii->j"].data, [5.0, 13.0]);
+        assert_eq!(found["iij,j->"].data, [(1.0 + 7.0) * 16.0 + (2.0 + 8.0) * 20.0]);
+    }
+
+    #[test]
     fn what_does_not_fit_is_reported_once_at_the_callers_line() {
         for (equation, said) in [
             ("ij,ij->ij", "has 2 terms for 1 operands"),
             ("ijk->i", "`ijk` does not name the dims of an operand of rank 2"),
             ("ij->k", "`k` of the result of `ij->k` is in no operand"),
+            ("ij->ii", "`i` names two dims of the result of `ij->ii`"),
+            ("ii->i", "`i` is 2 and 3 in one operand"),
         ] {
             let g = GraphBuilder::new("wrong");
             let _ = g.einsum(equation, &[&g.input("x", DType::F32, [2, 3])]).relu();

@@ -53,6 +53,12 @@ pub enum BinaryFunction {
     And,
     /// Either, of bool
     Or,
+    /// The bits that both have, of integers
+    BitAnd,
+    /// The bits that either has, of integers
+    BitOr,
+    /// The bits that one of them has, of integers
+    BitXor,
 }
 
 /// What a function takes and gives.
@@ -61,12 +67,13 @@ enum Class {
     Arithmetic,
     Comparison,
     Logic,
+    Bits,
 }
 
 impl BinaryFunction {
     /// Whether the result is bool whatever the operands are.
     pub fn gives_bool(self) -> bool {
-        self.class() != Class::Arithmetic
+        matches!(self.class(), Class::Comparison | Class::Logic)
     }
 
     /// The function of two elements of this type.
@@ -89,6 +96,9 @@ impl BinaryFunction {
             Self::GreaterEqual => truth(a >= b),
             Self::And => truth(a != 0.0 && b != 0.0),
             Self::Or => truth(a != 0.0 || b != 0.0),
+            Self::BitAnd => (a as i64 & b as i64) as f64,
+            Self::BitOr => (a as i64 | b as i64) as f64,
+            Self::BitXor => (a as i64 ^ b as i64) as f64,
         }
     }
 
@@ -104,6 +114,7 @@ impl BinaryFunction {
             | Self::Greater
             | Self::GreaterEqual => Class::Comparison,
             Self::And | Self::Or => Class::Logic,
+            Self::BitAnd | Self::BitOr | Self::BitXor => Class::Bits,
         }
     }
 
@@ -129,6 +140,7 @@ impl Operation for Binary {
             Class::Arithmetic => (dtype != DType::Bool, "numeric"),
             Class::Comparison => (true, "any"),
             Class::Logic => (dtype == DType::Bool, "bool"),
+            Class::Bits => (!dtype.is_float() && dtype != DType::Bool, "integer"),
         };
         if !needs.0 {
             let reason = format!("{:?} needs {} elements", self.function, needs.1);
@@ -164,7 +176,7 @@ impl Operation for Binary {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [a, b] = node.operands else { return Vec::new() };
         let (y, Some(g)) = (&node.results[0], &node.gradients[0]) else { return vec![None, None] };
-        if self.function.gives_bool() {
+        if self.function.class() != Class::Arithmetic {
             return vec![None, None];
         }
         let (of_a, of_b): (&dyn Fn() -> Tensor, &dyn Fn() -> Tensor) = match self.function {

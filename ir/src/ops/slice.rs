@@ -38,6 +38,13 @@ pub struct Pad {
 }
 
 impl Slice {
+    /// The first of every `step` elements of the last dim of a tensor of this shape, which has one.
+    pub fn every(shape: &[usize], step: usize) -> Self {
+        let mut steps = vec![1; shape.len()];
+        steps.last_mut().into_iter().for_each(|last| *last = step);
+        Self { starts: vec![0; shape.len()], ends: shape.into(), steps }
+    }
+
     /// Number of elements taken of a dim.
     fn length(&self, dim: usize) -> usize {
         (self.ends[dim] - self.starts[dim]).div_ceil(self.steps[dim])

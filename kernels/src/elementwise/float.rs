@@ -209,7 +209,10 @@ vectorized! {
             | BinaryFunction::Greater
             | BinaryFunction::GreaterEqual
             | BinaryFunction::And
-            | BinaryFunction::Or => unreachable!("these give bool, not f32"),
+            | BinaryFunction::Or
+            | BinaryFunction::BitAnd
+            | BinaryFunction::BitOr
+            | BinaryFunction::BitXor => unreachable!("these give no f32"),
         }
     }
 }

@@ -102,6 +102,9 @@ pub(super) fn binary<T: Integer>(function: BinaryFunction, a: &[T], b: &[T], out
         BinaryFunction::Div => zip(a, b, out, wide(i64::wrapping_div)),
         BinaryFunction::Pow => zip(a, b, out, wide(|a, b| (a as f64).powf(b as f64) as i64)),
         BinaryFunction::Max => zip(a, b, out, T::max),
+        BinaryFunction::BitAnd => zip(a, b, out, wide(|a, b| a & b)),
+        BinaryFunction::BitOr => zip(a, b, out, wide(|a, b| a | b)),
+        BinaryFunction::BitXor => zip(a, b, out, wide(|a, b| a ^ b)),
         _ => zip(a, b, out, T::min),
     }
 }

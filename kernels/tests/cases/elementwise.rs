@@ -90,6 +90,11 @@ fn binary(to: &mut Examples) {
             to.both_filled(op.clone(), &[ty(dtype, a), ty(dtype, b)], 1e-5, fill);
         }
     }
+    for function in [BitAnd, BitOr, BitXor] {
+        for dtype in [DType::I64, DType::I32, DType::U8] {
+            to.both(Op::Binary(Binary { function }), &[ty(dtype, &[4, 33]), ty(dtype, &[33])], 0.0);
+        }
+    }
     for function in [And, Or] {
         let types = [ty(DType::Bool, &[4, 9]), ty(DType::Bool, &[9])];
         to.both(Op::Binary(Binary { function }), &types, 0.0);

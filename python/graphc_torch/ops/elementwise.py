@@ -59,6 +59,9 @@ BINARY: dict[str, Function] = {
     "greater_equal": torch.ge,
     "and": torch.logical_and,
     "or": torch.logical_or,
+    "bit_and": torch.bitwise_and,
+    "bit_or": torch.bitwise_or,
+    "bit_xor": torch.bitwise_xor,
 }
 """Functions of two operands that PyTorch has as they are."""
 

@@ -13,9 +13,6 @@ use super::places::from_start;
 
 /// Results: the means of values, all keys and all values, and on demand the scores, raw or as weights.
 pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    if cx.optional(call, 6)?.is_some() {
-        return fail("the operand `nonpad_kv_seqlen` is not supported: give a mask");
-    }
     let flat = cx.shape(&cx.operand(call, 0)?)?.len() == 3;
     let query = heads(cx, call, 0, "q_num_heads")?;
     let (key, value) = (heads(cx, call, 1, "kv_num_heads")?, heads(cx, call, 2, "kv_num_heads")?);
@@ -96,6 +93,11 @@ fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<
     if let Some(seen) = positions(cx, call, [queries, keys], past)? {
         scores = hidden(cx, &seen, &scores)?;
     }
+    let lengths = cx.optional(call, 6)?;
+    if let Some(lengths) = &lengths {
+        let seen = within(cx, lengths, keys)?;
+        scores = hidden(cx, &seen, &scores)?;
+    }
     let given = cx.optional(call, 3)?;
     if let Some(mask) = &given {
         scores = match cx.ty(mask)?.dtype {
@@ -104,7 +106,7 @@ fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<
         };
     }
     let axis = shape.len() - 1;
-    if given.is_none() {
+    if given.is_none() && lengths.is_none() {
         return cx.apply(Op::Softmax(Softmax { axis }), &[scores]);
     }
     // A softmax of nothing has no gradient, not even one of 0: such a query has scores of 0 instead, which it does not use.
@@ -115,6 +117,16 @@ fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<
     let scores = cx.apply(Op::Where(Where {}), &[none.clone(), zero.clone(), scores])?;
     let weights = cx.apply(Op::Softmax(Softmax { axis }), &[scores])?;
     cx.apply(Op::Where(Where {}), &[none, zero, weights])
+}
+
+/// Which keys are within the lengths of their sequences, `[batch, 1, 1, keys]`.
+pub(super) fn within(cx: &mut Lowering, lengths: &Val, keys: usize) -> Res<Val> {
+    let lengths = cx.cast(lengths, DType::I64)?;
+    let batch = cx.shape(&lengths)?.iter().product();
+    let lengths = cx.reshape(&lengths, &[batch, 1, 1, 1])?;
+    let line: Vec<usize> = (0..keys).collect();
+    let line = cx.reshape(&Lowering::list(&line), &[1, 1, 1, keys])?;
+    cx.binary(BinaryFunction::Less, &line, &lengths)
 }
 
 fn hidden(cx: &mut Lowering, seen: &Val, scores: &Val) -> Res<Val> {
@@ -157,7 +169,7 @@ fn positions(
 
 impl Lowering {
     /// Heads `[batch, kv, time, width]` of which each stands for as many of `count`.
-    fn shared_heads(&mut self, x: &Val, count: usize) -> Res<Val> {
+    pub(super) fn shared_heads(&mut self, x: &Val, count: usize) -> Res<Val> {
         let shape = self.shape(x)?;
         let [batch, own, time, width] = shape[..] else { return fail("heads have four dims") };
         if own == count {
@@ -184,13 +196,7 @@ pub(super) fn rotary(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (cos, sin) = (angles(cx, call, 1)?, angles(cx, call, 2)?);
     let interleaved = call.int("interleaved", 0)? != 0;
     let part = cx.slice(&x, 3, 0, turned, 1)?;
-    let [first, second] = pairs(cx, &part, interleaved)?;
-    let mut product = |a: &Val, b: &Val| cx.binary(BinaryFunction::Mul, a, b);
-    let (a, b) = (product(&first, &cos)?, product(&second, &sin)?);
-    let (c, d) = (product(&first, &sin)?, product(&second, &cos)?);
-    let real = cx.binary(BinaryFunction::Sub, &a, &b)?;
-    let imaginary = cx.binary(BinaryFunction::Add, &c, &d)?;
-    let mut parts = vec![joined(cx, [&real, &imaginary], interleaved)?];
+    let mut parts = vec![rotate(cx, &part, [&cos, &sin], interleaved)?];
     if turned < shape[3] {
         parts.push(cx.slice(&x, 3, turned, shape[3], 1)?);
     }
@@ -203,6 +209,22 @@ pub(super) fn rotary(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let y = cx.transpose(&y, vec![0, 2, 1, 3])?;
     Ok(vec![cx.reshape(&y, &given)?])
+}
+
+/// Pairs of elements turned by these angles, all of a head.
+pub(super) fn rotate(
+    cx: &mut Lowering,
+    x: &Val,
+    [cos, sin]: [&Val; 2],
+    interleaved: bool,
+) -> Res<Val> {
+    let [first, second] = pairs(cx, x, interleaved)?;
+    let mut product = |a: &Val, b: &Val| cx.binary(BinaryFunction::Mul, a, b);
+    let (a, b) = (product(&first, cos)?, product(&second, sin)?);
+    let (c, d) = (product(&first, sin)?, product(&second, cos)?);
+    let real = cx.binary(BinaryFunction::Sub, &a, &b)?;
+    let imaginary = cx.binary(BinaryFunction::Add, &c, &d)?;
+    joined(cx, [&real, &imaginary], interleaved)
 }
 
 /// Cosines or sines as `[batch, 1, time, pairs]`: those of positions where these are given.

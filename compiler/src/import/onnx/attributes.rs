@@ -15,10 +15,12 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
         | "Floor" | "GlobalAveragePool" | "GlobalMaxPool" | "Greater" | "GreaterOrEqual"
         | "HardSwish" | "Identity" | "IsNaN" | "Less" | "LessOrEqual" | "Log" | "MatMul"
         | "Max" | "Mean" | "Min" | "Mish" | "Mul" | "Neg" | "Not" | "Or" | "PRelu" | "Pow"
-        | "Reciprocal" | "Relu" | "Round" | "SequenceAt" | "SequenceConstruct" | "Sigmoid"
-        | "Sign" | "Sin" | "Sinh" | "Size" | "Softplus" | "Softsign" | "Sqrt" | "Sub" | "Sum"
-        | "Tan" | "Tanh" | "Tile" | "Where" | "Xor" => &[],
+        | "Reciprocal" | "Relu" | "Round" | "SequenceAt" | "SequenceConstruct"
+        | "SequenceErase" | "SequenceInsert" | "SequenceLength" | "Sigmoid" | "Sign" | "Sin"
+        | "Sinh" | "Size" | "Softplus" | "Softsign" | "Sqrt" | "Sub" | "Sum" | "Tan" | "Tanh"
+        | "Tile" | "Where" | "Xor" => &[],
         "ArgMax" | "ArgMin" => &["axis", "keepdims", "select_last_index"],
+        "AffineGrid" => &["align_corners"],
         "Attention" => &[
             "is_causal",
             "kv_num_heads",
@@ -40,6 +42,9 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
             "strides",
         ],
         "BatchNormalization" => &["epsilon", "momentum", "spatial", "training_mode"],
+        "Bernoulli" => &["dtype", "seed"],
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => &["output_datatype", "periodic"],
+        "BitShift" => &["direction"],
         "Cast" => &["round_mode", "saturate", "to"],
         "CastLike" => &["round_mode", "saturate"],
         "Celu" | "Elu" | "LeakyRelu" | "Swish" | "ThresholdedRelu" => &["alpha"],
@@ -69,9 +74,21 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
             "pads",
             "strides",
         ],
+        "Col2Im" => &["dilations", "pads", "strides"],
+        "Compress" | "Hardmax" => &["axis"],
+        "DFT" => &["axis", "inverse", "onesided"],
+        "GridSample" => &["align_corners", "mode", "padding_mode"],
+        "LRN" => &["alpha", "beta", "bias", "size"],
+        "LpNormalization" => &["axis", "p"],
+        "Det" | "NonZero" => &[],
+        "STFT" => &["onesided"],
+        "Shrink" => &["bias", "lambd"],
+        "Unique" => &["axis", "sorted"],
         "CumSum" => &["exclusive", "reverse"],
+        "DequantizeLinear" => &["axis", "block_size", "output_dtype"],
         "Dropout" => &["ratio", "seed"],
         "Einsum" => &["equation"],
+        "EyeLike" => &["dtype", "k"],
         "GRU" => &[
             "activation_alpha",
             "activation_beta",
@@ -112,7 +129,9 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
             "strides",
         ],
         "Mod" => &["fmod"],
+        "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => &["ignore_index", "reduction"],
         "Pad" => &["mode", "pads", "value"],
+        "QuantizeLinear" => &["axis", "block_size", "output_dtype", "precision", "saturate"],
         "RNN" => &[
             "activation_alpha",
             "activation_beta",
@@ -122,9 +141,13 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
             "hidden_size",
             "layout",
         ],
+        "RandomNormal" => &["dtype", "mean", "scale", "seed", "shape"],
+        "RandomNormalLike" => &["dtype", "mean", "scale", "seed"],
+        "RandomUniform" => &["dtype", "high", "low", "seed", "shape"],
+        "RandomUniformLike" => &["dtype", "high", "low", "seed"],
         "Range" => &["stash_type"],
-        "ReduceL1" | "ReduceL2" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean" | "ReduceMin"
-        | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax"
+        | "ReduceMean" | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
             &["axes", "keepdims", "noop_with_empty_axes"]
         }
         "Reshape" => &["allowzero"],
@@ -140,9 +163,18 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
             "nearest_mode",
         ],
         "RotaryEmbedding" => &["interleaved", "num_heads", "rotary_embedding_dim"],
+        "Scan" => &[
+            "body",
+            "num_scan_inputs",
+            "scan_input_axes",
+            "scan_input_directions",
+            "scan_output_axes",
+            "scan_output_directions",
+        ],
         "ScatterElements" => &["axis", "reduction"],
         "ScatterND" => &["reduction"],
         "Selu" => &["alpha", "gamma"],
+        "SequenceEmpty" => &["dtype"],
         "Shape" => &["end", "start"],
         "Slice" => &["axes", "ends", "starts"],
         "Split" => &["axis", "num_outputs", "split"],

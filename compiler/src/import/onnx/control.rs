@@ -1,25 +1,52 @@
-//! Branches and loops. What they depend on must be known when the model is imported: of a branch one graph is left, and a loop is
-//! unrolled.
+//! Branches and loops. A loop is unrolled: the number of its turns must be known when the model is imported. Of a branch whose
+//! condition is known one graph is left, of any other both, and a choice between their results.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::Concat;
+use graphc_ir::ops::{Concat, Where};
+use graphc_ir::types::DType;
 use rten_onnx::onnx::GraphProto;
 
 use super::known::Known;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Problem, Res, fail};
+use super::node::{Call, Problem, Res, axis, fail};
 use super::{model, tensor};
 
 /// A loop that goes on longer than this is not unrolled.
 const MOST_TURNS: usize = 1 << 14;
 
-/// The branch that the condition names.
+/// The branch that the condition names, or both where the condition is computed.
 pub(super) fn branch(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let name = match truth(cx, &cx.operand(call, 0)?)? {
-        true => "then_branch",
-        false => "else_branch",
-    };
-    cx.inner(call.graph(name)?, &[])
+    let condition = cx.operand(call, 0)?;
+    let (yes, no) = (call.graph("then_branch")?, call.graph("else_branch")?);
+    if let Val::Tensor(_) = condition {
+        return chosen(cx, &condition, [yes, no]);
+    }
+    let graph = if truth(cx, &condition)? { yes } else { no };
+    cx.inner(graph, &[])
+}
+
+/// The results of both graphs, one of them taken by a condition: no op has effects, so that nothing is wrong with the other.
+fn chosen(cx: &mut Lowering, condition: &Val, graphs: [&GraphProto; 2]) -> Res<Vec<Val>> {
+    let ty = cx.ty(condition)?;
+    if ty.dtype != DType::Bool || ty.elements() != 1 {
+        return fail(format!("the condition of a branch must be one truth value, not {ty}"));
+    }
+    let condition = cx.reshape(condition, &[])?;
+    let [yes, no] = [cx.inner(graphs[0], &[])?, cx.inner(graphs[1], &[])?];
+    if yes.len() != no.len() {
+        return fail(format!("its branches have {} and {} results", yes.len(), no.len()));
+    }
+    let mut results = Vec::new();
+    for (yes, no) in yes.into_iter().zip(no) {
+        let (of_yes, of_no) = (cx.ty(&yes)?, cx.ty(&no)?);
+        if of_yes != of_no {
+            return fail(format!(
+                "its condition is computed, and its branches make {of_yes} and {of_no}: the type of a result must not depend on data"
+            ));
+        }
+        results.push(cx.apply(Op::Where(Where {}), &[condition.clone(), yes, no])?);
+    }
+    Ok(results)
 }
 
 /// As many turns as the trip count says, or fewer where the condition ends it.
@@ -39,10 +66,7 @@ pub(super) fn repeat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let mut turn = 0;
     while goes_on && turns.is_none_or(|turns| (turn as i64) < turns) {
         if turn >= MOST_TURNS {
-            return fail(format!(
-                "the loop goes on for more than {MOST_TURNS} turns, and each of them becomes ops of its own: export the model with \
-                 fewer steps, or with an op that takes all of them (LSTM, GRU, RNN, CumSum)"
-            ));
+            return fail(too_long());
         }
         let mut given =
             vec![Val::Known(Known::integer(turn as i64)), Val::Known(Known::truth(true))];
@@ -60,16 +84,84 @@ pub(super) fn repeat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         turn += 1;
     }
     for all in stacked {
-        carried.push(cx.stacked(&all)?);
+        carried.push(cx.stacked(&all, 0)?);
     }
     Ok(carried)
 }
 
+/// A turn for each element along a dim of what is scanned. The body takes the values that are carried and these elements.
+pub(super) fn scan(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    if call.opset < 9 {
+        return fail(
+            "before version 9 of the operators it is not supported: export for a later one",
+        );
+    }
+    let body = call.graph("body")?;
+    let operands = cx.operands(call)?;
+    let scanned = usize::try_from(call.int("num_scan_inputs", 0)?).unwrap_or(0);
+    let Some(count) = operands.len().checked_sub(scanned).filter(|_| scanned > 0) else {
+        return fail(format!("it has {} operands, and scans {scanned}", operands.len()));
+    };
+    let (mut carried, inputs) = (operands[..count].to_vec(), &operands[count..]);
+    let at = |name: &str, index: usize| -> Res<i64> {
+        Ok(call.ints(name)?.and_then(|all| all.get(index)).copied().unwrap_or(0))
+    };
+    let mut dims = Vec::new();
+    for (index, input) in inputs.iter().enumerate() {
+        dims.push(axis(at("scan_input_axes", index)?, cx.shape(input)?.len())?);
+    }
+    let turns = cx.shape(&inputs[0])?[dims[0]];
+    check_turns(turns)?;
+    let mut stacked: Vec<Vec<Val>> = Vec::new();
+    for turn in 0..turns {
+        let mut given = std::mem::take(&mut carried);
+        for (index, input) in inputs.iter().enumerate() {
+            let back = at("scan_input_directions", index)? != 0;
+            given.push(cx.element(
+                input,
+                dims[index],
+                if back { turns - 1 - turn } else { turn },
+            )?);
+        }
+        let mut made = cx.inner(body, &given)?;
+        if made.len() < count {
+            return fail(format!("its body gives {} values, not {count} at least", made.len()));
+        }
+        let rest = made.split_off(count);
+        carried = made;
+        stacked.resize_with(rest.len(), Vec::new);
+        stacked.iter_mut().zip(rest).for_each(|(all, value)| all.push(value));
+    }
+    for (index, mut all) in stacked.into_iter().enumerate() {
+        if at("scan_output_directions", index)? != 0 {
+            all.reverse();
+        }
+        let dim = axis(at("scan_output_axes", index)?, cx.shape(&all[0])?.len() + 1)?;
+        carried.push(cx.stacked(&all, dim)?);
+    }
+    Ok(carried)
+}
+
+fn check_turns(turns: usize) -> Res<()> {
+    match turns {
+        0 => fail("it scans nothing: what it makes of nothing has no shape"),
+        turns if turns > MOST_TURNS => fail(too_long()),
+        _ => Ok(()),
+    }
+}
+
+fn too_long() -> String {
+    format!(
+        "the loop goes on for more than {MOST_TURNS} turns, and each of them becomes ops of its own: export the model with \
+         fewer steps, or with an op that takes all of them (LSTM, GRU, RNN, CumSum)"
+    )
+}
+
 /// A truth value that is known.
 fn truth(cx: &Lowering, value: &Val) -> Res<bool> {
-    let known = cx.known(value, "the condition of a branch or loop").map_err(|Problem(reason)| {
-        Problem(format!("{reason}: let the model compute both branches and choose with Where, or give a loop its number of turns"))
-    })?;
+    let known = cx
+        .known(value, "the condition of a loop")
+        .map_err(|Problem(reason)| Problem(format!("{reason}: give a loop its number of turns")))?;
     match known.elements()[..] {
         [one] => Ok(one != 0.0),
         _ => fail("the condition of a branch or loop must be one truth value"),
@@ -105,16 +197,31 @@ impl Lowering {
         graph.output.iter().map(|output| self.value(&name(&output.name))).collect()
     }
 
-    /// Values one after the other along a new first dim.
-    fn stacked(&mut self, values: &[Val]) -> Res<Val> {
+    /// An element along a dim, which goes.
+    fn element(&mut self, x: &Val, dim: usize, at: usize) -> Res<Val> {
+        let mut shape = self.shape(x)?;
+        if at >= shape[dim] {
+            return fail(format!("what is scanned together has {} elements and fewer", at + 1));
+        }
+        let part = self.slice(x, dim, at, at + 1, 1)?;
+        shape.remove(dim);
+        self.reshape(&part, &shape)
+    }
+
+    /// Values one after the other along a new dim.
+    fn stacked(&mut self, values: &[Val], dim: usize) -> Res<Val> {
         let mut rows = Vec::new();
         for value in values {
-            let shape = [&[1], &self.shape(value)?[..]].concat();
+            let mut shape = self.shape(value)?;
+            if dim > shape.len() {
+                return fail("what its turns make differs in rank");
+            }
+            shape.insert(dim, 1);
             rows.push(self.reshape(value, &shape)?);
         }
         match &rows[..] {
             [one] => Ok(one.clone()),
-            _ => self.apply(Op::Concat(Concat { axis: 0 }), &rows),
+            _ => self.apply(Op::Concat(Concat { axis: dim }), &rows),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::model::op_type;
 use super::node::{Call, Res, fail};
 
 /// Ops whose results are numbers that they are given, or these without their sign: 32 bits give the same.
-const MOVES: [&str; 31] = [
+const MOVES: [&str; 35] = [
     "Abs",
     "CastLike",
     "Compress",
@@ -31,7 +31,11 @@ const MOVES: [&str; 31] = [
     "Neg",
     "Relu",
     "Reshape",
+    "Scan",
     "SequenceAt",
+    "SequenceConstruct",
+    "SequenceErase",
+    "SequenceInsert",
     "Slice",
     "SpaceToDepth",
     "Split",

@@ -1,7 +1,8 @@
 //! Sums of products by the names of dims.
 
 use graphc_ir::builder::{Products, einsum as sum_products};
-use graphc_ir::ops::{BinaryFunction, ReduceFunction};
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, ReduceFunction, Slice};
 
 use super::lower::{Lowering, Val};
 use super::node::{Call, Problem, Res};
@@ -34,6 +35,11 @@ impl Products for Lowering {
 
     fn multiply(&mut self, a: &Val, b: &Val) -> Res<Val> {
         self.binary(BinaryFunction::Mul, a, b)
+    }
+
+    fn every(&mut self, x: &Val, step: usize) -> Res<Val> {
+        let shape = Self::shape(self, x)?;
+        self.apply(Op::Slice(Slice::every(&shape, step)), std::slice::from_ref(x))
     }
 
     fn matmul(&mut self, a: &Val, b: &Val) -> Res<Val> {

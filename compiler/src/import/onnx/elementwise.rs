@@ -91,17 +91,6 @@ impl Lowering {
         self.scale(&sum, 0.5)
     }
 
-    /// Checks that all of these are booleans.
-    fn booleans(&self, values: &[&Val]) -> Res<()> {
-        for value in values {
-            let dtype = self.ty(value)?.dtype;
-            if dtype != DType::Bool {
-                return fail(format!("it is supported of booleans alone, not of {dtype}"));
-            }
-        }
-        Ok(())
-    }
-
     fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
         self.binary(BinaryFunction::Mul, a, b)
     }
@@ -219,23 +208,6 @@ pub(super) fn inverse_hyperbolic_tangent(cx: &mut Lowering, call: Call<'_>) -> R
     Ok(vec![cx.scale(&difference, 0.5)?])
 }
 
-/// Of booleans, where bits are truths.
-pub(super) fn bitwise(
-    cx: &mut Lowering,
-    call: Call<'_>,
-    function: BinaryFunction,
-) -> Res<Vec<Val>> {
-    let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    cx.booleans(&[&a, &b])?;
-    Ok(vec![cx.binary(function, &a, &b)?])
-}
-
-pub(super) fn bitwise_not(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let x = cx.operand(call, 0)?;
-    cx.booleans(&[&x])?;
-    Ok(vec![cx.unary(UnaryFunction::Not, &x)?])
-}
-
 /// Whether an element is infinite, of a sign that is looked for.
 pub(super) fn is_infinite(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
@@ -255,37 +227,6 @@ pub(super) fn is_infinite(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 pub(super) fn is_nan(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     Ok(vec![cx.binary(BinaryFunction::NotEqual, &x, &x)?])
-}
-
-pub(super) fn modulo(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let c_like = call.int("fmod", 0)? != 0;
-    if let (Some(a), Some(divisor)) = (cx.foldable(&a), cx.splat(&b)) {
-        if divisor == 0.0 && !a.ty.dtype.is_float() {
-            return fail("an integer is divided by 0");
-        }
-        let rest = |x: f64| if c_like { x % divisor } else { x - divisor * (x / divisor).floor() };
-        return Ok(vec![Val::Known(a.map(rest))]);
-    }
-    if cx.ty(&a)?.dtype.is_float() {
-        return fail("the rest of computed floating-point numbers is not supported");
-    }
-    Ok(vec![integer_rest(cx, &a, &b, c_like)?])
-}
-
-/// The rest has the sign of the divisor, in C that of the dividend.
-fn integer_rest(cx: &mut Lowering, a: &Val, b: &Val, c_like: bool) -> Res<Val> {
-    let quotient = cx.binary(BinaryFunction::Div, a, b)?;
-    let whole = cx.mul(&quotient, b)?;
-    let rest = cx.binary(BinaryFunction::Sub, a, &whole)?;
-    if c_like {
-        return Ok(rest);
-    }
-    let zero = cx.number(b, 0.0)?;
-    let product = cx.mul(&rest, b)?;
-    let apart = cx.binary(BinaryFunction::Less, &product, &zero)?;
-    let shifted = cx.add(&rest, b)?;
-    cx.apply(Op::Where(Where {}), &[apart, shifted, rest])
 }
 
 pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
@@ -318,7 +259,9 @@ pub(super) fn cast(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         return fail(format!("the element type {to} is not supported"));
     };
     let x = cx.operand(call, 0)?;
-    Ok(vec![cx.cast_in_width(&x, stored.dtype, to == DataType::DOUBLE)?])
+    let signed = matches!(cx.ty(&x)?.dtype, DType::I32 | DType::I64);
+    let y = cx.cast_in_width(&x, stored.dtype, to == DataType::DOUBLE)?;
+    Ok(vec![if signed && to == DataType::UINT32 { cx.without_sign(&y)? } else { y }])
 }
 
 pub(super) fn cast_like(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
@@ -448,12 +391,16 @@ pub(super) fn softsign(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![cx.binary(BinaryFunction::Div, &x, &size)?])
 }
 
-/// max(x, 0) - alpha max(-x, 0)
 pub(super) fn leaky_relu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 0.01)?);
-    let (above, below) = halves(cx, &x)?;
-    let below = cx.scale(&below, alpha)?;
-    Ok(vec![cx.binary(BinaryFunction::Sub, &above, &below)?])
+    let (x, slope) = (cx.operand(call, 0)?, call.float("alpha", 0.01)?);
+    Ok(vec![leaky(cx, &x, slope)?])
+}
+
+/// max(x, 0) - slope max(-x, 0)
+pub(super) fn leaky(cx: &mut Lowering, x: &Val, slope: f64) -> Res<Val> {
+    let (above, below) = halves(cx, x)?;
+    let below = cx.scale(&below, slope)?;
+    cx.binary(BinaryFunction::Sub, &above, &below)
 }
 
 pub(super) fn prelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
@@ -507,4 +454,19 @@ pub(super) fn thresholded_relu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val
     let (alpha, zero) = (cx.number(&x, call.float("alpha", 1.0)?)?, cx.number(&x, 0.0)?);
     let above = cx.binary(BinaryFunction::Greater, &x, &alpha)?;
     Ok(vec![cx.apply(Op::Where(Where {}), &[above, x, zero])?])
+}
+
+/// x + bias below -lambd, x - bias above lambd, 0 between.
+pub(super) fn shrink(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (bias, bound) = (call.float("bias", 0.0)?, call.float("lambd", 0.5)?);
+    let zero = cx.number(&x, 0.0)?;
+    let mut y = zero;
+    for (function, side) in [(BinaryFunction::Less, -1.0), (BinaryFunction::Greater, 1.0)] {
+        let bound = cx.number(&x, side * bound)?;
+        let beyond = cx.binary(function, &x, &bound)?;
+        let moved = cx.unary(UnaryFunction::Offset(Scalar(-side * bias)), &x)?;
+        y = cx.apply(Op::Where(Where {}), &[beyond, moved, y])?;
+    }
+    Ok(vec![y])
 }

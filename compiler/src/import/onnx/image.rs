@@ -1,5 +1,5 @@
 //! Convolution, pooling and batch normalization of images. A sequence, of batch, channels and width, is an image of
-//! height 1.
+//! height 1. Volumes are in [`volumes`].
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
@@ -10,8 +10,12 @@ use graphc_ir::scalar::Scalar;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, fail};
 use super::normalize::shortest;
+use super::volumes;
 
 pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    if volumes::is_volume(cx, call)? {
+        return volumes::convolution(cx, call);
+    }
     let (x, k) = (Image::of(cx, call, 0)?, Image::of(cx, call, 1)?);
     check_kernel(call, &k)?;
     let window = given_window(call, &x, k.extents)?;
@@ -37,6 +41,9 @@ fn check_kernel(call: Call<'_>, kernels: &Image) -> Res<()> {
 
 /// The gradient of a convolution's images, from the channels of the kernels' first dim to those of their second.
 pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    if volumes::is_volume(cx, call)? {
+        return volumes::transposed_convolution(cx, call);
+    }
     let (x, k) = (Image::of(cx, call, 0)?, Image::of(cx, call, 1)?);
     if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
         return fail("auto_pad and output_shape are not supported: give `pads`");
@@ -79,6 +86,9 @@ fn biased(cx: &mut Lowering, call: Call<'_>, x: &Image, y: Val) -> Res<Vec<Val>>
 }
 
 pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    if volumes::is_volume(cx, call)? {
+        return volumes::max_pool(cx, call);
+    }
     let (x, kernel, window) = pool(cx, call)?;
     let y = cx.apply(
         Op::MaxPool(MaxPool { kernel, window, channels_last: false }),
@@ -88,6 +98,9 @@ pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    if volumes::is_volume(cx, call)? {
+        return volumes::average_pool(cx, call);
+    }
     let (mut x, kernel, mut window) = pool(cx, call)?;
     let mut count_border = call.int("count_include_pad", 0)? != 0;
     if count_border && window != given_window(call, &x, kernel)? {
@@ -121,8 +134,8 @@ impl Image {
             _ => {
                 let ty = cx.ty(&value)?;
                 fail(format!(
-                    "only images (batch, channels, height, width) and sequences (batch, channels, width) are \
-                     supported, not {ty}"
+                    "only sequences (batch, channels, width), images (batch, channels, height, width) and volumes (batch, channels, \
+                     depth, height, width) are supported, not {ty}"
                 ))
             }
         }

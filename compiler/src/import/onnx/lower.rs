@@ -10,7 +10,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Cast, Input};
 use graphc_ir::types::{DType, TensorType};
-use rten_onnx::onnx::NodeProto;
+use rten_onnx::onnx::{DataType, NodeProto};
 
 use super::derived;
 use super::known::{Known, MOST_FOLDED, MOST_KNOWN, fold};
@@ -82,6 +82,16 @@ pub(super) struct Lowering {
     pub detached: BTreeSet<String>,
     /// The results of look-ups in tables of which one row learns nothing, and that row.
     pub padded: BTreeMap<String, i64>,
+    /// The names that somebody reads: a result of which nobody does may be one that the op lacks.
+    pub wanted: BTreeSet<String>,
+    /// The element types of names, as the file has them.
+    pub element_types: BTreeMap<String, DataType>,
+    /// Floating-point values whose types the file says, for those of nodes that are refused.
+    pub described: BTreeMap<String, TensorType>,
+    /// Names of which nothing is known, because a node is refused.
+    pub(super) unknown: BTreeSet<String>,
+    /// Of quantized values the same numbers as floating-point ones, through which gradients go.
+    pub quantized: BTreeMap<ValueId, Val>,
     keys: u64,
 }
 
@@ -116,6 +126,11 @@ impl Lowering {
             detached: BTreeSet::new(),
             padded: BTreeMap::new(),
             doubles: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            element_types: BTreeMap::new(),
+            described: BTreeMap::new(),
+            unknown: BTreeSet::new(),
+            quantized: BTreeMap::new(),
             keys: 0,
         }
     }
@@ -171,6 +186,9 @@ impl Lowering {
         let wanted = proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         for (index, name) in wanted {
             let Some(value) = results.get(index) else {
+                if !self.wanted.contains(name) {
+                    continue;
+                }
                 let reason = format!("its result {index}, `{name}`, is not supported");
                 return Err(problem(Problem(reason)));
             };

@@ -51,6 +51,18 @@ pub(super) fn reads(node: &NodeProto) -> Vec<&str> {
     found
 }
 
+/// All names that a node or an output of the graph reads, or of a graph within it.
+pub(super) fn wanted(graph: &GraphProto) -> BTreeSet<String> {
+    let outputs = graph.output.iter().filter_map(|output| output.name.clone());
+    let mut names: BTreeSet<String> = outputs.collect();
+    for node in &graph.node {
+        names.extend(node.input.iter().cloned());
+        let inner = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
+        inner.for_each(|graph| names.extend(wanted(graph)));
+    }
+    names
+}
+
 /// The nodes in an order in which each comes behind those whose results it reads.
 fn sorted(
     graph: &GraphProto,

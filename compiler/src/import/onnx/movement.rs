@@ -6,6 +6,7 @@ use graphc_ir::ops::{
 };
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
+use rten_onnx::onnx::DataType;
 
 use super::border::Border;
 use super::known::{Known, MOST_FOLDED};
@@ -440,6 +441,29 @@ pub(super) fn trilu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     };
     let lower = call.int("upper", 1)? == 0;
     Ok(vec![cx.apply(Op::Triangle(Triangle { lower, diagonal }), &[x])?])
+}
+
+/// 1 on a diagonal of a matrix, else 0.
+pub(super) fn eye_like(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let own = cx.ty(&cx.operand(call, 0)?)?;
+    let [rows, columns] = own.shape[..] else { return fail(format!("{own} is no matrix")) };
+    if rows.max(columns) > MOST_FOLDED {
+        return fail(format!("a matrix of {rows} x {columns} is too large"));
+    }
+    let named = call.optional_int("dtype")?;
+    let dtype = named.map(|named| tensor::stored(DataType(i32::try_from(named).unwrap_or(0))));
+    let dtype = match dtype {
+        None => own.dtype,
+        Some(Some(stored)) => stored.dtype,
+        Some(None) => return fail("the element type of its result is not supported"),
+    };
+    let line = |shape: [usize; 2], first: i64| {
+        let numbers = (0..shape[0] * shape[1]).map(|i| first as f64 + i as f64).collect();
+        Val::Known(Known::new(TensorType::new(DType::I64, shape), numbers))
+    };
+    let (row, column) = (line([rows, 1], call.int("k", 0)?), line([1, columns], 0));
+    let hit = cx.binary(BinaryFunction::Equal, &row, &column)?;
+    Ok(vec![cx.cast(&hit, dtype)?])
 }
 
 pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {

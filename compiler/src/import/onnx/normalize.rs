@@ -1,8 +1,12 @@
 //! Softmax, normalization and dropout.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{BinaryFunction, Dropout, LogSoftmax, Normalize, ReduceFunction, Softmax};
+use graphc_ir::ops::{
+    AveragePool, BinaryFunction, Dropout, Full, LogSoftmax, Normalize, ReduceFunction, Softmax,
+    UnaryFunction, Where, Window,
+};
 use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
 
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, axis, fail};
@@ -70,7 +74,7 @@ fn normalize(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(V
 /// Each channel of each sample by its own statistics; scale and shift are of channels.
 pub(super) fn instance_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let channels = channels(cx, &x)?;
+    let channels = channels(cx, &x, 3)?;
     let y = normalize_groups(cx, call, &x, channels)?;
     of_channels(cx, call, y).map(|y| vec![y])
 }
@@ -78,7 +82,7 @@ pub(super) fn instance_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<V
 /// Groups of channels by their own statistics; scale and shift are of channels, before version 21 of groups.
 pub(super) fn group_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let channels = channels(cx, &x)?;
+    let channels = channels(cx, &x, 2)?;
     let groups = usize::try_from(call.int("num_groups", 0)?).unwrap_or(0);
     if groups == 0 || !channels.is_multiple_of(groups) {
         return fail(format!("the attribute `num_groups` must divide {channels} channels"));
@@ -94,10 +98,11 @@ pub(super) fn group_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<
     Ok(vec![cx.reshape(&y, &shape)?])
 }
 
-fn channels(cx: &Lowering, x: &Val) -> Res<usize> {
+/// The extent of dim 1 of a tensor that has so many dims at least.
+fn channels(cx: &Lowering, x: &Val, least: usize) -> Res<usize> {
     match cx.shape(x)?[..] {
-        [_, channels, _, ..] => Ok(channels),
-        _ => fail(format!("three dims or more are needed, not {}", cx.ty(x)?)),
+        [_, channels, ref rest @ ..] if rest.len() + 2 >= least => Ok(channels),
+        _ => fail(format!("{least} dims or more are needed, not {}", cx.ty(x)?)),
     }
 }
 
@@ -153,9 +158,65 @@ pub(super) fn dropout(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let Some(ratio) = ratio.filter(|ratio| (0.0..1.0).contains(ratio)) else {
         return fail("the ratio must be one number from 0 to less than 1");
     };
-    if ratio == 0.0 {
-        return Ok(vec![x]);
-    }
     let op = Dropout { probability: Scalar(shortest(ratio)), key: cx.key(), training: false };
-    Ok(vec![cx.apply(Op::Dropout(op), &[x])?])
+    let mut results =
+        vec![if ratio == 0.0 { x.clone() } else { cx.apply(Op::Dropout(op), &[x.clone()])? }];
+    if call.proto.output.get(1).is_some_and(|name| cx.wanted.contains(name)) {
+        results.push(kept(cx, &x, op)?);
+    }
+    Ok(results)
+}
+
+/// Which elements a dropout keeps: the same random numbers drop the same ones of a tensor of ones.
+fn kept(cx: &mut Lowering, x: &Val, op: Dropout) -> Res<Val> {
+    let ones = TensorType::new(DType::F32, cx.shape(x)?);
+    let ones = cx.source(Op::Full(Full { ty: ones, value: Scalar(1.0) }))?;
+    let kept = cx.apply(Op::Dropout(op), &[ones])?;
+    let zero = cx.number(&kept, 0.0)?;
+    cx.binary(BinaryFunction::Greater, &kept, &zero)
+}
+
+/// Each element by a power of the mean square of those next to it in other channels.
+pub(super) fn local_response(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let [n, c, ..] = shape[..] else { return fail("its operand has a dim of channels") };
+    let size = match usize::try_from(call.int("size", 0)?) {
+        Ok(size @ 1..) if size <= 2 * c.max(1) => size,
+        _ => return fail(format!("the attribute `size` must be from 1 to twice the {c} channels")),
+    };
+    let square = cx.binary(BinaryFunction::Mul, &x, &x)?;
+    let flat = cx.reshape(&square, &[n, 1, c, shape[2..].iter().product()])?;
+    let window = Window { pads: [(size - 1) / 2, 0, size / 2, 0], ..Window::PLAIN };
+    let kernel = [size, 1];
+    let pool = AveragePool { kernel, window, count_border: true, channels_last: false };
+    let mean = cx.apply(Op::AveragePool(pool), &[flat])?;
+    let mean = cx.reshape(&mean, &shape)?;
+    let scaled = cx.unary(UnaryFunction::Scale(Scalar(call.float("alpha", 1e-4)?)), &mean)?;
+    let shifted = cx.unary(UnaryFunction::Offset(Scalar(call.float("bias", 1.0)?)), &scaled)?;
+    let power = -call.float("beta", 0.75)?;
+    let factor = cx.unary(UnaryFunction::PowScalar(Scalar(power)), &shifted)?;
+    Ok(vec![cx.binary(BinaryFunction::Mul, &x, &factor)?])
+}
+
+/// By the sum of sizes, or the root of the sum of squares, along a dim; what is 0 there stays so.
+pub(super) fn by_norm(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let dim = axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;
+    let norm = match call.int("p", 2)? {
+        1 => {
+            let sizes = cx.unary(UnaryFunction::Abs, &x)?;
+            cx.reduce(ReduceFunction::Sum, &sizes, &[dim], true)?
+        }
+        2 => {
+            let squares = cx.binary(BinaryFunction::Mul, &x, &x)?;
+            let sum = cx.reduce(ReduceFunction::Sum, &squares, &[dim], true)?;
+            cx.unary(UnaryFunction::Sqrt, &sum)?
+        }
+        other => return fail(format!("the attribute `p` must be 1 or 2, not {other}")),
+    };
+    let (zero, one) = (cx.number(&norm, 0.0)?, cx.number(&norm, 1.0)?);
+    let none = cx.binary(BinaryFunction::Equal, &norm, &zero)?;
+    let norm = cx.apply(Op::Where(Where {}), &[none, one, norm])?;
+    Ok(vec![cx.binary(BinaryFunction::Div, &x, &norm)?])
 }

@@ -2,7 +2,8 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    ArgMax, BinaryFunction, Concat, CumulativeSum, Reduce, ReduceFunction, TopK, UnaryFunction,
+    ArgMax, BinaryFunction, Concat, CumulativeSum, Iota, Reduce, ReduceFunction, TopK,
+    UnaryFunction,
 };
 use graphc_ir::types::{DType, TensorType};
 
@@ -70,6 +71,26 @@ pub(super) fn norm(cx: &mut Lowering, call: Call<'_>, norm: Norm) -> Res<Vec<Val
     }])
 }
 
+pub(super) fn log_sum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let sum = reduce(cx, call, ReduceFunction::Sum)?.swap_remove(0);
+    Ok(vec![cx.unary(UnaryFunction::Log, &sum)?])
+}
+
+/// 1 at the first of the greatest elements along a dim, else 0.
+pub(super) fn hard_max(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let axis = axis(call.int("axis", -1)?, shape.len())?;
+    let best = cx.apply(Op::ArgMax(ArgMax { axis, keep_dims: true }), std::slice::from_ref(&x))?;
+    let best = cx.cast(&best, DType::I64)?;
+    let mut line = vec![1; shape.len()];
+    line[axis] = shape[axis];
+    let ty = TensorType::new(DType::I64, line);
+    let places = cx.source(Op::Iota(Iota { ty, dim: axis }))?;
+    let hit = cx.binary(BinaryFunction::Equal, &best, &places)?;
+    Ok(vec![cx.cast(&hit, cx.ty(&x)?.dtype)?])
+}
+
 /// log(sum(exp(x))), about the greatest, so that no power is too large.
 pub(super) fn log_sum_exp(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
@@ -102,21 +123,21 @@ pub(super) fn product(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 
 /// A product over dims, of each the first half by the second until one element is left, so gradients are right beside zeros too.
 fn multiplied(cx: &mut Lowering, x: &Val, dims: &[usize], keep_dims: bool) -> Res<Val> {
+    let mut shape = cx.shape(x)?;
+    dims.iter().for_each(|&dim| shape[dim] = 1);
+    let kept = (0..shape.len()).filter(|dim| keep_dims || !dims.contains(dim));
+    let left: Vec<usize> = kept.map(|dim| shape[dim]).collect();
+    let ty = cx.ty(x)?;
+    if dims.iter().any(|&dim| ty.shape[dim] == 0) {
+        return Ok(Val::Known(Known::splat(TensorType::new(ty.dtype, left), 1.0)));
+    }
     let mut product = x.clone();
     for &dim in dims {
-        loop {
-            let extent = cx.shape(&product)?[dim];
-            match extent {
-                0 => return fail(format!("dim {dim}, over which it multiplies, has no elements")),
-                1 => break,
-                _ => product = halved(cx, &product, dim, extent)?,
-            }
+        while let extent @ 2.. = cx.shape(&product)?[dim] {
+            product = halved(cx, &product, dim, extent)?;
         }
     }
-    let shape = cx.shape(&product)?;
-    let kept = (0..shape.len()).filter(|dim| keep_dims || !dims.contains(dim));
-    let shape: Vec<usize> = kept.map(|dim| shape[dim]).collect();
-    cx.reshape(&product, &shape)
+    cx.reshape(&product, &left)
 }
 
 /// The first half of a dim by the second, and the last element of an odd number behind.

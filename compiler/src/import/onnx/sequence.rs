@@ -3,6 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Concat, Split};
 
+use super::known::Known;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, axis, fail};
 
@@ -65,6 +66,44 @@ pub(super) fn construct(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![Val::Sequence(cx.operands(call)?)])
 }
 
+pub(super) fn empty(_: &mut Lowering, _: Call<'_>) -> Res<Vec<Val>> {
+    Ok(vec![Val::Sequence(Vec::new())])
+}
+
+/// At a position, or at the end.
+pub(super) fn insert(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mut values = sequence(cx, call)?;
+    let value = cx.operand(call, 1)?;
+    let position = match cx.optional(call, 2)? {
+        Some(position) => place(cx, &position, values.len() + 1)?,
+        None => values.len(),
+    };
+    values.insert(position, value);
+    Ok(vec![Val::Sequence(values)])
+}
+
+/// At a position, or the last one.
+pub(super) fn erase(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mut values = sequence(cx, call)?;
+    let position = match cx.optional(call, 1)? {
+        Some(position) => place(cx, &position, values.len())?,
+        None if values.is_empty() => return fail("the sequence is empty"),
+        None => values.len() - 1,
+    };
+    values.remove(position);
+    Ok(vec![Val::Sequence(values)])
+}
+
+pub(super) fn length(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    Ok(vec![Val::Known(Known::integer(sequence(cx, call)?.len() as i64))])
+}
+
+/// One of so many positions, which must be known.
+fn place(cx: &Lowering, position: &Val, count: usize) -> Res<usize> {
+    let position = cx.integer(position, "the position")?;
+    axis(position, count).or_else(|_| fail(format!("{position} is none of its {count} positions")))
+}
+
 pub(super) fn at(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let values = sequence(cx, call)?;
     let position = cx.operand(call, 1)?;
@@ -88,7 +127,10 @@ pub(super) fn concat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
             *value = cx.reshape(value, &shape)?;
         }
     }
-    Ok(vec![cx.apply(Op::Concat(Concat { axis }), &values)?])
+    match &values[..] {
+        [one] => Ok(vec![one.clone()]),
+        _ => Ok(vec![cx.apply(Op::Concat(Concat { axis }), &values)?]),
+    }
 }
 
 fn sequence(cx: &Lowering, call: Call<'_>) -> Res<Vec<Val>> {

@@ -149,17 +149,20 @@ fn external(
     if !Path::new(location).components().all(inside) {
         return Err(format!("its file `{location}` is not beside the model"));
     }
-    if !stored.is_exact() {
-        let data_type = DataType(stored.data_type);
-        return Err(format!("the element type {data_type} is not supported in another file"));
-    }
-    let expected = ty.bytes() as u64;
-    if let Some(length) = number("length")?.filter(|&length| length != expected) {
+    let expected = ty.elements() * stored.size;
+    if let Some(length) = number("length")?.filter(|&length| length != expected as u64) {
         return Err(format!("it has {length} bytes, and {ty} needs {expected}"));
     }
     let offset = number("offset")?.unwrap_or(0);
     let folder = Some(base_dir.to_owned());
-    Ok(WeightData::File { path: base_dir.join(location), offset, folder })
+    let file = WeightData::File { path: base_dir.join(location), offset, folder };
+    if stored.is_exact() {
+        return Ok(file);
+    }
+    // What becomes another type is read at once.
+    let raw = WeightTensor { dtype: DType::U8, shape: vec![expected], data: file };
+    let bytes = raw.bytes(location).map_err(|error| error.to_string())?;
+    Ok(WeightData::Bytes(stored.convert(&bytes).into()))
 }
 
 fn inside(tensor: &TensorProto, ty: &TensorType, stored: Stored) -> Result<WeightData, String> {

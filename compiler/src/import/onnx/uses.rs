@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
-use super::model::op_type;
+use super::model::{inner_order, op_type};
 use crate::import::weights::WeightTensor;
 
 /// Which names have data in them, and where initializers meet data.
@@ -42,9 +42,31 @@ impl<'a> Uses<'a> {
             if !is_copy {
                 uses.note(&walk, node);
                 walk.pass(node);
+                uses.visit_graphs(&mut walk, node);
             }
         }
         uses
+    }
+
+    /// The uses in the graphs within a node. What a loop carries may be computed of data from its second turn on.
+    fn visit_graphs(&mut self, walk: &mut Walk<'a>, node: &'a NodeProto) {
+        let graphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
+        for graph in graphs {
+            let Ok(order) = inner_order(graph) else { continue };
+            walk.enter(node, graph);
+            for turn in 0..2 {
+                for inner in order.iter().map(|&index| &graph.node[index]) {
+                    if turn == 1 {
+                        self.note(walk, inner);
+                    }
+                    walk.pass(inner);
+                    if turn == 1 {
+                        self.visit_graphs(walk, inner);
+                    }
+                }
+                walk.carry(node, graph);
+            }
+        }
     }
 
     fn note(&mut self, walk: &Walk<'a>, node: &'a NodeProto) {
@@ -111,9 +133,13 @@ impl<'a> Walk<'a> {
                 self.fed.extend(outputs);
             }
         } else if !shape {
+            // A scale of quantization is no weight.
+            let quantizes = matches!(op_type(node), "QuantizeLinear" | "DequantizeLinear");
+            let most = if quantizes { 1 } else { node.input.len() };
             let roots: BTreeSet<&str> = node
                 .input
                 .iter()
+                .take(most)
                 .filter_map(|input| self.roots.get(input.as_str()))
                 .flatten()
                 .copied()
@@ -122,11 +148,52 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// What the values are of which a graph within a node begins.
+    fn enter(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
+        for (outer, inner) in node.input.iter().zip(&graph.input) {
+            self.name(outer, inner.name.as_deref());
+        }
+    }
+
+    /// What the values are that a graph within a node hands to its next turn, and to what reads the node.
+    fn carry(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
+        let made = |at: usize| graph.output.get(at).and_then(|output| output.name.as_deref());
+        // A loop's body gives first whether it goes on, and takes the number of its turn before that.
+        let (taken, given) = match op_type(node) {
+            "Loop" => (2, 1),
+            "Scan" => (0, 0),
+            _ => (graph.input.len(), 0),
+        };
+        for (at, input) in graph.input.iter().enumerate().skip(taken) {
+            if let Some(made) = made(at - taken + given) {
+                self.name(made, input.name.as_deref());
+            }
+        }
+        for (at, output) in node.output.iter().enumerate() {
+            if let Some(made) = made(at + given) {
+                self.name(made, Some(output));
+            }
+        }
+    }
+
+    /// Gives what a value is another name.
+    fn name(&mut self, from: &str, to: Option<&'a str>) {
+        let Some(to) = to else { return };
+        if self.data.contains(from) {
+            self.data.insert(to);
+        }
+        if let Some(roots) = self.roots.get(from).cloned() {
+            self.roots.entry(to).or_default().extend(roots);
+        }
+    }
+
     /// Whether a node that reads data takes this operand as a parameter.
     fn is_parameter(&self, node: &NodeProto, position: usize) -> bool {
         match op_type(node) {
-            "MatMul" | "Einsum" | "Concat" => true,
-            "Gemm" | "Conv" | "ConvTranspose" => position > 0,
+            "MatMul" | "FusedMatMul" | "Einsum" | "Concat" => true,
+            "Gemm" | "FusedGemm" | "Conv" | "FusedConv" | "ConvTranspose" => {
+                matches!(position, 1 | 2)
+            }
             "BatchNormalization"
             | "LayerNormalization"
             | "InstanceNormalization"
@@ -134,11 +201,22 @@ impl<'a> Walk<'a> {
             | "RMSNormalization"
             | "SimplifiedLayerNormalization" => matches!(position, 1 | 2),
             "LSTM" | "GRU" | "RNN" => matches!(position, 1..=3 | 7),
-            "PRelu" | "BiasGelu" => position == 1,
+            "PRelu" | "BiasGelu" | "FastGelu" => position == 1,
+            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => {
+                matches!(position, 2..=4)
+            }
+            "EmbedLayerNormalization" => matches!(position, 2..=6),
+            "Attention" if is_of_onnxruntime(node) => matches!(position, 1 | 2),
+            "MultiHeadAttention" => position == 3,
+            "QuantizeLinear" => position == 0,
             "Gather" | "GatherND" | "GatherElements" => position == 0,
             // What is done to what is fed itself prepares it.
             "Add" | "Mul" => !node.input.iter().any(|input| self.fed.contains(input.as_str())),
             _ => false,
         }
     }
+}
+
+fn is_of_onnxruntime(node: &NodeProto) -> bool {
+    node.domain.as_deref() == Some("com.microsoft")
 }

@@ -107,7 +107,8 @@ impl Term {
             let extent = |dims: &[usize]| dims.iter().product::<usize>();
             extent(&leading[..cut]) == outer && extent(&leading[cut..]) == heads
         });
-        let groups = cut.map_or(vec![0..leading.len()], |cut| vec![0..cut, cut..leading.len()]);
+        let bounds = [0].into_iter().chain(cut).chain([leading.len()]).collect::<Vec<usize>>();
+        let groups = bounds.windows(2).map(|pair| pair[0]..pair[1]);
         let (mut expanded, mut four) = (own.clone(), Vec::new());
         for group in groups {
             let (own, all) = (&own[group.clone()], &leading[group.clone()]);
@@ -260,14 +261,14 @@ fn of_value(graph: &Graph, constants: &Constants<'_>, value: ValueId, steps: usi
             Nature::Ordinary => Nature::Ordinary,
             _ => Nature::Infinite,
         },
-        Op::Binary(Binary { function }) => match function {
-            BinaryFunction::Add
-            | BinaryFunction::Sub
-            | BinaryFunction::Mul
-            | BinaryFunction::Max
-            | BinaryFunction::Min => of(0).max(of(1)),
-            _ => Nature::Infinite,
-        },
+        Op::Binary(Binary {
+            function:
+                BinaryFunction::Add
+                | BinaryFunction::Sub
+                | BinaryFunction::Mul
+                | BinaryFunction::Max
+                | BinaryFunction::Min,
+        }) => of(0).max(of(1)),
         Op::Unary(Unary { function }) => match function {
             UnaryFunction::Scale(by) | UnaryFunction::Offset(by) => of(0).max(of_numbers(&[by.0])),
             UnaryFunction::Relu | UnaryFunction::Neg | UnaryFunction::Abs => of(0),

@@ -95,6 +95,7 @@ fn binary() -> Vec<Case> {
         of(&arithmetic, integers),
         of(&comparisons, integers),
         of(&[And, Or], truths),
+        of(&[BitAnd, BitOr, BitXor], integers),
     ]
     .into_iter()
     .flatten()

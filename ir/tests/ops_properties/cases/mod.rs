@@ -198,7 +198,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::SgdUpdate(_)
         | Op::AdamUpdate(_)
         | Op::Blend(_)
-        // No rule says what it computes: `tests/random_graphs.rs` holds it against a composition of other ops.
+        // No rule says what it computes: `tests/plans/random_graphs.rs` holds it against a composition of other ops.
         | Op::Custom(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),
         Op::Cast(cast) => cast.dtype.is_float(),

@@ -170,5 +170,8 @@ fn binary(function: BinaryFunction, a: &Value, b: &Value) -> Result<String, Kern
         BinaryFunction::GreaterEqual => truth(">="),
         BinaryFunction::And => format!("(i64)({a} != 0 && {b} != 0)"),
         BinaryFunction::Or => format!("(i64)({a} != 0 || {b} != 0)"),
+        BinaryFunction::BitAnd => format!("((i64){a} & (i64){b})"),
+        BinaryFunction::BitOr => format!("((i64){a} | (i64){b})"),
+        BinaryFunction::BitXor => format!("((i64){a} ^ (i64){b})"),
     })
 }

@@ -24,7 +24,9 @@ def binary(function: str, call: Call) -> Value:
     """A function of two operands; the second may be a number."""
     dtype = _common_dtype(call) if function in COMPARISONS else call.dtype
     if function in ("and", "or") and dtype != torch.bool:
-        raise Unsupported("graphc has it of truth values alone")
+        if dtype.is_floating_point:
+            raise Unsupported("graphc has it of truth values and integers alone")
+        function = f"bit_{function}"
     return call.writer.binary(function, call.tensor("self", dtype), call.tensor("other", dtype))
 
 

@@ -1,0 +1,161 @@
+//! Ops of onnxruntime (`com.microsoft`) into which its optimizer joins layers of transformers, as it writes them into the files that people
+//! download: each in terms of the ops that it was joined from.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, Normalize, ReduceFunction, UnaryFunction};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+
+use super::known::Known;
+use super::lower::{Lowering, Val};
+use super::node::{Call, Res, fail};
+use super::normalize::shortest;
+
+/// Results: the normalized sum of two tensors and a bias, its mean, the inverse of its deviation, and the sum itself.
+pub(super) fn skip_layer_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let sum = skipped(cx, call, 4)?;
+    let (y, root) = normalized(cx, call, &sum, true)?;
+    let scale = cx.operand(call, 2)?;
+    let mut y = cx.binary(BinaryFunction::Mul, &y, &scale)?;
+    if let Some(shift) = cx.optional(call, 3)? {
+        y = cx.binary(BinaryFunction::Add, &y, &shift)?;
+    }
+    let last = cx.shape(&sum)?.len().saturating_sub(1);
+    let mean = cx.reduce(ReduceFunction::Mean, &sum, &[last], true)?;
+    Ok(vec![y, mean, root, sum])
+}
+
+/// As [`skip_layer_normalization`], by the root of the mean square, which leaves the mean where it is.
+pub(super) fn skip_rms_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let sum = skipped(cx, call, 3)?;
+    let (y, root) = normalized(cx, call, &sum, false)?;
+    let scale = cx.operand(call, 2)?;
+    let y = cx.binary(BinaryFunction::Mul, &y, &scale)?;
+    let last = cx.shape(&sum)?.len().saturating_sub(1);
+    let mean = cx.reduce(ReduceFunction::Mean, &sum, &[last], true)?;
+    Ok(vec![y, mean, root, sum])
+}
+
+/// The sum of the first two operands, and of the bias at a position.
+fn skipped(cx: &mut Lowering, call: Call<'_>, bias: usize) -> Res<Val> {
+    let (x, skip) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let sum = cx.binary(BinaryFunction::Add, &x, &skip)?;
+    match cx.optional(call, bias)? {
+        Some(bias) => cx.binary(BinaryFunction::Add, &sum, &bias),
+        None => Ok(sum),
+    }
+}
+
+/// A tensor normalized along its last dim, and what it was multiplied by.
+fn normalized(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(Val, Val)> {
+    let epsilon = Scalar(shortest(call.float("epsilon", 1e-12)?));
+    let mut results =
+        cx.apply_all(Op::Normalize(Normalize { center, epsilon }), std::slice::from_ref(x))?;
+    match (results.pop(), results.pop()) {
+        (Some(root), Some(y)) => Ok((y, root)),
+        _ => fail("normalization has two results"),
+    }
+}
+
+/// Results: the normalized sum of the embeddings of words, positions and segments, how many tokens a mask counts, and the sum.
+pub(super) fn embed_layer_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let ids = cx.operand(call, 0)?;
+    let [batch, time] = cx.shape(&ids)?[..] else {
+        return fail("the ids must be [batch, time]");
+    };
+    let words = rows(cx, call, 2, &ids)?;
+    let positions = match cx.optional(call, 8)? {
+        Some(positions) => positions,
+        None => {
+            let line: Vec<usize> = (0..time).collect();
+            cx.expand(&Lowering::list(&line), &[batch, time])?
+        }
+    };
+    let places = rows(cx, call, 3, &positions)?;
+    let mut sum = cx.binary(BinaryFunction::Add, &words, &places)?;
+    if let Some(segments) = cx.optional(call, 1)? {
+        let segments = rows(cx, call, 4, &segments)?;
+        sum = cx.binary(BinaryFunction::Add, &sum, &segments)?;
+    }
+    let (y, _) = normalized(cx, call, &sum, true)?;
+    let (scale, shift) = (cx.operand(call, 5)?, cx.operand(call, 6)?);
+    let y = cx.binary(BinaryFunction::Mul, &y, &scale)?;
+    let y = cx.binary(BinaryFunction::Add, &y, &shift)?;
+    let lengths = match cx.optional(call, 7)? {
+        Some(mask) => {
+            let mask = cx.cast(&mask, DType::I32)?;
+            cx.reduce(ReduceFunction::Sum, &mask, &[1], false)?
+        }
+        None => Val::Known(Known::splat(TensorType::new(DType::I32, [batch]), 0.0)),
+    };
+    Ok(vec![y, lengths, sum])
+}
+
+/// Rows of the table at a position.
+fn rows(cx: &mut Lowering, call: Call<'_>, table: usize, places: &Val) -> Res<Val> {
+    let table = cx.operand(call, table)?;
+    let extent = cx.shape(&table)?.first().copied().unwrap_or(0);
+    let places = super::places::from_start(cx, places, extent)?;
+    super::gather::along(cx, &table, &places, 0)
+}
+
+/// alpha A B, either turned in its last two dims, or, before that, with the first dim behind all others but the last.
+pub(super) fn matmul(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mut operands = Vec::new();
+    for (position, batch) in [(0, "transBatchA"), (1, "transBatchB")] {
+        let x = cx.operand(call, position)?;
+        let rank = cx.shape(&x)?.len();
+        if rank < 2 {
+            return fail("operands of less than two dims are not supported");
+        }
+        let front = (1..rank - 1).chain([0, rank - 1]).collect();
+        operands.push(if call.int(batch, 0)? != 0 { cx.transpose(&x, front)? } else { x });
+    }
+    let (turn_a, turn_b) = (call.int("transA", 0)? != 0, call.int("transB", 0)? != 0);
+    let product = cx.matmul(&operands[0], &operands[1], turn_a, turn_b)?;
+    let alpha = call.float("alpha", 1.0)?;
+    if alpha == 1.0 {
+        return Ok(vec![product]);
+    }
+    Ok(vec![cx.unary(UnaryFunction::Scale(Scalar(alpha)), &product)?])
+}
+
+/// A convolution, the sum with another tensor where there is one, and a function of it.
+pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mut y = super::image::convolution(cx, call)?.swap_remove(0);
+    if let Some(other) = cx.optional(call, 3)? {
+        y = cx.binary(BinaryFunction::Add, &y, &other)?;
+    }
+    Ok(vec![activated(cx, call, &y)?])
+}
+
+/// alpha A B + beta C, and a function of it.
+pub(super) fn gemm(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let y = super::linear::gemm(cx, call)?.swap_remove(0);
+    Ok(vec![activated(cx, call, &y)?])
+}
+
+/// The function that a node names, of its result.
+fn activated(cx: &mut Lowering, call: Call<'_>, y: &Val) -> Res<Val> {
+    let numbers = call.floats("activation_params")?.unwrap_or_default();
+    let number = |at: usize, name: &str, usual: f32| match numbers.get(at) {
+        Some(&number) => Ok(f64::from(number)),
+        None => call.float(name, usual),
+    };
+    let function = match call.text("activation", "")? {
+        "" => return Ok(y.clone()),
+        "Relu" => UnaryFunction::Relu,
+        "Sigmoid" => UnaryFunction::Sigmoid,
+        "Tanh" => UnaryFunction::Tanh,
+        "Clip" => {
+            let low = Scalar(number(0, "activation_min", f32::MIN)?);
+            UnaryFunction::Clip { low, high: Scalar(number(1, "activation_max", f32::MAX)?) }
+        }
+        "LeakyRelu" => {
+            let slope = number(0, "activation_alpha", 0.01)?;
+            return super::elementwise::leaky(cx, y, slope);
+        }
+        other => return fail(format!("the activation `{other}` is not supported")),
+    };
+    cx.unary(function, y)
+}

@@ -1,0 +1,74 @@
+//! Random numbers that a model draws itself, as exports of models in training mode do. They are others in each step.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, Distribution, Random};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+use rten_onnx::onnx::DataType;
+
+use super::lower::{Lowering, Val};
+use super::node::{Call, Res, fail};
+use super::tensor::stored;
+
+/// What is drawn.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Uniform,
+    Normal,
+}
+
+impl Kind {
+    fn distribution(self, call: Call<'_>) -> Res<Distribution> {
+        let number = |name, default| call.float(name, default).map(Scalar);
+        Ok(match self {
+            Self::Uniform => {
+                Distribution::Uniform { low: number("low", 0.0)?, high: number("high", 1.0)? }
+            }
+            Self::Normal => {
+                Distribution::Normal { mean: number("mean", 0.0)?, std: number("scale", 1.0)? }
+            }
+        })
+    }
+}
+
+/// Numbers of a shape that the node gives.
+pub(super) fn of_shape(cx: &mut Lowering, call: Call<'_>, kind: Kind) -> Res<Vec<Val>> {
+    let given = call.ints("shape")?.unwrap_or_default();
+    let shape = super::tensor::shape(given)?;
+    let ty = TensorType::new(dtype(call)?.unwrap_or(DType::F32), shape);
+    Ok(vec![drawn(cx, ty, kind.distribution(call)?)?])
+}
+
+/// Numbers of the shape of a tensor.
+pub(super) fn like(cx: &mut Lowering, call: Call<'_>, kind: Kind) -> Res<Vec<Val>> {
+    let own = cx.ty(&cx.operand(call, 0)?)?;
+    let ty = TensorType::new(dtype(call)?.unwrap_or(own.dtype), own.shape);
+    Ok(vec![drawn(cx, ty, kind.distribution(call)?)?])
+}
+
+/// 1 with the probability that each element says, else 0.
+pub(super) fn bernoulli(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let own = cx.ty(&x)?;
+    let uniform = Distribution::Uniform { low: Scalar(0.0), high: Scalar(1.0) };
+    let drawn = drawn(cx, own.clone(), uniform)?;
+    let hit = cx.binary(BinaryFunction::Less, &drawn, &x)?;
+    Ok(vec![cx.cast(&hit, dtype(call)?.unwrap_or(own.dtype))?])
+}
+
+fn drawn(cx: &mut Lowering, ty: TensorType, distribution: Distribution) -> Res<Val> {
+    if !ty.dtype.is_float() {
+        return fail(format!("random numbers are floating-point numbers, not {}", ty.dtype));
+    }
+    let key = cx.key();
+    cx.source(Op::Random(Random { ty, distribution, key }))
+}
+
+/// The element type that the node names.
+fn dtype(call: Call<'_>) -> Res<Option<DType>> {
+    let Some(named) = call.optional_int("dtype")? else { return Ok(None) };
+    match stored(DataType(i32::try_from(named).unwrap_or(0))) {
+        Some(stored) => Ok(Some(stored.dtype)),
+        None => fail(format!("the element type {named} is not supported")),
+    }
+}
