@@ -8,11 +8,11 @@ use comfy_table::presets::NOTHING;
 use graphc::report;
 use graphc_compiler::compile::advise::{Binds, Depth, Figures, Least, Way, advise, least_ranks};
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, Recompute};
+use graphc_ir::plan::{Cluster, CompileOptions, Loss, Recompute};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::args::{AdviseArgs, Count, Format, LossName, OptimizerName, SharedArgs};
+use super::args::{AdviseArgs, Count, Format, LossChoice, OptimizerName, SharedArgs};
 use super::options;
 use super::output::{print, say};
 
@@ -54,7 +54,7 @@ fn opened(args: &SharedArgs) -> SharedArgs {
     }
     if args.loss.is_none() {
         say("note", "no --loss is given: advice is for cross_entropy");
-        args.loss = Some(LossName::CrossEntropy);
+        args.loss = Some(LossChoice::Of(Loss::CrossEntropy));
     }
     args
 }

@@ -159,8 +159,11 @@ pub(super) fn dropout(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         return fail("the ratio must be one number from 0 to less than 1");
     };
     let op = Dropout { probability: Scalar(shortest(ratio)), key: cx.key(), training: false };
-    let mut results =
-        vec![if ratio == 0.0 { x.clone() } else { cx.apply(Op::Dropout(op), &[x.clone()])? }];
+    let mut results = vec![if ratio == 0.0 {
+        x.clone()
+    } else {
+        cx.apply(Op::Dropout(op), std::slice::from_ref(&x))?
+    }];
     if call.proto.output.get(1).is_some_and(|name| cx.wanted.contains(name)) {
         results.push(kept(cx, &x, op)?);
     }
