@@ -227,7 +227,7 @@ fn each_block_of_a_stage_can_be_recomputed_by_itself() {
     assert_eq!(of(&|_| true), copies(&full).len());
 }
 
-/// Attention whose scores are bounded, which is no one op, so that there are scores.
+/// Attention whose scores are shares, which is no one op, so that there are scores.
 fn scores(layers: usize) -> Graph {
     let g = GraphBuilder::new("scores");
     let mut x = g.input("x", DType::F32, [8, 64, 16]);
@@ -236,7 +236,7 @@ fn scores(layers: usize) -> Graph {
             g.variable(&format!("{layer}.{name}"), DType::F32, [rows, columns], Init::Weights)
         };
         let [q, k, v] = ["q", "k", "v"].map(|name| x.matmul(&weight(name, [16, 16])));
-        let scores = q.matmul_transposed(&k, false, true).scale(0.25).tanh();
+        let scores = q.matmul_transposed(&k, false, true).scale(0.25).sigmoid();
         let attention = scores.softmax(2).matmul(&v).matmul(&weight("o", [16, 16]));
         let x1 = x.add(&attention);
         let hidden = x1.matmul(&weight("up", [16, 64])).gelu();
