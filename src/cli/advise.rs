@@ -230,7 +230,15 @@ fn least_text(least: &Least, found: &[usize], limit: u64) -> String {
         mesh(found),
         report::number_of(least.microbatches, "microbatch", "microbatches")
     );
-    let _ = writeln!(text, "tried: {} ranks", tried.join(", "));
+    let _ = writeln!(
+        text,
+        "tried: {} {}",
+        tried.join(", "),
+        if tried == ["1"] { "rank" } else { "ranks" }
+    );
+    if least.proven <= 1 {
+        return text;
+    }
     let _ = writeln!(
         text,
         "proven: not on fewer than {}, as variables are {} and a rank has {}",

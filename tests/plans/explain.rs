@@ -268,8 +268,10 @@ fn the_fewest_ranks_are_told_with_what_is_proven() {
     let [ranks, proven] = ["ranks", "proven_ranks"].map(|name| value[name].as_u64());
     assert!(proven > Some(1) && ranks >= proven, "{value}");
     assert!(value["variables_bytes"].as_u64() > Some(40 << 10), "{value}");
+    let text = succeeds(advise("mlp", &["--will-it-fit", "--memory", "40KiB"]));
+    assert!(text.contains("proven: not on fewer than"), "{text}");
     let text = succeeds(advise("mlp", &["--will-it-fit"]));
-    assert!(text.contains("fits on 1 rank as 1,") && text.contains("proven: "), "{text}");
+    assert!(text.contains("fits on 1 rank as 1,") && text.contains("tried: 1 rank\n"), "{text}");
 }
 
 #[test]
