@@ -112,7 +112,8 @@ def prepare(call: Call) -> Run:
     """
     if call.op.name == "custom":
         raise PlanError(
-            f"the op `{call.op['name']}` is a program's own, and its kernel is in that program alone: a session of graphc there executes the plan"
+            f"the op `{call.op['name']}` is a program's own, and its kernel is in that program alone: "
+            "a session of graphc there executes the plan"
         )
     found = TABLE.get(call.op.name)
     if found is None:
