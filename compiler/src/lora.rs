@@ -142,7 +142,7 @@ impl Adapting<'_> {
             }
             op => op.clone(),
         };
-        let mut results = self.push(op, operands, node)?;
+        let mut results = self.new.push_like(op, operands, node)?;
         if let Op::Variable(variable) = &node.op
             && patterns.iter().any(|pattern| fits(pattern, &variable.name))
         {
@@ -171,13 +171,14 @@ impl Adapting<'_> {
                 let [a, b] = self.pair(&weight, inputs_last)?;
                 let x = self.values[node.operands[0].index()];
                 let narrow = MatMul { transpose_a: product.transpose_a, transpose_b: true };
-                let narrow = self.push(Op::MatMul(narrow), vec![x, a], node)?[0];
+                let narrow = self.new.push_like(Op::MatMul(narrow), vec![x, a], node)?[0];
                 let wide = MatMul { transpose_a: false, transpose_b: true };
-                let wide = self.push(Op::MatMul(wide), vec![narrow, b], node)?[0];
+                let wide = self.new.push_like(Op::MatMul(wide), vec![narrow, b], node)?[0];
                 let scale = Unary { function: UnaryFunction::Scale(Scalar(self.scale)) };
-                let scaled = self.push(Op::Unary(scale), vec![wide], node)?[0];
+                let scaled = self.new.push_like(Op::Unary(scale), vec![wide], node)?[0];
                 let add = Binary { function: BinaryFunction::Add };
-                results[0] = self.push(Op::Binary(add), vec![results[0], scaled], node)?[0];
+                results[0] =
+                    self.new.push_like(Op::Binary(add), vec![results[0], scaled], node)?[0];
                 Ok(())
             }
             (Op::Transpose(Transpose { permutation }), _) if *permutation == [1, 0] => {
@@ -229,22 +230,9 @@ impl Adapting<'_> {
         beside: ValueId,
     ) -> Result<ValueId, OpError> {
         let op = Variable { name: name.clone(), ty, init, trainable: true };
-        let value = self.push(Op::Variable(op), Vec::new(), self.old.producer(beside))?[0];
+        let value = self.new.push_like(Op::Variable(op), Vec::new(), self.old.producer(beside))?[0];
         self.new.values[value.index()].name = Some(name);
         Ok(value)
-    }
-
-    /// Appends a node where another stands.
-    fn push(
-        &mut self,
-        op: Op,
-        operands: Vec<ValueId>,
-        like: &Node,
-    ) -> Result<Vec<ValueId>, OpError> {
-        let id = self.new.push(op, operands, like.source.clone())?;
-        let node = &mut self.new.nodes[id.index()];
-        node.annotate_like(like);
-        Ok(node.results.clone())
     }
 
     fn refuse(&self, weight: ValueId, reason: String) -> LoraError {

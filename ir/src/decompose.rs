@@ -356,10 +356,7 @@ impl Parts<'_> {
     }
 
     fn push(&mut self, op: Op, operands: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
-        let id = self.graph.push(op, operands.to_vec(), self.node.source.clone())?;
-        let node = &mut self.graph.nodes[id.index()];
-        node.annotate_like(self.node);
-        Ok(node.results.clone())
+        self.graph.push_like(op, operands.to_vec(), self.node)
     }
 }
 

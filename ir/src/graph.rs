@@ -202,6 +202,22 @@ impl Graph {
         Ok(id)
     }
 
+    /// Appends a node where another one stands, with its source and what the user said of it: the results.
+    ///
+    /// # Errors
+    /// Where the op does not take such operands.
+    pub fn push_like(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: &Node,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let id = self.push(op, operands, like.source.clone())?;
+        let node = &mut self.nodes[id.index()];
+        node.annotate_like(like);
+        Ok(node.results.clone())
+    }
+
     /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]

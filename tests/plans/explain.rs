@@ -6,7 +6,7 @@ use crate::support::{fails, graphc, reference, succeeds};
 use serde_json::Value;
 
 /// A plan of the reference gpt, in a folder.
-fn plan(folder: &Path, name: &str, extra: &[&str]) -> PathBuf {
+pub fn plan(folder: &Path, name: &str, extra: &[&str]) -> PathBuf {
     let path = folder.join(name);
     let model = reference("gpt").join("model.onnx");
     let mut args = vec!["compile", model.to_str().expect("UTF-8"), "--batch", "8"];
@@ -17,7 +17,7 @@ fn plan(folder: &Path, name: &str, extra: &[&str]) -> PathBuf {
     path
 }
 
-fn read(text: &str) -> Value {
+pub fn read(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::explain::{self, read};
 use crate::support;
 use crate::support::{fails, reference, succeeds};
 use graphc::prelude::*;
@@ -15,18 +16,7 @@ use graphc_ir::plan::read_plan;
 use serde_json::Value;
 
 fn plan(folder: &Path, extra: &[&str]) -> PathBuf {
-    let path = folder.join("plan.json");
-    let model = reference("gpt").join("model.onnx");
-    let mut args = vec!["compile", model.to_str().expect("UTF-8"), "--batch", "8"];
-    args.extend(["--loss", "cross_entropy", "--optimizer", "adamw", "-o"]);
-    args.push(path.to_str().expect("UTF-8"));
-    args.extend(extra);
-    succeeds(args);
-    path
-}
-
-fn read(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
+    explain::plan(folder, "plan.json", extra)
 }
 
 fn number(value: &Value, name: &str) -> f64 {

@@ -355,12 +355,12 @@ impl Caster<'_> {
         operands: Vec<ValueId>,
         like: &Node,
     ) -> Result<Vec<ValueId>, OpError> {
-        let id = self.new.push(op, operands, like.source.clone())?;
-        let node = &mut self.new.nodes[id.index()];
-        node.annotate_like(like);
+        let results = self.new.push_like(op, operands, like)?;
         // What it asked for is done.
-        node.autocast = None;
-        Ok(node.results.clone())
+        if let Some(node) = self.new.nodes.last_mut() {
+            node.autocast = None;
+        }
+        Ok(results)
     }
 }
 

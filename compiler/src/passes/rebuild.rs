@@ -77,13 +77,11 @@ impl<'a> Rebuild<'a> {
         like: NodeId,
     ) -> Result<Vec<ValueId>, OpError> {
         let old = self.old.graph.node(like);
-        let id = self.graph.push(op, operands, old.source.clone())?;
-        let node = &mut self.graph.nodes[id.index()];
-        node.annotate_like(old);
+        let results = self.graph.push_like(op, operands, old)?;
         self.phases.push(phase);
         self.origins.push(like);
         self.kinds.resize(self.graph.values.len(), kind);
-        Ok(self.graph.node(id).results.clone())
+        Ok(results)
     }
 
     /// Says what a new value is to the user.

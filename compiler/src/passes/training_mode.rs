@@ -56,9 +56,8 @@ fn without_blends(graph: Graph) -> Result<Graph, OpError> {
             values.push(operands[0]);
             continue;
         }
-        let id = result.push(node.op.clone(), operands, node.source.clone())?;
-        result.nodes[id.index()].annotate_like(node);
-        for (&old, &new) in node.results.iter().zip(&result.nodes[id.index()].results) {
+        let made = result.push_like(node.op.clone(), operands, node)?;
+        for (&old, new) in node.results.iter().zip(made) {
             let value = &mut result.values[new.index()];
             value.name.clone_from(&graph.value(old).name);
             value.pin.clone_from(&graph.value(old).pin);

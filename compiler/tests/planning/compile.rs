@@ -1,5 +1,6 @@
 //! The whole compiler on small models: every plan holds all invariants, on every mesh, schedule and strategy.
 
+use crate::trained::{gpt, options};
 use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, Header, assemble, compile};
@@ -12,23 +13,11 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::RegisterId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::models::{Gpt2Config, ResNet, ResNetConfig, gpt2};
-use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
+use graphc_ir::nn::{Linear, Module};
 use graphc_ir::plan::{
-    Action, Actor, AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, PLAN_VERSION, Program,
-    Schedule, Strategy,
+    Action, Actor, BoxingKind, CompileOptions, Loss, PLAN_VERSION, Program, Schedule, Strategy,
 };
 use graphc_ir::types::DType;
-
-const ADAM: AdamOptions =
-    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-
-fn gpt() -> Graph {
-    let g = GraphBuilder::new("gpt");
-    let config = GptConfig { layers: 2, width: 32, heads: 4, sequence: 16, vocabulary: 65 };
-    let tokens = g.input("tokens", DType::I64, [8, 16]);
-    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
-    g.finish().expect("fits")
-}
 
 fn mlp() -> Graph {
     let g = GraphBuilder::new("mlp");
@@ -36,17 +25,6 @@ fn mlp() -> Graph {
     let h = Linear::new(&g, "first", 10, 16).forward(&x).relu();
     g.output("y", &Linear::new(&g, "second", 16, 6).forward(&h));
     g.finish().expect("fits")
-}
-
-fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        stages,
-        microbatches,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(ADAM)),
-        ..CompileOptions::default()
-    }
 }
 
 fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {

@@ -18,4 +18,5 @@ mod planner_support;
 mod precision;
 mod recompute;
 mod stages;
+mod trained;
 mod updates;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::trained;
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
@@ -12,25 +13,12 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{
-    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Recompute, Strategy,
-};
+use graphc_ir::plan::{BoxingKind, CompileOptions, Loss, Recompute, Strategy};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
-const ADAM: AdamOptions =
-    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-
 fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        stages,
-        microbatches,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(ADAM)),
-        strategy: Strategy::Megatron,
-        ..CompileOptions::default()
-    }
+    CompileOptions { strategy: Strategy::Megatron, ..trained::options(mesh, stages, microbatches) }
 }
 
 fn gpt(layers: usize, heads: usize) -> Graph {

@@ -1,5 +1,6 @@
 //! Communication beside kernels: what it hides, what it costs in memory, and that a cluster decides.
 
+use crate::trained;
 use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::compile::{Compiled, Header, assemble, compile, predict};
@@ -7,9 +8,7 @@ use graphc_compiler::null_device::{simulate, trace};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{
-    Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Plan, Strategy,
-};
+use graphc_ir::plan::{Action, Cluster, CompileOptions, Plan, Strategy};
 use graphc_ir::types::DType;
 
 fn gpt(batch: usize) -> Graph {
@@ -21,15 +20,7 @@ fn gpt(batch: usize) -> Graph {
 }
 
 fn options(strategy: Strategy, mesh: &[usize], microbatches: usize) -> CompileOptions {
-    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        microbatches,
-        strategy,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(adam)),
-        ..CompileOptions::default()
-    }
+    CompileOptions { strategy, ..trained::options(mesh, 1, microbatches) }
 }
 
 /// The machines, with overlap and without.

@@ -1,5 +1,6 @@
 //! The planner on a transformer with its gradients and Adam: what plans hold, on every mesh and under every strategy.
 
+use crate::trained::options;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::pipeline::prepare;
@@ -8,23 +9,9 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ids::ValueId;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy, TensorKind,
-};
+use graphc_ir::plan::{Cluster, CompileOptions, PlannerStatus, Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
-
-fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
-    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        stages,
-        microbatches,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(adam)),
-        ..CompileOptions::default()
-    }
-}
 
 fn gpt(layers: usize, options: &CompileOptions) -> Decisions {
     let g = GraphBuilder::new("gpt");

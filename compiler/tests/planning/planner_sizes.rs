@@ -1,5 +1,6 @@
 //! The planner on transformers of several sizes, meshes and schedules: every plan has a finite cost that holds.
 
+use crate::trained::options;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::pipeline::prepare;
@@ -7,21 +8,9 @@ use graphc_compiler::planner::{plan, recompute};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Strategy};
+use graphc_ir::plan::{CompileOptions, Loss, Strategy};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
-
-fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
-    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        stages,
-        microbatches,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(adam)),
-        ..CompileOptions::default()
-    }
-}
 
 fn gpt(layers: usize, batch: usize, options: &CompileOptions) -> Decisions {
     let g = GraphBuilder::new("gpt");

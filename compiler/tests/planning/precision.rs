@@ -1,18 +1,19 @@
 //! Automatic mixed precision in plans: what is gathered and reduced in half precision, what memory it takes, and that every
 //! such plan holds.
 
+use crate::trained::{gpt, options as options_of};
 use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
-use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
+use graphc_ir::nn::{Linear, Module};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{
-    Action, AdamOptions, BoxingKind, CompileOptions, Layout, Loss, Optimizer, Pin, Plan, Program,
-    Rate, RegisterKind, Strategy, TensorEntry,
+    Action, BoxingKind, CompileOptions, Layout, Loss, Pin, Plan, Program, Rate, RegisterKind,
+    Strategy, TensorEntry,
 };
 use graphc_ir::types::DType;
 
@@ -34,24 +35,8 @@ fn chain(weights: DType, batch: usize) -> Graph {
     g.finish().expect("fits")
 }
 
-fn gpt() -> Graph {
-    let g = GraphBuilder::new("gpt");
-    let config = GptConfig { layers: 2, width: 32, heads: 4, sequence: 16, vocabulary: 65 };
-    let tokens = g.input("tokens", DType::I64, [8, 16]);
-    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
-    g.finish().expect("fits")
-}
-
 fn options(mesh: &[usize], strategy: Strategy, precision: Option<DType>) -> CompileOptions {
-    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        strategy,
-        precision,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(adam)),
-        ..CompileOptions::default()
-    }
+    CompileOptions { strategy, precision, ..options_of(mesh, 1, 1) }
 }
 
 fn compiled(graph: Graph, options: &CompileOptions, machines: &str) -> Compiled {

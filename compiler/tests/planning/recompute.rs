@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::trained;
 use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
@@ -17,24 +18,11 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::nn::{Gpt, GptConfig, Module, TransformerBlock};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{
-    AdamOptions, CompileOptions, Loss, Optimizer, Recompute, Strategy, TensorKind,
-};
+use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Recompute, Strategy, TensorKind};
 use graphc_ir::types::DType;
 
-const ADAM: AdamOptions =
-    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-
 fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
-    CompileOptions {
-        mesh: mesh.to_vec(),
-        stages,
-        microbatches,
-        loss: Some(Loss::CrossEntropy),
-        optimizer: Some(Optimizer::AdamW(ADAM)),
-        recompute: Recompute::Full,
-        ..CompileOptions::default()
-    }
+    CompileOptions { recompute: Recompute::Full, ..trained::options(mesh, stages, microbatches) }
 }
 
 fn gpt(layers: usize) -> Graph {

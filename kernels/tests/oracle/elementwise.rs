@@ -1,24 +1,11 @@
 //! Every kernel computes what its op's oracle computes, on random shards of random layouts.
 
 use crate::common::{Case, Memory, Random, ordinary};
+use crate::drawn::{f32s, repeat, ty};
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-
-fn ty(dtype: DType, shape: &[usize]) -> TensorType {
-    TensorType::new(dtype, shape)
-}
-
-fn f32s(shape: &[usize]) -> TensorType {
-    ty(DType::F32, shape)
-}
-
-fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
-    for seed in 0..times {
-        check(&mut Random::new(seed));
-    }
-}
 
 fn unary_functions() -> Vec<UnaryFunction> {
     use UnaryFunction::*;
@@ -35,7 +22,8 @@ fn unary_functions() -> Vec<UnaryFunction> {
     functions
 }
 
-const BINARY: [BinaryFunction; 13] = [
+/// Functions of two numbers.
+pub const BINARY: [BinaryFunction; 13] = [
     BinaryFunction::Add,
     BinaryFunction::Sub,
     BinaryFunction::Mul,

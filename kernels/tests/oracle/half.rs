@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::common::{Case, Random, ordinary};
+use crate::drawn::f32s;
+use crate::elementwise::BINARY;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
@@ -127,10 +129,6 @@ impl Examples<'_> {
     }
 }
 
-fn f32s(shape: &[usize]) -> TensorType {
-    TensorType::new(DType::F32, shape)
-}
-
 /// Indices below `range` for the operand `place`.
 fn indices(place: usize, range: usize) -> impl FnMut(&mut Random, usize, DType) -> f64 {
     move |random, operand, dtype| match operand == place {
@@ -200,21 +198,7 @@ fn elementwise(to: &mut Examples<'_>) {
         }
     }
     let row = to.ty(&[shape[1]]);
-    for function in [
-        BinaryFunction::Add,
-        BinaryFunction::Sub,
-        BinaryFunction::Mul,
-        BinaryFunction::Div,
-        BinaryFunction::Pow,
-        BinaryFunction::Max,
-        BinaryFunction::Min,
-        BinaryFunction::Equal,
-        BinaryFunction::NotEqual,
-        BinaryFunction::Less,
-        BinaryFunction::LessEqual,
-        BinaryFunction::Greater,
-        BinaryFunction::GreaterEqual,
-    ] {
+    for function in BINARY {
         let types = [x.clone(), row.clone()];
         to.filled(Op::Binary(Binary { function }), &types, 1e-5, positive);
     }

@@ -2,55 +2,22 @@
 //! layouts.
 
 use crate::common::{Case, Random, ordinary};
+use crate::drawn::{f32s, repeat, ty};
+use crate::products::check_attention;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-
-fn ty(dtype: DType, shape: &[usize]) -> TensorType {
-    TensorType::new(dtype, shape)
-}
-
-fn f32s(shape: &[usize]) -> TensorType {
-    ty(DType::F32, shape)
-}
 
 /// The shape of an image, `[n, c, h, w]`, in the order of a layout.
 fn ordered([n, c, h, w]: [usize; 4], channels_last: bool) -> [usize; 4] {
     if channels_last { [n, h, w, c] } else { [n, c, h, w] }
 }
 
-fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
-    for seed in 0..times {
-        check(&mut Random::new(seed));
-    }
-}
-
 #[test]
 fn attention_of_groups_of_heads() {
     repeat(40, |random| {
-        let of = |random: &mut Random, extents: &[usize]| random.of(extents);
-        let (batch, queries) = (random.below(3), of(random, &[1, 2, 5, 17, 129, 145]));
-        let causal = random.below(2) == 0;
-        let keys = if causal { queries } else { of(random, &[1, 3, 64, 130]) };
-        let (shared, group) = (1 + random.below(4), 1 + random.below(3));
-        let width = of(random, &[1, 4, 7, 16]);
-        let query = f32s(&[batch, queries, shared * group, width]);
-        let key = f32s(&[batch, keys, shared, width]);
-        let row = f32s(&query.shape[..3]);
-        let scale = Scalar(1.0 / (width as f64).sqrt());
-        let op = Op::Attention(Attention::new(causal, scale));
-        let types = [query.clone(), key.clone(), key.clone()];
-        Case::random(op, &types, random, &mut ordinary).check(1e-5);
-        let op = Op::AttentionGrad(AttentionGrad::new(causal, scale));
-        let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
-        types.extend((random.below(2) == 0).then_some(row));
-        // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
-        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
-            let x = ordinary(random, i, dtype) * 0.5;
-            if i == 4 { x.abs() + 3.0 } else { x }
-        };
-        Case::random(op, &types, random, fill).check(3e-4);
+        check_attention(random, DType::F32, [1e-5, 3e-4]);
     });
 }
 

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod drawn;
 mod elementwise;
 mod epilogues;
 mod half;

@@ -1,25 +1,12 @@
 //! Kernels that read at computed places: losses of labels, tables, what is taken, put and summed over, the best of rows.
 
 use crate::common::{Case, Random, ordinary};
+use crate::drawn::{f32s, repeat, ty};
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::DType;
 
 const MOVED: [DType; 4] = [DType::F32, DType::I64, DType::I32, DType::U8];
-
-fn ty(dtype: DType, shape: &[usize]) -> TensorType {
-    TensorType::new(dtype, shape)
-}
-
-fn f32s(shape: &[usize]) -> TensorType {
-    ty(DType::F32, shape)
-}
-
-fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
-    for seed in 0..times {
-        check(&mut Random::new(seed));
-    }
-}
 
 /// Indices for the operand `place`, with some ignored.
 fn indices(

@@ -59,30 +59,35 @@ fn products_larger_than_a_block_are_right() {
     }
 }
 
+/// Checks attention and its gradient in an element type, within so much each.
+pub fn check_attention(random: &mut Random, dtype: DType, [forward, backward]: [f64; 2]) {
+    let (batch, queries) = (random.below(3), random.of(&[1, 2, 5, 17, 129, 145]));
+    let causal = random.below(2) == 0;
+    let keys = if causal { queries } else { random.of(&[1, 3, 64, 130]) };
+    let (shared, group) = (1 + random.below(4), 1 + random.below(3));
+    let width = random.of(&[1, 4, 7, 16, 33]);
+    let query = TensorType::new(dtype, [batch, queries, shared * group, width]);
+    let key = TensorType::new(dtype, [batch, keys, shared, width]);
+    let row = TensorType::new(DType::F32, query.shape[..3].to_vec());
+    let scale = Scalar(1.0 / (width as f64).sqrt());
+    let op = Op::Attention(Attention::new(causal, scale));
+    let types = [query.clone(), key.clone(), key.clone()];
+    Case::random(op, &types, random, &mut ordinary).check(forward);
+    let op = Op::AttentionGrad(AttentionGrad::new(causal, scale));
+    let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
+    types.extend((random.below(2) == 0).then_some(row));
+    // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
+    let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
+        let x = ordinary(random, i, dtype) * 0.5;
+        if i == 4 { x.abs() + 3.0 } else { x }
+    };
+    Case::random(op, &types, random, fill).check(backward);
+}
+
 #[test]
 fn attention_of_groups_of_heads() {
     repeat(25, |random, dtype, epsilon| {
-        let (batch, queries) = (random.below(3), random.of(&[1, 2, 5, 17, 129, 145]));
-        let causal = random.below(2) == 0;
-        let keys = if causal { queries } else { random.of(&[1, 3, 64, 130]) };
-        let (shared, group) = (1 + random.below(3), 1 + random.below(3));
-        let width = random.of(&[1, 4, 7, 16, 33]);
-        let query = TensorType::new(dtype, [batch, queries, shared * group, width]);
-        let key = TensorType::new(dtype, [batch, keys, shared, width]);
-        let row = TensorType::new(DType::F32, query.shape[..3].to_vec());
-        let scale = Scalar(1.0 / (width as f64).sqrt());
-        let op = Op::Attention(Attention::new(causal, scale));
-        let types = [query.clone(), key.clone(), key.clone()];
-        Case::random(op, &types, random, &mut ordinary).check(2.0 * epsilon);
-        let op = Op::AttentionGrad(AttentionGrad::new(causal, scale));
-        let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
-        types.extend((random.below(2) == 0).then_some(row));
-        // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
-        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
-            let x = ordinary(random, i, dtype) * 0.5;
-            if i == 4 { x.abs() + 3.0 } else { x }
-        };
-        Case::random(op, &types, random, fill).check(4.0 * epsilon);
+        check_attention(random, dtype, [2.0 * epsilon, 4.0 * epsilon]);
     });
 }
 

@@ -2,21 +2,12 @@
 //! their ops' oracles compute, on random shards of random layouts.
 
 use crate::common::{Case, Memory, Random, ordinary};
+use crate::drawn::{f32s, repeat};
 use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-
-fn f32s(shape: &[usize]) -> TensorType {
-    TensorType::new(DType::F32, shape)
-}
-
-fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
-    for seed in 0..times {
-        check(&mut Random::new(seed));
-    }
-}
 
 /// A rate that is another one at the step of the checks.
 fn falling() -> LearningRate {

@@ -202,17 +202,6 @@ impl Builder {
         Tensor(self.registers.len() - 1)
     }
 
-    /// Makes `of` share the memory of `with`.
-    pub fn share(&mut self, of: Tensor, with: Tensor) {
-        for rank in 0..self.plan.world_size {
-            let pair = (self.registers[of.0][rank], self.registers[with.0][rank]);
-            let (Some(of), Some(with)) = pair else { continue };
-            let registers = &mut self.plan.programs[rank].registers;
-            registers[of.index()].offset = registers[with.index()].offset;
-            registers[of.index()].shares = Some(with);
-        }
-    }
-
     /// An actor on each rank that has all its registers. Without registers it is on no rank.
     pub fn actor(
         &mut self,

@@ -3,7 +3,6 @@
 mod boxing;
 #[path = "../common/collectives.rs"]
 mod collectives;
-#[allow(dead_code, reason = "shared with an example")]
 #[path = "../common/mod.rs"]
 mod common;
 mod dist;

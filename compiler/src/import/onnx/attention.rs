@@ -16,19 +16,14 @@ pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let flat = cx.shape(&cx.operand(call, 0)?)?.len() == 3;
     let query = heads(cx, call, 0, "q_num_heads")?;
     let (key, value) = (heads(cx, call, 1, "kv_num_heads")?, heads(cx, call, 2, "kv_num_heads")?);
-    let past = cx
-        .optional(call, 4)?
-        .map_or(Ok(0), |past| cx.shape(&past).map(|shape| shape.get(2).copied().unwrap_or(0)))?;
-    let (key, value) = (with_past(cx, call, 4, key)?, with_past(cx, call, 5, value)?);
+    let ((key, past), (value, _)) = (behind(cx, call, 4, key)?, behind(cx, call, 5, value)?);
     let raw = scores(cx, call, &query, &key)?;
     let weights = weights(cx, call, &raw, past)?;
     let width = cx.shape(&query)?[1];
     let values = cx.shared_heads(&value, width)?;
     let mut means = cx.matmul(&weights, &values, false, false)?;
     if flat {
-        means = cx.transpose(&means, vec![0, 2, 1, 3])?;
-        let shape = cx.shape(&means)?;
-        means = cx.reshape(&means, &[shape[0], shape[1], shape[2] * shape[3]])?;
+        means = cx.together(&means)?;
     }
     let mut results = vec![means, key, value];
     match call.int("qk_matmul_output_mode", 0)? {
@@ -44,23 +39,28 @@ fn heads(cx: &mut Lowering, call: Call<'_>, position: usize, count: &str) -> Res
     let x = cx.operand(call, position)?;
     match cx.shape(&x)?[..] {
         [_, _, _, _] => Ok(x),
-        [batch, time, width] => {
+        [_, _, width] => {
             let heads = usize::try_from(call.int(count, 0)?).unwrap_or(0);
             if heads == 0 || !width.is_multiple_of(heads) {
                 return fail(format!("the attribute `{count}` must divide {width}"));
             }
-            let x = cx.reshape(&x, &[batch, time, heads, width / heads])?;
-            cx.transpose(&x, vec![0, 2, 1, 3])
+            cx.apart(&x, heads)
         }
         _ => fail(format!("operand {position} must have 3 or 4 dims, not {}", cx.ty(&x)?)),
     }
 }
 
-/// Keys or values behind those of earlier calls.
-fn with_past(cx: &mut Lowering, call: Call<'_>, position: usize, x: Val) -> Res<Val> {
-    match cx.optional(call, position)? {
-        Some(past) => cx.apply(Op::Concat(Concat { axis: 2 }), &[past, x]),
-        None => Ok(x),
+/// Keys or values behind those of earlier calls, and how many of these there are.
+pub(super) fn behind(
+    cx: &mut Lowering,
+    call: Call<'_>,
+    position: usize,
+    x: Val,
+) -> Res<(Val, usize)> {
+    let Some(past) = cx.optional(call, position)? else { return Ok((x, 0)) };
+    match cx.shape(&past)?.get(2).copied().unwrap_or(0) {
+        0 => Ok((x, 0)),
+        count => Ok((cx.apply(Op::Concat(Concat { axis: 2 }), &[past, x])?, count)),
     }
 }
 
@@ -71,18 +71,18 @@ fn scores(cx: &mut Lowering, call: Call<'_>, query: &Val, key: &Val) -> Res<Val>
     let scale = if call.has("scale") { call.float("scale", 0.0)? } else { default };
     let query = cx.unary(UnaryFunction::Scale(Scalar(scale)), query)?;
     let key = cx.shared_heads(key, shape[1])?;
-    let mut scores = cx.matmul(&query, &key, false, true)?;
-    let bound = call.float("softcap", 0.0)?;
-    if bound > 0.0 {
-        for function in [
-            UnaryFunction::Scale(Scalar(1.0 / bound)),
-            UnaryFunction::Tanh,
-            UnaryFunction::Scale(Scalar(bound)),
-        ] {
-            scores = cx.unary(function, &scores)?;
-        }
+    let scores = cx.matmul(&query, &key, false, true)?;
+    bounded(cx, &scores, call.float("softcap", 0.0)?)
+}
+
+/// bound tanh(x / bound), where a bound is given.
+pub(super) fn bounded(cx: &mut Lowering, x: &Val, bound: f64) -> Res<Val> {
+    if bound <= 0.0 {
+        return Ok(x.clone());
     }
-    Ok(scores)
+    let mut y = cx.unary(UnaryFunction::Scale(Scalar(1.0 / bound)), x)?;
+    y = cx.unary(UnaryFunction::Tanh, &y)?;
+    cx.unary(UnaryFunction::Scale(Scalar(bound)), &y)
 }
 
 /// Softmax of what the masks leave; 0 for a query that sees no key.
@@ -90,7 +90,13 @@ fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<
     let shape = cx.shape(scores)?;
     let [.., queries, keys] = shape[..] else { return fail("scores have no dims") };
     let mut scores = scores.clone();
-    if let Some(seen) = positions(cx, call, [queries, keys], past)? {
+    let size = |name: &str| call.int(name, -1).map(|size| usize::try_from(size).ok());
+    let reach = Reach {
+        causal: call.int("is_causal", 0)? != 0,
+        before: size("left_window_size")?,
+        after: size("right_window_size")?,
+    };
+    if let Some(seen) = reach.seen(cx, [queries, keys], past)? {
         scores = hidden(cx, &seen, &scores)?;
     }
     let lengths = cx.optional(call, 6)?;
@@ -134,40 +140,72 @@ fn hidden(cx: &mut Lowering, seen: &Val, scores: &Val) -> Res<Val> {
     cx.apply(Op::Where(Where {}), &[seen.clone(), scores.clone(), least])
 }
 
-/// Which keys a query sees by its position, behind `past` keys of earlier calls: none behind itself where it is causal,
-/// and those of a window.
-fn positions(
-    cx: &mut Lowering,
-    call: Call<'_>,
-    [queries, keys]: [usize; 2],
-    past: usize,
-) -> Res<Option<Val>> {
-    let line = |shape: [usize; 2], first: usize| {
-        let numbers = (0..shape[0] * shape[1]).map(|i| (first + i) as f64).collect();
-        Val::Known(Known::new(TensorType::new(DType::I64, shape), numbers))
-    };
-    let (query, key) = (line([queries, 1], past), line([1, keys], 0));
-    let ahead = cx.binary(BinaryFunction::Sub, &key, &query)?;
-    let (left, right) = (call.int("left_window_size", -1)?, call.int("right_window_size", -1)?);
-    let causal = call.int("is_causal", 0)? != 0;
-    let bounds = [
-        causal.then_some((BinaryFunction::LessEqual, 0)),
-        (right >= 0).then_some((BinaryFunction::LessEqual, right)),
-        (left >= 0).then_some((BinaryFunction::GreaterEqual, -left)),
-    ];
-    let mut seen = None;
-    for (function, bound) in bounds.into_iter().flatten() {
-        let bound = cx.number(&ahead, bound as f64)?;
-        let own = cx.binary(function, &ahead, &bound)?;
-        seen = Some(match seen {
-            Some(seen) => cx.binary(BinaryFunction::And, &seen, &own)?,
-            None => own,
-        });
+/// Which keys a query sees by its position.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reach {
+    /// None behind itself.
+    pub causal: bool,
+    /// As many before itself at most, where that is bounded.
+    pub before: Option<usize>,
+    /// As many behind itself at most, where that is bounded.
+    pub after: Option<usize>,
+}
+
+impl Reach {
+    /// Whether a query sees a key, `[queries, keys]`, behind `past` keys of earlier calls; nothing where all see all.
+    pub fn seen(
+        self,
+        cx: &mut Lowering,
+        [queries, keys]: [usize; 2],
+        past: usize,
+    ) -> Res<Option<Val>> {
+        let line = |shape: [usize; 2], first: usize| {
+            let numbers = (0..shape[0] * shape[1]).map(|i| (first + i) as f64).collect();
+            Val::Known(Known::new(TensorType::new(DType::I64, shape), numbers))
+        };
+        let (query, key) = (line([queries, 1], past), line([1, keys], 0));
+        let ahead = cx.binary(BinaryFunction::Sub, &key, &query)?;
+        let bounds = [
+            self.causal.then_some((BinaryFunction::LessEqual, 0.0)),
+            self.after.map(|after| (BinaryFunction::LessEqual, after as f64)),
+            self.before.map(|before| (BinaryFunction::GreaterEqual, -(before as f64))),
+        ];
+        let mut seen = None;
+        for (function, bound) in bounds.into_iter().flatten() {
+            let bound = cx.number(&ahead, bound)?;
+            let own = cx.binary(function, &ahead, &bound)?;
+            seen = Some(match seen {
+                Some(seen) => cx.binary(BinaryFunction::And, &seen, &own)?,
+                None => own,
+            });
+        }
+        Ok(seen)
     }
-    Ok(seen)
 }
 
 impl Lowering {
+    /// `[batch, time, heads * width]` as `[batch, heads, time, width]`; what has four dims is so already.
+    pub(super) fn apart(&mut self, x: &Val, heads: usize) -> Res<Val> {
+        match self.shape(x)?[..] {
+            [_, own, _, _] if own == heads => Ok(x.clone()),
+            [batch, time, width] if width.is_multiple_of(heads) => {
+                let x = self.reshape(x, &[batch, time, heads, width / heads])?;
+                self.transpose(&x, vec![0, 2, 1, 3])
+            }
+            _ => {
+                let ty = self.ty(x)?;
+                fail(format!("{ty} is not [batch, time, numbers] of {heads} heads"))
+            }
+        }
+    }
+
+    /// `[batch, heads, time, width]` as `[batch, time, heads * width]`.
+    pub(super) fn together(&mut self, x: &Val) -> Res<Val> {
+        let x = self.transpose(x, vec![0, 2, 1, 3])?;
+        let shape = self.shape(&x)?;
+        self.reshape(&x, &[shape[0], shape[1], shape[2] * shape[3]])
+    }
+
     /// Heads `[batch, kv, time, width]` of which each stands for as many of `count`.
     pub(super) fn shared_heads(&mut self, x: &Val, count: usize) -> Res<Val> {
         let shape = self.shape(x)?;

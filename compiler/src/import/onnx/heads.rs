@@ -6,11 +6,10 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Concat, Softmax, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::DType;
 
-use super::attention::{rotate, within};
+use super::attention::{Reach, behind, bounded, rotate, within};
 use super::gather::along;
-use super::known::Known;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, fail};
 use super::places::from_start;
@@ -18,10 +17,8 @@ use super::places::from_start;
 /// What hides keys from queries.
 #[derive(Default)]
 struct Masks {
-    /// Whether a query sees no key behind itself.
-    causal: bool,
-    /// How many keys before itself a query sees, where that is bounded.
-    window: Option<usize>,
+    /// Which keys a query sees by its position.
+    reach: Reach,
     /// Which keys are seen: truth values that broadcast to the scores.
     seen: Option<Val>,
     /// What is added to the scores.
@@ -57,7 +54,7 @@ pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let extents = [cx.shape(&query)?[2], cx.shape(&key)?[2]];
     let biases = [mask_of(cx, call, 3, extents)?, cx.optional(call, 5)?];
     let masks = Masks {
-        causal: call.int("unidirectional", 0)? != 0,
+        reach: Reach { causal: call.int("unidirectional", 0)? != 0, ..Reach::default() },
         biases: biases.into_iter().flatten().collect(),
         ..Masks::default()
     };
@@ -74,7 +71,7 @@ pub(super) fn multi_head_attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec
     let extents = [cx.shape(&query)?[2], cx.shape(&key)?[2]];
     let biases = [mask_of(cx, call, 4, extents)?, cx.optional(call, 5)?];
     let masks = Masks {
-        causal: call.int("unidirectional", 0)? != 0,
+        reach: Reach { causal: call.int("unidirectional", 0)? != 0, ..Reach::default() },
         biases: biases.into_iter().flatten().collect(),
         ..Masks::default()
     };
@@ -160,10 +157,13 @@ pub(super) fn group_query_attention(cx: &mut Lowering, call: Call<'_>) -> Res<Ve
             return fail(format!("its operand {unsupported} is not supported"));
         }
     }
-    let window = usize::try_from(call.int("local_window_size", -1)?).ok();
+    // The query's own place is one of its window.
+    let before = match usize::try_from(call.int("local_window_size", -1)?) {
+        Ok(0) => return fail("the attribute `local_window_size` must be 1 or more, or -1 for all"),
+        window => window.ok().map(|window| window - 1),
+    };
     let masks = Masks {
-        causal: true,
-        window,
+        reach: Reach { causal: true, before, after: None },
         seen: Some(seen),
         biases: cx.optional(call, 10)?.into_iter().collect(),
     };
@@ -260,15 +260,6 @@ fn heads_of(call: Call<'_>, name: &str) -> Res<usize> {
     }
 }
 
-/// Keys or values behind those of earlier calls, and how many of these there are.
-fn behind(cx: &mut Lowering, call: Call<'_>, position: usize, x: Val) -> Res<(Val, usize)> {
-    let Some(past) = cx.optional(call, position)? else { return Ok((x, 0)) };
-    match cx.shape(&past)?.get(2).copied().unwrap_or(0) {
-        0 => Ok((x, 0)),
-        count => Ok((cx.apply(Op::Concat(Concat { axis: 2 }), &[past, x])?, count)),
-    }
-}
-
 /// What is added to the scores of keys that are not seen: of an operand that has the length of each sequence, or a number that is not 0
 /// for each key that is seen.
 fn mask_of(
@@ -323,67 +314,9 @@ fn attend(
     }
     // The least number and not infinity: a query that sees nothing has weights all the same.
     let hidden = cx.number(&scores, f64::from(f32::MIN))?;
-    for seen in masks.seen.iter().chain(&positions(cx, masks, [shape[2], keys], past)?) {
+    for seen in masks.seen.iter().chain(&masks.reach.seen(cx, [shape[2], keys], past)?) {
         scores = cx.apply(Op::Where(Where {}), &[seen.clone(), scores, hidden.clone()])?;
     }
     let weights = cx.apply(Op::Softmax(Softmax { axis: 3 }), &[scores])?;
     cx.matmul(&weights, &value, false, false)
-}
-
-/// bound tanh(x / bound), where a bound is given.
-fn bounded(cx: &mut Lowering, x: &Val, bound: f64) -> Res<Val> {
-    if bound <= 0.0 {
-        return Ok(x.clone());
-    }
-    let mut y = cx.unary(UnaryFunction::Scale(Scalar(1.0 / bound)), x)?;
-    y = cx.unary(UnaryFunction::Tanh, &y)?;
-    cx.unary(UnaryFunction::Scale(Scalar(bound)), &y)
-}
-
-/// Which keys a query sees by its position: none behind itself, and those of its window.
-fn positions(
-    cx: &mut Lowering,
-    masks: &Masks,
-    [queries, keys]: [usize; 2],
-    past: usize,
-) -> Res<Vec<Val>> {
-    let line = |shape: [usize; 2], first: usize| {
-        let numbers = (0..shape[0] * shape[1]).map(|i| (first + i) as f64).collect();
-        Val::Known(Known::new(TensorType::new(DType::I64, shape), numbers))
-    };
-    let ahead = cx.binary(BinaryFunction::Sub, &line([1, keys], 0), &line([queries, 1], past))?;
-    let mut all = Vec::new();
-    if masks.causal {
-        let none = cx.number(&ahead, 0.0)?;
-        all.push(cx.binary(BinaryFunction::LessEqual, &ahead, &none)?);
-    }
-    if let Some(window) = masks.window {
-        let first = cx.number(&ahead, -(window as f64))?;
-        all.push(cx.binary(BinaryFunction::Greater, &ahead, &first)?);
-    }
-    Ok(all)
-}
-
-impl Lowering {
-    /// `[batch, time, heads * width]` as `[batch, heads, time, width]`; what has four dims is so already.
-    fn apart(&mut self, x: &Val, heads: usize) -> Res<Val> {
-        match self.shape(x)?[..] {
-            [_, own, _, _] if own == heads => Ok(x.clone()),
-            [batch, time, width] if width.is_multiple_of(heads) => {
-                let x = self.reshape(x, &[batch, time, heads, width / heads])?;
-                self.transpose(&x, vec![0, 2, 1, 3])
-            }
-            _ => {
-                let ty = self.ty(x)?;
-                fail(format!("{ty} is not [batch, time, numbers] of {heads} heads"))
-            }
-        }
-    }
-
-    /// `[batch, heads, time, width]` as `[batch, time, heads * width]`.
-    fn together(&mut self, x: &Val) -> Res<Val> {
-        let x = self.transpose(x, vec![0, 2, 1, 3])?;
-        let shape = self.shape(&x)?;
-        self.reshape(&x, &[shape[0], shape[1], shape[2] * shape[3]])
-    }
 }

@@ -172,7 +172,7 @@ pub(super) fn reshape(
     if graph.value(value).ty.shape == shape {
         return Ok(value);
     }
-    Ok(push(graph, Op::Reshape(Reshape { shape: shape.to_vec() }), vec![value], like)?[0])
+    Ok(graph.push_like(Op::Reshape(Reshape { shape: shape.to_vec() }), vec![value], like)?[0])
 }
 
 /// A value with its dims in another order.
@@ -186,18 +186,5 @@ pub(super) fn transpose(
         return Ok(value);
     }
     let op = Op::Transpose(Transpose { permutation: order.to_vec() });
-    Ok(push(graph, op, vec![value], like)?[0])
-}
-
-/// Appends a node where another one stood.
-pub(super) fn push(
-    graph: &mut Graph,
-    op: Op,
-    operands: Vec<ValueId>,
-    like: &Node,
-) -> Result<Vec<ValueId>, OpError> {
-    let id = graph.push(op, operands, like.source.clone())?;
-    let node = &mut graph.nodes[id.index()];
-    node.annotate_like(like);
-    Ok(node.results.clone())
+    Ok(graph.push_like(op, vec![value], like)?[0])
 }

@@ -9,7 +9,7 @@ use graphc_ir::ops::{Init, Transpose};
 use graphc_ir::plan::CompileOptions;
 
 use super::find::Found;
-use super::heads::{push, reshape, transpose};
+use super::heads::{reshape, transpose};
 use super::terms::sum;
 use crate::passes::pins::pin_of;
 
@@ -95,7 +95,7 @@ impl Rewriter<'_> {
         }
         let operands = node.operands.iter().map(|&operand| self.made(operand));
         let operands = operands.collect::<Result<Vec<_>, _>>()?;
-        let results = push(&mut self.graph, node.op.clone(), operands, node)?;
+        let results = self.graph.push_like(node.op.clone(), operands, node)?;
         for (&old, new) in node.results.iter().zip(results) {
             self.stand(old, new);
         }
@@ -126,7 +126,7 @@ impl Rewriter<'_> {
             operands.push(heads.make(&mut self.graph, root, node)?);
         }
         operands.extend(self.bias(found, operands[0], node)?);
-        let results = push(&mut self.graph, Op::Attention(found.op), operands, node)?;
+        let results = self.graph.push_like(Op::Attention(found.op), operands, node)?;
         let result = node.results[0];
         let shape = &self.old.value(result).ty.shape;
         let [outer, inner @ .., time, width] = &shape[..] else {

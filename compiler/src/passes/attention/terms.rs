@@ -9,7 +9,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 use super::constants::Constants;
-use super::heads::{push, reshape};
+use super::heads::reshape;
 
 /// What is at least this far from 0 leaves nothing of a score that it is added to.
 const LARGE: f64 = 1e9;
@@ -143,18 +143,18 @@ impl Term {
                 let number = |graph: &mut Graph, value: f64| {
                     let ty = TensorType::new(DType::F32, Vec::new());
                     let full = Full { ty, value: Scalar(value) };
-                    Ok::<_, OpError>(push(graph, Op::Full(full), Vec::new(), like)?[0])
+                    Ok::<_, OpError>(graph.push_like(Op::Full(full), Vec::new(), like)?[0])
                 };
                 let zero = number(graph, 0.0)?;
                 let low = number(graph, low * self.factor)?;
                 let [a, b] = if where_true { [low, zero] } else { [zero, low] };
-                push(graph, Op::Where(Where {}), vec![root, a, b], like)?[0]
+                graph.push_like(Op::Where(Where {}), vec![root, a, b], like)?[0]
             }
         };
         value = reshape(graph, value, &form.own, like)?;
         if form.expanded != form.own {
             let expand = Op::Expand(Expand { shape: form.expanded.clone() });
-            value = push(graph, expand, vec![value], like)?[0];
+            value = graph.push_like(expand, vec![value], like)?[0];
         }
         reshape(graph, value, &form.four, like)
     }
@@ -168,13 +168,13 @@ impl Term {
     ) -> Result<ValueId, OpError> {
         let mut value = root;
         if ![DType::F32, dtype].contains(&graph.value(value).ty.dtype) {
-            value = push(graph, Op::Cast(Cast { dtype: DType::F32 }), vec![value], like)?[0];
+            value = graph.push_like(Op::Cast(Cast { dtype: DType::F32 }), vec![value], like)?[0];
         }
         if self.factor == 1.0 {
             return Ok(value);
         }
         let function = UnaryFunction::Scale(Scalar(self.factor));
-        Ok(push(graph, Op::Unary(Unary { function }), vec![value], like)?[0])
+        Ok(graph.push_like(Op::Unary(Unary { function }), vec![value], like)?[0])
     }
 }
 
@@ -204,12 +204,12 @@ pub(super) fn sum(
             for value in &mut pair {
                 if graph.value(*value).ty.dtype != DType::F32 {
                     let cast = Op::Cast(Cast { dtype: DType::F32 });
-                    *value = push(graph, cast, vec![*value], like)?[0];
+                    *value = graph.push_like(cast, vec![*value], like)?[0];
                 }
             }
         }
         let add = Op::Binary(Binary { function: BinaryFunction::Add });
-        sum = push(graph, add, pair.to_vec(), like)?[0];
+        sum = graph.push_like(add, pair.to_vec(), like)?[0];
     }
     Ok(Some(sum))
 }

@@ -118,9 +118,7 @@ impl Padder<'_> {
     }
 
     fn copied(&mut self, node: &Node, op: Op, operands: Vec<ValueId>) -> Result<(), OpError> {
-        let id = self.new.push(op, operands, node.source.clone())?;
-        self.new.nodes[id.index()].annotate_like(node);
-        let results = self.new.node(id).results.clone();
+        let results = self.new.push_like(op, operands, node)?;
         for (&old, new) in node.results.iter().zip(results) {
             self.values[old.index()] = Some(new);
             let (from, to) = (self.old.value(old), &mut self.new.values[new.index()]);
@@ -177,9 +175,7 @@ impl Padder<'_> {
 
     /// Appends a node of one result where another one stands.
     fn push(&mut self, op: Op, operands: Vec<ValueId>, like: &Node) -> Result<ValueId, OpError> {
-        let id = self.new.push(op, operands, like.source.clone())?;
-        self.new.nodes[id.index()].annotate_like(like);
-        Ok(self.new.node(id).results[0])
+        Ok(self.new.push_like(op, operands, like)?[0])
     }
 }
 

@@ -26,13 +26,13 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
                 None if !moved => values[operand.index()],
                 None => {
                     let like = Node { op: producer.op.clone(), ..node.clone() };
-                    let copy = push(&mut result, &like, Vec::new())?[0];
+                    let copy = result.push_like(like.op.clone(), Vec::new(), &like)?[0];
                     copies.insert(key, copy);
                     copy
                 }
             });
         }
-        let results = push(&mut result, node, operands)?;
+        let results = result.push_like(node.op.clone(), operands, node)?;
         for (&old, &new) in node.results.iter().zip(&results) {
             let value = &mut result.values[new.index()];
             value.name.clone_from(&graph.value(old).name);
@@ -47,11 +47,4 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
 
 fn elsewhere(producer: &Node, reader: &Node) -> bool {
     (producer.part, &producer.placement) != (reader.part, &reader.placement)
-}
-
-fn push(graph: &mut Graph, like: &Node, operands: Vec<ValueId>) -> Result<Vec<ValueId>, OpError> {
-    let id = graph.push(like.op.clone(), operands, like.source.clone())?;
-    let node = &mut graph.nodes[id.index()];
-    node.annotate_like(like);
-    Ok(node.results.clone())
 }

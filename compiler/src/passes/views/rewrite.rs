@@ -95,26 +95,13 @@ impl Rewriter<'_> {
         &self.graph.value(value).ty.shape
     }
 
-    /// Appends a node where another one stood.
-    fn push(
-        &mut self,
-        op: Op,
-        operands: Vec<ValueId>,
-        like: &Node,
-    ) -> Result<Vec<ValueId>, OpError> {
-        let id = self.graph.push(op, operands, like.source.clone())?;
-        let node = &mut self.graph.nodes[id.index()];
-        node.annotate_like(like);
-        Ok(node.results.clone())
-    }
-
     pub(super) fn one(
         &mut self,
         op: Op,
         operand: ValueId,
         like: &Node,
     ) -> Result<ValueId, OpError> {
-        Ok(self.push(op, vec![operand], like)?[0])
+        Ok(self.graph.push_like(op, vec![operand], like)?[0])
     }
 
     pub(super) fn transpose(
@@ -179,7 +166,7 @@ impl Rewriter<'_> {
         for &operand in &node.operands {
             operands.push(self.made(operand)?);
         }
-        let results = self.push(node.op.clone(), operands, node)?;
+        let results = self.graph.push_like(node.op.clone(), operands, node)?;
         let mut views = Vec::new();
         for (&old, &new) in node.results.iter().zip(&results) {
             let (from, to) = (self.old.value(old), &mut self.graph.values[new.index()]);
@@ -210,7 +197,7 @@ impl Rewriter<'_> {
         dims: &[Vec<Vec<usize>>],
         node: &Node,
     ) -> Result<Vec<View>, OpError> {
-        let (results, pass) = (self.push(op, operands, node)?, self.purpose.name());
+        let (results, pass) = (self.graph.push_like(op, operands, node)?, self.purpose.name());
         let mut views = Vec::new();
         for ((&old, base), dims) in node.results.iter().zip(results).zip(dims) {
             let view = View { base, dims: dims.clone() };

@@ -1,0 +1,31 @@
+//! What tests train: a small GPT, by AdamW on cross entropy.
+
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Gpt, GptConfig, Module};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
+use graphc_ir::types::DType;
+
+pub const ADAM: AdamOptions =
+    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+
+/// Training by AdamW on cross entropy.
+pub fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        stages,
+        microbatches,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(ADAM)),
+        ..CompileOptions::default()
+    }
+}
+
+/// Two layers over characters.
+pub fn gpt() -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers: 2, width: 32, heads: 4, sequence: 16, vocabulary: 65 };
+    let tokens = g.input("tokens", DType::I64, [8, 16]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
