@@ -9,49 +9,24 @@ import pathlib
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from recorded import i, model_of, record, run
 
 random = np.random.default_rng(0)
 cases = []
-NAMES = {"float32": "f32", "int64": "i64", "int32": "i32", "uint8": "u8", "bool": "bool", "int8": "i32", "uint32": "i64"}
 
 
 def f(*shape, scale=1.0):
     return (random.standard_normal(shape) * scale).astype(np.float32).round(3)
 
 
-def i(*values):
-    return np.array(values, dtype=np.int64)
-
-
 def case(name, nodes, inputs, constants=None, outputs=("y",), opset=20, found=None):
     """A model of nodes; constants become initializers. Where onnxruntime lacks a form, what is to be found is given."""
-    info = lambda name, a: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [info(n, a) for n, a in inputs.items()],
-        [helper.make_empty_tensor_value_info(o) for o in outputs],
-        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
-    )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    model = model_of(name, nodes, inputs, constants, outputs, {"": opset, "com.microsoft": 1}, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if found is None:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-        found = dict(zip(outputs, session.run(list(outputs), inputs)))
-    tensor = lambda a: {
-        "dtype": NAMES[a.dtype.name],
-        "shape": list(a.shape),
-        "data": [float(f"{x:.7g}") if isinstance(x, float) else x for x in a.reshape(-1).tolist()],
-    }
-    cases.append({
-        "name": name,
-        "model": model.SerializeToString().hex(),
-        "inputs": {n: tensor(a) for n, a in inputs.items()},
-        "outputs": {n: tensor(np.asarray(a)) for n, a in found.items()},
-    })
+    cases.append(record(name, model, inputs, found or run(model, inputs, outputs, options)))
 
 
 def node(op, inputs, outputs=("y",), domain="", **attributes):

@@ -8,8 +8,9 @@ import json
 import pathlib
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from recorded import i, model_of, record, run
 
 random = np.random.default_rng(0)
 cases = []
@@ -19,34 +20,10 @@ def f(*shape, scale=1.0):
     return (random.standard_normal(shape) * scale).astype(np.float32).round(3)
 
 
-def i(*values):
-    return np.array(values, dtype=np.int64)
-
-
 def case(name, nodes, inputs, constants=None, outputs=("y",), opset=20):
     """A model of nodes; constants become initializers."""
-    info = lambda name, a: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [info(n, a) for n, a in inputs.items()],
-        [helper.make_empty_tensor_value_info(o) for o in outputs],
-        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    found = dict(zip(outputs, session.run(list(outputs), inputs)))
-    tensor = lambda a: {
-        "dtype": {"float32": "f32", "int64": "i64", "bool": "bool"}[a.dtype.name],
-        "shape": list(a.shape),
-        "data": [float(f"{x:.7g}") if isinstance(x, float) else x for x in a.reshape(-1).tolist()],
-    }
-    cases.append({
-        "name": name,
-        "model": model.SerializeToString().hex(),
-        "inputs": {n: tensor(a) for n, a in inputs.items()},
-        "outputs": {n: tensor(np.asarray(a)) for n, a in found.items()},
-    })
+    model = model_of(name, nodes, inputs, constants, outputs, {"": opset}, ir_version=9)
+    cases.append(record(name, model, inputs, run(model, inputs, outputs)))
 
 
 def node(op, inputs, outputs=("y",), **attributes):
