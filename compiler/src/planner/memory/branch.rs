@@ -8,11 +8,12 @@
 //! This closes what prices leave open on graphs of some dozen nodes. Their gap is 6.3 % without it and 4.3 % with it
 //! on average (benchmarks/README.md). Of large graphs it sees a part or two.
 
+use std::rc::Rc;
+
 use super::cutting_planes::{CuttingPlanes, between};
-use super::search::MemorySearch;
+use super::search::{Found, MemorySearch};
 use crate::planner::encoding::at;
 use crate::planner::encoding::multipliers::MemoryPrices;
-use crate::planner::problem::usage::{items, profiles};
 use crate::planner::solver::branch_and_bound::{Division, branch_and_bound};
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
@@ -35,25 +36,25 @@ struct Part {
     bound: f64,
     allowed: Vec<Vec<usize>>,
     prices: MemoryPrices,
+    /// All plans that were found whose labels these are, the latest last. What is found in another part has another label, unless it is
+    /// around this one.
+    plans: Vec<Rc<Found>>,
 }
 
-/// A plan that was found on the way.
-struct Found {
-    labels: Vec<usize>,
-    seconds: f64,
-    profiles: Vec<Vec<u64>>,
-}
-
-impl Found {
-    fn is_within(&self, allowed: &[Vec<usize>]) -> bool {
-        self.labels.iter().zip(allowed).all(|(label, allowed)| allowed.contains(label))
+impl Part {
+    /// The part of this one where a node has one of these labels.
+    fn with(&self, node: usize, labels: Vec<usize>) -> Self {
+        let is_within = |plan: &&Rc<Found>| labels.contains(&plan.labels[node]);
+        let plans = self.plans.iter().filter(is_within).cloned().collect();
+        let mut allowed = self.allowed.clone();
+        allowed[node] = labels;
+        Self { bound: self.bound, allowed, prices: self.prices.clone(), plans }
     }
 }
 
-/// A search whose labels are divided, with the plans that were found on the way.
+/// A search whose labels are divided.
 struct Branching<'s, 'a> {
     search: &'s mut MemorySearch<'a>,
-    found: Vec<Found>,
 }
 
 impl Division for Branching<'_, '_> {
@@ -72,13 +73,8 @@ impl Division for Branching<'_, '_> {
             return None;
         }
         let (node, label) = self.open_label(part)?;
-        let with = |labels: Vec<usize>| {
-            let mut allowed = part.allowed.clone();
-            allowed[node] = labels;
-            Part { bound: part.bound, allowed, prices: part.prices.clone() }
-        };
         let others = part.allowed[node].iter().copied().filter(|&other| other != label);
-        Some([with(others.collect()), with(vec![label])])
+        Some([part.with(node, others.collect()), part.with(node, vec![label])])
     }
 }
 
@@ -89,8 +85,9 @@ impl MemorySearch<'_> {
             return;
         }
         let allowed = self.problem.candidates.iter().map(|all| (0..all.len()).collect()).collect();
-        let all = Part { bound: self.bound, allowed, prices: self.prices.clone() };
-        let mut branching = Branching { search: self, found: Vec::new() };
+        let prices = self.prices.clone();
+        let all = Part { bound: self.bound, allowed, prices, plans: Vec::new() };
+        let mut branching = Branching { search: self };
         let least = branch_and_bound(&mut branching, vec![all]);
         let best = self.best.as_ref().map_or(f64::INFINITY, |(best, _)| *best);
         self.bound = self.bound.max(least.min(best));
@@ -128,14 +125,10 @@ impl Branching<'_, '_> {
     /// The bound of a part at some prices, which are kept if it is higher.
     fn try_prices(&mut self, part: &mut Part, prices: &MemoryPrices) {
         let search = &mut *self.search;
-        search.count_network();
         let minimum = at(&search.problem, 1.0, prices, Some(&part.allowed), None, STEP);
-        let labels = minimum.labels[..search.nodes()].to_vec();
-        search.offer(&labels);
-        let seconds = search.seconds(&labels);
-        let items = items(&search.problem, &labels);
-        let profiles = profiles(&search.problem, &items);
-        self.found.push(Found { labels, seconds, profiles });
+        let found = search.count(&minimum.labels[..search.nodes()]);
+        search.offer_counted(&found);
+        part.plans.push(Rc::new(found));
         let paid = prices.values().sum::<f64>() * search.limit as f64;
         if minimum.bound - paid > part.bound {
             part.bound = minimum.bound - paid;
@@ -144,10 +137,10 @@ impl Branching<'_, '_> {
     }
 
     /// The latest plans of a part.
-    fn planes_of(&self, part: &Part) -> (CuttingPlanes, Vec<&Found>) {
+    fn planes_of<'p>(&self, part: &'p Part) -> (CuttingPlanes, Vec<&'p Found>) {
         let mut planes = CuttingPlanes::new(self.search.limit, self.search.bound);
-        let within = self.found.iter().rev().filter(|plan| plan.is_within(&part.allowed));
-        let plans: Vec<&Found> = within.take(MOST_PLANES).collect();
+        let latest = part.plans.iter().rev().take(MOST_PLANES);
+        let plans: Vec<&Found> = latest.map(Rc::as_ref).collect();
         plans.iter().for_each(|plan| planes.add(plan.seconds, plan.profiles.clone()));
         (planes, plans)
     }

@@ -10,7 +10,7 @@ use crate::planner::encoding::lead::free;
 use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::error::PlanError;
 use crate::planner::problem::Problem;
-use crate::planner::problem::usage::{items, overload, profiles, too_large};
+use crate::planner::problem::usage::{items, overload_of, profiles, too_large};
 use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
@@ -19,9 +19,23 @@ use crate::planner::solver::network::Network;
 /// times the number of nodes. Half or twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
-/// The work of making a network, in entries for each node: of a graph of a dozen nodes it is nearly all of the work. With a fifth of it
-/// one layer in 354 bytes was searched for minutes; twice as much as that fifth made four products on 2x2 in 22.4 KiB 0.02 % dearer.
-const MADE: usize = 3000;
+/// The work of making a network, in entries for each node. Half as much changes no plan; with twice as much four
+/// products on 2x2 in 22.4 KiB cost 0.02 % more.
+const MADE: usize = 600;
+
+/// The fewest nodes that count there: much of the work of making a network is the same for a few. Half as many change no plan of
+/// benchmarks/README.md; by its own nodes alone one layer in 354 bytes is looked at for twice as long before it is refused.
+const FEWEST: usize = 40;
+
+/// A plan with what it costs and keeps.
+pub(super) struct Found {
+    /// By node.
+    pub labels: Vec<usize>,
+    /// The seconds of a step.
+    pub seconds: f64,
+    /// Bytes by domain and position.
+    pub profiles: Vec<Vec<u64>>,
+}
 
 /// A search for a plan that fits.
 pub(super) struct MemorySearch<'a> {
@@ -130,13 +144,8 @@ impl<'a> MemorySearch<'a> {
 
     /// Whether there is work left for one more minimum, which is counted.
     pub fn has_work(&mut self) -> bool {
-        self.count_network();
+        self.problem.meter.add(MADE * self.nodes().max(FEWEST));
         !self.is_spent()
-    }
-
-    /// Counts the work of making a network: of a graph of few nodes that is most of the work of a minimum.
-    pub fn count_network(&mut self) {
-        self.problem.meter.add(MADE * self.nodes());
     }
 
     /// Whether the work is done.
@@ -165,35 +174,50 @@ impl<'a> MemorySearch<'a> {
 
     /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
     pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
-        self.learn(assignment);
-        let over = overload(&self.problem, assignment, self.limit);
-        let seconds = self.seconds(assignment);
-        self.keep(seconds, assignment);
+        let found = self.count(assignment);
+        let over = self.offer_counted(&found);
+        self.keep(found);
+        over
+    }
+
+    /// Counts what an assignment costs and keeps.
+    pub fn count(&self, assignment: &[usize]) -> Found {
         let items = items(&self.problem, assignment);
-        self.planes.add(seconds, profiles(&self.problem, &items));
+        let profiles = profiles(&self.problem, &items);
+        Found { labels: assignment.to_vec(), seconds: self.seconds(assignment), profiles }
+    }
+
+    /// As [`MemorySearch::offer`], but it is not kept for prices and to be combined.
+    pub fn offer_counted(&mut self, found: &Found) -> Option<(usize, usize, u64)> {
+        let Found { labels, seconds, profiles } = found;
+        self.learn(labels);
+        let over = overload_of(profiles, self.limit);
         match over {
             Some((_, _, bytes)) => {
                 if self.leanest.as_ref().is_none_or(|(known, _)| bytes < *known) {
-                    self.leanest = Some((bytes, assignment.to_vec()));
+                    self.leanest = Some((bytes, labels.clone()));
                 }
             }
             None => {
-                if self.best.as_ref().is_none_or(|(known, _)| seconds < *known) {
-                    self.best = Some((seconds, assignment.to_vec()));
+                if self.best.as_ref().is_none_or(|(known, _)| seconds < known) {
+                    self.best = Some((*seconds, labels.clone()));
                 }
             }
         }
         over
     }
 
-    /// Keeps a plan to combine with others, if prices led to it: branch and bound, which work limits, finds too many.
-    fn keep(&mut self, seconds: f64, assignment: &[usize]) {
+    /// Keeps a plan for prices and to be combined with others, if prices led to it: branch and bound, which work limits, finds too
+    /// many.
+    fn keep(&mut self, found: Found) {
         if self.until < u64::MAX {
             return;
         }
+        let Found { labels, seconds, profiles } = found;
+        self.planes.add(seconds, profiles);
         let plan = match &self.kept {
-            Some(kept) => assignment.iter().zip(kept).map(|(&label, kept)| kept[label]).collect(),
-            None => assignment.to_vec(),
+            Some(kept) => labels.iter().zip(kept).map(|(&label, kept)| kept[label]).collect(),
+            None => labels,
         };
         if !self.plans.iter().any(|(other, known)| *other == seconds && *known == plan) {
             self.plans.push((seconds, plan));

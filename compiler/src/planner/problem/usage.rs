@@ -98,12 +98,13 @@ pub fn profiles(problem: &Problem<'_>, items: &[Item]) -> Vec<Vec<u64>> {
 
 /// The peak of each domain.
 pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
-    let peak = |profile: &Vec<u64>| {
-        let positions = 0..profile.len();
-        let position = positions.max_by_key(|&p| (profile[p], std::cmp::Reverse(p))).unwrap_or(0);
-        Peak { position, bytes: profile.get(position).copied().unwrap_or(0) }
-    };
-    profiles(problem, items).iter().map(peak).collect()
+    profiles(problem, items).iter().map(|profile| peak(profile)).collect()
+}
+
+fn peak(profile: &[u64]) -> Peak {
+    let positions = 0..profile.len();
+    let position = positions.max_by_key(|&p| (profile[p], std::cmp::Reverse(p))).unwrap_or(0);
+    Peak { position, bytes: profile.get(position).copied().unwrap_or(0) }
 }
 
 /// The tensors that take most at a position of a domain, at most five, with their bytes.
@@ -138,7 +139,12 @@ pub fn overload(
     assignment: &[usize],
     limit: u64,
 ) -> Option<(usize, usize, u64)> {
-    let over = overloads(problem, assignment, limit).into_iter();
+    overload_of(&profiles(problem, &items(problem, assignment)), limit)
+}
+
+/// The same of bytes by domain and position.
+pub fn overload_of(profiles: &[Vec<u64>], limit: u64) -> Option<(usize, usize, u64)> {
+    let over = overloads_of(profiles, limit).into_iter();
     over.max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
 }
 
@@ -148,9 +154,12 @@ pub fn overloads(
     assignment: &[usize],
     limit: u64,
 ) -> Vec<(usize, usize, u64)> {
-    let items = items(problem, assignment);
-    let peaks = peaks(problem, &items);
-    let over = peaks.iter().enumerate().filter(|(_, peak)| peak.bytes > limit);
+    overloads_of(&profiles(problem, &items(problem, assignment)), limit)
+}
+
+fn overloads_of(profiles: &[Vec<u64>], limit: u64) -> Vec<(usize, usize, u64)> {
+    let peaks = profiles.iter().map(|profile| peak(profile)).enumerate();
+    let over = peaks.filter(|(_, peak)| peak.bytes > limit);
     over.map(|(domain, peak)| (domain, peak.position, peak.bytes)).collect()
 }
 
