@@ -238,13 +238,13 @@ fn cards_train_with_padding() {
     }
 }
 
-/// GPT-2 of 124 million weights on a card that multiplies odd rows at half the rate: padded it takes about as long as with the vocabulary
-/// that people write for speed, and without padding longer.
+/// GPT-2 of 124 million weights on a card that multiplies odd rows slowly: padded it takes about as long as with the vocabulary that
+/// people write for speed, and without padding longer.
 #[test]
 fn gpt2_is_padded_on_a_card() {
-    let mut card = preset("dgx-h100").expect("a preset");
-    let even = card.clone();
-    card.device.matmul_unaligned = 0.5;
+    let card = preset("dgx-h100").expect("a preset");
+    let mut even = card.clone();
+    even.device.matmul_unaligned = 1.0;
     let step = |vocabulary: usize, mesh: usize, cluster: &Cluster| {
         let g = GraphBuilder::new("gpt2");
         let config = Gpt2Config { vocabulary, dropout: 0.0, ..Gpt2Config::small() };

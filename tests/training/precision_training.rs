@@ -1,6 +1,8 @@
 //! Training in mixed precision: losses stay near those of float32 on every mesh, and are twice the same bits.
 
-use crate::support::{Reference, losses, reference, train_reference};
+use crate::support::{Reference, Scratch, losses, reference, succeeds, train_reference};
+use graphc::prelude::*;
+use graphc_runtime::data::save_safetensors;
 use serde_json::Value;
 
 /// The meshes and strategies that every reference must stay near its losses on.
@@ -41,6 +43,50 @@ fn greatest(far: &[f64]) -> f64 {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[(values.len() - 1) / 2]
+}
+
+/// Scores of 40 classes, and the same with a copy of the scores in f32.
+const SCORES: [&str; 2] = [
+    "  return \"scores\" = %scores\n",
+    "  %wide = cast %scores {dtype=\"f32\"} : f32[8, 40]\n  return \"scores\" = %wide\n",
+];
+
+/// Trains scores, and gives the metrics' losses and the file of weights.
+fn train_scores(folder: &Scratch, model: &str, extra: &[&str]) -> (Vec<f64>, Vec<u8>) {
+    let [file, data, metrics, weights] =
+        ["scores.gir", "data", "losses", "weights"].map(|name| folder.path(name));
+    let text = format!(
+        "graph @scores {{\n  %x = input \"x\" : f32[8, 16]\n  %w = variable \"w\" \
+         {{init={{\"normal\": {{\"mean\": 0, \"std\": 0.5}}}}, trainable=true}} : f32[16, 40]\n  \
+         %scores = matmul %x, %w : f32[8, 40]\n{model}}}\n"
+    );
+    std::fs::write(&file, text).expect("a file");
+    let own = ["train", &file, "--data", &data, "--metrics", &metrics, "--weights", &weights];
+    let training = ["--loss", "cross_entropy", "--optimizer", "adam", "--steps", "3"];
+    succeeds([&own[..], &training, extra].concat());
+    let read = |path: &str| std::fs::read(path).expect("is written");
+    (losses(&read(&metrics)), read(&weights))
+}
+
+/// Cross entropy reads scores of half precision as they are and computes in f32, so a copy of them in f32 would change no bit.
+#[test]
+fn scores_of_half_precision_train_as_their_copies_in_f32() {
+    let folder = Scratch::new();
+    let x: Vec<f32> = (0..24 * 16).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let labels: Vec<i64> =
+        (0..24).map(|at| if at % 5 == 0 { -100 } else { at * 17 % 40 }).collect();
+    let x = HostTensor::from_f32([24, 16], &x).expect("as many numbers");
+    let labels = HostTensor::from_i64([24], &labels).expect("as many labels");
+    let data = [("x", x), ("labels", labels)].map(|(name, tensor)| (name.to_owned(), tensor));
+    save_safetensors(folder.path("data").as_ref(), &data.into()).expect("a file");
+    for precision in PRECISIONS {
+        for smoothing in ["0", "0.1"] {
+            let extra = ["--precision", precision, "--label-smoothing", smoothing];
+            let [as_they_are, copied] = SCORES.map(|model| train_scores(&folder, model, &extra));
+            assert_eq!(as_they_are.0.len(), 3);
+            assert!(as_they_are == copied, "{extra:?}: {:?}, {:?}", as_they_are.0, copied.0);
+        }
+    }
 }
 
 #[test]

@@ -67,9 +67,6 @@ fn class(op: &Op) -> Class {
         | Op::Normalize(_)
         | Op::BatchNorm(_)
         | Op::BatchNormTraining(_)
-        | Op::CrossEntropy(_)
-        | Op::LabelRank(_)
-        | Op::Pick(_)
         | Op::Recurrence(_) => Class::Single,
         // Gradients that somebody wrote: those of what is cast here are made later, by autodiff, of the types that it has.
         Op::SoftmaxGrad(_)
@@ -126,6 +123,8 @@ fn class(op: &Op) -> Class {
         | Op::ToGlobal(_)
         | Op::Regather(_)
         | Op::Accumulate(_) => Class::Own,
+        // They compute in f32 whatever they read, so that scores need no copy in f32.
+        Op::CrossEntropy(_) | Op::LabelRank(_) | Op::Pick(_) => Class::Own,
     }
 }
 

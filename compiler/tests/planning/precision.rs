@@ -177,6 +177,17 @@ fn memory_counts_weights_states_gradients_and_half_copies() {
 }
 
 #[test]
+fn scores_have_no_copy_in_f32() {
+    let plan = compiled(gpt(), &options(&[1], Strategy::Auto, Some(DType::BF16)), "cpu").plan;
+    let program = &plan.programs[0];
+    let registers = program.registers.iter().enumerate();
+    let scores = registers.filter(|(_, register)| register.shape.ends_with(&[16, 65]));
+    let types: Vec<DType> = scores.map(|(index, _)| layout(&plan, program, index).dtype).collect();
+    // The scores, and their gradient.
+    assert_eq!(types, [DType::BF16; 2]);
+}
+
+#[test]
 fn weights_are_cast_once_a_step_and_microbatches_summed_in_f32() {
     let options =
         CompileOptions { microbatches: 4, ..options(&[2], Strategy::Zero2, Some(DType::BF16)) };
