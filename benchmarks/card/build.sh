@@ -29,11 +29,12 @@ for reference in tests/refs/*/ref.json; do
 done
 "$built/examples/card_models" "$kit/models"
 
-# Plans are made here, so that no time of the card goes into them.
+# Plans are made here, so that no time of the card goes into them. There they find their models beside them.
 for model in "$kit"/models/*.gir; do
     name=$(basename "$model" .gir)
     optimizer=$(python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))[sys.argv[2]]["optimizer"])' "$kit/models/models.json" "$name")
     "$kit/bin/graphc" compile "$model" $optimizer --precision bf16 --cluster dgx-h100 -o "$kit/plans/$name.json" > /dev/null
+    ln "$model" "$kit/plans/$name.gir"
 done
 
 # Kernels of these plans, where NVIDIA's compiler is here: where the tests have it, or where graphc finds it by itself.

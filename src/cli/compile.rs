@@ -249,7 +249,8 @@ fn check_is_no_model(path: &Path) -> Result<()> {
 pub fn load_plan(path: &Path) -> Result<Plan> {
     check_is_no_model(path)?;
     let text = read_text(path, LONGEST_PLAN, "plan ")?;
-    let plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
+    let mut plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
+    find_model_beside(path, &mut plan);
     if Seal::of(&text) == Seal::Broken {
         let path = path.display();
         let advice = format!("compile again, or look at it with `graphc verify --seal {path}`");
@@ -258,12 +259,27 @@ pub fn load_plan(path: &Path) -> Result<Plan> {
     Ok(plan)
 }
 
+/// A plan that was carried to another machine takes its weights from the model that lies beside it, where there is none at its old place.
+fn find_model_beside(plan_path: &Path, plan: &mut Plan) {
+    let Some(source) = &mut plan.weights else { return };
+    let old = Path::new(&source.path);
+    let Some(name) = old.file_name().filter(|_| !old.exists()) else { return };
+    let beside = plan_path.with_file_name(name);
+    if beside.is_file() {
+        source.path = beside.display().to_string();
+    }
+}
+
 /// The model's weights that a plan names; an error where the file has changed since.
 pub fn plan_weights(plan: &Plan) -> Result<Weights> {
     let Some(source) = &plan.weights else { return Ok(Weights::default()) };
     let path = Path::new(&source.path);
-    let found = options::sha256(&document(path))
-        .with_context(|| format!("the plan takes its weights from {}", source.path))?;
+    let found = options::sha256(&document(path)).with_context(|| {
+        format!(
+            "the plan takes its weights from {}: put that file there, or beside the plan",
+            source.path
+        )
+    })?;
     ensure!(
         found == source.sha256,
         "{} has changed since the plan was made (SHA-256 {found}, the plan has {}): compile again",

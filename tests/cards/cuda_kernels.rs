@@ -19,7 +19,7 @@ use graphc_ir::plan::{Action, Actor, Program};
 use graphc_ir::types::TensorType;
 use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare, prepare_fused};
 
-const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
+const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
 /// Where the table stands.
 const MARKS: [&str; 2] = ["<!-- kernels -->\n", "<!-- /kernels -->"];

@@ -52,6 +52,28 @@ fn what_is_verified_can_be_read_by_programs() {
 }
 
 #[test]
+fn a_plan_that_is_carried_away_takes_the_model_that_lies_beside_it() {
+    let [made, there] = [(); 2].map(|()| tempfile::tempdir().expect("a scratch folder"));
+    let at =
+        |folder: &tempfile::TempDir, name: &str| folder.path().join(name).display().to_string();
+    let (model, plan) = (at(&made, "model.onnx"), at(&made, "plan.json"));
+    std::fs::copy(reference("mlp").join("model.onnx"), &model).expect("a copy");
+    let options = ["--batch", "16", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1"];
+    succeeds(["compile", &model, "-o", &plan].iter().chain(&options));
+    let (moved, data) = (at(&there, "plan.json"), data());
+    std::fs::rename(plan, &moved).expect("the plan is moved");
+    let alone = {
+        let aside = at(&there, "aside.onnx");
+        std::fs::rename(&model, &aside).expect("the model is moved");
+        let alone = fails(training(&moved, &data, &[]));
+        std::fs::rename(aside, at(&there, "model.onnx")).expect("the model is moved");
+        alone
+    };
+    assert!(alone.contains("put that file there, or beside the plan"), "{alone}");
+    succeeds(training(&moved, &data, &[]));
+}
+
+#[test]
 fn an_option_that_a_plan_contradicts_is_named_with_what_the_plan_has() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (plan, data) = (compiled(folder.path(), &[]), data());

@@ -1,6 +1,7 @@
 //! Attention and its gradient by tiles of queries and keys (Dao et al., arXiv 2205.14135).
 //!
-//! Tensor cores multiply halves as long as heads are narrow enough for their registers; all else is `f32` arithmetic. A block
+//! Tensor cores multiply halves as long as heads are narrow enough for their registers; all else is `f32` arithmetic. Where a source
+//! is compiled for `sm_90a` groups of four warps multiply heads of 64 and 128 (`cu/groups.cuh`), by the same blocks and threads. A block
 //! computes 64 queries of a head. The gradient is two kernels, one with a block for 64 keys and one with a block for 64 queries.
 //! They compute the scores twice, but no block adds to what another writes. The gradient of a bias is a third one, of `f32` arithmetic,
 //! with a block for 64 queries and 64 keys that goes over the samples and heads which have the bias in common.
@@ -219,8 +220,9 @@ impl Space {
 
     /// Kernels of halves.
     fn halves(&self, body: &str) -> Source {
-        let tiles = include_str!("cu/attention_halves.cuh");
-        let body = format!("{}\n{tiles}\n{body}", include_str!("cu/tensor_cores.cuh"));
+        let (tiles, groups) =
+            (include_str!("cu/attention_halves.cuh"), include_str!("cu/groups.cuh"));
+        let body = format!("{}\n{groups}\n{tiles}\n{body}", include_str!("cu/tensor_cores.cuh"));
         self.source(&body).define("DEPTH", self.depth())
     }
 

@@ -14,6 +14,10 @@ const THREADS: usize = 256;
 const BLOCKS: usize = 528;
 /// Elements that a thread adds up at least before another block is worth its launch.
 const EACH: usize = 8;
+/// Chunks from which on so many threads join one result.
+const MANY_CHUNKS: usize = 32;
+/// Functions by which kernels join chunks.
+pub(super) const JOIN: &str = include_str!("cu/join.cuh");
 
 /// One op.
 pub(super) fn reduce(
@@ -61,6 +65,13 @@ pub(super) struct Shares {
     pub(super) chunks: usize,
     /// Elements of a result in a chunk.
     pub(super) chunk: usize,
+}
+
+impl Shares {
+    /// How many results a block joins: few where there are many chunks.
+    pub(super) fn joined(&self) -> usize {
+        if self.chunks >= MANY_CHUNKS { THREADS / MANY_CHUNKS } else { THREADS }
+    }
 }
 
 impl Reduction {
@@ -141,6 +152,7 @@ impl Reduction {
             .define("COUNT", self.count())
             .define("CHUNKS", shares.chunks)
             .define("CHUNK", shares.chunk)
+            .define("JOINED", shares.joined())
             .define("LANES", shares.lanes)
             .define("LANES_ARE_INNER", u8::from(self.lanes_are_inner()))
     }
@@ -183,7 +195,7 @@ impl Reduction {
         }
         call.launches.push(first);
         if chunks > 1 {
-            let blocks = self.results().div_ceil(THREADS);
+            let blocks = self.results().div_ceil(shares.joined());
             let arguments = vec![partial, result];
             call.launches.push(Launch::kernel(source, "join", blocks, THREADS, arguments));
         }
@@ -196,7 +208,7 @@ impl Reduction {
             .iter()
             .filter_map(|parameter| parameter.rsplit([' ', '*']).next().map(str::to_owned));
         let names: Vec<String> = names.collect();
-        let source = Source::new(format!("{}\n{}", value.text, include_str!("cu/reduce.cu")))
+        let source = Source::new([JOIN, &value.text, include_str!("cu/reduce.cu")].join("\n"))
             .define("INDEX", index)
             .define("V", wide(elements))
             .element("T", self.dtype)

@@ -14,7 +14,7 @@ use crate::on_card::prepare;
 use gpu_double::nvrtc::{self, resources};
 use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 
-const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
+const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
 
 /// All kernels by their sources, and the op of each.

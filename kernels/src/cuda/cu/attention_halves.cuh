@@ -1,18 +1,38 @@
 // Rows of heads as tiles of halves in shared memory, from which warps read matrices for the tensor cores. Rows are DEPTH elements wide,
-// a multiple of 16 of which those beyond WIDTH are 0, and 16 bytes longer, so that those of a matrix lie in different banks.
+// a multiple of 16 of which those beyond WIDTH are 0. They are 16 bytes longer, so that those of a matrix lie in different banks. Where a
+// group of four warps multiplies (GROUPED), they lie as its products want them: the first 64 elements of all rows, then the next 64.
 //
 // Macros besides those of attention: DEPTH.
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (WIDTH == 64 || WIDTH == 128)
+#define GROUPED 1
+#define PANELS (DEPTH / 64)
+#define LENGTH 64
+#define ROW_ALIGNMENT 1024
+#else
+#define GROUPED 0
+#define PANELS 1
 #define LENGTH (DEPTH + 8)
+#define ROW_ALIGNMENT 16
+#endif
 
 typedef T Row[LENGTH];
+
+// Where an element of a tile of ROWS rows is: those at multiples of 8 begin 16 bytes that lie together.
+template <u32 ROWS> __device__ __forceinline__ T* place_in(Row* rows, u32 row, u32 column) {
+#if GROUPED
+  return &rows[column / 64 * ROWS + row][column % 64 ^ row % 8 * 8];
+#else
+  return &rows[row][column];
+#endif
+}
 
 // Begins to bring rows, `pitch` apart, of which there are `count`; the others become 0.
 template <u32 ROWS> __device__ __forceinline__ void bring(Row* to_, const T* rows, INDEX pitch, u32 count) {
   if constexpr (WIDTH % 8 == 0) {
     for (u32 at = threadIdx.x; at < ROWS * (DEPTH / 8); at += 128) {
       u32 row = at / (DEPTH / 8), column = at % (DEPTH / 8) * 8;
-      T* place = &to_[row][column];
+      T* place = place_in<ROWS>(to_, row, column);
       if (row < count && column < WIDTH) {
         u32 address = (u32)__cvta_generic_to_shared(place);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(rows + row * pitch + column) : "memory");
@@ -29,16 +49,19 @@ template <u32 ROWS> __device__ __forceinline__ void bring(Row* to_, const T* row
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until all that was begun is there, for all threads.
+// Waits until all that was begun is there, for all threads and for the tensor cores.
 __device__ __forceinline__ void wait() {
   asm volatile("cp.async.wait_group 0;" ::: "memory");
+#if GROUPED
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
   __syncthreads();
 }
 
-// 16 rows and 16 columns as a first factor.
-__device__ __forceinline__ void first_factor(u32 (&to_)[4], const Row* rows, u32 column) {
+// 16 rows from `first` on and 16 columns of a tile as a first factor.
+template <u32 ROWS> __device__ __forceinline__ void first_factor(u32 (&to_)[4], Row* rows, u32 first, u32 column) {
   u32 lane = threadIdx.x % 32;
-  matrices(to_, &rows[lane % 16][column + lane / 16 * 8]);
+  matrices(to_, place_in<ROWS>(rows, first + lane % 16, column + lane / 16 * 8));
 }
 // 16 rows and 16 columns as a second factor, whose columns the rows are: for rows 0 and 8 two words each.
 __device__ __forceinline__ void second_factor_turned(u32 (&to_)[4], const Row* rows, u32 column) {
@@ -49,6 +72,38 @@ __device__ __forceinline__ void second_factor_turned(u32 (&to_)[4], const Row* r
 __device__ __forceinline__ void second_factor(u32 (&to_)[4], const Row* rows, u32 column) {
   u32 lane = threadIdx.x % 32;
   matrices_turned(to_, &rows[lane % 16][column + lane / 16 * 8]);
+}
+
+// Of a tile of 64 rows a warp's 16 as a first factor: in registers.
+struct Held {
+  u32 at[DEPTH / 16][4];
+  __device__ __forceinline__ void take(Row* rows) {
+#pragma unroll
+    for (u32 k = 0; k < DEPTH / 16; ++k) first_factor<64>(at[k], rows, threadIdx.x / 32 * 16, k * 16);
+  }
+  __device__ __forceinline__ void factor(u32 (&to_)[4], u32 k) const {
+#pragma unroll
+    for (int l = 0; l < 4; ++l) to_[l] = at[k][l];
+  }
+#if GROUPED
+  __device__ __forceinline__ const u32 (&of_group(u32 k) const)[4] { return at[k]; }
+#endif
+};
+// The same where it lies in shared memory.
+struct Lying {
+  Row* rows;
+  __device__ __forceinline__ void take(Row* from) { rows = from; }
+  __device__ __forceinline__ void factor(u32 (&to_)[4], u32 k) const { first_factor<64>(to_, rows, threadIdx.x / 32 * 16, k * 16); }
+#if GROUPED
+  __device__ __forceinline__ u64 of_group(u32 k) const { return matrix_at(rows + k / 4 * 64) + k % 4 * 2; }
+#endif
+};
+
+// Waits for products that were begun, all but the last LEFT groups of them.
+template <int LEFT> __device__ __forceinline__ void finish() {
+#if GROUPED
+  await_products<LEFT>();
+#endif
 }
 
 // Sums, each for two columns of rows lane / 4 and that + 8, of N columns.
@@ -62,43 +117,71 @@ template <u32 N> struct Sums {
       for (int l = 0; l < 4; ++l) at[j][l] = 0.0f;
     }
   }
-  // Adds the products of a warp's 16 rows in registers with N rows.
-  __device__ __forceinline__ void add_turned(const u32 (&own)[DEPTH / 16][4], const Row* rows) {
-#pragma unroll
-    for (u32 k = 0; k < DEPTH / 16; ++k) add_turned_at(own[k], rows, k * 16);
+  // Sums that were begun are used behind this.
+  __device__ __forceinline__ void settled() {
+#if GROUPED
+    settle(at);
+#endif
   }
-  // The same with 16 rows in shared memory.
-  __device__ __forceinline__ void add_turned(const Row* own, const Row* rows) {
+  // Begins to add the products of a warp's 16 rows with a tile of N rows.
+  template <class Own> __device__ __forceinline__ void add_turned(const Own& own, Row* rows) {
+#if GROUPED
+    settle(at);
+    begin_products();
+#pragma unroll
+    for (u32 k = 0; k < DEPTH / 16; ++k) multiply_add_group<0>(at, own.of_group(k), matrix_at(rows + k / 4 * N) + k % 4 * 2, T{});
+    end_products();
+#else
 #pragma unroll
     for (u32 k = 0; k < DEPTH / 16; ++k) {
       u32 a[4];
-      first_factor(a, own, k * 16);
-      add_turned_at(a, rows, k * 16);
-    }
-  }
-  __device__ __forceinline__ void add_turned_at(const u32 (&a)[4], const Row* rows, u32 column) {
-#pragma unroll
-    for (u32 j = 0; j < N / 16; ++j) {
-      u32 b[4];
-      second_factor_turned(b, rows + j * 16, column);
-      multiply_add(at[2 * j], a, b[0], b[1], T{});
-      multiply_add(at[2 * j + 1], a, b[2], b[3], T{});
-    }
-  }
-  // Adds rows, each times a weight: weights of M rows for each of these 16.
-  template <u32 M> __device__ __forceinline__ void add_weighted(const Sums<M>& weights, const Row* rows) {
-#pragma unroll
-    for (u32 k = 0; k < M / 16; ++k) {
-      const float(&low)[4] = weights.at[2 * k], (&high)[4] = weights.at[2 * k + 1];
-      u32 a[4] = {two(low[0], low[1], T{}), two(low[2], low[3], T{}), two(high[0], high[1], T{}), two(high[2], high[3], T{})};
+      own.factor(a, k);
 #pragma unroll
       for (u32 j = 0; j < N / 16; ++j) {
         u32 b[4];
-        second_factor(b, rows + k * 16, j * 16);
+        second_factor_turned(b, rows + j * 16, k * 16);
         multiply_add(at[2 * j], a, b[0], b[1], T{});
         multiply_add(at[2 * j + 1], a, b[2], b[3], T{});
       }
     }
+#endif
+  }
+  // These sums as a first factor, rounded.
+  __device__ __forceinline__ void as_factor(u32 (&to_)[N / 16][4]) const {
+#pragma unroll
+    for (u32 k = 0; k < N / 16; ++k) {
+      const float(&low)[4] = at[2 * k], (&high)[4] = at[2 * k + 1];
+      to_[k][0] = two(low[0], low[1], T{});
+      to_[k][1] = two(low[2], low[3], T{});
+      to_[k][2] = two(high[0], high[1], T{});
+      to_[k][3] = two(high[2], high[3], T{});
+    }
+  }
+  // Begins to add the rows of a tile of 16 M rows, each times a weight for each of these 16.
+  template <u32 M> __device__ __forceinline__ void add_weighted(const u32 (&weights)[M][4], Row* rows) {
+#if GROUPED
+    settle(at);
+    begin_products();
+#pragma unroll
+    for (u32 k = 0; k < M; ++k) {
+#pragma unroll
+      for (u32 panel = 0; panel < PANELS; ++panel) {
+        multiply_add_group<1>((float(&)[8][4])at[panel * 8], weights[k], matrix_at(rows + panel * M * 16 + k * 16), T{});
+      }
+    }
+    end_products();
+#else
+#pragma unroll
+    for (u32 k = 0; k < M; ++k) {
+#pragma unroll
+      for (u32 j = 0; j < N / 16; ++j) {
+        u32 b[4];
+        second_factor(b, rows + k * 16, j * 16);
+        multiply_add(at[2 * j], weights[k], b[0], b[1], T{});
+        multiply_add(at[2 * j + 1], weights[k], b[2], b[3], T{});
+      }
+    }
+#endif
   }
   // Writes those of 16 rows, each times a factor, of which there are `count`.
   __device__ __forceinline__ void write(T* rows, INDEX pitch, u32 count, const float (&factors)[2]) const {
@@ -127,3 +210,29 @@ template <u32 N> struct Sums {
     }
   }
 };
+
+// Powers of two, and the factor by which exponents of e become such of 2.
+#define LOG2_E 1.44269504088896341f
+#define LOG_2 0.693147180559945309f
+__device__ __forceinline__ float power_of_two(float exponent) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+}
+
+// Of what a score is made here: of the product alone where that grows with the score, so that FACTOR times it is LOG2_E times the score;
+// otherwise of all that belongs to it.
+#if HAS_BIAS || CAPPED
+#define PLAIN false
+#else
+#define PLAIN (SCALE > 0.0f)
+#endif
+#define FACTOR (PLAIN ? SCALE * LOG2_E : LOG2_E)
+#define SCORE_OR_PRODUCT(product, batch, head, query, key) (PLAIN ? (product) : SCORE(product, batch, head, query, key))
+
+// Whether every query from `start` on, `queries` of them, sees every key from `first` on, `keys` of them.
+__device__ __forceinline__ bool sees_all(u32 start, u32 queries, u32 first, u32 keys, i64 ahead) {
+  return start + queries <= QUERIES && first + keys <= seen(start, ahead) && first >= passed(start + queries - 1, ahead);
+}
+struct Whole { static constexpr bool value = true; };
+struct Part { static constexpr bool value = false; };

@@ -1,5 +1,5 @@
 // One pass over the values of a chain: writes what is elementwise, and combines what is reduced. A block has RESULTS_AT_ONCE times
-// KEPT_WIDTH results with LANES threads each, and chunk blockIdx.y of their elements; `join` combines the chunks in their order.
+// KEPT_WIDTH results with LANES threads each, and chunk blockIdx.y of their elements; `join` combines the chunks.
 //
 // Macros: INDEX, the type of positions; V, float; FOLDS reductions; elements(i, found, ...) computes WIDTH elements from i on, of which those of
 // KEPT_WIDTH results or REDUCED_WIDTH elements of one lie side by side; PARAMETERS and ARGUMENTS of that function; finish(f, r, x, ...)
@@ -59,15 +59,19 @@ extern "C" __global__ void __launch_bounds__(256) pass(PARAMETERS, float* partia
 }
 
 extern "C" __global__ void __launch_bounds__(256) join(const float* partial, RESULT_PARAMETERS) {
-  INDEX at = (INDEX)blockIdx.x * 256 + threadIdx.x;
-  if (at >= (INDEX)FOLDS * RESULTS) return;
-  u32 f = (u32)(at / RESULTS);
+  INDEX at = (INDEX)blockIdx.x * JOINED + OWN_RESULT;
+  bool is_there = at < (INDEX)FOLDS * RESULTS;
+  u32 f = is_there ? (u32)(at / RESULTS) : 0;
   double sum = 0.0;
   float all = IDENTITY(f);
-  for (u32 chunk = 0; chunk < CHUNKS; ++chunk) {
-    float x = partial[(INDEX)chunk * FOLDS * RESULTS + at];
-    sum += (double)x;
-    all = COMBINE(f, all, x);
+  if (is_there) {
+    for (u32 chunk = OWN_CHUNK; chunk < CHUNKS; chunk += CHUNKS_AT_ONCE) {
+      float x = partial[(INDEX)chunk * FOLDS * RESULTS + at];
+      sum += (double)x;
+      all = COMBINE(f, all, x);
+    }
   }
-  finish(f, at % RESULTS, SUMS(f) ? sum : (double)all, RESULT_ARGUMENTS);
+  sum = join_threads(sum, [](double a, double b) { return a + b; });
+  all = join_threads(all, [=](float a, float b) { return COMBINE(f, a, b); });
+  if (threadIdx.x < JOINED && is_there) finish(f, at % RESULTS, SUMS(f) ? sum : (double)all, RESULT_ARGUMENTS);
 }

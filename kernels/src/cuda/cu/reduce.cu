@@ -1,5 +1,5 @@
 // Sums, greatest and least over some dims. A block computes RESULTS_AT_ONCE results with LANES threads each; chunk blockIdx.y of the
-// elements of a result goes to one of CHUNKS partial results, which `join` combines in their order.
+// elements of a result goes to one of CHUNKS partial results, which `join` combines.
 //
 // Macros: INDEX, the type of positions; V, float or i64; value(i, ...), an element; ARGUMENTS and PARAMETERS of that function;
 // KEPT(r) and REDUCED(e), which add up to a position; RESULTS, COUNT, CHUNKS, CHUNK, LANES, LANES_ARE_INNER; COMBINE(a, b),
@@ -42,18 +42,20 @@ extern "C" __global__ void __launch_bounds__(256) reduce(PARAMETERS, V* partial,
 }
 
 extern "C" __global__ void __launch_bounds__(256) join(const V* partial, T* result) {
-  INDEX r = (INDEX)blockIdx.x * 256 + threadIdx.x;
-  if (r >= RESULTS) return;
+  INDEX r = (INDEX)blockIdx.x * JOINED + OWN_RESULT;
+  bool is_there = r < RESULTS;
 #if SUMS
   double sum = 0.0;
-  for (u32 chunk = 0; chunk < CHUNKS; ++chunk) sum += (double)partial[(INDEX)chunk * RESULTS + r];
-  result[r] = to<T>((V)(sum / (double)DIVISOR));
+  for (u32 chunk = OWN_CHUNK; is_there && chunk < CHUNKS; chunk += CHUNKS_AT_ONCE) sum += (double)partial[(INDEX)chunk * RESULTS + r];
+  sum = join_threads(sum, [](double a, double b) { return a + b; });
+  if (threadIdx.x < JOINED && is_there) result[r] = to<T>((V)(sum / (double)DIVISOR));
 #else
   V all = IDENTITY;
-  for (u32 chunk = 0; chunk < CHUNKS; ++chunk) {
+  for (u32 chunk = OWN_CHUNK; is_there && chunk < CHUNKS; chunk += CHUNKS_AT_ONCE) {
     V x = partial[(INDEX)chunk * RESULTS + r];
     all = COMBINE(all, x);
   }
-  result[r] = finished(all);
+  all = join_threads(all, [](V a, V b) { return COMBINE(a, b); });
+  if (threadIdx.x < JOINED && is_there) result[r] = finished(all);
 #endif
 }

@@ -11,7 +11,7 @@ use graphc_ir::types::DType;
 
 use super::{Chain, THREADS, misfit, name_of};
 use crate::cuda::call::{Argument, Call, Launch};
-use crate::cuda::reduce::{Reduction, Shares};
+use crate::cuda::reduce::{JOIN, Reduction, Shares};
 use crate::cuda::source::{Source, element};
 use crate::error::KernelError;
 
@@ -119,7 +119,7 @@ impl Pass<'_> {
         let first = Launch::kernel(source.clone(), "pass", blocks, THREADS, arguments);
         let mut arguments = vec![partial];
         arguments.extend(self.folds.iter().map(|fold| Argument::result(fold.output)));
-        let blocks = (results * self.folds.len()).div_ceil(THREADS);
+        let blocks = (results * self.folds.len()).div_ceil(shares.joined());
         let join = Launch::kernel(source, "join", blocks, THREADS, arguments);
         Ok([Some(first.rows(shares.chunks)), Some(join)])
     }
@@ -133,7 +133,8 @@ impl Pass<'_> {
             let each = reductions.iter().enumerate();
             each.map(|(index, one)| format!("(f) == {index} ? {} : ", of(one))).collect::<String>()
         };
-        let body = format!("{}\n{}", self.functions(&reductions)?, include_str!("../cu/pass.cu"));
+        let functions = self.functions(&reductions)?;
+        let body = [JOIN, &functions, include_str!("../cu/pass.cu")].join("\n");
         let parameters = [chain.parameters(), chain.result_parameters(&self.outputs)].concat();
         let source = Source::new(body)
             .define("INDEX", chain.index_type())

@@ -226,8 +226,14 @@ pub(super) fn prepare_all(
 
 /// What the compiler is told. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel it is
 /// computed.
-fn options(arch: &str) -> Vec<String> {
-    let arch = format!("--gpu-architecture={arch}");
+fn options(arch: Arch) -> Vec<String> {
+    // What only this generation of cards has, such as products by groups of warps, is behind a letter. A driver with a compiler of its
+    // own has none of it.
+    let own = match (arch, Form::of_driver()) {
+        (Arch { major: 9, minor: 0 }, Form::Machine) => "a",
+        (_, Form::Machine | Form::Own) => "",
+    };
+    let arch = format!("--gpu-architecture={arch}{own}");
     [&arch, "--fmad=false", "--std=c++17", "-default-device"].map(str::to_owned).to_vec()
 }
 
@@ -242,7 +248,7 @@ pub(super) fn version() -> Version {
 /// The name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
 fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
     let mut sum = Sha256::new();
-    let told = options(&arch.to_string());
+    let told = options(arch);
     sum.update(format!("{:?} {version:?} {told:?}\n", Form::of_driver()));
     sum.update(source);
     let digest: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -253,8 +259,7 @@ fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
 fn compiled(source: &str, arch: Arch) -> Result<Vec<u8>, CompileError> {
     Library::Nvrtc.find()?;
     arch.check()?;
-    let arch = &arch.to_string();
-    let refused = |log: String| CompileError::Refused { arch: arch.clone(), log };
+    let refused = |log: String| CompileError::Refused { arch: arch.to_string(), log };
     let text = CString::new(source).map_err(|_| refused("a byte of 0 in the source".into()))?;
     let program = result::create_program(&text, Some(c"kernel.cu"));
     let program = Program(program.map_err(|error| refused(error.to_string()))?);
