@@ -2,17 +2,25 @@
 //
 // Macros: those of rows, indices and classes; T; SMOOTHING, the share of the target that all classes have.
 
+// exp(x) of a difference to the greatest, so of what is not above 0: within a few roundings of x.
+__device__ __forceinline__ float power(float x) {
+  float found;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x * 1.44269504088896341f));
+  return found;
+}
+
 // The sum of exp(x - greatest) as far as the greatest is known.
 struct Powers {
   float greatest, sum;
 
-  __device__ __forceinline__ void add(float x) {
-    if (x > greatest) {
-      sum = sum * expf(greatest - x) + expf(x - x);
-      greatest = x;
-    } else if (x != -INFINITE) {
-      sum += expf(x - greatest);
+  __device__ __forceinline__ void add(const Part& part) {
+    float most = greatest;
+    EACH(k) most = part.at[k] > most ? part.at[k] : most;
+    if (most > greatest) {
+      sum *= power(greatest - most);
+      greatest = most;
     }
+    EACH(k) if (part.at[k] != -INFINITE) sum += power(part.at[k] - greatest);
   }
 };
 
@@ -24,13 +32,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(
   float total = 0.0f;
   EACH_STEP(step, at) {
     Part part = read(row, at);
-    EACH(k) if (IS_CLASS(at + k)) {
-      powers.add(part.at[k]);
-      total += part.at[k];
+    EACH(k) {
+      if (IS_CLASS(at + k)) total += part.at[k];
+      else part.at[k] = -INFINITE;
     }
+    powers.add(part);
   }
   float greatest = combined<Greatest>(powers.greatest);
-  float scaled = powers.sum == 0.0f ? 0.0f : powers.sum * expf(powers.greatest - greatest);
+  float scaled = powers.sum == 0.0f ? 0.0f : powers.sum * power(powers.greatest - greatest);
   float log = logf(combined<Sum>(scaled));
   // What is -inf everywhere has no softmax.
   if (EXTENT > 0 && greatest == -INFINITE) log = NOT_A_NUMBER;
