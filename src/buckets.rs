@@ -2,7 +2,7 @@
 //!
 //! A plan is for fixed shapes. Where they vary, as sentences do, batches are filled up to a few lengths (buckets), and each length has a
 //! plan that is made when the first batch of it comes. Variables lie in the session of the last step; where another takes its turn it
-//! gets them, and the number of the step.
+//! gets them, the number of the step, and the learning rate that the program has set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,7 +107,8 @@ impl Buckets {
         Self { options, weights, job, model: Box::new(model), sessions: Vec::new() }
     }
 
-    /// The session for a batch, with the variables and the number of the step that the last one has reached.
+    /// The session for a batch, with the variables and the number of the step that the last one has reached, and the learning rate or
+    /// schedule that was set on it.
     ///
     /// # Errors
     /// Where there is no model of such shapes, it cannot be planned, or a session has failed.
@@ -173,10 +174,11 @@ impl Buckets {
     }
 }
 
-/// Gives a session the variables of another, and its step. Tables are each plan's own.
+/// Gives a session the variables of another, its step, and what says its learning rate. Tables are each plan's own.
 fn hand_over(from: &mut Session, to: &mut Session) -> Result<(), RuntimeError> {
     let learned = to.variables().into_iter().filter(|(_, (kind, _))| *kind != TensorKind::Table);
     let names: Vec<String> = learned.map(|(name, _)| name).collect();
     to.copy_variables(from, names.iter().map(String::as_str))?;
+    to.take_rate_of(from)?;
     to.skip_to(from.next_step())
 }

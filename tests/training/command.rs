@@ -2,7 +2,6 @@
 //! torch.optim makes of it (`tests/refs/training/record.py`), on every mesh, and twice the same bits; metrics count exactly.
 
 use crate::support::reference;
-use graphc::buckets::{Buckets, BucketsOptions};
 use graphc::ir::learning_rate::LrSchedule;
 use graphc::prelude::*;
 use serde_json::Value;
@@ -17,7 +16,7 @@ fn numbers(count: usize, seed: i64, scale: f64) -> Vec<f64> {
     (0..count as i64).map(|i| number(i) as f64 * scale / 1024.0).collect()
 }
 
-fn tensor(shape: &[usize], seed: i64, scale: f64) -> HostTensor {
+pub(crate) fn tensor(shape: &[usize], seed: i64, scale: f64) -> HostTensor {
     let data = numbers(shape.iter().product(), seed, scale);
     HostTensor::from_f64(DType::F32, shape, &data).expect("a tensor")
 }
@@ -408,71 +407,6 @@ fn what_cannot_be_adapted_is_said() {
     let error = refused(&["a.bias"], 2);
     assert!(error.contains("`a.bias` (f32[8]) cannot be adapted: `binary` reads it"), "{error}");
     assert!(refused(&["a.weight"], 0).contains("at least 1"));
-}
-
-/// Batches of two shapes, in turns, train one set of weights as plans that are handed the weights by hand do.
-#[test]
-fn batches_of_several_shapes_train_one_set_of_weights() {
-    let model = |rows: usize| {
-        let g = GraphBuilder::new("buckets");
-        let fc = nn::Linear::new(&g, "fc", 4, 2);
-        g.output(
-            "loss",
-            &fc.forward(&g.input("x", DType::F32, [rows, 4])).tanh().mean(&[0, 1], false),
-        );
-        g.finish().expect("a graph")
-    };
-    let compile_options = |mesh: &[usize]| CompileOptions {
-        mesh: mesh.to_vec(),
-        optimizer: Some(Optimizer::adam(0.05)),
-        lr_schedule: "step:2,0.5".parse().expect("a schedule"),
-        ..CompileOptions::default()
-    };
-    let batch = |step: usize| {
-        let rows = [4, 6, 4, 4, 8, 6][step];
-        BTreeMap::from([("x".to_owned(), tensor(&[rows, 4], step as i64, 1.0))])
-    };
-    for mesh in [&[1][..], &[2]] {
-        // As the sessions of one plan for each step, which goes on where the last was.
-        let (mut before, mut expected) = (None::<Session>, Vec::new());
-        for step in 0..6 {
-            let rows = batch(step)["x"].shape()[0];
-            let plan =
-                compile(model(rows), &compile_options(mesh), &preset("cpu").expect("one"), None);
-            let own = SessionOptions { first_step: step as u64, ..SessionOptions::default() };
-            let plan = plan.expect("a plan").plan;
-            let mut session = Session::new(&plan, &BTreeMap::new(), own).expect("a session");
-            if let Some(before) = &mut before {
-                let names: Vec<String> = session.variables().into_keys().collect();
-                session.copy_variables(before, names.iter().map(String::as_str)).expect("alike");
-            }
-            let outputs = session.step(batch(step)).and_then(|step| step.wait());
-            expected.extend(outputs.expect("a step")["loss"].to_f64());
-            before = Some(session);
-        }
-        for most in [1, 2, 4] {
-            let options = BucketsOptions {
-                compile: compile_options(mesh),
-                cluster: preset("cpu").expect("one"),
-                session: SessionOptions::default(),
-                most,
-            };
-            let mut buckets = Buckets::new(options, BTreeMap::new(), None, move |shapes| {
-                Ok(model(shapes["x"].shape[0]))
-            });
-            let mut found = Vec::new();
-            for step in 0..6 {
-                let session = buckets.session_for(&batch(step)).expect("a session");
-                assert_eq!(session.next_step(), step as u64);
-                let outputs = session.step(batch(step)).and_then(|step| step.wait());
-                found.extend(outputs.expect("a step")["loss"].to_f64());
-            }
-            assert_eq!(found, expected, "{most} sessions on {mesh:?}");
-            assert_eq!(buckets.len(), most.min(3));
-            let back = buckets.last().expect("there is one").skip_to(2).expect_err("it is past");
-            assert_eq!(back.to_string(), "step 2 was begun before: the next one is step 6");
-        }
-    }
 }
 
 /// A plan that evaluates: a loss and metrics, and neither gradients nor updates.

@@ -1,5 +1,6 @@
 //! Trainings by the command and by `DataParallel`: their numbers, options, data, checkpoints and weights.
 
+mod buckets;
 mod checkpoints;
 mod command;
 mod data;

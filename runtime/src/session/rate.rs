@@ -3,6 +3,8 @@
 //! A rate belongs to the step: what is given holds for the steps that are begun from then on, however many are under way. The
 //! plan stays as it is, and updates ask the step for its rate first ([`GivenRate`]).
 
+use std::sync::Arc;
+
 use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::plan::Plan;
 
@@ -10,7 +12,7 @@ use super::Session;
 use crate::error::RuntimeError;
 
 /// What says the learning rate of the next steps.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) enum Rates {
     /// The plan.
     #[default]
@@ -18,7 +20,7 @@ pub(super) enum Rates {
     /// A number.
     Number(f64),
     /// A function of the step's number.
-    Function(Box<dyn Fn(u64) -> f64 + Send + Sync>),
+    Function(Arc<dyn Fn(u64) -> f64 + Send + Sync>),
 }
 
 impl Session {
@@ -44,13 +46,26 @@ impl Session {
         schedule: impl Fn(u64) -> f64 + Send + Sync + 'static,
     ) -> Result<(), RuntimeError> {
         planned(&self.plan)?;
-        self.rates = Rates::Function(Box::new(schedule));
+        self.rates = Rates::Function(Arc::new(schedule));
         Ok(())
     }
 
     /// Has the steps that are begun from now on train with what the plan says again.
     pub fn follow_planned_rate(&mut self) {
         self.rates = Rates::Planned;
+    }
+
+    /// Has the steps that are begun from now on train with what another session does: the rate or schedule that was given to it, or where
+    /// none was, or it follows its plan again, what this session's own plan says.
+    ///
+    /// # Errors
+    /// Where one was given and this plan has no optimizer, or one whose learning rate is 0.
+    pub fn take_rate_of(&mut self, other: &Session) -> Result<(), RuntimeError> {
+        if !matches!(other.rates, Rates::Planned) {
+            planned(&self.plan)?;
+        }
+        self.rates = other.rates.clone();
+        Ok(())
     }
 
     /// The learning rate with which the next step trains variables that are in no group; `None` where the plan has no optimizer.
