@@ -173,6 +173,7 @@ mod tests {
             starts: vec![[0; 3]; 3],
             operands,
             epilogue: Epilogue::default(),
+            instead: Vec::new(),
         };
         assert_eq!(flops(&product), 12e6);
     }
