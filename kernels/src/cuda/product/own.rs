@@ -120,13 +120,17 @@ fn end(product: &Product) -> Option<Launch> {
         return None;
     }
     let (elements, out) = (product.rows * product.columns, product.operands.out);
+    let together = width(product.operands.made.size(), [product.columns]);
     let source = ending(product, &epilogue, "")
         .followed_by(include_str!("../cu/product_end.cu"))
         .define("COLUMNS", product.columns)
-        .define("ELEMENTS", elements);
+        .define("ELEMENTS", elements)
+        .define("WIDTH", together)
+        .index(elements);
     let places = [out, epilogue.bias.unwrap_or(out), epilogue.kept.unwrap_or(out)];
     let arguments = places.map(Argument::Address).to_vec();
-    Some(Launch::kernel(source, "product_end", elements.div_ceil(THREADS), THREADS, arguments))
+    let blocks = elements.div_ceil(THREADS * together);
+    Some(Launch::kernel(source, "product_end", blocks, THREADS, arguments))
 }
 
 /// The sums that come out beside the result.
