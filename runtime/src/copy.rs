@@ -3,6 +3,10 @@
 //!
 //! The `unsafe` of this file: vector stores, to addresses that a slice borrowed for writing has.
 
+use std::sync::{Mutex, PoisonError};
+
+use crate::threads::side_by_side;
+
 /// Copies of at least so many bytes go past the caches: beyond it an ordinary copy evicts more than it keeps. Measured by
 /// `bench_collectives --ops all_gather,send_recv --sizes 4194304,16777216,67108864`.
 pub(crate) const STREAMED: usize = 8 << 20;
@@ -13,6 +17,21 @@ pub(crate) fn copy(into: &mut [u8], from: &[u8], whole: usize) {
         true => into.copy_from_slice(from),
         false => stream(into, from),
     }
+}
+
+/// Copies what a device and not the processor reads next: what is large in parts, by as many threads as the process may use.
+pub(crate) fn copy_in_parts(into: &mut [u8], from: &[u8]) {
+    assert_eq!(into.len(), from.len(), "a copy has the size of what is copied");
+    if into.len() <= STREAMED {
+        return copy(into, from, into.len());
+    }
+    let parts = into.chunks_mut(STREAMED).zip(from.chunks(STREAMED));
+    let parts: Vec<Mutex<(&mut [u8], &[u8])>> = parts.map(Mutex::new).collect();
+    side_by_side(parts.len(), |at| {
+        let mut part = parts[at].lock().unwrap_or_else(PoisonError::into_inner);
+        let (into, from) = &mut *part;
+        copy(into, from, STREAMED);
+    });
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -100,6 +119,16 @@ mod tests {
                     assert!(rest.into_iter().all(|&byte| byte == 0), "{start} {bytes}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_large_copy_is_made_in_parts() {
+        let from: Vec<u8> = (0..2 * STREAMED + 77).map(|i| (i * 7 % 251) as u8).collect();
+        for bytes in [0, 100, STREAMED, from.len()] {
+            let mut into = vec![0; bytes];
+            copy_in_parts(&mut into, &from[..bytes]);
+            assert!(into == from[..bytes], "{bytes}");
         }
     }
 

@@ -419,3 +419,35 @@ fn the_fastest_algorithm_is_taken_and_kept() {
     assert!(ways(&stderr).iter().all(|way| way.contains("algorithm 4 of 4")), "{stderr}");
     assert!(run("3", "1", &nowhere, "2").0 == metrics, "two runs differ");
 }
+
+/// Where the library takes longer for a product with its end than for the product, and a kernel the end, it is made so, and stays so.
+#[test]
+fn an_end_that_is_slow_in_the_library_is_a_kernel() {
+    let Some(machine) = Machine::new() else { return };
+    let cache = machine.file("slow ends");
+    let extra = ["--mesh", "1"];
+    let (right, _) = trained(&machine, "cpu", &extra);
+    let run = |slow: Option<&str>| {
+        let (mut command, metrics) = training(&machine, "cuda", &extra);
+        command.envs(slow.map(|slow| ("GPU_DOUBLE_SLOW", slow))).env("GRAPHC_PRODUCTS", "1");
+        command.env("GRAPHC_TUNE", "1").env("GRAPHC_CACHE", &cache);
+        let (counts, stderr) = machine.counts_and_errors(command);
+        (std::fs::read(metrics).expect("metrics"), counts, stderr)
+    };
+    let (metrics, counts, stderr) = run(Some("epilogues"));
+    check_losses(&losses(&metrics), &right, 1e-5, "slow ends");
+    assert!(
+        stderr.contains("of cuBLASLt, with a kernel for what stands behind it take"),
+        "{stderr}"
+    );
+    let ended = |way: &&&str| way.contains(", with GELU");
+    let made = ways(&stderr);
+    assert!(made.iter().filter(ended).count() > 0, "{stderr}");
+    for way in made.iter().filter(ended) {
+        assert!(way.ends_with("with a kernel for what stands behind it"), "{way}");
+    }
+    assert!(count(&counts, "product_end") > 0, "{counts:?}");
+    let (again, others, _) = run(None);
+    assert!(again == metrics && count(&others, "product_end") > 0, "{others:?}");
+    assert_eq!(count(&others, "product_gelu_aux_bias"), 0, "nothing is timed again");
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpu_double::{Argument, Card, Traffic};
 use graphc::prelude::DType;
-use graphc_kernels::cuda::{self, Call, Entry, Kernel, Launch, Place, Shard, Slot};
+use graphc_kernels::cuda::{self, Call, Entry, Kernel, Launch, Place, Product, Shard, Slot};
 
 /// The architecture of the double's card.
 const ARCHITECTURE: &str = "sm_90";
@@ -33,8 +33,13 @@ pub fn sectors(
                 }
             }
             Launch::Clear { place, bytes } => memory.clear(*place, *bytes),
-            // A library's, and nothing of an actor stands behind them.
-            Launch::Product(_) | Launch::Copy { .. } => {}
+            // A library's, for what stands behind it zeros.
+            Launch::Product(Product { rows, columns, batch, starts, operands, .. }) => {
+                let elements = rows * columns * batch * starts.len();
+                memory.clear(operands.out, elements * operands.made.size());
+            }
+            // Nothing of an actor stands behind one.
+            Launch::Copy { .. } => {}
         }
     }
     found

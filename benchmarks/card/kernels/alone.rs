@@ -71,14 +71,11 @@ pub fn identities() -> Vec<Made> {
 /// Chains that begin with a convolution.
 pub fn headed_chains() -> Vec<Made> {
     let forms = [(DType::F32, false), (DType::F32, true), (DType::BF16, false), (DType::F16, true)];
-    forms.map(|form| headed_chain(form, [2, 7, 6, 5], (12, 2))).into()
+    let all = forms.into_iter().flat_map(|form| [3, 1].map(|extent| (form, extent)));
+    all.map(|(form, extent)| headed_chain(form, [2, 7, 6, 5], [12, 2, extent])).collect()
 }
 
-fn headed_chain(
-    (dtype, is_kept): (DType, bool),
-    image: [usize; 4],
-    kernels: (usize, usize),
-) -> Made {
+fn headed_chain((dtype, is_kept): (DType, bool), image: [usize; 4], kernels: [usize; 3]) -> Made {
     let near = match dtype {
         DType::F32 => 2e-5,
         DType::F16 => 4e-3,
@@ -93,7 +90,7 @@ pub fn real() -> Vec<Made> {
     all.extend(accumulators_of(TensorType::new(DType::BF16, [3072, 768])));
     all.push(made("f32 filled with 0".into(), || filling(DType::F32, 9_000_001, 0.0)));
     for form in [(DType::BF16, false), (DType::F32, true)] {
-        all.push(headed_chain(form, [8, 28, 28, 128], (128, 1)));
+        all.push(headed_chain(form, [8, 28, 28, 128], [128, 1, 3]));
     }
     all
 }

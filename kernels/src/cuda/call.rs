@@ -130,6 +130,8 @@ pub struct Product {
     pub operands: Operands,
     /// The epilogue of sums, before they are rounded and written.
     pub epilogue: Epilogue,
+    /// What makes it where no library does, in the place of [`own_product`](super::own_product); none where nothing is better.
+    pub instead: Vec<Launch>,
 }
 
 /// The epilogue of a product's sums: a summand of the result's shape, then one for each column, then a function.

@@ -5,7 +5,7 @@
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::types::TensorType;
 
-use super::call::{Argument, Call, Kernel, Launch, Place, Slot};
+use super::call::{Argument, Call, Kernel, Launch, Operands, Place, Product, Slot};
 use super::convolution::{aligned, convolution};
 use super::names::named;
 use super::{Shard, elementwise};
@@ -98,9 +98,17 @@ impl Renaming<'_> {
                 arguments.iter_mut().try_for_each(|argument| self.argument(argument))
             }
             Launch::Clear { place, .. } => self.place(place),
+            Launch::Product(product) => self.product(product),
             // Neither convolutions nor chains have such launches.
-            Launch::Product(_) | Launch::Copy { .. } => None,
+            Launch::Copy { .. } => None,
         }
+    }
+
+    /// A product without an end, as convolutions have them.
+    fn product(&self, product: &mut Product) -> Option<()> {
+        let Operands { a, b, out, .. } = &mut product.operands;
+        [a, b, out].into_iter().try_for_each(|place| self.place(place))?;
+        product.instead.iter_mut().try_for_each(|launch| self.launch(launch))
     }
 
     fn argument(&self, argument: &mut Argument) -> Option<()> {

@@ -91,10 +91,17 @@ fn renamed(mut call: Call, words: &[String]) -> Call {
         of_source.insert(format!("#define {entry} {}\n", name(entry, words)));
     }
     for launch in &mut call.launches {
-        if let Launch::Kernel(kernel) = launch {
-            let of_source = macros[&kernel.source].iter().map(String::as_str);
-            kernel.source = of_source.chain([kernel.source.as_str()]).collect();
-            kernel.entry = name(&kernel.entry, words);
+        match launch {
+            Launch::Kernel(kernel) => {
+                let of_source = macros[&kernel.source].iter().map(String::as_str);
+                kernel.source = of_source.chain([kernel.source.as_str()]).collect();
+                kernel.entry = name(&kernel.entry, words);
+            }
+            Launch::Product(product) => {
+                let instead = Call::of(std::mem::take(&mut product.instead));
+                product.instead = renamed(instead, words).launches;
+            }
+            Launch::Clear { .. } | Launch::Copy { .. } => {}
         }
     }
     call

@@ -5,7 +5,7 @@ use graphc_ir::ops::Window;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::source::{Source, index_type};
+use super::source::{Source, index_type, word};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -27,12 +27,24 @@ pub(super) fn pool(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Cal
         return Ok(Call::nothing());
     }
     let (source, width) = how.source(op, x, y)?;
+    let launch = |entry, arguments: &[Argument], elements: usize| {
+        let source = source.clone().define("ELEMENTS", elements);
+        let blocks = elements.div_ceil(THREADS * width);
+        Launch::kernel(source, entry, blocks, THREADS, arguments.to_vec())
+    };
     let entry = if how.backward { "pool_grad" } else { "pool" };
-    let source = source.define("ELEMENTS", result.elements());
-    let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
-    arguments.push(Argument::result(0));
-    let blocks = result.elements().div_ceil(THREADS * width);
-    Ok(Call::of(vec![Launch::kernel(source, entry, blocks, THREADS, arguments)]))
+    let mut call = Call::nothing();
+    let mut first = Argument::operand(0);
+    if how.backward && how.mean.is_none() && y.elements() > 0 {
+        let greatest = Argument::scratch(0);
+        call.launches.push(launch("pool_find", &[first, greatest], y.elements()));
+        call.scratch = y.elements() * how.ordinal();
+        first = greatest;
+    }
+    let others = (1..operands.len()).map(Argument::operand).chain([Argument::result(0)]);
+    let arguments: Vec<Argument> = std::iter::once(first).chain(others).collect();
+    call.launches.push(launch(entry, &arguments, result.elements()));
+    Ok(call)
 }
 
 /// What a pool does.
@@ -96,8 +108,18 @@ impl How {
             .define("CHANNELS_LAST", u8::from(self.channels_last))
             .define("MEAN", u8::from(self.mean.is_some()))
             .define("COUNT_BORDER", u8::from(self.mean == Some(true)))
-            .define("WIDTH", together);
+            .define("WIDTH", together)
+            .define("ORDINAL", word(self.ordinal()));
         Ok((source, together))
+    }
+
+    /// Bytes that tell the elements of a window, and that there is none.
+    fn ordinal(&self) -> usize {
+        match self.kernel[0] * self.kernel[1] {
+            0..0xFF => 1,
+            0xFF..0xFFFF => 2,
+            _ => 4,
+        }
     }
 
     /// Batch, channels, height and width.

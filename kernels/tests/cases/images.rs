@@ -3,7 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 
 use super::super::common::{Random, ordinary};
 use super::{Example, Examples, FLOATS, ty};
@@ -37,7 +37,7 @@ pub fn examples() -> Vec<Example> {
     parts_of_groups(to);
     large(to, DType::F32);
     large(to, DType::BF16);
-    std::mem::take(&mut to.all)
+    std::mem::take(&mut to.all).into_iter().chain(products()).collect()
 }
 
 pub fn setting(image: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> Setting {
@@ -67,6 +67,31 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
+/// Convolutions and gradients that are products of matrices: windows of one element, some of which step over elements or meet padding
+/// alone, and larger ones with many columns.
+pub fn products() -> Vec<Example> {
+    let to = &mut Examples::new(13);
+    let uneven = Window { strides: [2, 1], pads: [2, 0, 1, 1], dilations: [1, 2] };
+    let beside = Window { strides: [3; 2], pads: [1; 4], dilations: [1; 2] };
+    for dtype in [DType::F32, DType::BF16] {
+        let one = setting([2, 5, 6, 24], 10, 1, 1);
+        each(operands(dtype, &one), |op, types| to.whole(op, types, 1e-4));
+        for window in [Window { strides: [2; 2], ..Window::PLAIN }, beside] {
+            let one = Setting { window, ..setting([2, 5, 6, 7], 10, 1, 1) };
+            each(operands(dtype, &one), |op, types| to.whole(op, types, 1e-4));
+        }
+    }
+    let wide = Setting { window: uneven, kernel: [3, 2], ..setting([2, 6, 5, 8], 136, 3, 1) };
+    let [forward, _, of_k] = operands(DType::BF16, &wide);
+    let [_, of_x, _] = operands(DType::BF16, &setting([1, 5, 4, 128], 16, 3, 1));
+    each([forward, of_x, of_k], |op, types| to.whole(op, types, 1e-4));
+    std::mem::take(&mut to.all)
+}
+
+fn each(all: [(Op, Vec<TensorType>); 3], mut add: impl FnMut(Op, &[TensorType])) {
+    all.into_iter().for_each(|(op, types)| add(op, &types));
+}
+
 /// Groups of which ranks have some, or a part of their channels.
 fn parts_of_groups(to: &mut Examples) {
     for (inputs, outputs) in [(4, 2), (4, 6), (16, 10), (16, 8)] {
@@ -92,16 +117,26 @@ fn empty(image: [usize; 4]) -> Setting {
 }
 
 pub fn convolutions(to: &mut Examples, dtype: DType, setting: &Setting) {
+    let [forward, of_x, of_k] = operands(dtype, setting);
+    to.both(forward.0, &forward.1, 2e-5);
+    to.both(of_x.0, &of_x.1, 4e-5);
+    to.both(of_k.0, &of_k.1, 1e-4);
+}
+
+/// A convolution and both gradients, with the types of their operands.
+fn operands(dtype: DType, setting: &Setting) -> [(Op, Vec<TensorType>); 3] {
     let &Setting { image: [n, h, w, c], outputs, kernel, window, groups, channels_last } = setting;
     let x = ty(dtype, &if channels_last { [n, h, w, c] } else { [n, c, h, w] });
     let k = ty(dtype, &[outputs, c / groups, kernel[0], kernel[1]]);
     let op = Op::Convolution(Convolution { window, groups, channels_last });
     let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
-    to.both(op, &[x.clone(), k.clone()], 2e-5);
     let of_x = ConvolutionInputGrad { window, groups, extents: [h, w], channels_last };
-    to.both(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], 4e-5);
     let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
-    to.both(Op::ConvolutionKernelGrad(of_k), &[x, y], 1e-4);
+    [
+        (op, vec![x.clone(), k.clone()]),
+        (Op::ConvolutionInputGrad(of_x), vec![k, y.clone()]),
+        (Op::ConvolutionKernelGrad(of_k), vec![x, y]),
+    ]
 }
 
 fn pools(to: &mut Examples, dtype: DType, channels_last: bool) {

@@ -81,7 +81,8 @@ pub const IDENTITIES: [f64; 6] =
 pub fn filling(dtype: DType, count: usize, value: f64) -> Executed {
     let case = filled_case(&[], &[TensorType::new(dtype, [count])], &mut Random::new(3));
     let right = match dtype {
-        // Bytes keep the low bits.
+        // Numbers that are out of range wrap around, as those of `Full` do.
+        DType::I32 => f64::from(value as i64 as i32),
         DType::U8 => f64::from(value as i64 as u8),
         _ => Memory::of(dtype, &[value]).values()[0],
     };
@@ -89,18 +90,19 @@ pub fn filling(dtype: DType, count: usize, value: f64) -> Executed {
     Executed { call, case, placed: vec![], right: vec![vec![right; count]] }
 }
 
-/// A convolution that is scaled, shifted and clipped for each of its channels, channels last; the plain one is maybe a result as well.
+/// A convolution that is scaled, shifted and clipped for each of its channels, channels last; the plain one is maybe a result as well. Of the kernels: how many, their
+/// step and how many rows and columns they have.
 pub fn headed(
     dtype: DType,
     image: [usize; 4],
-    (outputs, stride): (usize, usize),
+    [outputs, stride, extent]: [usize; 3],
     is_kept: bool,
 ) -> (FusedOp, Case) {
-    let window = Window { strides: [stride; 2], pads: [1; 4], dilations: [1; 2] };
+    let window = Window { strides: [stride; 2], pads: [extent / 2; 4], dilations: [1; 2] };
     let head = Op::Convolution(Convolution { window, groups: 1, channels_last: true });
     let clip = UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(6.0) };
     let x = TensorType::new(dtype, image);
-    let k = TensorType::new(dtype, [outputs, image[3], 3, 3]);
+    let k = TensorType::new(dtype, [outputs, image[3], extent, extent]);
     let y = head.infer(&[&x, &k]).expect("it fits").remove(0);
     let row = TensorType::new(dtype, [outputs]);
     let fused = FusedOp {

@@ -7,14 +7,14 @@ use crate::calls::{
 };
 use crate::cases::Example;
 use crate::common::{Case, Memory, Random};
-use crate::on_card::{Bench, bench, check};
+use crate::on_card::{Bench, bench, check, prepare};
 use crate::rectangles::{ODD, WIDE};
 use graphc_ir::op::{EvalContext, InPlace, Op};
 use graphc_ir::ops::*;
 use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::Call;
+use graphc_kernels::cuda::{Call, Launch};
 
 use FusedArg::{Operand as X, Step as S};
 
@@ -28,6 +28,15 @@ fn queries_attend_to_keys() {
 #[test]
 fn images_are_convolved_pooled_and_resized() {
     check(&cases::images::examples());
+}
+
+#[test]
+fn convolutions_are_products_of_matrices() {
+    for Example { case, .. } in cases::images::products() {
+        let call = prepare(&case).expect("a call");
+        let is_product = |launch: &Launch| matches!(launch, Launch::Product(_));
+        assert!(call.launches.iter().any(is_product), "{:?}: {:?}", case.op, call.launches);
+    }
 }
 
 #[test]
@@ -100,7 +109,7 @@ fn accumulators_are_overwritten_first_and_added_to_then() {
 #[test]
 fn memory_is_filled_with_identities() {
     let Some(mut bench) = bench() else { return };
-    for dtype in [DType::F32, DType::F16, DType::I64, DType::U8] {
+    for dtype in [DType::F32, DType::F16, DType::I64, DType::I32, DType::U8] {
         for value in IDENTITIES {
             let of = filling(dtype, 1003, value);
             check_executed(&mut bench, &of, &format!("{dtype} {value}"));
@@ -131,9 +140,11 @@ fn chains_begin_with_convolutions() {
     for (dtype, is_kept, near) in
         [(DType::F32, false, 2e-5), (DType::F32, true, 2e-5), (DType::BF16, false, 2e-2)]
     {
-        let (fused, case) = headed(dtype, [2, 7, 6, 5], (12, 2), is_kept);
-        let expected = on_processor(&fused, &case, None);
-        check_chain(&mut bench, &fused, (&case, &[]), (&expected, near));
+        for extent in [3, 1] {
+            let (fused, case) = headed(dtype, [2, 7, 6, 5], [12, 2, extent], is_kept);
+            let expected = on_processor(&fused, &case, None);
+            check_chain(&mut bench, &fused, (&case, &[]), (&expected, near));
+        }
     }
 }
 

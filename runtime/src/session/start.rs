@@ -228,7 +228,7 @@ impl Rank {
         let shares = self.part.shares(program, self.device.records());
         let ears: Vec<_> = shares.iter().map(|_| unbounded()).collect();
         for (worker, share) in shares.into_iter().enumerate() {
-            let Share { actors, order, lanes, streams } = share;
+            let Share { mut actors, order, lanes, streams } = share;
             let (sender, jobs) = bounded(queue);
             let others = ears.iter().enumerate().filter(|&(other, _)| other != worker);
             let stream = || self.device.stream(settings.seed, ended(&self.transport));
@@ -238,6 +238,10 @@ impl Rank {
                 true => Replay::new(&actors, &order, microbatches),
                 false => Replay::default(),
             };
+            let stages_ahead = alone && self.device.records() && replay.alternates();
+            if stages_ahead {
+                actors.iter_mut().flatten().for_each(Work::alternate);
+            }
             let next = Worker {
                 transport: Arc::clone(&self.transport),
                 memory: Arc::clone(&self.memory),
@@ -260,6 +264,8 @@ impl Rank {
                 order,
                 lanes,
                 jobs,
+                stages_ahead,
+                next: None,
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
                 hear: ears[worker].1.clone(),
                 activity: self.transport.activity(format!("stream {worker}"), names(program)),

@@ -64,6 +64,13 @@ impl Work {
         }
     }
 
+    /// Has the content of every other step go its own way to the device, so that it may be staged while the step before goes on.
+    pub(crate) fn alternate(&mut self) {
+        if let Self::Feed(feed) = self {
+            feed.alternate();
+        }
+    }
+
     /// Gives what was copied from a device, all launches of which have ended. Returns how long the host has waited.
     pub(crate) fn deliver(&mut self, turn: Turn, step: &StepState) -> Result<Duration, Cause> {
         match self {

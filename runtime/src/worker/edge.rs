@@ -8,6 +8,7 @@ use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::Rect;
 
 use super::step::StepState;
+use crate::copy::copy_in_parts;
 use crate::device::{Memory, Passage, Port, Stream, Turn};
 use crate::error::Cause;
 use crate::memory::Place;
@@ -25,29 +26,28 @@ pub(crate) struct FeedWork {
     /// Per microbatch: out of this process's rows.
     from_rows: Vec<Move>,
     passages: Passages,
+    /// Of each passage: the step whose content lies in it.
+    staged: Vec<Option<u64>>,
+    /// How many steps have passages of their own, one after the other.
+    turns: usize,
 }
 
-/// By microbatch: memory of the host through which contents go, where the host does not reach the device's own.
+/// Memory of the host through which contents go, where the host does not reach the device's own.
 #[derive(Default)]
 struct Passages(Vec<Option<Passage>>);
 
 impl Passages {
-    /// The passage of a microbatch, made when that first comes and kept; `None` where the host reaches the device's memory.
-    fn of(
-        &mut self,
-        microbatch: usize,
-        stream: &Stream,
-        place: Place,
-    ) -> Result<Option<&mut Passage>, Cause> {
-        while self.0.len() <= microbatch {
+    /// Makes as many for contents of a place's size as there are not yet; they are kept.
+    fn make(&mut self, count: usize, stream: &Stream, place: Place) -> Result<(), Cause> {
+        while self.0.len() < count {
             self.0.push(stream.passage(place.bytes)?);
         }
-        Ok(self.0[microbatch].as_mut())
+        Ok(())
     }
 
-    /// The passage of a microbatch which was there before.
-    fn known(&mut self, microbatch: usize) -> Option<&mut Passage> {
-        self.0.get_mut(microbatch).and_then(Option::as_mut)
+    /// One that was made; `None` where the host reaches the device's memory.
+    fn known(&mut self, at: usize) -> Option<&mut Passage> {
+        self.0.get_mut(at).and_then(Option::as_mut)
     }
 }
 
@@ -63,7 +63,20 @@ impl FeedWork {
                 copy(m, &rows.map_or(whole.clone(), |rows| packed(rows, output.rect(m), &whole)))
             })
             .collect();
-        Self { input, output, copies, from_rows, passages: Passages::default() }
+        let (passages, staged) = (Passages::default(), Vec::new());
+        Self { input, output, copies, from_rows, passages, staged, turns: 1 }
+    }
+
+    /// Has every other step go through passages of its own, so that the next one's content may be put there while this one's is
+    /// read.
+    pub(crate) fn alternate(&mut self) {
+        self.turns = 2;
+    }
+
+    /// The passage of a turn.
+    fn passage_of(&self, turn: Turn) -> usize {
+        let step = (turn.step % self.turns as u64) as usize;
+        step * turn.microbatches as usize + turn.microbatch
     }
 
     /// The place of this rank's part.
@@ -88,32 +101,53 @@ impl FeedWork {
         if place.bytes == 0 {
             return Ok(());
         }
-        if self.passages.of(turn.microbatch, stream, place)?.is_none() {
-            stream.fill(memory, place, |target| self.copy(target, turn, step));
-            return Ok(());
-        }
+        self.passages.make(self.turns * turn.microbatches as usize, stream, place)?;
         self.stage(turn, step);
-        match self.passages.known(turn.microbatch) {
+        match self.passages.known(self.passage_of(turn)) {
             Some(passage) => stream.begin_fill(passage, memory, place),
-            None => Ok(()),
+            None => {
+                stream.fill(memory, place, |target| self.copy(target, turn, step));
+                Ok(())
+            }
         }
     }
 
-    /// Puts the step's content where the copy that was begun, or recorded, takes it from.
+    /// Puts the step's content where the copy that was begun, or recorded, takes it from, unless it lies there already.
     pub(crate) fn stage(&mut self, turn: Turn, step: &StepState) {
-        let bytes = self.output.place(turn).bytes;
+        let (at, bytes) = (self.passage_of(turn), self.output.place(turn).bytes);
+        self.staged.resize(self.passages.0.len(), None);
         let mut passages = std::mem::take(&mut self.passages);
-        if let Some(passage) = passages.known(turn.microbatch) {
-            self.copy(passage.content_mut(bytes), turn, step);
+        if let Some(passage) = passages.known(at)
+            && self.staged[at] != Some(turn.step)
+        {
+            self.send(passage.content_mut(bytes), turn, step);
+            self.staged[at] = Some(turn.step);
         }
         self.passages = passages;
     }
 
     fn copy(&self, target: &mut [u8], turn: Turn, step: &StepState) {
+        let (fed, copy) = self.fed(turn, step);
+        copy.copy(fed, target);
+    }
+
+    /// The same to memory that a device reads.
+    fn send(&self, target: &mut [u8], turn: Turn, step: &StepState) {
+        let (fed, copy) = self.fed(turn, step);
+        match copy.as_run() {
+            Some((from, to, run)) => {
+                copy_in_parts(&mut target[to..to + run], &fed[from..from + run])
+            }
+            None => copy.copy(fed, target),
+        }
+    }
+
+    /// What is fed, and how this rank's part of it is copied.
+    fn fed<'a>(&'a self, turn: Turn, step: &'a StepState) -> (&'a [u8], &'a Move) {
         let fed = &step.feeds[self.input];
         let whole = fed.shape() == self.output.global();
         let copies = if whole { &self.copies } else { &self.from_rows };
-        copies[turn.microbatch % copies.len()].copy(fed.bytes(), target);
+        (fed.bytes(), &copies[turn.microbatch % copies.len()])
     }
 }
 
@@ -193,7 +227,8 @@ impl FetchWork {
             return Ok(Duration::ZERO);
         }
         let place = self.input.place(turn);
-        if let Some(passage) = self.passages.of(turn.microbatch, stream, place)? {
+        self.passages.make(turn.microbatch + 1, stream, place)?;
+        if let Some(passage) = self.passages.known(turn.microbatch) {
             stream.begin_read(passage, memory, place)?;
             return Ok(Duration::ZERO);
         }

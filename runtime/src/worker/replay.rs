@@ -9,8 +9,10 @@
 //! fetched, so each set of outputs has recordings of its own; 4 sets are remembered.
 //!
 //! A recording holds addresses, and registers with several slots change theirs from step to step. So there is one recording for
-//! each place of a step in the period after which all slots come again. A recording is of all streams of a worker. The first
-//! stream begins it, the others wait for an event of the first where it begins, and the first waits for all where it ends.
+//! each place of a step in the period after which all slots come again. What is fed goes through memory of the host that is
+//! another one in every other step, if the period is then not too long; so the next content comes there while a step goes on. A
+//! recording is of all streams of a worker. The first stream begins it, the others wait for an event of the first where it begins,
+//! and the first waits for all where it ends.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -51,13 +53,16 @@ impl Replay {
     pub(crate) fn new(actors: &[Option<Work>], order: &[(u32, u32)], microbatches: u64) -> Self {
         let works = || order.iter().map(|&(actor, _)| actors[actor as usize].as_ref());
         let periods = works().flatten().map(|work| work.period(microbatches));
-        let period = periods.fold(1, lcm);
-        if period > MOST {
-            return Self::default();
-        }
+        let feeds = works().flatten().any(|work| matches!(work, Work::Feed(_)));
+        let Some(period) = period(periods.fold(1, lcm), feeds) else { return Self::default() };
         let launches = works().map(|work| work.is_some_and(Work::is_launched));
         let runs = runs(launches).filter(|run| run.len() >= WORTHWHILE).collect();
         Self { runs, period, sets: Vec::new() }
+    }
+
+    /// Whether a step and the next may find what they are fed in different memory of the host: where recordings of both are.
+    pub(crate) fn alternates(&self) -> bool {
+        self.runs.is_empty() || self.period.is_multiple_of(2)
     }
 
     /// Begins a step that fetches these outputs; all steps before it have ended.
@@ -94,6 +99,13 @@ impl Replay {
             set.recordings.insert((run, step % self.period), recording);
         }
     }
+}
+
+/// The period of recordings where slots come again after so many steps, an even one for what feeds, if that is not too long; none where
+/// any is.
+fn period(slots: u64, feeds: bool) -> Option<u64> {
+    let turns = if feeds { 2 } else { 1 };
+    [lcm(slots, turns), slots].into_iter().find(|&period| period <= MOST)
 }
 
 /// The runs of true values.
@@ -136,6 +148,22 @@ mod tests {
             replayed([0, 1, 2, 3, 0, 4, 0, 1]),
             [false, false, false, false, true, false, true, false]
         );
+    }
+
+    #[test]
+    fn every_other_step_is_fed_by_other_memory_unless_recordings_are_too_many() {
+        let found = [1, 2, 3, 4, 5, 6, 7, 8, 9].map(|slots| period(slots, true));
+        let right = [2, 2, 6, 4, 5, 6, 7, 8].map(Some);
+        assert_eq!((&found[..8], found[8]), (&right[..], None));
+        assert_eq!(
+            [1, 3, 8, 9].map(|slots| period(slots, false)),
+            [Some(1), Some(3), Some(8), None]
+        );
+        let alternates = |period| {
+            let whole = 0..WORTHWHILE;
+            Replay { runs: vec![whole], period, sets: Vec::new() }.alternates()
+        };
+        assert!(alternates(6) && !alternates(7) && Replay::default().alternates());
     }
 
     #[test]

@@ -73,6 +73,10 @@ pub(crate) struct Worker {
     /// The first action of the step that follows where all streams last met.
     pub(crate) met: usize,
     pub(crate) jobs: Receiver<Job>,
+    /// Whether what the next step feeds may be staged while a step goes on.
+    pub(crate) stages_ahead: bool,
+    /// A job that was taken before its turn.
+    pub(crate) next: Option<Job>,
     /// To the other workers of the rank: what is done here.
     pub(crate) tell: Vec<Sender<Done>>,
     /// What is done there; nobody tells anything where the rank has one worker.
@@ -113,8 +117,7 @@ impl Worker {
         if let Some(activity) = &self.activity {
             enter(Arc::clone(activity));
         }
-        let jobs = self.jobs.clone();
-        for job in &jobs {
+        while let Some(job) = self.next.take().or_else(|| self.jobs.recv().ok()) {
             match job {
                 Job::Step(step) => {
                     let result = self.guarded(&step);
@@ -204,6 +207,7 @@ impl Worker {
             }
             self.finish(action);
         }
+        self.stage_next();
         self.end_step(step)?;
         if step.apart {
             self.read_times()?;
@@ -307,6 +311,18 @@ impl Worker {
             if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
                 work.stage(turn, step);
             }
+        }
+    }
+
+    /// While a device goes on with a step, puts what the next one feeds where its copies take it from, if that step has been begun.
+    fn stage_next(&mut self) {
+        if !self.stages_ahead {
+            return;
+        }
+        self.next = self.next.take().or_else(|| self.jobs.try_recv().ok());
+        if let Some(Job::Step(next)) = &self.next {
+            let next = Arc::clone(next);
+            self.stage(0..self.order.len(), &next);
         }
     }
 

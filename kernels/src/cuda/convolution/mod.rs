@@ -1,5 +1,7 @@
-//! Convolution and its gradients. There are two ways:
+//! Convolution and its gradients. There are four ways:
 //!
+//! - [`pointwise`]: windows of one element are products of matrices, which a library multiplies.
+//! - [`gathered`]: what windows of more elements meet is brought to memory as a matrix first, where that is worth it.
 //! - [`tiles`]: implicit products of matrices, whose elements are read where they lie (Chetlur et al., arXiv 1410.0759). Those of
 //!   `f32` are multiplications and sums; tensor cores multiply halves.
 //! - [`direct`]: a thread for each element of the result, for groups with few channels.
@@ -8,6 +10,8 @@
 //! made in chunks that follow from the shapes, which a launch behind joins.
 
 mod direct;
+mod gathered;
+mod pointwise;
 mod tiles;
 
 use graphc_ir::op::Op;
@@ -44,6 +48,12 @@ pub(super) fn convolution(
     if work.sums_nothing() {
         let (place, bytes) = (Place::Slot(Slot::Result(0)), work.result * work.dtype.size());
         return Ok(Call::of(vec![Launch::Clear { place, bytes }]));
+    }
+    if pointwise::is_product(&work) {
+        return Ok(pointwise::call(&work));
+    }
+    if gathered::is_worth(&work) {
+        return Ok(gathered::call(&work));
     }
     let space = &work.space;
     let few = space.groups > 1 && space.inputs.min(space.outputs) < FEW;

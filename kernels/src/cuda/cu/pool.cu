@@ -1,8 +1,10 @@
-// Pools and their gradients by one thread for WIDTH channels of an element of the result. The gradient of a maximum finds the greatest
-// of each window that has the element again, so that no thread writes what another one does.
+// Pools and their gradients by one thread for WIDTH channels of an element of what is written. For the gradient of a maximum it is
+// written first which element of each window is the greatest; then each element asks the windows that have it, so that no thread
+// writes what another one does.
 //
-// Macros besides those of windows: ELEMENTS of the result; WIDTH; MEAN, whether it is a mean, else it is the greatest; COUNT_BORDER,
-// whether a mean counts the border; END_H and END_W, where that ends.
+// Macros besides those of windows: ELEMENTS that are written; WIDTH; MEAN, whether it is a mean, else it is the greatest; COUNT_BORDER,
+// whether a mean counts the border; END_H and END_W, where that ends; ORDINAL, an unsigned type for the elements of a window and for
+// none of them.
 
 typedef Vec<T, WIDTH> Several;
 
@@ -69,10 +71,26 @@ extern "C" __global__ void __launch_bounds__(256) pool(const T* x, T* y) {
   *(Several*)(y + e) = found;
 }
 
+typedef Vec<ORDINAL, WIDTH> Ordinals;
+
+#if !MEAN
+extern "C" __global__ void __launch_bounds__(256) pool_find(const T* x, ORDINAL* greatest) {
+  INDEX e = ((INDEX)blockIdx.x * 256 + threadIdx.x) * WIDTH;
+  if (e >= ELEMENTS) return;
+  Spot s = spot<FEATURES, SHOWN_H, SHOWN_W>(e);
+  Greatest found;
+  found.find(x, s.n, s.h, s.w, s.c);
+  Ordinals ordinals;
+#pragma unroll
+  for (int l = 0; l < WIDTH; ++l) ordinals.at[l] = (ORDINAL)found.element[l];
+  *(Ordinals*)(greatest + e) = ordinals;
+}
+#endif
+
 // Places are gone over in their order, so from the last element of the window on.
 extern "C" __global__ void __launch_bounds__(256) pool_grad(
 #if !MEAN
-    const T* x,
+    const ORDINAL* greatest,
 #endif
     const T* dy, T* dx) {
   INDEX e = ((INDEX)blockIdx.x * 256 + threadIdx.x) * WIDTH;
@@ -84,17 +102,17 @@ extern "C" __global__ void __launch_bounds__(256) pool_grad(
     if (!place_of_row(s.h, i, p)) continue;
     for (u32 j = KERNEL_W; j-- > 0;) {
       if (!place_of_column(s.w, j, q)) continue;
-      Several several = *(const Several*)(dy + in_y(s.n, p, q, s.c));
+      INDEX place = in_y(s.n, p, q, s.c);
+      Several several = *(const Several*)(dy + place);
 #if MEAN
       float by = divisor(p, q);
 #pragma unroll
       for (int l = 0; l < WIDTH; ++l) sums[l] += load(several.at[l]) / by;
 #else
-      Greatest greatest;
-      greatest.find(x, s.n, p, q, s.c);
+      Ordinals ordinals = *(const Ordinals*)(greatest + place);
 #pragma unroll
       for (int l = 0; l < WIDTH; ++l) {
-        if (greatest.element[l] == (int)(i * KERNEL_W + j)) sums[l] += load(several.at[l]);
+        if (ordinals.at[l] == (ORDINAL)(i * KERNEL_W + j)) sums[l] += load(several.at[l]);
       }
 #endif
     }

@@ -101,6 +101,7 @@ pub(super) fn product(
         starts,
         operands,
         epilogue,
+        instead: Vec::new(),
     })
 }
 

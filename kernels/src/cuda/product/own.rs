@@ -16,6 +16,9 @@ const BLOCKS: usize = 132;
 
 /// The launches of a product of floating-point numbers and of its epilogue.
 pub fn own_product(product: &Product) -> Vec<Launch> {
+    if !product.instead.is_empty() {
+        return product.instead.clone();
+    }
     let tiles = product.starts.iter().map(|start| tiles(product, *start));
     tiles.chain(sums(product)).collect()
 }
@@ -117,13 +120,17 @@ fn end(product: &Product) -> Option<Launch> {
         return None;
     }
     let (elements, out) = (product.rows * product.columns, product.operands.out);
+    let together = width(product.operands.made.size(), [product.columns]);
     let source = ending(product, &epilogue, "")
         .followed_by(include_str!("../cu/product_end.cu"))
         .define("COLUMNS", product.columns)
-        .define("ELEMENTS", elements);
+        .define("ELEMENTS", elements)
+        .define("WIDTH", together)
+        .index(elements);
     let places = [out, epilogue.bias.unwrap_or(out), epilogue.kept.unwrap_or(out)];
     let arguments = places.map(Argument::Address).to_vec();
-    Some(Launch::kernel(source, "product_end", elements.div_ceil(THREADS), THREADS, arguments))
+    let blocks = elements.div_ceil(THREADS * together);
+    Some(Launch::kernel(source, "product_end", blocks, THREADS, arguments))
 }
 
 /// The sums that come out beside the result.

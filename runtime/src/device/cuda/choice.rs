@@ -18,7 +18,7 @@ use super::library::Library;
 /// Where it is 0 nothing is timed, and the algorithm is taken that the library takes for the fastest.
 const VARIABLE: &str = "GRAPHC_TUNE";
 /// Part of each key: another meaning of what is kept gets another.
-const FORM: &str = "product-2";
+const FORM: &str = "product-3";
 
 /// Whether algorithms are timed.
 pub(super) fn is_measured() -> bool {
@@ -41,7 +41,8 @@ pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
 
 /// The part of a product that an algorithm's time depends on: all but the registers that it is of.
 fn problem(product: &Product) -> String {
-    let Product { rows, inner, columns, batch, a, b, out, starts, operands, epilogue } = product;
+    let Product { rows, inner, columns, batch, a, b, out, starts, operands, epilogue, .. } =
+        product;
     let Operands { dtype, made, .. } = operands;
     let Epilogue { added, bias, activation, kept, sums } = epilogue;
     let matrices = [a, b, out].map(|of| (of.by_columns, of.leading, of.stride));
@@ -132,6 +133,7 @@ mod tests {
             starts: vec![[0; 3]],
             operands: Operands { dtype, made, a, b, out },
             epilogue: Epilogue { bias: Some(b), ..Epilogue::default() },
+            instead: Vec::new(),
         }
     }
 

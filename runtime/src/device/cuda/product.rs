@@ -181,7 +181,7 @@ impl Described {
         let a = Layout::of(dtype, &product.a, [rows, inner], batch)?;
         let b = Layout::of(dtype, &product.b, [inner, columns], batch)?;
         let out = Layout::of(made, &product.out, [rows, columns], batch)?;
-        let preference = Preference::new(alignments(product))?;
+        let preference = Preference::new(alignments(product), made)?;
         let layouts = [&b, &a, &out, &out].map(|layout| layout.0);
         let algorithms = algorithms(multiplier, &description, layouts, &preference)?;
         let sizes = sizes(product);
@@ -372,7 +372,8 @@ struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
     /// `aligned`: multiples of how many bytes the factors and the result begin at.
-    fn new([a, b, out]: [u32; 3]) -> Result<Self, result::CublasError> {
+    /// Parts of a sum are joined as f32, whatever is `made`, and never where the result lies, as that may be the summand's memory.
+    fn new([a, b, out]: [u32; 3], made: DType) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Self(result::create_matmul_pref()?);
         let workspace = WORKSPACE;
@@ -391,6 +392,11 @@ impl Preference {
             // SAFETY: as above.
             unsafe { result::set_matmul_pref_attribute(preference.0, attribute, place, 4) }?;
         }
+        let schemes = reductions(made);
+        let mask = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+        let place = std::ptr::from_ref(&schemes).cast();
+        // SAFETY: as above.
+        unsafe { result::set_matmul_pref_attribute(preference.0, mask, place, 4) }?;
         Ok(preference)
     }
 }
@@ -399,6 +405,16 @@ impl Drop for Preference {
     fn drop(&mut self) {
         // SAFETY: it was created once.
         let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// The ways in which parts of sums may be joined: in memory to work in, as f32.
+fn reductions(made: DType) -> u32 {
+    use sys::cublasLtReductionScheme_t as Scheme;
+    let computed = Scheme::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    match made {
+        DType::F32 => computed | Scheme::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32,
+        DType::F16 | DType::BF16 | DType::I64 | DType::I32 | DType::U8 | DType::Bool => computed,
     }
 }
 

@@ -1,12 +1,13 @@
-//! Trials of the library's algorithms for a product: each is called a few times in a row, on memory of its own, between two
-//! events.
+//! Trials of the library's algorithms for a product: each is called a few times in a row, with the kernels that its result needs, on
+//! memory of its own, between two events.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use graphc_kernels::cuda::{Matrix, Product, Summed};
+use graphc_kernels::cuda::{Argument, Matrix, Operands, Place, Product, Summed};
 
-use super::driver::{Buffer, Context, Queue, Trouble};
+use super::driver::{Buffer, Context, Loaded, Queue, Trouble};
 use super::mark::Mark;
 use super::product::{Described, Factors, Multiplier};
 
@@ -31,6 +32,8 @@ pub(super) struct Trial {
     /// The matrices, which the addresses below lead into.
     _memory: Buffer,
     places: Factors,
+    /// Where that is which kernels behind the product read and write.
+    named: Vec<(Place, u64)>,
     calls: u32,
 }
 
@@ -57,11 +60,14 @@ impl Trial {
             vector: epilogue.vector().map(|_| at(3)),
             kept: epilogue.kept.map(|_| at(4)),
         };
+        let Operands { a, b, out, .. } = product.operands;
+        let parts = [Some(a), Some(b), Some(out), epilogue.vector(), epilogue.kept];
+        let named = (0..).zip(parts).filter_map(|(part, place)| Some((place?, at(part)))).collect();
         let calls = ((FLOPS / flops(product)) as u32).clamp(1, CALLS);
-        Ok(Some(Self { queue, workspace, _memory: memory, places, calls }))
+        Ok(Some(Self { queue, workspace, _memory: memory, places, named, calls }))
     }
 
-    /// The time of a call of an algorithm; `None` where it is refused.
+    /// The time of a call of an algorithm and of the kernels behind it; `None` where it is refused.
     ///
     /// # Errors
     /// Where the card has failed.
@@ -69,11 +75,12 @@ impl Trial {
         &self,
         multiplier: &Multiplier,
         way: (&Described, usize),
+        behind: &[(Loaded, Vec<Argument>)],
     ) -> Result<Option<Duration>, Trouble> {
         // The first calls load the kernel.
-        let mut least = self.time_calls(multiplier, way)?;
+        let mut least = self.time_calls(multiplier, way, behind)?;
         for _ in 0..TRIALS {
-            least = match (least, self.time_calls(multiplier, way)?) {
+            least = match (least, self.time_calls(multiplier, way, behind)?) {
                 (Some(least), Some(time)) => Some(time.min(least)),
                 _ => return Ok(None),
             };
@@ -85,18 +92,37 @@ impl Trial {
         &self,
         multiplier: &Multiplier,
         way: (&Described, usize),
+        behind: &[(Loaded, Vec<Argument>)],
     ) -> Result<Option<Duration>, Trouble> {
         let context = self.queue.context();
         let [begin, end] = [Mark::timed(context)?, Mark::timed(context)?];
         self.queue.record(begin.raw())?;
-        let call = |_| multiplier.multiply(way, self.places, &self.queue, &self.workspace);
-        let called = (0..self.calls).try_for_each(call);
+        let mut refused = false;
+        for _ in 0..self.calls {
+            let called = multiplier.multiply(way, self.places, &self.queue, &self.workspace);
+            refused |= called.is_err();
+            behind.iter().try_for_each(|(kernel, arguments)| self.launch(*kernel, arguments))?;
+        }
         self.queue.record(end.raw())?;
         self.queue.finish()?;
-        if called.is_err() {
-            return Ok(None);
+        match refused {
+            true => Ok(None),
+            false => Ok(Some(begin.until(&end)? / self.calls)),
         }
-        Ok(Some(begin.until(&end)? / self.calls))
+    }
+
+    /// Launches a kernel behind the product, all of whose arguments are places of that.
+    fn launch(&self, kernel: Loaded, arguments: &[Argument]) -> Result<(), Trouble> {
+        let address = |argument: &Argument| {
+            let known = |&&(place, _): &&(Place, u64)| *argument == Argument::Address(place);
+            self.named.iter().find(known).map(|&(_, address)| address)
+        };
+        let values: Option<Vec<u64>> = arguments.iter().map(address).collect();
+        let unknown = || Trouble::told("a kernel behind a product has other memory".into());
+        let mut values = values.ok_or_else(unknown)?;
+        let mut pointers: Vec<*mut c_void> =
+            values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        self.queue.launch(kernel, &mut pointers)
     }
 }
 
@@ -152,7 +178,7 @@ fn bytes(product: &Product) -> [usize; 5] {
 #[cfg(test)]
 mod tests {
     use graphc_ir::types::DType;
-    use graphc_kernels::cuda::{Epilogue, Operands, Place, Slot};
+    use graphc_kernels::cuda::{Epilogue, Slot};
 
     use super::*;
 
@@ -173,6 +199,7 @@ mod tests {
             starts: vec![[0; 3]; 3],
             operands,
             epilogue: Epilogue::default(),
+            instead: Vec::new(),
         };
         assert_eq!(flops(&product), 12e6);
     }

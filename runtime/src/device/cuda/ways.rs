@@ -1,9 +1,9 @@
-//! The ways in which a product is made, of which the first is taken that is not refused: by the library with its epilogue, by the
-//! library without it, with kernels behind the product, and by kernels of graphc's own.
+//! The ways in which a product is made: by the library with its epilogue, by the library without it, with kernels behind the
+//! product, and, where it refuses both, by kernels of graphc's own.
 //!
-//! The library's algorithms for the first two are tried when a plan is loaded (`trial`), and an action begins with the fastest of
-//! a way. An algorithm that is refused later, at its first call, gives way to the next. So a plan goes on if the library refuses
-//! a product, and also if there is no library.
+//! The library's algorithms for the first two are tried when a plan is loaded (`trial`), those of the second with the kernels behind
+//! them, and an action begins with the fastest. An algorithm that is refused later, at its first call, gives way to the next. So a
+//! plan goes on if the library refuses a product, and also if there is no library.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -49,6 +49,13 @@ struct OfLibrary {
     described: Described,
     /// Whether it is all of the product.
     whole: bool,
+}
+
+impl OfLibrary {
+    /// What is said behind its algorithms.
+    fn end(&self) -> &'static str {
+        if self.whole { "" } else { ", with a kernel for what stands behind it" }
+    }
 }
 
 /// Kernels that are loaded with the plan where its first way needs them, and otherwise at the call that does, as most never are.
@@ -130,7 +137,7 @@ impl Ways {
         chosen.map_err(|trouble| Unprepared::Device(trouble.to_string()))
     }
 
-    /// The fastest algorithm of the first description of which one is not refused; `None` where none could be tried.
+    /// The fastest algorithm of all, with the kernels behind it; `None` where none could be tried.
     ///
     /// # Errors
     /// Where the card has failed.
@@ -139,20 +146,27 @@ impl Ways {
         let Some(trial) = Trial::new(self.shared.context()?, &self.product)? else {
             return Ok(None);
         };
-        let mut first = 0;
+        let mut times: Vec<Option<Duration>> = Vec::new();
         for one in &self.described {
             let count = one.described.algorithms();
-            let time = |number| trial.time(multiplier, (&one.described, number));
-            let times: Vec<Option<Duration>> = (0..count).map(time).collect::<Result<_, _>>()?;
+            let behind = match self.kernels(Some((one, 0))) {
+                Some((kernels, make)) => self.loaded(kernels, make),
+                None => Ok(&[][..]),
+            };
+            // A way whose kernels cannot be had is none.
+            let Ok(behind) = behind else {
+                times.extend(std::iter::repeat_n(None, count));
+                continue;
+            };
+            let time = |number| trial.time(multiplier, (&one.described, number), behind);
+            let found: Vec<Option<Duration>> = (0..count).map(time).collect::<Result<_, _>>()?;
             if is_told() {
-                note(format!("{self}: algorithms of cuBLASLt take {} us", trial::told(&times)));
+                let (end, told) = (one.end(), trial::told(&found));
+                note(format!("{self}: algorithms of cuBLASLt{end} take {told} us"));
             }
-            if let Some(number) = trial::fastest(&times) {
-                return Ok(Some(first + number));
-            }
-            first += count;
+            times.extend(found);
         }
-        Ok(None)
+        Ok(trial::fastest(&times))
     }
 
     /// Makes the product.
@@ -206,8 +220,7 @@ impl Ways {
             None => "by a kernel of graphc's own".to_owned(),
             Some((one, number)) => {
                 let (number, count) = (number + 1, one.described.algorithms());
-                let end = if one.whole { "" } else { ", with a kernel for what stands behind it" };
-                format!("by algorithm {number} of {count} of cuBLASLt{end}")
+                format!("by algorithm {number} of {count} of cuBLASLt{}", one.end())
             }
         }
     }
