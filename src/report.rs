@@ -23,7 +23,7 @@ pub mod page;
 mod peak;
 
 pub use alternatives::{Alternative, Backward, Choice, ExplainError, Explained, explain};
-pub use attentions::{attention_lines, attentions};
+pub use attentions::{attention_lines, attentions, function_lines, functions};
 pub use difference::Difference;
 pub use peak::{Peak, peak};
 

@@ -23,6 +23,7 @@ use crate::passes::batch_first::batch_first;
 use crate::passes::channels_last::channels_last;
 use crate::passes::decompose::{decompose_where_split, form_unasked};
 use crate::passes::error::PassError;
+use crate::passes::functions::{Functions, functions, functions_in_parts};
 use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
@@ -135,6 +136,12 @@ pub const PASSES: &[Pass] = &[
         why: "after training_mode, as attention whose weights are dropped is none that has an op; before autodiff, and before all that moves or casts its parts",
         scope: Scope::Layers,
         run: Run::Forward(attention),
+    },
+    Pass {
+        name: "functions",
+        why: "beside attention and for the same reasons; after it, as what bounds scores is a part of attention",
+        scope: Scope::Layers,
+        run: Run::Forward(functions),
     },
     Pass {
         name: "batch_first",
@@ -345,11 +352,24 @@ fn until(
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn attentions_of(graph: Graph, options: &CompileOptions) -> Result<Attentions, PassError> {
+    Ok(attentions(&before("attention", graph, options)?, options))
+}
+
+/// The functions that a graph writes in parts: which are one op, and which are left so and why.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn functions_of(graph: Graph, options: &CompileOptions) -> Result<Functions, PassError> {
+    Ok(functions_in_parts(&before("functions", graph, options)?, options))
+}
+
+/// The forward graph as a pass finds it.
+fn before(pass: &str, graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     verified("reading", &graph)?;
     let asked = Asked { options, cluster: None, again: Again::asked(options) };
-    let before = |pass: &Pass| !comes_not_before(pass.name, "attention");
-    let work = run_rows(Work::Forward(graph), asked, before, &mut |_, _| ())?;
-    Ok(attentions(work.graph(), options))
+    let is_earlier = |earlier: &Pass| !comes_not_before(earlier.name, pass);
+    let work = run_rows(Work::Forward(graph), asked, is_earlier, &mut |_, _| ())?;
+    Ok(work.graph().clone())
 }
 
 /// Whether the graph after this pass is another one for each form of cross entropy.

@@ -1,6 +1,7 @@
 //! The command line: what is said, not what is done.
 
 mod advise;
+mod check;
 pub mod command_line;
 mod launch;
 mod loss;
@@ -19,6 +20,7 @@ use graphc_ir::types::DType;
 use super::numbers::{positive, whole};
 use super::training::TrainingArgs;
 pub use advise::AdviseArgs;
+pub use check::CheckArgs;
 pub use launch::LaunchArgs;
 pub use loss::{LossChoice, LossParser};
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
@@ -54,6 +56,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Check every invariant of a plan, its objective and bound recomputed; with MODEL, that it computes the same
     Verify(VerifyArgs),
+    /// Compare values that another program computed of a model with graphc's, and name the first that differs
+    Check(Box<CheckArgs>),
     /// Run a plan on the null device: step time, shares of computing, communication and waiting, MFU, peak memory
     Simulate(SimulateArgs),
     /// What there is to compute on: processors, cards, and the libraries that cards need

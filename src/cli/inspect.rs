@@ -3,6 +3,8 @@
 use anyhow::Result;
 use graphc::report;
 use graphc_compiler::passes::attention::{Attentions, Kept};
+use graphc_compiler::passes::functions::Functions;
+use graphc_compiler::passes::joined::Held;
 use serde_json::{Value, json};
 
 use super::args::{Format, InspectArgs};
@@ -12,7 +14,7 @@ use super::output::print;
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
-    let attentions = report::attentions(&plan);
+    let (attentions, functions) = (report::attentions(&plan), report::functions(&plan));
     if args.format == Format::Json {
         let programs: Vec<_> = plan
             .programs
@@ -36,6 +38,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             "planner": plan.planner,
             "predicted": plan.predicted,
             "attention": attentions.as_ref().map(attention_json),
+            "functions": functions.as_ref().map(functions_json),
             "tensors": plan.tensors,
             "boxing": plan.boxing,
             "programs": programs,
@@ -44,7 +47,8 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         return print(&(serde_json::to_string_pretty(&value)? + "\n"));
     }
     let attention = attentions.as_ref().map(report::attention_lines).unwrap_or_default();
-    let summary = report::summary(&plan) + &attention;
+    let functions = functions.as_ref().map(report::function_lines).unwrap_or_default();
+    let summary = report::summary(&plan) + &attention + &functions;
     let mut text = format!("{summary}\n{}\n", report::tensors(&plan));
     if !plan.boxing.is_empty() {
         text += &format!("{}\n", report::boxing(&plan));
@@ -54,6 +58,12 @@ pub fn run(args: &InspectArgs) -> Result<()> {
 
 fn attention_json(found: &Attentions) -> Value {
     let part = |(kept, softmax): (&Kept, &Vec<String>)| json!({ "reason": kept.reason(), "softmax": softmax });
+    let in_parts: Vec<Value> = found.in_parts.iter().map(part).collect();
+    json!({ "one_op": found.whole, "in_parts": in_parts })
+}
+
+fn functions_json(found: &Functions) -> Value {
+    let part = |((held, name), values): (&(Held, &str), &Vec<String>)| json!({ "function": name, "reason": held.reason(), "values": values });
     let in_parts: Vec<Value> = found.in_parts.iter().map(part).collect();
     json!({ "one_op": found.whole, "in_parts": in_parts })
 }

@@ -8,6 +8,7 @@ mod advise;
 pub mod args;
 mod best;
 mod calibrate;
+mod check;
 mod checkpoints;
 mod clusters;
 mod compare;
@@ -77,6 +78,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Explain(args) => explain::run(&args)?,
         Command::Diff(args) => diff::run(&args)?,
         Command::Verify(args) => verify::run(&args)?,
+        Command::Check(args) => check::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
         Command::Clusters(args) => clusters::run(&args)?,

@@ -28,7 +28,7 @@ use super::output::print;
 
 /// How far an output may be from one rank's, of the output's largest element: float32 sums in another order, or, where the
 /// plan computes in half precision, roundings that fall otherwise: 8 units of its epsilon.
-fn tolerance(plan: &VerifiedPlan) -> f64 {
+pub fn tolerance(plan: &VerifiedPlan) -> f64 {
     let has = |dtype: DType| plan.layouts.iter().any(|layout| layout.dtype == dtype);
     match (has(DType::BF16), has(DType::F16)) {
         (true, _) => 8.0 * 2f64.powi(-8),
@@ -215,7 +215,8 @@ fn apart(found: &HostTensor, expected: &HostTensor) -> f64 {
     difference(&found.to_f64(), &expected.to_f64())
 }
 
-fn difference(found: &[f64], expected: &[f64]) -> f64 {
+/// The greatest difference of two elements, as a share of the largest.
+pub fn difference(found: &[f64], expected: &[f64]) -> f64 {
     let scale = expected.iter().fold(f64::MIN_POSITIVE, |scale, x| scale.max(x.abs()));
     let pairs = found.iter().zip(expected);
     // A NaN on both sides is the same, on one side a difference beyond any tolerance.

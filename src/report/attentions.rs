@@ -1,9 +1,10 @@
-//! How a plan computes attention.
+//! How a plan computes attention, and the functions that its model writes in parts.
 
 use std::fmt::Write as _;
 
 use graphc_compiler::passes::attention::Attentions;
-use graphc_compiler::pipeline::attentions_of;
+use graphc_compiler::passes::functions::Functions;
+use graphc_compiler::pipeline::{attentions_of, functions_of};
 use graphc_ir::plan::Plan;
 use graphc_ir::text;
 
@@ -19,18 +20,46 @@ pub fn attention_lines(found: &Attentions) -> String {
     let parts: usize = found.in_parts.values().map(Vec::len).sum();
     let mut text = format!("attention: {} as one op, {parts} in parts\n", found.whole);
     for (kept, names) in &found.in_parts {
-        let more = match names.len() {
-            1 => String::new(),
-            count => format!(" and {} more", count - 1),
-        };
-        let _ = writeln!(text, "  in parts: `{}`{more}: {}", names[0], kept.reason());
+        let _ = writeln!(text, "  in parts: {}: {}", first_of(names), kept.reason());
     }
     text
+}
+
+/// The functions that a plan's graph writes in parts; `None` where there are none, or it cannot be read.
+pub fn functions(plan: &Plan) -> Option<Functions> {
+    let graph = text::parse(&plan.graph.join("\n")).ok()?;
+    let found = functions_of(graph, &plan.options).ok()?;
+    (found != Functions::default()).then_some(found)
+}
+
+/// The same in a line, and one more for each function and reason why some are left in parts.
+pub fn function_lines(found: &Functions) -> String {
+    let whole = found.whole.iter().map(|(name, count)| format!("{count} {name}"));
+    let whole = match found.whole.len() {
+        0 => "none".into(),
+        _ => whole.collect::<Vec<_>>().join(", "),
+    };
+    let parts: usize = found.in_parts.values().map(Vec::len).sum();
+    let mut text = format!("functions in parts: {whole} as one op each, {parts} in parts\n");
+    for ((held, name), values) in &found.in_parts {
+        let _ = writeln!(text, "  {name} in parts: {}: {}", first_of(values), held.reason());
+    }
+    text
+}
+
+/// The first of some names, and how many more there are.
+fn first_of(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => format!("`{one}`"),
+        [first, more @ ..] => format!("`{first}` and {} more", more.len()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use graphc_compiler::passes::attention::Kept;
+    use graphc_compiler::passes::joined::Held;
 
     use super::*;
 
@@ -47,5 +76,15 @@ mod tests {
   in parts: `d`: the op `cumulative_sum` within
 ";
         assert_eq!(attention_lines(&found), expected);
+    }
+
+    #[test]
+    fn functions_are_counted_by_their_names() {
+        let in_parts = [((Held::Pinned, "silu"), vec!["gate".to_string()])].into();
+        let found = Functions { whole: [("gelu", 2), ("rms_norm", 5)].into(), in_parts };
+        let expected = "functions in parts: 2 gelu, 5 rms_norm as one op each, 1 in parts
+  silu in parts: `gate`: a layout is asked for inside
+";
+        assert_eq!(function_lines(&found), expected);
     }
 }

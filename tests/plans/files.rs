@@ -1,12 +1,17 @@
 //! Plan files: options that contradict one, devices that are not there, and files edited by hand.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::support;
 use crate::support::{fails, graphc, reference, succeeds};
+use graphc::ir::array::Array;
+use graphc::ir::evaluate::evaluate;
 use graphc::ir::nn::Module;
+use graphc::ir::op::EvalContext;
 use graphc::ir::text::print;
 use graphc::prelude::*;
+use graphc::runtime::data::save_safetensors;
 use serde_json::Value;
 
 /// Compiles the reference `mlp` into a folder; `extra` are further options.
@@ -213,4 +218,63 @@ fn a_plan_is_compared_with_its_model_as_closely_as_that_bears_rounding() {
     compiled(128, 4, &["--mesh", "2x2"]);
     let error = fails(["verify", &plan, &model]);
     assert!(error.contains("`loss` cannot be compared: rounding its inputs alone"), "{error}");
+}
+
+/// All values of a small model, as its ops are defined.
+fn values(text: &str) -> BTreeMap<String, Array> {
+    let graph = graphc::ir::text::parse(text).expect("a graph");
+    let x = Array::new([2, 4], (0..8).map(|i| (1.3 + 1.7 * f64::from(i)).sin()).collect());
+    let feeds = BTreeMap::from([("x".to_string(), x)]);
+    let arrays = evaluate(&graph, &feeds, &EvalContext::default()).expect("is fed");
+    let named = graph.values.iter().zip(arrays);
+    named.filter_map(|(value, array)| Some((value.name.clone()?, array))).collect()
+}
+
+#[test]
+fn check_names_the_first_value_that_another_program_has_otherwise() {
+    let text = "graph @gated {
+  %x = input \"x\" : f32[2, 4]
+  %fc.weight = variable \"fc.weight\" {init={\"fill\": 0.5}, trainable=true} : f32[4, 3]
+  %h = matmul %x, %fc.weight
+  %gate = unary %h {function=\"sigmoid\"}
+  %y = binary %h, %gate {function=\"mul\"}
+  return \"y\" = %y
+}
+";
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, file) = (path("gated.gir"), path("values"));
+    std::fs::write(&model, text).expect("writable");
+    let check = |values: &BTreeMap<String, Array>, more: &[&str]| {
+        let tensor = |(name, array): (&String, &Array)| {
+            let tensor = HostTensor::from_f64(DType::F32, array.shape.clone(), &array.data);
+            (name.clone(), tensor.expect("as many elements"))
+        };
+        save_safetensors(file.as_ref(), &values.iter().map(tensor).collect()).expect("writable");
+        let output = graphc([&["check", &model, "--against", &file][..], more].concat());
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let mut found = values(text);
+    let (status, said, _) = check(&found, &[]);
+    assert!(status == Some(0) && said.contains("4 values compared, 0 differ"), "{said}");
+    // What is behind it differs as well, had the other program computed it of that.
+    found.get_mut("gate").expect("is there").data[1] += 0.01;
+    found.insert("other".into(), Array::new([1], vec![0.0]));
+    let (status, said, error) = check(&found, &[]);
+    assert!(status == Some(1) && said.contains("4 values compared, 1 differ"), "{said}");
+    let first = "the first value that differs is `gate`: unary (line 5, column 3), behind the weight `fc.weight`, by 1.0e-2";
+    assert!(error.contains(first), "{error}");
+    let (status, said, _) = check(&found, &["--format", "json"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((status, &said["first_difference"]), (Some(1), &"gate".into()));
+    assert_eq!(said["not_compared"], serde_json::json!(["other"]));
+    assert_eq!(check(&found, &["--tolerance", "0.1"]).0, Some(0));
+    found.insert("h".into(), Array::new([3, 2], vec![0.0; 6]));
+    let (status, _, error) = check(&found, &["--mesh", "2"]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("`h`: matmul") && error.contains("the file has f32[3, 2]"), "{error}");
+    found.retain(|name, _| ["x", "other"].contains(&name.as_str()));
+    let (status, _, error) = check(&found, &[]);
+    assert!(status == Some(1) && error.contains("has no value of"), "{error}");
 }

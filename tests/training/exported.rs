@@ -97,6 +97,23 @@ fn a_plan_that_trains_on_an_output_is_verified_and_knows_which() {
     assert!(said.contains("output:NAME, with the name of an output"), "{said}");
 }
 
+/// Positions that all samples look up alike (BART), and ids that are looked up with time before samples (XLNet).
+#[test]
+fn look_ups_are_cut_into_microbatches_along_the_batch() {
+    let options = ["--batch", "4", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.02"];
+    for name in ["positions_expanded", "time_first_look_up"] {
+        let of = |more: &[&str]| train(name, &[&options[..], &["--steps", "5"], more].concat());
+        let whole = of(&[]);
+        for cut in [
+            &["--microbatches", "2"][..],
+            &["--microbatches", "4", "--mesh", "2"],
+            &["--microbatches", "2", "--mesh", "2", "--stages", "2"],
+        ] {
+            are_those_of_pytorch(&of(cut), &whole);
+        }
+    }
+}
+
 #[test]
 fn forms_that_are_composed_learn_as_those_of_pytorch() {
     let sum = ["--batch", "4", "--loss", "sum", "--optimizer", "sgd", "--steps"];

@@ -302,7 +302,9 @@ pub enum PassError {
         microbatches: usize,
     },
     /// An op that cannot be computed microbatch by microbatch.
-    #[error("{op} ({place}) cannot be cut into {microbatches} microbatches: {reason}")]
+    #[error(
+        "{op} ({place}) cannot be cut into {microbatches} microbatches: {reason}; what it makes of several samples together needs them all at once: take one microbatch (--microbatches 1), and where memory is short more ranks or --recompute full"
+    )]
     CannotCut {
         /// The op.
         op: &'static str,

@@ -124,36 +124,51 @@ impl Lowering {
 
 /// The elements at places along a dim, `[.., n, ..]` to `[.., i.., ..]`.
 pub(super) fn along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize) -> Res<Val> {
-    if let (None, Some(known)) = (cx.foldable(x), cx.foldable(places))
-        && let Some(runs) = runs(&known)
-    {
-        return slices(cx, x, (&known, &runs), dim);
-    }
     let (shape, of_places) = (cx.shape(x)?, cx.shape(places)?);
+    if let (None, Some(known)) = (cx.foldable(x), cx.foldable(places)) {
+        if known.kept().shape != of_places {
+            // What every sample looks up alike is looked up once.
+            let kept = Known::new(known.kept_ty(), known.kept().data.clone());
+            let found = along(cx, x, &Val::Known(kept), dim)?;
+            return cx.expand(&found, &[&shape[..dim], &of_places, &shape[dim + 1..]].concat());
+        }
+        if let Some(runs) = runs(&known) {
+            return slices(cx, x, (&known, &runs), dim);
+        }
+    }
     let rank = shape.len();
     let front = [dim].into_iter().chain((0..rank).filter(|&other| other != dim)).collect();
     let x = cx.transpose(x, front)?;
-    let flat = cx.reshape(places, &[of_places.iter().product()])?;
-    let found = look_up(cx, &x, &flat)?;
-    let others = [&shape[..dim], &shape[dim + 1..]].concat();
-    let found = cx.reshape(&found, &[&of_places[..], &others].concat())?;
+    let found = rows(cx, &x, places)?;
     let count = of_places.len();
     let before = count..count + dim;
     let behind = count + dim..count + rank - 1;
     cx.transpose(&found, before.chain(0..count).chain(behind).collect())
 }
 
-/// The elements at places `[b.., m]` of a tensor `[b.., n, w..]`. Of one table of numbers they are an embedding.
-fn look_up(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
-    let (ty, count) = (cx.ty(x)?, cx.shape(places)?);
+/// The elements at places `[i..]` of a tensor `[n, w..]`. Of numbers that are not known they are an embedding, which leaves each dim of
+/// the places its own, so that it can be cut along any of them.
+fn rows(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
+    let (ty, of_places) = (cx.ty(x)?, cx.shape(places)?);
+    let result = [&of_places[..], &ty.shape[1..]].concat();
     let known = cx.foldable(x).is_some() && cx.foldable(places).is_some();
-    if known || count.len() > 1 || !ty.dtype.is_float() {
-        return cx.apply(Op::Gather(Gather {}), &[x.clone(), places.clone()]);
+    let found = if known || !ty.dtype.is_float() {
+        let flat = cx.reshape(places, &[of_places.iter().product()])?;
+        cx.apply(Op::Gather(Gather {}), &[x.clone(), flat])?
+    } else {
+        let table = cx.reshape(x, &[ty.shape[0], ty.shape[1..].iter().product()])?;
+        let places = if of_places.is_empty() { cx.reshape(places, &[1])? } else { places.clone() };
+        cx.apply(Op::Embedding(Embedding {}), &[table, places])?
+    };
+    cx.reshape(&found, &result)
+}
+
+/// The elements at places `[b.., m]` of a tensor `[b.., n, w..]`.
+fn look_up(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
+    if cx.shape(places)?.len() == 1 {
+        return rows(cx, x, places);
     }
-    let width = ty.shape[1..].iter().product();
-    let table = cx.reshape(x, &[ty.shape[0], width])?;
-    let found = cx.apply(Op::Embedding(Embedding {}), &[table, places.clone()])?;
-    cx.reshape(&found, &[&count[..], &ty.shape[1..]].concat())
+    cx.apply(Op::Gather(Gather {}), &[x.clone(), places.clone()])
 }
 
 /// Known places that follow each other, as where each run begins and ends; `None` where there are too many.

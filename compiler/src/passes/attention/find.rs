@@ -12,11 +12,12 @@ use graphc_ir::plan::CompileOptions;
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
 
-use super::constants::{Constants, repeated};
 use super::heads::{Heads, Matrices};
 use super::kept::Kept;
 use super::masks::{Seen, is_low, seen};
 use super::terms::{Form, Nature, Source, Term};
+use crate::passes::constants::{Constants, repeated};
+use crate::passes::joined::check_joined;
 use crate::passes::pins::pin_of;
 
 /// Ops between a product and its softmax, or a softmax and its product, that are looked at.
@@ -388,31 +389,10 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Whether nothing but the product needs what would be no more.
+    /// Checks that nothing but the product needs what would be no more.
     fn check(&self, product: NodeId, path: &Path) -> Result<(), Kept> {
-        let graph = self.graph;
-        let like = graph.node(product);
-        for &id in &path.inside {
-            let node = graph.node(id);
-            let together = node.part == like.part
-                && node.placement == like.placement
-                && node.autocast == like.autocast;
-            if !together {
-                return Err(Kept::Apart);
-            }
-            for &value in &node.results {
-                let is_output = graph.outputs.iter().any(|output| output.value == value);
-                let stranger =
-                    |reader: &NodeId| *reader != product && !path.inside.contains(reader);
-                if is_output || self.consumers[value.index()].iter().any(stranger) {
-                    return Err(Kept::Read);
-                }
-                if pin_of(graph, value, self.options).is_some() {
-                    return Err(Kept::Pinned);
-                }
-            }
-        }
-        let is_inside = |value: &ValueId| path.inside.contains(&graph.value(*value).producer);
+        check_joined(self.graph, self.options, &self.consumers, (product, &path.inside))?;
+        let is_inside = |value: &ValueId| path.inside.contains(&self.graph.value(*value).producer);
         if path.watched.iter().all(is_inside) { Ok(()) } else { Err(Kept::Other("where")) }
     }
 
@@ -446,7 +426,7 @@ impl<'a> Finder<'a> {
             let matrices = Matrices { batch: &batch, turned };
             let (heads, own) = earliest(graph, value, &way, matrices).ok_or(Kept::Shared)?;
             factor *= own;
-            Ok(heads)
+            Ok::<Heads, Kept>(heads)
         };
         let operands = [operand(0)?, operand(1)?, operand(2)?];
         let [q, k, v] = [0, 1, 2].map(|place: usize| operands[place].shape);

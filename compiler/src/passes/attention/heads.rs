@@ -3,8 +3,9 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{Reshape, Transpose};
+use graphc_ir::ops::Transpose;
 
+use crate::passes::joined::reshape;
 use crate::passes::views::{View, ascending, reshaped};
 
 /// How an operand of a product is had of an earlier value: reshaped, its dims moved, reshaped again; heads that are repeated are had
@@ -160,19 +161,6 @@ impl Moved {
         let shape = [batch, time, heads, width];
         Some(Heads { root: self.view.base, cut: self.shape[..own].to_vec(), order, shape })
     }
-}
-
-/// A value in another shape.
-pub(super) fn reshape(
-    graph: &mut Graph,
-    value: ValueId,
-    shape: &[usize],
-    like: &Node,
-) -> Result<ValueId, OpError> {
-    if graph.value(value).ty.shape == shape {
-        return Ok(value);
-    }
-    Ok(graph.push_like(Op::Reshape(Reshape { shape: shape.to_vec() }), vec![value], like)?[0])
 }
 
 /// A value with its dims in another order.

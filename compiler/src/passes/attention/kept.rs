@@ -1,5 +1,7 @@
 //! Why attention is left in parts.
 
+use crate::passes::joined::Held;
+
 /// What keeps a softmax between two products from being one op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
@@ -42,13 +44,23 @@ impl Kept {
             Self::SoftCap => "scores are bounded by tanh after a mask or a bias, or twice",
             Self::Dropout => "dropout of the weights",
             Self::Read => "scores or weights are read by others",
-            Self::Pinned => "a layout is asked for inside",
-            Self::Apart => "its ops are on several stages or in several precisions",
+            Self::Pinned => Held::Pinned.reason(),
+            Self::Apart => Held::Apart.reason(),
             Self::Widths => "queries, keys and values of several widths or element types",
             Self::Shared => "keys or values are not shared by groups of heads",
             Self::Axis => "softmax over another dim",
             Self::Other(op) => return format!("the op `{op}` within"),
         };
         known.into()
+    }
+}
+
+impl From<Held> for Kept {
+    fn from(held: Held) -> Self {
+        match held {
+            Held::Read => Self::Read,
+            Held::Pinned => Self::Pinned,
+            Held::Apart => Self::Apart,
+        }
     }
 }

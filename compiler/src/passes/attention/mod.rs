@@ -3,7 +3,7 @@
 //!
 //! A place is a product whose first operand comes from a softmax over its last dim, of what comes from a product (`find.rs`, where to
 //! start reading). It is replaced where that gives the same function: scores are scaled by numbers alone, and whether a mask is the
-//! causal one or hides nothing is decided by computing it (`constants.rs`, `masks.rs`), never by its form. All else that is added to
+//! causal one or hides nothing is decided by computing it (`passes/constants.rs`, `masks.rs`), never by its form. All else that is added to
 //! scores, or hides some of them, is the op's bias (`terms.rs`).
 //!
 //! Rows that are masked whole give what they gave. Where masks are low numbers, all keys weigh the same, and the op has it so. Where
@@ -13,7 +13,6 @@
 //! keys are read as they are. Nothing is replaced whose scores or weights somebody else reads or asks a layout of, nor what is on
 //! several stages.
 
-mod constants;
 mod find;
 mod guards;
 mod heads;

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{Init, Transpose};
+use graphc_ir::ops::Transpose;
 use graphc_ir::plan::CompileOptions;
 
 use super::find::Found;
-use super::heads::{reshape, transpose};
+use super::heads::transpose;
 use super::terms::sum;
+use crate::passes::joined::{reshape, still_needed};
 use crate::passes::pins::pin_of;
 
 /// The graph anew. What only the parts of attention have read is left out with them.
@@ -21,7 +22,8 @@ pub(super) fn rewrite(
 ) -> Result<Graph, OpError> {
     let found: BTreeMap<NodeId, &Found> =
         found.iter().map(|found| (found.product, found)).collect();
-    let needed = needed(old, &found);
+    let roots = found.iter().map(|(&product, found)| (product, found.roots().collect())).collect();
+    let needed = still_needed(old, &roots);
     let values = vec![None; old.values.len()];
     let mut rewriter = Rewriter { old, options, graph: old.emptied(), values };
     for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
@@ -35,38 +37,6 @@ pub(super) fn rewrite(
         rewriter.graph.outputs.push(Output { name: name.clone(), value });
     }
     Ok(rewriter.graph)
-}
-
-/// Of each node whether it is still computed: what nobody has read before is.
-fn needed(old: &Graph, found: &BTreeMap<NodeId, &Found>) -> Vec<bool> {
-    let mut read = vec![false; old.values.len()];
-    let readers = old.nodes.iter().flat_map(|node| &node.operands);
-    let outputs = old.outputs.iter().map(|output| &output.value);
-    readers.chain(outputs).for_each(|value| read[value.index()] = true);
-    let mut needed: Vec<bool> = vec![false; old.nodes.len()];
-    let need = |value: ValueId, needed: &mut Vec<bool>| {
-        needed[old.value(value).producer.index()] = true;
-    };
-    old.outputs.iter().for_each(|output| need(output.value, &mut needed));
-    for (id, node) in old.iter().rev() {
-        let stays = node.op.is_given() && !is_table(node)
-            || !node.op.operation().updates().is_empty()
-            || node.results.iter().all(|result| !read[result.index()]);
-        needed[id.index()] |= stays;
-        if !needed[id.index()] {
-            continue;
-        }
-        match found.get(&id) {
-            Some(found) => found.roots().for_each(|root| need(root, &mut needed)),
-            None => node.operands.iter().for_each(|&operand| need(operand, &mut needed)),
-        }
-    }
-    needed
-}
-
-/// Whether a node is a table of an import, which is none of the model's own tensors.
-fn is_table(node: &Node) -> bool {
-    matches!(&node.op, Op::Variable(variable) if matches!(variable.init, Init::Table(_)))
 }
 
 /// What stands for a value of the old graph.

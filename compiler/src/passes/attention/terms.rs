@@ -8,8 +8,8 @@ use graphc_ir::ops::{Binary, BinaryFunction, Cast, Expand, Full, Unary, UnaryFun
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::constants::Constants;
-use super::heads::reshape;
+use crate::passes::constants::Constants;
+use crate::passes::joined::reshape;
 
 /// What is at least this far from 0 leaves nothing of a score that it is added to.
 const LARGE: f64 = 1e9;

@@ -2,8 +2,9 @@
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
-use graphc_ir::ops::Input;
-use graphc_ir::plan::CompileOptions;
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Embedding, Input};
+use graphc_ir::plan::{CompileOptions, Loss, Optimizer};
 use graphc_ir::types::{DType, Samples, TensorType};
 use proptest::prelude::*;
 
@@ -38,6 +39,22 @@ fn time_first() -> Graph {
         ),
     );
     g.finish().expect("fits")
+}
+
+#[test]
+fn rows_that_are_looked_up_with_time_before_samples_are_cut_along_the_samples() {
+    let g = GraphBuilder::new("look_up");
+    let ids = g.input("ids", DType::I64, [4, 3]).transpose(&[1, 0]);
+    let rows = g.apply(Op::Embedding(Embedding {}), &[&weight(&g, "table", &[5, 6]), &ids]);
+    g.output("y", &rows.matmul(&weight(&g, "w", &[6, 2])).transpose(&[1, 0, 2]));
+    let graph = g.finish().expect("fits");
+    assert!(cut(&graph, 2) == Cut::Forward);
+    let train = CompileOptions { loss: Some(Loss::Sum), ..CompileOptions::default() };
+    let optimizer = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let train = CompileOptions { optimizer: Some(optimizer), ..train };
+    let rewritten = batch_first(graph.clone(), &train).expect("fits");
+    assert!(cut(&rewritten, 2) == Cut::All);
+    assert_eq!(transposes(&rewritten), 0);
 }
 
 #[test]

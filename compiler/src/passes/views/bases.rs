@@ -27,6 +27,7 @@ impl Rewriter<'_> {
             Op::Reshape(Reshape { shape }) => self.reshaped(&view, shape, node),
             Op::Binary(_) | Op::Where(_) => self.elementwise(node),
             Op::Concat(concat) => self.concat(concat.axis, node),
+            Op::Embedding(_) if self.purpose == Purpose::Samples => self.rows(node),
             _ if self.stays(&view) => Ok(None),
             Op::BatchNormTraining(norm) => self.batch_norm(norm, node),
             Op::Slice(slice) => self.slice(&view, slice, node),
@@ -109,6 +110,18 @@ impl Rewriter<'_> {
         }
         let base = self.reshape(view.base, shape, node)?;
         Ok(Some(vec![View { base, ..seen }]))
+    }
+
+    /// Rows of a table, found at places that are seen otherwise than they lie.
+    fn rows(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+        let places = self.view(node.operands[1]);
+        if self.stays(&places) {
+            return Ok(None);
+        }
+        let table = self.made(node.operands[0])?;
+        let width = self.extents(places.base).len();
+        let dims = [&places.dims[..], &[vec![width]]].concat();
+        self.computed(node.op.clone(), vec![table, places.base], &dims, node).map(Some)
     }
 
     /// A product with a matrix that all share.

@@ -1,0 +1,122 @@
+//! Recognises functions that a model writes in parts, and lets the one op stand for each that graphc has for it: the parts keep what lies
+//! between them for the backward pass, and are several passes over memory.
+//!
+//! GELU, by tanh or the error function, and SiLU are known by their values at some points, never by their form (`curves.rs`). Layer and
+//! root-mean-square normalization over the last dim are known by their ops (`norms.rs`), and so is the logarithm of a label's probability
+//! (`labels.rs`). Nothing is replaced of which somebody else reads a value inside or asks a layout of it, nor what is on several stages.
+
+mod curves;
+mod labels;
+mod norms;
+mod rewrite;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::plan::CompileOptions;
+
+use super::constants::Constants;
+use super::joined::{Held, check_joined};
+use crate::passes::error::PassError;
+
+const PASS: &str = "functions";
+
+/// The graph with one op for each function that is recognised.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn functions(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+    let mut places = places(&graph, options);
+    places.retain(|place| place.held.is_none());
+    if places.is_empty() {
+        return Ok(graph);
+    }
+    rewrite::rewrite(&graph, &places).map_err(|error| PassError::Op { pass: PASS, error })
+}
+
+/// The functions that a graph writes in parts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Functions {
+    /// How many of each name are one op.
+    pub whole: BTreeMap<&'static str, usize>,
+    /// The last value of each that is left in parts, with its name, by what keeps it so.
+    pub in_parts: BTreeMap<(Held, &'static str), Vec<String>>,
+}
+
+/// The functions that a graph writes in parts, as the pass would leave them.
+pub fn functions_in_parts(graph: &Graph, options: &CompileOptions) -> Functions {
+    let mut found = Functions::default();
+    for Place { found: function, last, held } in places(graph, options) {
+        match held {
+            None => *found.whole.entry(function.name).or_default() += 1,
+            Some(held) => {
+                let value = graph.display_name(graph.node(last).results[0]);
+                found.in_parts.entry((held, function.name)).or_default().push(value);
+            }
+        }
+    }
+    found
+}
+
+/// A place where a graph writes a function in parts.
+struct Place {
+    /// The node whose result is the function's.
+    last: NodeId,
+    found: Function,
+    held: Option<Held>,
+}
+
+/// A function, of what it is computed, and the nodes that are no more where one op stands for it.
+struct Function {
+    name: &'static str,
+    what: What,
+    operands: Vec<ValueId>,
+    inside: BTreeSet<NodeId>,
+}
+
+/// What stands for a function.
+enum What {
+    /// The first result of an op.
+    Op(Op),
+    /// The loss of a label, negated and shaped as it is written.
+    Label,
+}
+
+/// All places of a graph, in its order; of places that have a node in common only the last, which is the larger one.
+fn places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
+    let consumers = graph.consumers();
+    let mut finder = Finder { graph, constants: Constants::new(graph) };
+    let mut taken: BTreeSet<NodeId> = BTreeSet::new();
+    let mut places = Vec::new();
+    for (last, _) in graph.iter().rev() {
+        if taken.contains(&last) {
+            continue;
+        }
+        let Some(found) = finder.function(last) else { continue };
+        if !found.inside.is_disjoint(&taken) {
+            continue;
+        }
+        taken.extend(found.inside.iter().copied().chain([last]));
+        let held = check_joined(graph, options, &consumers, (last, &found.inside)).err();
+        places.push(Place { last, found, held });
+    }
+    places.reverse();
+    places
+}
+
+struct Finder<'a> {
+    graph: &'a Graph,
+    constants: Constants<'a>,
+}
+
+impl Finder<'_> {
+    /// The function that ends in a node.
+    fn function(&mut self, last: NodeId) -> Option<Function> {
+        self.curve(last).or_else(|| self.norm(last)).or_else(|| self.label(last))
+    }
+}
+
+#[cfg(test)]
+mod tests;

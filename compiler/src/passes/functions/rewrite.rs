@@ -1,0 +1,75 @@
+//! The graph with one op for each place that was found.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Cast, CrossEntropy, Unary, UnaryFunction};
+
+use super::{Function, Place, What};
+use crate::passes::joined::{reshape, still_needed};
+
+/// The graph anew. What only parts of functions have read is left out with them.
+pub(super) fn rewrite(old: &Graph, places: &[Place]) -> Result<Graph, OpError> {
+    let found: BTreeMap<NodeId, &Function> =
+        places.iter().map(|place| (place.last, &place.found)).collect();
+    let roots = found.iter().map(|(&last, found)| (last, found.operands.clone())).collect();
+    let needed = still_needed(old, &roots);
+    let mut graph = old.emptied();
+    let mut values: Vec<Option<ValueId>> = vec![None; old.values.len()];
+    for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
+        let made = |value: &ValueId| values[value.index()].expect("operands stand before readers");
+        let results = match found.get(&id) {
+            Some(function) => {
+                let operands = function.operands.iter().map(made).collect();
+                vec![push(&mut graph, &function.what, operands, node, old)?]
+            }
+            None => {
+                let operands = node.operands.iter().map(made).collect();
+                graph.push_like(node.op.clone(), operands, node)?
+            }
+        };
+        for (&from, &to) in node.results.iter().zip(&results) {
+            let (old, new) = (old.value(from), &mut graph.values[to.index()]);
+            new.name.clone_from(&old.name);
+            new.pin.clone_from(&old.pin);
+            values[from.index()] = Some(to);
+        }
+    }
+    let output = |output: &Output| Output {
+        name: output.name.clone(),
+        value: values[output.value.index()].expect("outputs are needed"),
+    };
+    graph.outputs = old.outputs.iter().map(output).collect();
+    Ok(graph)
+}
+
+/// Appends what stands for a function that ended in a node.
+fn push(
+    graph: &mut Graph,
+    what: &What,
+    operands: Vec<ValueId>,
+    last: &Node,
+    old: &Graph,
+) -> Result<ValueId, OpError> {
+    match what {
+        What::Op(op) => Ok(graph.push_like(op.clone(), operands, last)?[0]),
+        What::Label => {
+            let ty = &old.value(last.results[0]).ty;
+            let [scores, labels] = operands[..] else { unreachable!("labels are found in scores") };
+            let shape = &graph.value(scores).ty.shape;
+            let rows = shape[..shape.len() - 1].to_vec();
+            let labels = reshape(graph, labels, &rows, last)?;
+            let op = Op::CrossEntropy(CrossEntropy::default());
+            let loss = graph.push_like(op, vec![scores, labels], last)?[0];
+            let negated = Op::Unary(Unary { function: UnaryFunction::Neg });
+            let mut value = graph.push_like(negated, vec![loss], last)?[0];
+            if graph.value(value).ty.dtype != ty.dtype {
+                let cast = Op::Cast(Cast { dtype: ty.dtype });
+                value = graph.push_like(cast, vec![value], last)?[0];
+            }
+            reshape(graph, value, &ty.shape, last)
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What passes share that let one op stand for several.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Init, Reshape};
+use graphc_ir::plan::CompileOptions;
+
+use super::pins::pin_of;
+
+/// What keeps ops apart that one op could stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// A value between them is an output, or is read by others.
+    Read,
+    /// Somebody asks a layout of a value between them.
+    Pinned,
+    /// They are on several stages or computed in several precisions.
+    Apart,
+}
+
+impl Held {
+    /// The reason in the words of a report.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Read => "a value inside is read by others",
+            Self::Pinned => "a layout is asked for inside",
+            Self::Apart => "its ops are on several stages or in several precisions",
+        }
+    }
+}
+
+/// Checks that nothing but the last of some nodes needs what the others give, so that one op in its place may stand for all.
+///
+/// # Errors
+/// What keeps them apart.
+pub(super) fn check_joined(
+    graph: &Graph,
+    options: &CompileOptions,
+    consumers: &[Vec<NodeId>],
+    (last, inside): (NodeId, &BTreeSet<NodeId>),
+) -> Result<(), Held> {
+    let like = graph.node(last);
+    for &id in inside {
+        let node = graph.node(id);
+        let together = node.part == like.part
+            && node.placement == like.placement
+            && node.autocast == like.autocast;
+        if !together {
+            return Err(Held::Apart);
+        }
+        for &value in &node.results {
+            let is_output = graph.outputs.iter().any(|output| output.value == value);
+            let stranger = |reader: &NodeId| *reader != last && !inside.contains(reader);
+            if is_output || consumers[value.index()].iter().any(stranger) {
+                return Err(Held::Read);
+            }
+            if pin_of(graph, value, options).is_some() {
+                return Err(Held::Pinned);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of each node whether it is still computed where some nodes read other values than they did; what nobody has read before is.
+pub(super) fn still_needed(old: &Graph, roots: &BTreeMap<NodeId, Vec<ValueId>>) -> Vec<bool> {
+    let mut read = vec![false; old.values.len()];
+    let readers = old.nodes.iter().flat_map(|node| &node.operands);
+    let outputs = old.outputs.iter().map(|output| &output.value);
+    readers.chain(outputs).for_each(|value| read[value.index()] = true);
+    let mut needed: Vec<bool> = vec![false; old.nodes.len()];
+    for output in &old.outputs {
+        needed[old.value(output.value).producer.index()] = true;
+    }
+    for (id, node) in old.iter().rev() {
+        let stays = node.op.is_given() && !is_table(node)
+            || !node.op.operation().updates().is_empty()
+            || node.results.iter().all(|result| !read[result.index()]);
+        needed[id.index()] |= stays;
+        if needed[id.index()] {
+            for value in roots.get(&id).unwrap_or(&node.operands) {
+                needed[old.value(*value).producer.index()] = true;
+            }
+        }
+    }
+    needed
+}
+
+/// A value in another shape.
+pub(super) fn reshape(
+    graph: &mut Graph,
+    value: ValueId,
+    shape: &[usize],
+    like: &Node,
+) -> Result<ValueId, OpError> {
+    if graph.value(value).ty.shape == shape {
+        return Ok(value);
+    }
+    Ok(graph.push_like(Op::Reshape(Reshape { shape: shape.to_vec() }), vec![value], like)?[0])
+}
+
+/// Whether a node is a table of an import, which is none of the model's own tensors.
+fn is_table(node: &Node) -> bool {
+    matches!(&node.op, Op::Variable(variable) if matches!(variable.init, Init::Table(_)))
+}

@@ -1,0 +1,327 @@
+//! `graphc check`: values of a model that another program computed, beside graphc's own, and the first that differs.
+//!
+//! Each value of the file that the graph has becomes an output, so the ops between them are computed one by one. Then the model is planned
+//! as it is run, where several ops may be one, and its outputs are compared once more: what differs there alone is graphc's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail, ensure};
+use graphc::report::number_of;
+use graphc_compiler::compile::compile;
+use graphc_compiler::import::weights::Weights;
+use graphc_compiler::planner::UNLIMITED;
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::{Graph, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions};
+use graphc_runtime::data::Batches;
+use graphc_runtime::{HostTensor, Session};
+use serde_json::{Value, json};
+
+use super::args::{CheckArgs, Format};
+use super::compile::is_plan;
+use super::data::{session_weights, tensors};
+use super::options;
+use super::output::{print, say};
+use super::run::session_options;
+use super::verify::{difference, tolerance};
+
+/// Tensors by name.
+type Tensors = BTreeMap<String, HostTensor>;
+
+/// How many names a line lists.
+const LISTED: usize = 5;
+
+/// Nodes above a value among which a weight is looked for, which says in which layer the value is.
+const MOST_ABOVE: usize = 64;
+
+/// Runs the command.
+pub fn run(args: &CheckArgs) -> Result<()> {
+    check_args(args)?;
+    let (expected, _) = tensors(&args.against)?;
+    let inputs = args.inputs.as_deref().unwrap_or(&args.against);
+    let (fed, types) = tensors(inputs)?;
+    let (imported, dims) = options::model(&args.model, &args.shared, Some(&types))?;
+    for warning in &imported.warnings {
+        say("warning", warning);
+    }
+    let checker = Checker {
+        args,
+        options: options::compile_options(&args.shared, dims)?,
+        cluster: options::shared_cluster(&args.shared, args.runtime.device)?,
+        weights: imported.weights,
+        fed,
+        expected,
+    };
+    let graph = imported.graph;
+    let (values, strangers) = values(&graph, &checker.expected);
+    ensure!(
+        !values.is_empty(),
+        "{} has no value of {}: its tensors must have the names of the model's values",
+        args.against.display(),
+        args.model.display()
+    );
+    let each = Graph { outputs: values, ..graph.clone() };
+    let mut found = checker.compare(&each, Form::Each)?;
+    let named = |output: &Output| checker.expected.contains_key(&output.name);
+    if graph.outputs.iter().any(named) {
+        found.compared.extend(checker.compare(&graph, Form::Planned)?.compared);
+    }
+    match args.shared.format {
+        Format::Text => print(&text(&found, &strangers))?,
+        Format::Json => print(&(serde_json::to_string_pretty(&json(&found, &strangers))? + "\n"))?,
+    }
+    match found.first() {
+        None => Ok(()),
+        Some(first) => bail!("{}", first.said(found.tolerance)),
+    }
+}
+
+fn check_args(args: &CheckArgs) -> Result<()> {
+    ensure!(
+        !is_plan(&args.model),
+        "{} is a plan: check takes the model, and `graphc verify` a plan beside its model",
+        args.model.display()
+    );
+    if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
+        bail!("check does inference: --loss and --optimizer belong to train");
+    }
+    Ok(())
+}
+
+/// The values of a graph that a file has, in the graph's order, as outputs, and the names of the file that are none of the graph's values.
+fn values(graph: &Graph, expected: &Tensors) -> (Vec<Output>, Vec<String>) {
+    let own: BTreeMap<&str, ValueId> =
+        graph.outputs.iter().map(|output| (output.name.as_str(), output.value)).collect();
+    let named = graph.iter().flat_map(|(_, node)| &node.results).filter_map(|&value| {
+        let name = graph.value(value).name.as_deref()?;
+        (!own.contains_key(name)).then_some((name, value))
+    });
+    let mut all: Vec<(&str, ValueId)> = named.chain(own.clone()).collect();
+    all.sort_by_key(|&(name, value)| (value, name));
+    let known: BTreeSet<&str> = all.iter().map(|&(name, _)| name).collect();
+    let strangers = expected.keys().filter(|name| !known.contains(name.as_str()));
+    let computed = |&(name, value): &(&str, ValueId)| {
+        expected.contains_key(name) && !graph.producer(value).op.is_given()
+    };
+    let outputs = all.iter().copied().filter(computed);
+    let outputs = outputs.map(|(name, value)| Output { name: name.into(), value }).collect();
+    (outputs, strangers.cloned().collect())
+}
+
+/// In which form a model is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Each value is there.
+    Each,
+    /// As `graphc run` does it.
+    Planned,
+}
+
+/// A value beside what the file has.
+struct Compared {
+    name: String,
+    op: &'static str,
+    /// Where the model says it.
+    place: String,
+    /// The nearest weight above it.
+    weight: Option<String>,
+    form: Form,
+    /// The greatest difference, and as a share of the largest element.
+    apart: [f64; 2],
+    /// What makes a comparison impossible.
+    misfit: Option<String>,
+    differs: bool,
+}
+
+impl Compared {
+    /// Where and by how much it differs, in words.
+    fn said(&self, tolerance: f64) -> String {
+        let Self { name, op, place, .. } = self;
+        let mut said = match self.form {
+            Form::Each => format!("the first value that differs is `{name}`"),
+            Form::Planned => format!(
+                "all values agree, but `{name}` differs where ops are joined as `graphc run` joins them (please report this)"
+            ),
+        };
+        let _ = write!(said, ": {op} ({place})");
+        if let Some(weight) = &self.weight {
+            let _ = write!(said, ", behind the weight `{weight}`");
+        }
+        let [absolute, share] = self.apart;
+        match &self.misfit {
+            Some(misfit) => said + ", " + misfit,
+            None => {
+                said + &format!(
+                    ", by {absolute:.1e}, {share:.1e} of its largest element, with a tolerance of {tolerance:.0e}"
+                )
+            }
+        }
+    }
+}
+
+/// What was found.
+struct Found {
+    compared: Vec<Compared>,
+    tolerance: f64,
+}
+
+impl Found {
+    fn first(&self) -> Option<&Compared> {
+        self.compared.iter().find(|compared| compared.differs)
+    }
+}
+
+struct Checker<'a> {
+    args: &'a CheckArgs,
+    options: CompileOptions,
+    cluster: Cluster,
+    weights: Weights,
+    fed: Tensors,
+    expected: Tensors,
+}
+
+impl Checker<'_> {
+    /// The outputs of a graph that the file has, beside these.
+    fn compare(&self, graph: &Graph, form: Form) -> Result<Found> {
+        let mut cluster = self.cluster.clone();
+        cluster.device.memory = UNLIMITED;
+        let plan = compile(graph.clone(), &self.options, &cluster, None)
+            .with_context(|| format!("cannot plan {}", self.args.model.display()))?
+            .plan;
+        let tolerance = self.args.tolerance.unwrap_or_else(|| tolerance(&plan));
+        let outputs = self.outputs(&plan)?;
+        let beside = |output: &Output| {
+            let expected = self.expected.get(&output.name)?;
+            let found = outputs.get(&output.name)?;
+            Some(compared(graph, output, (found, expected), (form, tolerance)))
+        };
+        Ok(Found { compared: graph.outputs.iter().filter_map(beside).collect(), tolerance })
+    }
+
+    /// The outputs of a plan on the first batch of the inputs.
+    fn outputs(&self, plan: &VerifiedPlan) -> Result<Tensors> {
+        let weights = session_weights(plan, self.weights.clone())?;
+        let options = session_options(&self.args.runtime);
+        let mut session = Session::new(plan, &weights, options)?;
+        let file = self.args.inputs.as_deref().unwrap_or(&self.args.against);
+        let batches = Batches::new(self.fed.clone(), session.inputs(), session.samples())
+            .with_context(|| format!("in {}", file.display()))?;
+        Ok(session.step(batches.feeds(0))?.wait()?)
+    }
+}
+
+/// A value beside what the file has of it.
+fn compared(
+    graph: &Graph,
+    output: &Output,
+    (found, expected): (&HostTensor, &HostTensor),
+    (form, tolerance): (Form, f64),
+) -> Compared {
+    let node = graph.producer(output.value);
+    let misfit = (found.shape() != expected.shape())
+        .then(|| format!("which is {}, and the file has {}", found.ty(), expected.ty()));
+    let apart = match misfit {
+        Some(_) => [f64::INFINITY; 2],
+        None => {
+            let (found, expected) = (found.to_f64(), expected.to_f64());
+            [absolute(&found, &expected), difference(&found, &expected)]
+        }
+    };
+    let tolerance = if found.dtype().is_float() { tolerance } else { 0.0 };
+    Compared {
+        name: output.name.clone(),
+        op: node.op.name(),
+        place: node.source.to_string(),
+        weight: weight_above(graph, output.value),
+        form,
+        apart,
+        differs: misfit.is_some() || apart[1] > tolerance,
+        misfit,
+    }
+}
+
+/// The greatest difference of two elements; infinite where one of them alone is no number.
+fn absolute(found: &[f64], expected: &[f64]) -> f64 {
+    let apart = |(a, b): (&f64, &f64)| match (a.is_nan(), b.is_nan()) {
+        (true, true) => 0.0,
+        _ if a == b => 0.0,
+        (false, false) => (a - b).abs(),
+        _ => f64::INFINITY,
+    };
+    found.iter().zip(expected).map(apart).fold(0.0, f64::max)
+}
+
+/// The weight that is read last of all that a value is computed of, as far as the ops right above it say.
+fn weight_above(graph: &Graph, value: ValueId) -> Option<String> {
+    let mut open = BTreeSet::from([value]);
+    for _ in 0..MOST_ABOVE {
+        let value = open.pop_last()?;
+        let node = graph.producer(value);
+        for &operand in &node.operands {
+            if let Op::Variable(variable) = &graph.producer(operand).op
+                && variable.trainable
+            {
+                return Some(variable.name.clone());
+            }
+        }
+        open.extend(&node.operands);
+    }
+    None
+}
+
+fn text(found: &Found, strangers: &[String]) -> String {
+    let mut text = String::new();
+    for compared in &found.compared {
+        let Compared { name, op, place, apart: [absolute, share], .. } = compared;
+        let verdict = if compared.differs { "differs" } else { "agrees" };
+        let planned = if compared.form == Form::Planned { " as planned" } else { "" };
+        let _ = writeln!(
+            text,
+            "{verdict:8} {absolute:8.1e} {share:8.1e}  `{name}`{planned}: {op} ({place})"
+        );
+    }
+    let differ = found.compared.iter().filter(|compared| compared.differs).count();
+    let all = number_of(found.compared.len(), "value", "values");
+    let _ = writeln!(
+        text,
+        "{all} compared, {differ} differ: the greatest difference, and as a share of the largest element (at most {:.0e})",
+        found.tolerance
+    );
+    if !strangers.is_empty() {
+        let listed = strangers.iter().take(LISTED).map(|name| format!("`{name}`"));
+        let more = if strangers.len() > LISTED { ", .." } else { "" };
+        let _ = writeln!(
+            text,
+            "{} of the file not compared, which graphc computes when it reads the model, or under another name: {}{more}",
+            strangers.len(),
+            listed.collect::<Vec<_>>().join(", ")
+        );
+    }
+    text
+}
+
+fn json(found: &Found, strangers: &[String]) -> Value {
+    let value = |compared: &Compared| {
+        json!({
+            "name": compared.name,
+            "op": compared.op,
+            "place": compared.place,
+            "weight": compared.weight,
+            "as_planned": compared.form == Form::Planned,
+            // What is no number is null.
+            "absolute": compared.apart[0],
+            "relative": compared.apart[1],
+            "misfit": compared.misfit,
+            "differs": compared.differs,
+        })
+    };
+    json!({
+        "tolerance": found.tolerance,
+        "values": found.compared.iter().map(value).collect::<Vec<_>>(),
+        "first_difference": found.first().map(|first| &first.name),
+        "not_compared": strangers,
+    })
+}
