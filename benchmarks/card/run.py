@@ -29,8 +29,8 @@ GRACE = 5.0
 class Part:
     """A part that runs."""
 
-    def __init__(self, name: str, out: Path, seconds: float) -> None:
-        self.name, self.out, self.seconds = name, out, seconds
+    def __init__(self, name: str, out: Path, seconds: float, wanted: list[str]) -> None:
+        self.name, self.out, self.seconds, self.wanted = name, out, seconds, wanted
         self.begun = time.monotonic()
         self.results = out / f"{name}.jsonl"
         self.text = out / f"{name}.txt"
@@ -50,12 +50,14 @@ class Part:
             os.fsync(file.fileno())
 
     def run(self) -> None:
-        """Runs all items for which there is time."""
+        """Runs all items that are wanted, for which there is time."""
         made = HERE / "kit.json"
         kit = json.loads(made.read_text()) if made.exists() else {}
         now = time.strftime("%Y-%m-%d %H:%M:%S %Z")
         self.tell(part=self.name, begun=now, seconds=self.seconds, small=SMALL, kit=kit)
         for item in items.PARTS[self.name]:
+            if self.wanted and item.name not in self.wanted:
+                continue
             if self.left() < item.least:
                 self.end(item, "skipped", 0.0, f"{self.left():.0f} s are left, and it needs {item.least:.0f}")
                 continue
@@ -118,12 +120,14 @@ def main() -> int:
         part, name, out = arguments[1:]
         item = next(item for item in items.PARTS[part] if item.name == name)
         return int(bool(item.run(items.Place(part, name, Path(out)))))
-    if len(arguments) != 2 or arguments[0] not in items.PARTS:
-        print(f"usage: run.sh {'|'.join(items.PARTS)} OUT", file=sys.stderr)
+    known = {name: [item.name for item in of] for name, of in items.PARTS.items()}
+    wanted = arguments[2:]
+    if len(arguments) < 2 or arguments[0] not in known or not set(wanted) <= set(known[arguments[0]]):
+        print(f"usage: run.sh {'|'.join(known)} OUT [ITEM...]; the items are {known}", file=sys.stderr)
         return 2
     out = Path(arguments[1]).absolute()
     out.mkdir(parents=True, exist_ok=True)
-    part = Part(arguments[0], out, float(os.environ.get("CARD_SECONDS", "540")))
+    part = Part(arguments[0], out, float(os.environ.get("CARD_SECONDS", "540")), wanted)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, part.cut_off)
     part.run()

@@ -129,12 +129,12 @@ impl Finder<'_> {
 
 /// Whether one of the functions may end in an op.
 fn may_end(op: &Op) -> bool {
-    match op {
+    matches!(
+        op,
         Op::Binary(Binary { function: BinaryFunction::Mul | BinaryFunction::Div })
-        | Op::Unary(Unary { function: UnaryFunction::Scale(_) })
-        | Op::Cast(_) => true,
-        _ => false,
-    }
+            | Op::Unary(Unary { function: UnaryFunction::Scale(_) })
+            | Op::Cast(_)
+    )
 }
 
 /// Whether an op is one that each of the functions has in its parts.

@@ -74,10 +74,24 @@ __device__ __forceinline__ void second_factor(u32 (&to_)[4], const Row* rows, u3
   matrices_turned(to_, &rows[lane % 16][column + lane / 16 * 8]);
 }
 
+#if GROUPED
+// 0, which the compiler does not know.
+__shared__ u32 zero;
+__device__ __forceinline__ u32 read_zero() {
+  u32 found;
+  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(found) : "r"((u32)__cvta_generic_to_shared(&zero)) : "memory");
+  return found;
+}
+#endif
+
 // Of a tile of 64 rows a warp's 16 as a first factor: in registers.
 struct Held {
   u32 at[DEPTH / 16][4];
+  // All threads meet behind it before a product.
   __device__ __forceinline__ void take(Row* rows) {
+#if GROUPED
+    if (threadIdx.x == 0) zero = 0;
+#endif
 #pragma unroll
     for (u32 k = 0; k < DEPTH / 16; ++k) first_factor<64>(at[k], rows, threadIdx.x / 32 * 16, k * 16);
   }
@@ -86,7 +100,13 @@ struct Held {
     for (int l = 0; l < 4; ++l) to_[l] = at[k][l];
   }
 #if GROUPED
-  __device__ __forceinline__ const u32 (&of_group(u32 k) const)[4] { return at[k]; }
+  // NVRTC 13.0 takes registers for free that products of a loop have read, though the next turn reads them again: each turn has copies.
+  __device__ __forceinline__ Copy of_group(u32 k, u32 nothing) const {
+    Copy copy;
+#pragma unroll
+    for (int l = 0; l < 4; ++l) asm volatile("xor.b32 %0, %1, %2;" : "=r"(copy.at[l]) : "r"(at[k][l]), "r"(nothing));
+    return copy;
+  }
 #endif
 };
 // The same where it lies in shared memory.
@@ -95,7 +115,7 @@ struct Lying {
   __device__ __forceinline__ void take(Row* from) { rows = from; }
   __device__ __forceinline__ void factor(u32 (&to_)[4], u32 k) const { first_factor<64>(to_, rows, threadIdx.x / 32 * 16, k * 16); }
 #if GROUPED
-  __device__ __forceinline__ u64 of_group(u32 k) const { return matrix_at(rows + k / 4 * 64) + k % 4 * 2; }
+  __device__ __forceinline__ u64 of_group(u32 k, u32) const { return matrix_at(rows + k / 4 * 64) + k % 4 * 2; }
 #endif
 };
 
@@ -126,10 +146,20 @@ template <u32 N> struct Sums {
   // Begins to add the products of a warp's 16 rows with a tile of N rows.
   template <class Own> __device__ __forceinline__ void add_turned(const Own& own, Row* rows) {
 #if GROUPED
+    u32 nothing = read_zero();
     settle(at);
     begin_products();
 #pragma unroll
-    for (u32 k = 0; k < DEPTH / 16; ++k) multiply_add_group<0>(at, own.of_group(k), matrix_at(rows + k / 4 * N) + k % 4 * 2, T{});
+    for (u32 k = 0; k < DEPTH / 16; ++k) {
+      if (k == 4) {
+        // So that copies of all factors need not be there at one time.
+        end_products();
+        finish<0>();
+        settle(at);
+        begin_products();
+      }
+      multiply_add_group<0>(at, own.of_group(k, nothing), matrix_at(rows + k / 4 * N) + k % 4 * 2, T{});
+    }
     end_products();
 #else
 #pragma unroll

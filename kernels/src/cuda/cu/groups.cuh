@@ -43,6 +43,13 @@ GROUP_PRODUCT(32, 4, half_t, "f16", "%16", "%17", "%18", "%19", "%20", "%21")
 GROUP_PRODUCT(64, 8, bfloat_t, "bf16", "%32", "%33", "%34", "%35", "%36", "%37")
 GROUP_PRODUCT(64, 8, half_t, "f16", "%32", "%33", "%34", "%35", "%36", "%37")
 
+// A first factor that no other product reads.
+struct Copy { u32 at[4]; };
+template <int ACROSS, int COLUMNS, class Element>
+__device__ __forceinline__ void multiply_add_group(float (&sums)[COLUMNS][4], const Copy& a, u64 b, Element element) {
+  multiply_add_group<ACROSS>(sums, a.at, b, element);
+}
+
 // Sums are used behind this, not before.
 template <int COLUMNS> __device__ __forceinline__ void settle(float (&sums)[COLUMNS][4]) {
 #pragma unroll

@@ -8,6 +8,16 @@
 #define GELU 2
 #define GELU_GRAD 3
 
+#if ACTIVATION == GELU || ACTIVATION == GELU_GRAD
+// tanh, within a rounding of 1.
+__device__ __forceinline__ float tanh_of(float x) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 2.88539008177792681f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return 1.0f - 2.0f * inverse;
+}
+#endif
+
 // Of the element at a place of the result, in a column. GELU writes what it is taken of, its gradient reads that.
 __device__ __forceinline__ float ended(float x, u64 at, u64 column, const OUT* added, const OUT* bias, OUT* kept) {
   if (ADDED) x += load(added[at]);
@@ -16,9 +26,9 @@ __device__ __forceinline__ float ended(float x, u64 at, u64 column, const OUT* a
   x = x < 0.0f ? 0.0f : x;
 #elif ACTIVATION == GELU
   if (KEPT) kept[at] = to<OUT>(x);
-  x = 0.5f * x * (1.0f + tanhf(0.7978846f * (x + 0.044715f * x * x * x)));
+  x = 0.5f * x * (1.0f + tanh_of(0.7978846f * (x + 0.044715f * x * x * x)));
 #elif ACTIVATION == GELU_GRAD
-  float z = load(kept[at]), t = tanhf(0.7978846f * (z + 0.044715f * z * z * z));
+  float z = load(kept[at]), t = tanh_of(0.7978846f * (z + 0.044715f * z * z * z));
   float slope = 0.7978846f * (1.0f + 0.134145f * z * z);
   x *= 0.5f * (1.0f + t) + 0.5f * z * (1.0f - t * t) * slope;
 #endif

@@ -13,6 +13,8 @@ use super::super::source::{Source, width};
 const THREADS: usize = 256;
 /// Blocks that keep the multiprocessors of a large card busy.
 const BLOCKS: usize = 132;
+/// The most sums of columns that a thread makes at once.
+const ABREAST: usize = 4;
 
 /// The launches of a product of floating-point numbers and of its epilogue.
 pub fn own_product(product: &Product) -> Vec<Launch> {
@@ -137,19 +139,23 @@ fn end(product: &Product) -> Option<Launch> {
 fn sums(product: &Product) -> Option<Launch> {
     let (summed, place) = product.epilogue.sums?;
     let Product { rows, inner, columns, operands, .. } = *product;
-    // Sums, elements of each, and the matrix: its place, its type, whether the elements of a sum follow each other, and the distance of
-    // those that do not.
-    let (count, each, from, dtype, along, leading) = match summed {
-        Summed::Result => (columns, rows, operands.out, operands.made, false, product.out.leading),
+    // Sums, elements of each, and the matrix: which it is, its place, its type, and whether the elements of a sum follow each other.
+    let (count, each, matrix, part, from, dtype, along) = match summed {
+        Summed::Result => (columns, rows, &product.out, 2, operands.out, operands.made, false),
         Summed::First => {
-            (rows, inner, operands.a, operands.dtype, !product.a.by_columns, product.a.leading)
+            let a = &product.a;
+            (rows, inner, a, 0, operands.a, operands.dtype, !a.by_columns)
         }
         Summed::Second => {
-            (columns, inner, operands.b, operands.dtype, product.b.by_columns, product.b.leading)
+            let b = &product.b;
+            (columns, inner, b, 1, operands.b, operands.dtype, b.by_columns)
         }
     };
+    let leading = matrix.leading;
     let (between_sums, between_elements) = if along { (leading, 1) } else { (1, leading) };
-    let lanes = if along { 32 } else { 8 };
+    let abreast = if along { 1 } else { product.width(part, dtype, matrix, count).min(ABREAST) };
+    // A block that goes down columns has 32 of them.
+    let (threads, lanes) = if along { (THREADS, 32) } else { (4 * THREADS, THREADS / 8 * abreast) };
     let source = Source::new(include_str!("../cu/product_sums.cu"))
         .element("T", dtype)
         .element("OUT", operands.made)
@@ -157,8 +163,10 @@ fn sums(product: &Product) -> Option<Launch> {
         .define("COUNT", each)
         .define("BETWEEN_SUMS", format!("{between_sums}ull"))
         .define("BETWEEN_ELEMENTS", format!("{between_elements}ull"))
+        .define("ABREAST", abreast)
+        .define("THREADS", threads)
         .define("LANES", lanes);
     let arguments = [from, place].map(Argument::Address).to_vec();
-    let blocks = count.div_ceil(THREADS / lanes);
-    Some(Launch::kernel(source, "product_sums", blocks, THREADS, arguments))
+    let blocks = count.div_ceil(threads / lanes * abreast);
+    Some(Launch::kernel(source, "product_sums", blocks, threads, arguments))
 }
