@@ -49,13 +49,13 @@ pub(super) fn holds_value(to: &Layout, position: usize) -> bool {
     to.sbp.0.iter().zip(coordinates).all(|(sbp, coordinate)| !sbp.is_partial() || coordinate == 0)
 }
 
-/// Pairs of ranks up to which each is looked at.
+/// Pairs of ranks up to which each counts.
 const MOST_PAIRS: usize = 1 << 22;
 
 /// The messages and bytes that the busiest rank sends or receives. What a rank keeps for itself is no message. Of very many ranks
 /// all are taken to do what the first does, and to share what is sent evenly.
 pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
-    if from.ranks.len().saturating_mul(to.ranks.len()) > MOST_PAIRS {
+    if are_very_many(from, to) {
         return traffic_if_even(from, to, microbatches);
     }
     let mut senders = Senders::new(from, microbatches);
@@ -66,6 +66,11 @@ pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traf
         busiest = busiest.most(received);
     }
     sent.into_iter().fold(busiest, Traffic::most)
+}
+
+/// Whether ranks are so many that all are taken to do what the first does.
+pub(super) fn are_very_many(from: &Layout, to: &Layout) -> bool {
+    from.ranks.len().saturating_mul(to.ranks.len()) > MOST_PAIRS
 }
 
 /// The same where all receivers get as much as the first, and all senders have as much to send: as it is where splits are

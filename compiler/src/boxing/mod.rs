@@ -9,11 +9,11 @@
 //! (`lower/copies.rs`). Nothing here moves data or knows actors. Start reading with [`route`].
 
 mod apart;
-mod even;
 mod exchange;
 mod fusion;
 mod hidden;
 mod patterns;
+mod same_mesh;
 mod search;
 mod space;
 mod steps;

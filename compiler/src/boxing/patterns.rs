@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use graphc_ir::plan::Layout;
 
 use super::Code;
-use super::even::Even;
 use super::exchange::Traffic;
+use super::same_mesh::{SameMesh, blocks};
 
 /// Traffic of exchanges on one mesh. Where all splits are even it depends on the two SBPs and the mesh alone, in units of
 /// a block: of each dim the part that no split of either layout cuts.
@@ -36,8 +36,9 @@ impl Patterns {
         microbatches: usize,
     ) -> Option<Traffic> {
         let known = self.blocks(from, to);
-        let even = || Even::new(&from.0.hierarchy, &from.0.sbp, &to.0.sbp, from.0.shape.len());
-        let most = *known.most.get_or_insert_with(|| even().traffic());
+        let Blocks { blocks, most, .. } = known;
+        let in_blocks = || SameMesh::new(&from.0.hierarchy, &from.0.sbp, &to.0.sbp, blocks);
+        let most = *most.get_or_insert_with(|| in_blocks().traffic());
         of_blocks(most, from.0, &known.blocks, microbatches)
     }
 
@@ -61,8 +62,11 @@ impl Patterns {
         });
         let rank = layout.shape.len();
         self.known.entry((mesh, rank, from.1, to.1)).or_insert_with(|| {
-            let even = Even::new(&layout.hierarchy, &layout.sbp, &to.0.sbp, rank);
-            Blocks { blocks: even.blocks(), first: even.of_first(), most: None }
+            let (hierarchy, from, to) = (&layout.hierarchy, &layout.sbp, &to.0.sbp);
+            let blocks: Vec<usize> =
+                (0..rank).map(|dim| blocks(hierarchy, from, to, dim)).collect();
+            let first = SameMesh::new(hierarchy, from, to, &blocks).of_first();
+            Blocks { blocks, first, most: None }
         })
     }
 }

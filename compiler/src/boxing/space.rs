@@ -11,8 +11,9 @@ use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::split_range;
 
-use super::exchange::{self, exchange_traffic, received_first};
+use super::exchange::{self, Traffic, are_very_many, exchange_traffic, received_first};
 use super::patterns::Patterns;
+use super::same_mesh::SameMesh;
 use super::steps::{Links, legal_steps};
 use super::{BoxingStep, Code, Prices, Route, RouteStep};
 
@@ -356,10 +357,20 @@ impl<'a> Space<'a> {
             true => None,
             false => patterns.even((&start, from), (&end, to), parts),
         };
-        let traffic = even.unwrap_or_else(|| exchange_traffic(&start, &end, parts));
+        let traffic = even.unwrap_or_else(|| self.uneven(&start, &end));
         let price = exchange::seconds(self.prices, self.links.all, traffic);
         self.exchanges.insert((from, to), price);
         price
+    }
+
+    /// The traffic of an exchange where splits are uneven.
+    fn uneven(&self, from: &Layout, to: &Layout) -> Traffic {
+        if from.sbp.is_partial() || are_very_many(from, to) {
+            return exchange_traffic(from, to, self.prices.microbatches);
+        }
+        let of = SameMesh::new(&from.hierarchy, &from.sbp, &to.sbp, &self.extents());
+        let Traffic { messages, bytes: elements } = of.traffic();
+        Traffic { messages, bytes: elements * from.dtype.size() as u64 }
     }
 }
 
