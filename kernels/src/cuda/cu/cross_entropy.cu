@@ -2,17 +2,17 @@
 //
 // Macros: those of rows, indices and classes; T; SMOOTHING, the share of the target that all classes have.
 
-// The sum of exp(x - greatest) as far as the greatest is known.
+// The sum of exp(x - greatest) as far as the greatest is known. Of what a thread reads at once the greatest is found first, so that
+// the sum is scaled at most once for it.
 struct Powers {
   float greatest, sum;
 
-  __device__ __forceinline__ void add(float x) {
-    if (x > greatest) {
-      sum = sum * expf(greatest - x) + expf(x - x);
-      greatest = x;
-    } else if (x != -INFINITE) {
-      sum += expf(x - greatest);
-    }
+  __device__ __forceinline__ void add(const Part& part, u32 at) {
+    float most = greatest;
+    EACH(k) if (IS_CLASS(at + k) && part.at[k] > most) most = part.at[k];
+    if (most > greatest) sum *= expf(greatest - most);
+    greatest = most;
+    EACH(k) if (IS_CLASS(at + k) && part.at[k] != -INFINITE) sum += expf(part.at[k] - greatest);
   }
 };
 
@@ -24,9 +24,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(
   float total = 0.0f;
   EACH_STEP(step, at) {
     Part part = read(row, at);
-    EACH(k) if (IS_CLASS(at + k)) {
-      powers.add(part.at[k]);
-      total += part.at[k];
+    powers.add(part, at);
+    if (SMOOTHING != 0.0f) {
+      EACH(k) if (IS_CLASS(at + k)) total += part.at[k];
     }
   }
   float greatest = combined<Greatest>(powers.greatest);
