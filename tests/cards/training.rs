@@ -453,6 +453,18 @@ fn lamb_takes_a_launch_for_directions_and_one_for_steps() {
     }
 }
 
+/// Mixed precision casts all variables by one launch, and all gradients by few, as some lie where others did: 34 casts in all.
+#[test]
+fn casts_of_variables_and_of_gradients_are_few_launches() {
+    let Some(machine) = Machine::new() else { return };
+    let extra = ["--precision", "bf16", "--cluster", "dgx-h100"];
+    let (reached, counts) = machine.counted("gpt", &extra);
+    near("gpt", &extra, &reached, 5e-3);
+    let launches = counts.get("casts").copied().unwrap_or(0);
+    assert!((2..=6).contains(&(launches / reached.len())), "{counts:?}");
+    assert!(!counts.contains_key("chain_cast"), "{counts:?}");
+}
+
 /// The host holds a variable at a time, and never all that lies on a card: of the arena that mirrors a card's memory no page is touched
 /// where nothing is exchanged through the host.
 #[test]

@@ -29,15 +29,27 @@ pub fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Whether these tasks are put in front of the update phase: where no stage takes more memory then.
+/// Whether these tasks are put in front of the update phase.
 fn in_front(job: &mut Job, moved: &[usize]) -> Result<bool, LowerError> {
+    // Sums behind all directions, so that these stand together.
+    put_in_front(job, moved, |task| (task.phase, usize::from(is_sum(task))))
+}
+
+/// Whether these tasks, if they are several, are put where they are said to stand: where no stage takes more memory then.
+///
+/// # Errors
+/// Where tasks wait for each other in a circle.
+pub(super) fn put_in_front(
+    job: &mut Job,
+    moved: &[usize],
+    place: impl Fn(&Task) -> (Phase, usize),
+) -> Result<bool, LowerError> {
     if moved.len() < 2 {
         return Ok(false);
     }
     let (tasks, before) = (job.tasks.clone(), peaks(job));
     for &task in moved {
-        // Sums behind all directions, so that these stand together.
-        job.tasks[task].anchor = usize::from(is_sum(&job.tasks[task]));
+        (job.tasks[task].phase, job.tasks[task].anchor) = place(&job.tasks[task]);
     }
     sort(job)?;
     let more = peaks(job).iter().zip(&before).any(|(peak, before)| peak > before);

@@ -33,6 +33,7 @@ use crate::side_by_side::map_side_by_side;
 mod background;
 mod before_updates;
 mod buckets;
+mod casts;
 mod chains;
 mod cheap;
 mod collect;
@@ -160,8 +161,9 @@ pub fn lower(
     }
     buckets::fuse(&mut job)?;
     before_updates::move_ahead(&mut job)?;
-    if cluster.device.kind == DeviceKind::Cpu {
-        early_updates::move_up(&mut job)?;
+    match cluster.device.kind {
+        DeviceKind::Cpu => early_updates::move_up(&mut job)?,
+        DeviceKind::Cuda => casts::put_together(&mut job)?,
     }
     if how.streams == Streams::ByDue {
         second_stream::reorder(&mut job, how.tight)?;

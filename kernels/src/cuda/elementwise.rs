@@ -8,6 +8,7 @@ mod passes;
 mod value;
 
 use graphc_ir::op::Op;
+use graphc_ir::ops::Cast;
 use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
 
@@ -33,6 +34,12 @@ struct StepRef<'a> {
 pub(super) fn single(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let args: Vec<FusedArg> = (0..operands.len()).map(FusedArg::Operand).collect();
     Chain::new(vec![StepRef { op, args: &args }], &[0], operands, results)?.call()
+}
+
+/// What a value, by its name, of one element type is as one of another, in C++.
+pub(super) fn cast_expression(value: &str, from: DType, to: DType) -> Result<String, KernelError> {
+    let value = value::Value { name: value.to_owned(), dtype: from };
+    value::expression(&Op::Cast(Cast { dtype: to }), &[value], to)
 }
 
 /// A chain of ops, by which its kernels are named.

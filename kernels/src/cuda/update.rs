@@ -5,6 +5,7 @@
 //! can be one launch ([`join_alike`]).
 
 mod blend;
+mod casts;
 mod joint;
 mod rates;
 mod several;

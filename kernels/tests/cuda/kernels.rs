@@ -5,7 +5,7 @@ use crate::cases::{f32s, ty};
 use crate::common::{Case, Memory, Random, shard};
 use crate::joint::{joint, resized};
 use crate::on_card::{Fault, bench, check, prepare};
-use graphc_ir::op::{EvalContext, Op};
+use graphc_ir::op::{EvalContext, Op, Region};
 use graphc_ir::ops::*;
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::{join_alike, joins};
@@ -63,18 +63,32 @@ fn updates_and_the_numbers_of_steps() {
 
 #[test]
 fn updates_of_one_launch_have_the_bits_of_their_own() {
-    let Some(mut bench) = bench() else { return };
+    let joined = joined(cases::updates::examples(), |case| {
+        let of = &case.operands[0].0;
+        (of.dtype == DType::F32 || matches!(case.op, Op::AdamUpdate(_)))
+            && (1..=300).contains(&of.rect.elements())
+    });
+    assert!(joined.is_none_or(|joined| joined > 10), "{joined:?} updates");
+}
+
+#[test]
+fn casts_of_one_launch_have_the_bits_of_their_own() {
+    let joined = joined(cases::elementwise::examples(), |case| {
+        let is_float = |of: &Region| of.dtype.is_float();
+        matches!(case.op, Op::Cast(_))
+            && is_float(&case.operands[0].0)
+            && is_float(&case.results[0])
+    });
+    assert!(joined.is_none_or(|joined| joined == 6), "{joined:?} casts");
+}
+
+/// Holds several applications of an op as one launch against each by itself, of those examples that are tried: how many these are.
+fn joined(examples: Vec<cases::Example>, is_tried: impl Fn(&Case) -> bool) -> Option<usize> {
+    let mut bench = bench()?;
     let cx = EvalContext { seed: 5, step: 3 };
     let mut tried = 0;
-    for cases::Example { case, .. } in cases::updates::examples() {
-        let Some(own) = joins(&case.op) else { continue };
-        let of = &case.operands[0].0;
-        if !(of.dtype == DType::F32 || matches!(case.op, Op::AdamUpdate(_)))
-            || of.rect.elements() > 300
-            || of.rect.elements() == 0
-        {
-            continue;
-        }
+    for cases::Example { case, .. } in examples {
+        let Some(own) = joins(&case.op).filter(|_| is_tried(&case)) else { continue };
         tried += 1;
         let members = [9000, 1, 0, 291, 8192].map(|elements| resized(&case, own, elements));
         let mut run = |member: &Case| bench.run(member, &[], &cx).expect("no fault");
@@ -89,7 +103,7 @@ fn updates_of_one_launch_have_the_bits_of_their_own() {
             assert!(together == apart, "{:?}, of which {} in place", case.op, pairs.len());
         }
     }
-    assert!(tried > 10, "{tried} updates");
+    Some(tried)
 }
 
 /// Ops with an index that is out of range, the operand that has it, and what it is called.

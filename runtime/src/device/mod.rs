@@ -20,7 +20,7 @@
 //! - `Device::prepare`: does once all that can be done before the first step: finds the kernel for the element types of
 //!   all operands, builds the program of a chain, looks up addresses. An error where there is no kernel.
 //! - `Device::joins`, `prepare_joint`, `prepare_pair`: what the device does for several actors by one launch: updates by
-//!   one rule, or a product and what goes with it.
+//!   one rule, casts to one type, or a product and what goes with it.
 //! - `load_kernels`: makes launches ready that were prepared on these devices. What must be compiled for them is compiled
 //!   side by side.
 //! - `Device::stream`: a queue whose launches begin in the order in which they are made. Its waits end where the job has.
@@ -177,7 +177,7 @@ impl Device {
         }
     }
 
-    /// How many operands of an update are its own, where updates of several variables by its rule can be one launch; operands
+    /// How many operands of an update or a cast are its own, where those of several variables can be one launch; operands
     /// behind these they have in common.
     pub(crate) fn joins(&self, op: &Op) -> Option<usize> {
         match self {

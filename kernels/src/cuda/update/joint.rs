@@ -1,5 +1,5 @@
 //! Updates of several variables by one rule, in one launch; and sums of squares, counts of what is not finite, directions and
-//! steps of LAMB, and blends of several tensors.
+//! steps of LAMB, blends and casts of several tensors.
 //!
 //! A table in the device's memory holds the tensors and the extent of each update, and for each block the update that it is for.
 //! A block reads one line of the table and goes on as the kernel of one variable does, so the results have the same bits.
@@ -12,14 +12,14 @@ use super::super::names::named;
 use super::super::scaling;
 use super::several::Several;
 use super::{
-    Rule, THREADS, Update, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule, steps,
+    Rule, THREADS, Update, adam_rule, blend, casts, direction_rule, rmsprop_rule, sgd_rule, steps,
 };
 
 /// How many of an op's operands are tensors of its own, if several such ops can be one launch; what is behind them are scalars, which
 /// they have in common.
 pub fn joins(op: &Op) -> Option<usize> {
     match op {
-        Op::SquareSum(_) | Op::NonFinite(_) => Some(1),
+        Op::SquareSum(_) | Op::NonFinite(_) | Op::Cast(_) => Some(1),
         Op::Blend(_) => Some(2),
         Op::LambUpdate(_) => Some(steps::OPERANDS),
         _ => rule(op, 0).map(|rule| rule.tensors),
@@ -34,6 +34,7 @@ pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
         Op::SquareSum(_) | Op::NonFinite(_) => scaling::folds(op, members)?,
         Op::Blend(op) => blend::blends(op, members),
         Op::LambUpdate(op) => steps::steps(op, members),
+        Op::Cast(op) => casts::casts(op, members)?,
         _ => {
             let rule = rule(op, first.len())?;
             let joint = Joint { first: Update::new(first, &rule), members };

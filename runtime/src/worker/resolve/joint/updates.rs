@@ -1,4 +1,4 @@
-//! Updates of several variables in one launch: those of one rule, one list of element types, and the same scalars.
+//! Updates of several variables in one launch, or casts: those of one rule, one list of element types, and the same scalars.
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
