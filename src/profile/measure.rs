@@ -13,7 +13,7 @@ use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
 use crate::calibrate::{memory, memory_of_cards};
 use crate::median::median;
 
-/// Steps that warm up: in the first kernels are loaded and memory is touched, in the second launches are recorded.
+/// Steps that warm up: in the first kernels are loaded and memory is touched, in the others launches are recorded.
 const WARM_UP: u64 = 3;
 /// Steps that are timed as a whole at most.
 const WHOLE: u64 = 20;

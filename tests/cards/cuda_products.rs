@@ -451,3 +451,22 @@ fn an_end_that_is_slow_in_the_library_is_a_kernel() {
     assert!(again == metrics && count(&others, "product_end") > 0, "{others:?}");
     assert_eq!(count(&others, "product_gelu_aux_bias"), 0, "nothing is timed again");
 }
+
+/// An algorithm that writes the result over a summand alone is not taken for a product with one, wherever the plan has the result: so the
+/// bits are the same both ways.
+#[test]
+fn where_a_sum_lies_changes_no_algorithm() {
+    let Some(machine) = Machine::new() else { return };
+    let (mut command, metrics) = training(&machine, "cuda", &["--mesh", "1"]);
+    command.env("GPU_DOUBLE_IN_PLACE", "1").env("GRAPHC_PRODUCTS", "1");
+    let (_, stderr) = machine.counts_and_errors(command);
+    let (right, _) = trained(&machine, "cpu", &["--mesh", "1"]);
+    check_losses(&losses(&std::fs::read(metrics).expect("metrics")), &right, 1e-5, "in place");
+    let made = ways(&stderr);
+    assert!(made.iter().any(|way| way.contains("with a summand")), "{stderr}");
+    for way in made {
+        let count = if way.contains("with a summand") { 1 } else { 2 };
+        assert!(way.contains(&format!("algorithm 1 of {count} ")), "{way}");
+    }
+    assert!(!stderr.contains("refuses"), "{stderr}");
+}

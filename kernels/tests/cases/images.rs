@@ -61,6 +61,9 @@ fn settings() -> Vec<Setting> {
         Setting { groups: 2, ..setting([2, 4, 5, 32], 48, 3, 1) },
         setting([5, 1, 1, 24], 40, 1, 1),
         Setting { window: beside, ..setting([5, 1, 1, 24], 40, 1, 1) },
+        // What are products where channels lie last.
+        Setting { channels_last: false, ..setting([5, 1, 1, 24], 40, 1, 1) },
+        Setting { groups: 2, window: beside, ..setting([5, 1, 1, 48], 80, 1, 1) },
         Setting { groups: 24, ..setting([2, 6, 5, 24], 24, 3, 1) },
         Setting { groups: 3, ..setting([2, 6, 5, 6], 12, 3, 2) },
         Setting { groups: 6, channels_last: false, ..setting([2, 6, 5, 6], 6, 3, 2) },
@@ -107,7 +110,7 @@ fn parts_of_groups(to: &mut Examples) {
 
 /// So many places that tiles are the largest.
 fn large(to: &mut Examples, dtype: DType) {
-    let (x, k) = (ty(dtype, &[2, 92, 92, 8]), ty(dtype, &[68, 8, 1, 1]));
+    let (x, k) = (ty(dtype, &[2, 92, 93, 8]), ty(dtype, &[68, 8, 1, 2]));
     let op = Convolution { window: Window::PLAIN, groups: 1, channels_last: true };
     to.whole(Op::Convolution(op), &[x, k], 2e-5);
 }

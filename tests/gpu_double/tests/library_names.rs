@@ -6,6 +6,7 @@ use std::ffi::CString;
 /// Functions of cuBLASLt.
 const CUBLASLT: &str = "cublasLtCreate cublasLtDestroy cublasLtGetVersion cublasLtGetCudartVersion cublasLtGetProperty \
     cublasLtGetStatusName cublasLtGetStatusString cublasLtLoggerSetLevel cublasLtMatmul cublasLtMatmulAlgoGetHeuristic \
+    cublasLtMatmulAlgoCapGetAttribute \
     cublasLtMatmulDescCreate cublasLtMatmulDescDestroy cublasLtMatmulDescInit_internal \
     cublasLtMatmulDescSetAttribute cublasLtMatmulDescGetAttribute cublasLtMatrixLayoutCreate \
     cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutInit_internal cublasLtMatrixLayoutSetAttribute \

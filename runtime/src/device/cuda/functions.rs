@@ -65,6 +65,7 @@ pub(super) const CUBLAS_LT: &[&str] = &[
     "cublasLtCreate",
     "cublasLtDestroy",
     "cublasLtMatmul",
+    "cublasLtMatmulAlgoCapGetAttribute",
     "cublasLtMatmulAlgoGetHeuristic",
     "cublasLtMatmulDescCreate",
     "cublasLtMatmulDescDestroy",

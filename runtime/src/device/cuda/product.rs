@@ -183,7 +183,10 @@ impl Described {
         let out = Layout::of(made, &product.out, [rows, columns], batch)?;
         let preference = Preference::new(alignments(product), made)?;
         let layouts = [&b, &a, &out, &out].map(|layout| layout.0);
-        let algorithms = algorithms(multiplier, &description, layouts, &preference)?;
+        let mut algorithms = algorithms(multiplier, &description, layouts, &preference)?;
+        if product.epilogue.added.is_some() {
+            algorithms = apart(algorithms);
+        }
         let sizes = sizes(product);
         let bytes = |start: &[usize; 3]| std::array::from_fn(|part| start[part] * sizes[part]);
         let starts = product.starts.iter().map(bytes).collect();
@@ -236,6 +239,25 @@ fn algorithms(
         true => Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)),
         false => Ok(algorithms),
     }
+}
+
+/// Of algorithms for a product with a summand those that may write the result beside it as well as over it, if any does: which of the two
+/// a plan does changes no bit.
+fn apart(all: Vec<sys::cublasLtMatmulAlgo_t>) -> Vec<sys::cublasLtMatmulAlgo_t> {
+    let found: Vec<_> = all.iter().copied().filter(may_be_apart).collect();
+    if found.is_empty() { all } else { found }
+}
+
+fn may_be_apart(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
+    let attribute =
+        sys::cublasLtMatmulAlgoCapAttributes_t::CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT;
+    let (mut may, mut written) = (0i32, 0);
+    let place = std::ptr::from_mut(&mut may).cast();
+    // SAFETY: the algorithm is one that the library gave; there is room for the attribute, and for its size.
+    let told = unsafe {
+        sys::cublasLtMatmulAlgoCapGetAttribute(algorithm, attribute, place, 4, &mut written)
+    };
+    told != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS || may != 0
 }
 
 /// The description of what is computed.

@@ -99,6 +99,34 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     Status::Success as i32
 }
 
+/// What an algorithm can do: of all that may be asked only whether it writes the result beside a summand, 0 or 1.
+///
+/// # Safety
+/// Pointers are null or point to what their types say, `buffer` to that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulAlgoCapGetAttribute(
+    algorithm: *const Algorithm,
+    attribute: i32,
+    buffer: *mut i32,
+    bytes: usize,
+    written: *mut usize,
+) -> i32 {
+    const OUT_OF_PLACE: i32 = 4;
+    // SAFETY: the caller's promise.
+    let (algorithm, buffer, written) =
+        unsafe { (algorithm.as_ref(), buffer.as_mut(), written.as_mut()) };
+    match (algorithm, buffer) {
+        (Some(algorithm), Some(buffer)) if attribute == OUT_OF_PLACE && bytes == 4 => {
+            *buffer = i32::from(algorithm.number() >= Offer::get().in_place);
+            if let Some(written) = written {
+                *written = 4;
+            }
+            Status::Success as i32
+        }
+        _ => Status::InvalidValue as i32,
+    }
+}
+
 const HEURISTIC: &str = "cublasLtMatmulAlgoGetHeuristic";
 
 /// Puts D = epilogue(alpha op(A) op(B) + beta C) on a stream.
@@ -170,16 +198,23 @@ fn product(
     let workspace =
         Workspace { address: pointers.workspace, used, given: pointers.workspace_bytes };
     let algorithm = algorithm.number();
+    let [_, _, c, d, ..] = pointers.operands;
+    if c != d && reads_c(scalars) && algorithm < Offer::get().in_place {
+        return Err(unsupported("an algorithm that writes D over C alone"));
+    }
     Ok(Product { problem, operands: pointers.operands, scalars, workspace, algorithm })
+}
+
+fn reads_c(scalars: Scalars) -> bool {
+    !matches!(scalars, Scalars::Values(_, 0.0))
 }
 
 fn check_pointers(problem: &Problem, pointers: &Pointers, scalars: Scalars) -> Result<(), Refusal> {
     let [a, b, c, d, vector, aux] = pointers.operands;
-    let reads_c = !matches!(scalars, Scalars::Values(_, 0.0));
     let missing = [
         (a == 0, "A"),
         (b == 0, "B"),
-        (c == 0 && reads_c, "C"),
+        (c == 0 && reads_c(scalars), "C"),
         (d == 0, "D"),
         (vector == 0 && problem.epilogue.vector != Vector::None, "the bias"),
         (aux == 0 && problem.epilogue.aux, "the aux buffer"),

@@ -15,6 +15,8 @@ pub struct Offer {
     pub algorithms: Option<usize>,
     /// `GPU_DOUBLE_FASTEST`: the number of the one that takes the least modelled time, from 0.
     pub fastest: usize,
+    /// `GPU_DOUBLE_IN_PLACE`: how many algorithms, from the first on, write the result over a summand alone.
+    pub in_place: u64,
     /// `GPU_DOUBLE_SLOW`: products that take a hundred times as long.
     pub slow: Products,
     /// `GPU_DOUBLE_UNSUPPORTED`: products for which the heuristic gives none.
@@ -42,6 +44,7 @@ impl Offer {
         static OFFER: LazyLock<Offer> = LazyLock::new(|| Offer {
             algorithms: setting("GPU_DOUBLE_ALGORITHMS", None, |text| text.parse().ok().map(Some)),
             fastest: setting("GPU_DOUBLE_FASTEST", 0, |text| text.parse().ok()),
+            in_place: setting("GPU_DOUBLE_IN_PLACE", 0, |text| text.parse().ok()),
             slow: setting("GPU_DOUBLE_SLOW", Products::None, Products::named),
             unsupported: setting("GPU_DOUBLE_UNSUPPORTED", Products::None, Products::named),
             failing: setting("GPU_DOUBLE_FAILING", Products::None, Products::named),
