@@ -40,9 +40,11 @@ const MOST_ABOVE: usize = 64;
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<()> {
     check_args(args)?;
-    let (expected, _) = tensors(&args.against)?;
-    let inputs = args.inputs.as_deref().unwrap_or(&args.against);
-    let (fed, types) = tensors(inputs)?;
+    let (expected, types) = tensors(&args.against)?;
+    let (fed, types) = match &args.inputs {
+        Some(inputs) => tensors(inputs)?,
+        None => (expected.clone(), types),
+    };
     let (imported, dims) = options::model(&args.model, &args.shared, Some(&types))?;
     for warning in &imported.warnings {
         say("warning", warning);

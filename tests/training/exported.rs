@@ -205,6 +205,35 @@ fn attention_of(model: &str) -> (String, serde_json::Value) {
 }
 
 #[test]
+fn inspect_counts_functions_that_a_model_writes_in_parts() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = "graph @gated {
+  %x = input \"x\" : f32[4, 3]
+  %w = variable \"w\" {init={\"fill\": 0.5}, trainable=true} : f32[3, 3]
+  %h = matmul %x, %w
+  %gate = unary %h {function=\"sigmoid\"}
+  %y = binary %h, %gate {function=\"mul\"}
+  return \"y\" = %y
+}
+";
+    let (model, plan) = (path("gated.gir"), path("plan.json"));
+    std::fs::write(&model, text).expect("writable");
+    let inspected = |more: &[&str]| {
+        succeeds([&["compile", &model, "-o", &plan][..], more].concat());
+        let json = succeeds(["inspect", &plan, "--format", "json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        (succeeds(["inspect", &plan]), json["functions"].clone())
+    };
+    let (text, json) = inspected(&[]);
+    assert!(text.contains("functions in parts: 1 silu as one op each, 0 in parts"), "{text}");
+    assert_eq!(json["one_op"], serde_json::json!({ "silu": 1 }));
+    let (text, json) = inspected(&["--pin", "gate=B"]);
+    assert!(text.contains("silu in parts: `y`: a layout is asked for inside"), "{text}");
+    assert_eq!(json["in_parts"][0]["function"], "silu");
+}
+
+#[test]
 fn inspect_says_which_attention_is_one_op_and_why_another_is_none() {
     let (text, json) = attention_of(&export("masked_rows_plain.onnx"));
     assert!(text.contains("attention: 1 as one op, 0 in parts\n"), "{text}");

@@ -2,9 +2,10 @@
 //!
 //! PyTorch's attention puts time before samples and merges both for its products (`[time, batch, ..] -> [time *
 //! batch, ..]`). Only the slowest factor of a merged dim can be split, so such a model cannot be cut along its batch.
-//! In training there is a second case: the gradient of a matrix merges time and samples where time comes first.
+//! In training there is a second case: the gradient of a matrix merges time and samples where time comes first. A third are models that
+//! put the samples of several inputs behind each other, so that one encoder takes them all: `cat([a, b], 0)`.
 //!
-//! The pass acts on models of these two kinds alone. It does not compute transposes and merging reshapes where they
+//! The pass acts on models of these kinds alone. It does not compute transposes and merging reshapes where they
 //! stand: a value becomes a view of another (`passes/views`). Products with weights, normalizations and elementwise
 //! ops are computed on what is viewed, and views that cancel leave nothing. A reader that needs the value as it is
 //! makes it.
@@ -14,6 +15,7 @@
 use graphc_ir::decompose::decompose;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
+use graphc_ir::ops::Concat;
 use graphc_ir::plan::{Accumulation, CompileOptions, TensorKind};
 
 use crate::decisions::{Phase, Rated, TrainingGraph, ValueRate};
@@ -39,7 +41,8 @@ enum Cut {
 pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let moves = graph.nodes.iter().any(|node| match &node.op {
         Op::Input(input) => input.samples_dim().is_some_and(|dim| dim > 0),
-        op => matches!(op, Op::Transpose(_)),
+        // Samples of several inputs behind each other are merged, too.
+        op => matches!(op, Op::Transpose(_) | Op::Concat(Concat { axis: 0 })),
     });
     let Some(parts) = moves.then(|| parts(&graph)).flatten() else { return Ok(graph) };
     let wanted = if options.differentiates() { Cut::All } else { Cut::Forward };

@@ -49,12 +49,61 @@ fn rows_that_are_looked_up_with_time_before_samples_are_cut_along_the_samples() 
     g.output("y", &rows.matmul(&weight(&g, "w", &[6, 2])).transpose(&[1, 0, 2]));
     let graph = g.finish().expect("fits");
     assert!(cut(&graph, 2) == Cut::Forward);
-    let train = CompileOptions { loss: Some(Loss::Sum), ..CompileOptions::default() };
-    let optimizer = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    let train = CompileOptions { optimizer: Some(optimizer), ..train };
-    let rewritten = batch_first(graph.clone(), &train).expect("fits");
+    let rewritten = batch_first(graph.clone(), &trained()).expect("fits");
     assert!(cut(&rewritten, 2) == Cut::All);
     assert_eq!(transposes(&rewritten), 0);
+}
+
+/// A training, of which gradients are cut as well.
+fn trained() -> CompileOptions {
+    let optimizer = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let (loss, optimizer) = (Some(Loss::Sum), Some(optimizer));
+    CompileOptions { loss, optimizer, ..CompileOptions::default() }
+}
+
+/// Holds that a model which cannot be cut along its batch as it is written can be, and computes the same.
+fn is_cut_otherwise(graph: &Graph) {
+    assert!(cut(graph, 2) == Cut::Nothing);
+    let rewritten = batch_first(graph.clone(), &trained()).expect("fits");
+    assert!(cut(&rewritten, 2) == Cut::All && cut(&rewritten, 4) == Cut::All);
+    assert_same(graph, &rewritten);
+}
+
+/// Two views of the same samples through one encoder, as SimCLR and SimSiam have them: with attention, norms and an MLP.
+#[test]
+fn samples_of_two_inputs_behind_each_other_are_cut_along_the_samples() {
+    let g = GraphBuilder::new("two_views");
+    let [a, b] = ["a", "b"].map(|name| g.input(name, DType::F32, [4, 3, 6]));
+    let both = g.concat(&[a, b], 0);
+    let heads = |name| both.matmul(&weight(&g, name, &[6, 6])).tanh().reshape(&[8, 3, 2, 3]);
+    let [q, k, v] = ["q", "k", "v"].map(heads);
+    let mixed = q.attention(&k, &v, false).reshape(&[8, 3, 6]);
+    let encoded = both.add(&mixed).normalize(true, 1e-5).mean(&[1], false);
+    let encoded = encoded.matmul(&weight(&g, "w", &[6, 5])).gelu();
+    let halves = encoded.split(0, &[4, 4]);
+    let apart = encoded.slice(0, 0..4).sub(&encoded.slice(0, 4..8));
+    g.output("y", &halves[0].mul(&halves[1]).add(&apart));
+    is_cut_otherwise(&g.finish().expect("fits"));
+}
+
+/// Samples repeated for each expert, and what is scored of them with experts before samples, as in LLaMA 4.
+#[test]
+fn samples_that_are_repeated_for_experts_are_cut_along_the_samples() {
+    let [samples, time, experts, width] = [4, 5, 3, 6];
+    let g = GraphBuilder::new("experts");
+    let x = g.input("x", DType::F32, [samples, time, width]);
+    let rows = samples * time;
+    let flat = x.reshape(&[rows, width]);
+    let scores = flat.matmul(&weight(&g, "router", &[width, experts])).softmax(1).sigmoid();
+    let repeated = flat.reshape(&[1, rows, 1, width]).expand(&[experts, rows, 1, width]);
+    let scored = repeated
+        .reshape(&[experts * rows, width])
+        .mul(&scores.transpose(&[1, 0]).reshape(&[experts * rows, 1]));
+    let each = scored.reshape(&[experts, rows, width]);
+    let made = each.matmul(&weight(&g, "up", &[experts, width, 8])).silu();
+    let made = made.matmul(&weight(&g, "down", &[experts, 8, width])).sum(&[0], false);
+    g.output("y", &flat.add(&made).reshape(&[samples, time, width]));
+    is_cut_otherwise(&g.finish().expect("fits"));
 }
 
 #[test]

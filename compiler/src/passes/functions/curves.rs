@@ -12,7 +12,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction};
 use graphc_ir::types::DType;
 
-use super::{Finder, Function, What};
+use super::{Finder, Function};
 
 /// The functions that are looked for.
 const KNOWN: [(&str, UnaryFunction); 3] = [
@@ -66,8 +66,8 @@ impl Finder<'_> {
                 && let Some((name, function)) = self.known(root, last, &inside)
             {
                 inside.remove(&last);
-                let what = What::Op(Op::Unary(Unary { function }));
-                return Some(Function { name, what, operands: vec![root], inside });
+                let op = Op::Unary(Unary { function });
+                return Some(Function { name, op, operands: vec![root], inside });
             }
         }
         None

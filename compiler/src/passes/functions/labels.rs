@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{LogSoftmax, Pick};
+use graphc_ir::ops::{CrossEntropy, LogSoftmax, Pick};
 
-use super::{Finder, Function, What};
+use super::{Finder, Function};
 
 impl Finder<'_> {
     /// The look-up that ends in a node.
@@ -28,7 +28,7 @@ impl Finder<'_> {
         let Op::LogSoftmax(LogSoftmax { axis }) = node.op else { return None };
         (one_of_each_row && axis + 1 == shape.len()).then(|| Function {
             name: "cross_entropy",
-            what: What::Label,
+            op: Op::CrossEntropy(CrossEntropy::default()),
             operands: vec![node.operands[0], labels],
             inside: BTreeSet::from([softmax]),
         })

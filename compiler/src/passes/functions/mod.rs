@@ -71,17 +71,10 @@ struct Place {
 /// A function, of what it is computed, and the nodes that are no more where one op stands for it.
 struct Function {
     name: &'static str,
-    what: What,
+    /// The op whose first result it is; a cross entropy is negated, and shaped as it is written.
+    op: Op,
     operands: Vec<ValueId>,
     inside: BTreeSet<NodeId>,
-}
-
-/// What stands for a function.
-enum What {
-    /// The first result of an op.
-    Op(Op),
-    /// The loss of a label, negated and shaped as it is written.
-    Label,
 }
 
 /// All places of a graph, in its order; of places that have a node in common only the last, which is the larger one.

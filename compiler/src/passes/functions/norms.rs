@@ -13,7 +13,7 @@ use graphc_ir::ops::{
 };
 use graphc_ir::scalar::Scalar;
 
-use super::{Finder, Function, What};
+use super::{Finder, Function};
 
 impl<'a> Finder<'a> {
     /// The normalization that ends in a node.
@@ -55,8 +55,8 @@ impl<'a> Finder<'a> {
         if center {
             inside.extend(centered);
         }
-        let what = What::Op(Op::Normalize(Normalize { center, epsilon: Scalar(epsilon) }));
-        Some(Function { name, what, operands: vec![operand], inside })
+        let op = Op::Normalize(Normalize { center, epsilon: Scalar(epsilon) });
+        Some(Function { name, op, operands: vec![operand], inside })
     }
 
     /// The value whose root an op takes.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{Cast, CrossEntropy, Unary, UnaryFunction};
+use graphc_ir::ops::{Cast, Unary, UnaryFunction};
 
-use super::{Function, Place, What};
+use super::{Function, Place};
 use crate::passes::joined::{reshape, still_needed};
 
 /// The graph anew. What only parts of functions have read is left out with them.
@@ -23,7 +23,7 @@ pub(super) fn rewrite(old: &Graph, places: &[Place]) -> Result<Graph, OpError> {
         let results = match found.get(&id) {
             Some(function) => {
                 let operands = function.operands.iter().map(made).collect();
-                vec![push(&mut graph, &function.what, operands, node, old)?]
+                vec![push(&mut graph, &function.op, operands, node, old)?]
             }
             None => {
                 let operands = node.operands.iter().map(made).collect();
@@ -48,28 +48,35 @@ pub(super) fn rewrite(old: &Graph, places: &[Place]) -> Result<Graph, OpError> {
 /// Appends what stands for a function that ended in a node.
 fn push(
     graph: &mut Graph,
-    what: &What,
+    op: &Op,
     operands: Vec<ValueId>,
     last: &Node,
     old: &Graph,
 ) -> Result<ValueId, OpError> {
-    match what {
-        What::Op(op) => Ok(graph.push_like(op.clone(), operands, last)?[0]),
-        What::Label => {
-            let ty = &old.value(last.results[0]).ty;
-            let [scores, labels] = operands[..] else { unreachable!("labels are found in scores") };
-            let shape = &graph.value(scores).ty.shape;
-            let rows = shape[..shape.len() - 1].to_vec();
-            let labels = reshape(graph, labels, &rows, last)?;
-            let op = Op::CrossEntropy(CrossEntropy::default());
-            let loss = graph.push_like(op, vec![scores, labels], last)?[0];
-            let negated = Op::Unary(Unary { function: UnaryFunction::Neg });
-            let mut value = graph.push_like(negated, vec![loss], last)?[0];
-            if graph.value(value).ty.dtype != ty.dtype {
-                let cast = Op::Cast(Cast { dtype: ty.dtype });
-                value = graph.push_like(cast, vec![value], last)?[0];
-            }
-            reshape(graph, value, &ty.shape, last)
-        }
+    match op {
+        Op::CrossEntropy(_) => push_label(graph, op, operands, last, old),
+        op => Ok(graph.push_like(op.clone(), operands, last)?[0]),
     }
+}
+
+/// The logarithm of a label's probability, which is a cross entropy negated, in the type that it is written in.
+fn push_label(
+    graph: &mut Graph,
+    op: &Op,
+    mut operands: Vec<ValueId>,
+    last: &Node,
+    old: &Graph,
+) -> Result<ValueId, OpError> {
+    let ty = &old.value(last.results[0]).ty;
+    let shape = &graph.value(operands[0]).ty.shape;
+    let rows = shape[..shape.len() - 1].to_vec();
+    operands[1] = reshape(graph, operands[1], &rows, last)?;
+    let loss = graph.push_like(op.clone(), operands, last)?[0];
+    let negated = Op::Unary(Unary { function: UnaryFunction::Neg });
+    let mut value = graph.push_like(negated, vec![loss], last)?[0];
+    if graph.value(value).ty.dtype != ty.dtype {
+        let cast = Op::Cast(Cast { dtype: ty.dtype });
+        value = graph.push_like(cast, vec![value], last)?[0];
+    }
+    reshape(graph, value, &ty.shape, last)
 }

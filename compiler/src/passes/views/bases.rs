@@ -46,7 +46,6 @@ impl Rewriter<'_> {
             Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => {
                 self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
             }
-            Op::MatMul(MatMul { transpose_a: false, .. }) => self.product(view, node),
             Op::Normalize(_) => {
                 let Some(view) = self.with_last_dim(view, node)? else { return Ok(None) };
                 self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
@@ -61,7 +60,12 @@ impl Rewriter<'_> {
                 let op = Op::LogSoftmax(LogSoftmax { axis: dim });
                 self.computed(op, vec![view.base], &view.dims, node).map(Some)
             }
-            _ => Ok(None),
+            Op::MatMul(MatMul { transpose_a: false, .. })
+                if self.old.value(node.operands[1]).ty.shape.len() == 2 =>
+            {
+                self.product(view, node)
+            }
+            _ => self.in_other_order(node),
         }
     }
 
@@ -126,9 +130,6 @@ impl Rewriter<'_> {
 
     /// A product with a matrix that all share.
     fn product(&mut self, view: View, node: &Node) -> Result<Option<Vec<View>>, OpError> {
-        if self.old.value(node.operands[1]).ty.shape.len() != 2 {
-            return Ok(None);
-        }
         let Some(view) = self.with_last_dim(view, node)? else { return Ok(None) };
         if self.extents(view.base).len() < 2 {
             return Ok(None);

@@ -5,7 +5,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 
 use super::rewrite::Rewriter;
-use super::view::View;
+use super::view::{Reshaped, View, reshaped};
 
 impl Rewriter<'_> {
     /// An elementwise op of several operands, on the base of the first that is as large as the result and is not there as
@@ -64,9 +64,13 @@ impl Rewriter<'_> {
         }
         let seen = self.old.value(operand).ty.shape.clone();
         let shape = broadcast(lead, &base, &seen);
-        let (value, order) = match matched((lead, &base), (&view, self.extents(view.base)), &seen) {
-            Some(order) => (view.base, order),
-            None => {
+        let (of_lead, own) = ((lead, &base[..]), (&view, self.extents(view.base)));
+        let matched = matched(of_lead, own, &seen);
+        let cut = if matched.is_none() { cut_alike(of_lead, own, &seen) } else { None };
+        let (value, order) = match (matched, cut) {
+            (Some(order), _) => (view.base, order),
+            (None, Some(cut)) => (self.reshape(view.base, cut.shape, node)?, cut.order),
+            (None, None) => {
                 let apart: Vec<usize> = lead.order().iter().map(|&dim| shape[dim]).collect();
                 let made = self.made(operand)?;
                 let lead_order = lead.order();
@@ -120,6 +124,36 @@ fn matched(
     // Dims of extent 1 come first: they may stand anywhere.
     order.sort_by_key(|&dim| to[dim]);
     Some(order)
+}
+
+/// A base that is cut further.
+struct CutAlike {
+    /// Its shape, without dims of extent 1.
+    shape: Vec<usize>,
+    /// The order of its dims in which they stand as in another base.
+    order: Vec<usize>,
+}
+
+/// An operand's base with its dims cut as those of `lead` are; `None` where they cannot be.
+fn cut_alike(
+    (lead, base): (&View, &[usize]),
+    (view, extents): (&View, &[usize]),
+    seen: &[usize],
+) -> Option<CutAlike> {
+    let missing = lead.dims.len() - seen.len();
+    let groups = lead.dims[missing..].iter().zip(seen).filter(|&(_, &extent)| extent != 1);
+    let parts: Vec<usize> = groups.flat_map(|(group, _)| group.iter().copied()).collect();
+    let target: Vec<usize> = parts.iter().map(|&part| base[part]).collect();
+    let Reshaped { shape, view } = reshaped(view, extents, &target)?;
+    let found = view.dims.iter().zip(parts).filter(|(group, _)| !group.is_empty());
+    let mut places: Vec<(&Vec<usize>, usize)> = found.collect();
+    places.sort_by_key(|(group, _)| group[0]);
+    let stands = places.iter().flat_map(|(group, _)| group.iter().copied()).eq(0..shape.len());
+    let extent = |group: &[usize]| -> usize { group.iter().map(|&dim| shape[dim]).product() };
+    let cut = places.iter().map(|(group, _)| extent(group)).collect();
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|&at| places[at].1);
+    stands.then_some(CutAlike { shape: cut, order })
 }
 
 /// A shape without the leading dims that broadcasting adds.

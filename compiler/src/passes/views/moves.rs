@@ -1,9 +1,12 @@
 //! Ops along dims: those of the base are found for those that are seen.
 
 use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Concat, Expand, Pad, Reduce, Slice, Split, ToGlobal};
+use graphc_ir::rule::{DimRule, FactorKind};
 
+use super::Purpose;
 use super::rewrite::Rewriter;
 use super::view::View;
 
@@ -22,8 +25,15 @@ impl Rewriter<'_> {
             if (start, end, step) == (0, whole[dim], 1) {
                 continue;
             }
-            let [dim] = group[..] else { return Ok(None) };
-            (of_base.starts[dim], of_base.ends[dim], of_base.steps[dim]) = (start, end, step);
+            if let [dim] = group[..] {
+                (of_base.starts[dim], of_base.ends[dim], of_base.steps[dim]) = (start, end, step);
+                continue;
+            }
+            let Some((dim, inner)) = self.slowest(view.base, group) else { return Ok(None) };
+            if step != 1 || start % inner != 0 || end % inner != 0 {
+                return Ok(None);
+            }
+            (of_base.starts[dim], of_base.ends[dim]) = (start / inner, end / inner);
         }
         self.computed(Op::Slice(of_base), vec![view.base], &view.dims, node).map(Some)
     }
@@ -46,8 +56,14 @@ impl Rewriter<'_> {
 
     /// Parts along a dim of the base.
     pub(super) fn split(&mut self, view: &View, split: &Split, node: &Node) -> Found {
-        let [axis] = view.dims[split.axis][..] else { return Ok(None) };
-        let op = Op::Split(Split { axis, sizes: split.sizes.clone() });
+        let Some((axis, inner)) = self.slowest(view.base, &view.dims[split.axis]) else {
+            return Ok(None);
+        };
+        if split.sizes.iter().any(|size| size % inner != 0) {
+            return Ok(None);
+        }
+        let sizes = split.sizes.iter().map(|size| size / inner).collect();
+        let op = Op::Split(Split { axis, sizes });
         self.computed(op, vec![view.base], &view.dims, node).map(Some)
     }
 
@@ -60,7 +76,9 @@ impl Rewriter<'_> {
             view.dims[axis].iter().for_each(|&part| extents[part] = extents[part].max(2));
             if self.stays(&view) { None } else { view.arrangement(&extents) }
         };
-        let Some(order) = node.operands.iter().find_map(moved) else { return Ok(None) };
+        let Some(order) = node.operands.iter().find_map(moved) else {
+            return self.beside_each_other(axis, node);
+        };
         let mut operands = Vec::new();
         for &operand in &node.operands {
             operands.push(self.arranged(operand, &order, node)?);
@@ -68,6 +86,92 @@ impl Rewriter<'_> {
         let view = View::arranged(operands[0], &order);
         let [axis] = view.dims[axis][..] else { return Ok(None) };
         self.computed(Op::Concat(Concat { axis }), operands, &view.dims, node).map(Some)
+    }
+
+    /// As many samples of each operand, one behind the other: they stay where they are, and what they come from is a dim of its own
+    /// behind theirs. So the first sample of all operands is there first, then the second.
+    fn beside_each_other(&mut self, axis: usize, node: &Node) -> Found {
+        let ty = |value: ValueId| &self.old.value(value).ty;
+        let first = ty(node.operands[0]).clone();
+        let is_alike = |&value: &ValueId| *ty(value) == first && self.samples[value.index()];
+        let alike = node.operands.iter().all(is_alike);
+        if self.purpose != Purpose::Samples || axis != 0 || !alike || node.operands.len() < 2 {
+            return Ok(None);
+        }
+        let shape = [&first.shape[..1], &[1], &first.shape[1..]].concat();
+        let mut operands = Vec::new();
+        for &operand in &node.operands {
+            let made = self.made(operand)?;
+            operands.push(self.reshape(made, shape.clone(), node)?);
+        }
+        let others = (2..=first.shape.len()).map(|dim| vec![dim]);
+        let dims: Vec<Vec<usize>> = [vec![1, 0]].into_iter().chain(others).collect();
+        self.computed(Op::Concat(Concat { axis: 1 }), operands, &dims, node).map(Some)
+    }
+
+    /// Of the dims of a base that one dim is made of the slowest, and the product of the others.
+    fn slowest(&self, base: ValueId, group: &[usize]) -> Option<(usize, usize)> {
+        let (&first, others) = group.split_first()?;
+        let inner = others.iter().map(|&dim| self.extents(base)[dim]).product();
+        (inner > 0).then_some((first, inner))
+    }
+
+    /// An op that treats each place along the first dim of its operands by itself: these may be in another order, in which bases have them.
+    pub(super) fn in_other_order(&mut self, node: &Node) -> Found {
+        if self.purpose != Purpose::Samples {
+            return Ok(None);
+        }
+        let Some(alike) = self.first_alike(node)? else { return Ok(None) };
+        let view = self.view(node.operands[0]);
+        let group = view.dims[0].clone();
+        let samples = self.extents(view.base)[..group.len()].to_vec();
+        let same = |&(operand, alike): &(&ValueId, bool)| {
+            let other = self.view(*operand);
+            let extents = self.extents(other.base);
+            !alike || is_leading(&other) && other.dims[0] == group && extents.starts_with(&samples)
+        };
+        let operands: Vec<(&ValueId, bool)> = node.operands.iter().zip(alike).collect();
+        if !operands.iter().all(same) {
+            return Ok(None);
+        }
+        let mut bases = Vec::new();
+        for (&operand, alike) in operands {
+            if !alike {
+                bases.push(self.made(operand)?);
+                continue;
+            }
+            let base = self.view(operand).base;
+            let behind = &self.extents(base)[samples.len()..];
+            let merged = [&[samples.iter().product()], behind].concat();
+            bases.push(self.reshape(base, merged, node)?);
+        }
+        let mut views = Vec::new();
+        for result in self.reordered(node.op.clone(), bases, node)? {
+            let behind = self.extents(result)[1..].to_vec();
+            let base = self.reshape(result, [&samples[..], &behind].concat(), node)?;
+            let others = (0..behind.len()).map(|dim| vec![samples.len() + dim]);
+            views.push(View { base, dims: [group.clone()].into_iter().chain(others).collect() });
+        }
+        Ok(Some(views))
+    }
+
+    /// Of each operand whether its first dim is that of the first operand and of all results, each place by itself; `None` where an op
+    /// has no such dim.
+    fn first_alike(&self, node: &Node) -> Result<Option<Vec<bool>>, OpError> {
+        let rule = node.op.operation().rule(&self.old.operand_types(node))?;
+        let first = |dims: &Vec<DimRule>| match dims.first() {
+            Some(DimRule::Factors(factors)) if factors.len() == 1 => Some(factors[0]),
+            _ => None,
+        };
+        let Some(own) = rule.operands.first().and_then(first) else { return Ok(None) };
+        let behind =
+            |dims: &Vec<DimRule>| dims.iter().skip(1).any(|dim| dim.factors().contains(&own));
+        let fits = node.op.operation().is_function()
+            && rule.factors[own].kind == FactorKind::Parallel
+            && rule.results.iter().all(|dims| first(dims) == Some(own))
+            && !rule.operands.iter().chain(&rule.results).any(behind);
+        let alike = rule.operands.iter().map(|dims| first(dims) == Some(own));
+        Ok(fits.then(|| alike.collect()))
     }
 
     /// A reduction over all that the dims are made of.
@@ -125,4 +229,13 @@ impl Rewriter<'_> {
         let op = Op::ToGlobal(ToGlobal { placement: op.placement.clone(), sbp });
         self.computed(op, vec![view.base], &view.dims, node).map(Some)
     }
+}
+
+/// Whether the first dim of a view is made of the first dims of its base, in whatever order, and each other dim is the next one.
+fn is_leading(view: &View) -> bool {
+    let Some((group, others)) = view.dims.split_first() else { return false };
+    let mut own = group.clone();
+    own.sort_unstable();
+    own.iter().copied().eq(0..own.len())
+        && others.iter().enumerate().all(|(at, dims)| dims[..] == [own.len() + at])
 }

@@ -1,6 +1,8 @@
 //! The graph made anew with views.
 
-use graphc_ir::graph::{Graph, Node, Output};
+use std::collections::BTreeSet;
+
+use graphc_ir::graph::{Graph, Node, Output, Value};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Reshape, Transpose};
@@ -22,7 +24,8 @@ pub(in crate::passes) fn rewrite(
 ) -> Result<Graph, OpError> {
     let graph = Graph { stages: old.stages.clone(), ..Graph::new(old.name.clone()) };
     let (views, made) = (vec![None; old.values.len()], vec![None; old.values.len()]);
-    let mut rewriter = Rewriter { old, options, purpose, graph, views, made };
+    let samples = samples(old);
+    let mut rewriter = Rewriter { old, options, purpose, graph, views, made, samples };
     for node in &old.nodes {
         rewriter.node(node)?;
     }
@@ -43,6 +46,21 @@ pub(super) struct Rewriter<'a> {
     views: Vec<Option<View>>,
     /// Each value of the old graph as it was, where it is needed so.
     made: Vec<Option<ValueId>>,
+    /// Of each value of the old graph whether it is computed of samples, which as far as its extent says lie along its first dim.
+    pub(super) samples: Vec<bool>,
+}
+
+/// See [`Rewriter::samples`].
+fn samples(graph: &Graph) -> Vec<bool> {
+    let (mut fed, mut batches) = (vec![false; graph.values.len()], BTreeSet::new());
+    for node in &graph.nodes {
+        let batch = if let Op::Input(input) = &node.op { input.batch() } else { None };
+        batches.extend(batch);
+        let computed = node.operands.iter().any(|operand| fed[operand.index()]);
+        node.results.iter().for_each(|value| fed[value.index()] = batch.is_some() || computed);
+    }
+    let first = |value: &Value| value.ty.shape.first().is_some_and(|first| batches.contains(first));
+    fed.iter().zip(&graph.values).map(|(&fed, value)| fed && first(value)).collect()
 }
 
 impl Rewriter<'_> {
@@ -210,6 +228,21 @@ impl Rewriter<'_> {
             views.push(view);
         }
         Ok(views)
+    }
+
+    /// The results of an op whose elements are in another order than in the model, which their names say.
+    pub(super) fn reordered(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        node: &Node,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let (results, pass) = (self.graph.push_like(op, operands, node)?, self.purpose.name());
+        for (&old, result) in node.results.iter().zip(&results) {
+            let named = self.old.value(old).name.as_ref();
+            self.graph.values[result.index()].name = named.map(|name| format!("{name}.{pass}"));
+        }
+        Ok(results)
     }
 
     /// The base of a value whose dims are those of the value in this order; it is made if there is none.
