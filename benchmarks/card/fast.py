@@ -167,13 +167,13 @@ def beside(place: Place, name: str) -> bool:
         compared.failed["PyTorch"] = "PyTorch is not there"
     labels = {"eager": "PyTorch, eager", "compile": "PyTorch, torch.compile"}
     sides = {"graphc": own_turn(name), **{labels[peer.mode]: turn_of(peer) for peer in peers}}
+    # Before anybody else has memory of the card.
+    watch_memory(compared)
     try:
         for round in range(ROUNDS):
             for side, turn in sides.items():
                 if side not in compared.failed and (round == 0 or left() > 25):
                     compared.take(side, turn)
-            if round == 0:
-                watch_memory(compared)
         if peers and name == "gpt2" and labels["eager"] not in compared.failed:
             measure_updates(place, peers[0])
     finally:

@@ -26,13 +26,16 @@ use super::data::{session_weights, tensors};
 use super::options;
 use super::output::{print, say};
 use super::run::session_options;
-use super::verify::{difference, tolerance};
+use super::verify::{distance, tolerance};
 
 /// Tensors by name.
 type Tensors = BTreeMap<String, HostTensor>;
 
 /// How many names a line lists.
 const LISTED: usize = 5;
+
+/// What is as large as this hides something, as a mask of scores, and is no measure for others.
+const MASK: f64 = 1e8;
 
 /// Nodes above a value among which a weight is looked for, which says in which layer the value is.
 const MOST_ABOVE: usize = 64;
@@ -229,7 +232,7 @@ fn compared(
         Some(_) => [f64::INFINITY; 2],
         None => {
             let (found, expected) = (found.to_f64(), expected.to_f64());
-            [absolute(&found, &expected), difference(&found, &expected)]
+            [absolute(&found, &expected), share(&found, &expected)]
         }
     };
     let tolerance = if found.dtype().is_float() { tolerance } else { 0.0 };
@@ -247,10 +250,17 @@ fn compared(
 
 /// The greatest difference of two elements; infinite where one of them alone is no number.
 fn absolute(found: &[f64], expected: &[f64]) -> f64 {
-    let apart = |(a, b): (&f64, &f64)| match (a.is_nan(), b.is_nan()) {
-        (true, true) => 0.0,
-        _ if a == b => 0.0,
-        (false, false) => (a - b).abs(),
+    found.iter().zip(expected).map(|(f, e)| distance(*f, *e)).fold(0.0, f64::max)
+}
+
+/// The same as a share: of the largest element, or where none is but 0 of 1. What is so large that it hides others, as a mask, is
+/// compared with itself.
+fn share(found: &[f64], expected: &[f64]) -> f64 {
+    let ordinary = expected.iter().map(|x| x.abs()).filter(|&x| x < MASK).fold(0.0, f64::max);
+    let scale = if ordinary == 0.0 { 1.0 } else { ordinary };
+    let apart = |(f, e): (&f64, &f64)| match distance(*f, *e) {
+        0.0 => 0.0,
+        apart if e.is_finite() => apart / if e.abs() < MASK { scale } else { e.abs() },
         _ => f64::INFINITY,
     };
     found.iter().zip(expected).map(apart).fold(0.0, f64::max)
@@ -326,4 +336,20 @@ fn json(found: &Found, strangers: &[String]) -> Value {
         "first_difference": found.first().map(|first| &first.name),
         "not_compared": strangers,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn what_hides_scores_is_no_measure_for_the_others() {
+        for mask in [f64::NEG_INFINITY, f64::from(f32::MIN), -1e9] {
+            assert_eq!(share(&[mask, 1.0, 2.5], &[mask, 1.0, 2.0]), 0.25);
+            assert_eq!(share(&[mask, 1.0, 2.0], &[mask, 1.0, 2.0]), 0.0);
+            assert!(share(&[0.0, 1.0, 2.0], &[mask, 1.0, 2.0]) >= 1.0);
+        }
+        assert_eq!(share(&[1e-9, 0.0], &[0.0, 0.0]), 1e-9);
+        assert_eq!(share(&[f64::NAN], &[1.0]), f64::INFINITY);
+    }
 }

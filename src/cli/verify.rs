@@ -216,15 +216,17 @@ fn apart(found: &HostTensor, expected: &HostTensor) -> f64 {
 }
 
 /// The greatest difference of two elements, as a share of the largest.
-pub fn difference(found: &[f64], expected: &[f64]) -> f64 {
+fn difference(found: &[f64], expected: &[f64]) -> f64 {
     let scale = expected.iter().fold(f64::MIN_POSITIVE, |scale, x| scale.max(x.abs()));
-    let pairs = found.iter().zip(expected);
-    // A NaN on both sides is the same, on one side a difference beyond any tolerance.
-    let pair = |(f, e): (&f64, &f64)| match (f.is_nan(), e.is_nan()) {
+    found.iter().zip(expected).map(|(f, e)| distance(*f, *e) / scale).fold(0.0, f64::max)
+}
+
+/// How far two numbers are apart. A NaN on both sides is the same, on one side a difference beyond any tolerance.
+pub fn distance(found: f64, expected: f64) -> f64 {
+    match (found.is_nan(), expected.is_nan()) {
         (true, true) => 0.0,
-        (false, false) if f == e => 0.0,
-        (false, false) => (f - e).abs() / scale,
+        (false, false) if found == expected => 0.0,
+        (false, false) => (found - expected).abs(),
         _ => f64::INFINITY,
-    };
-    pairs.map(pair).fold(0.0, f64::max)
+    }
 }

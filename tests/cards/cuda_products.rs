@@ -452,8 +452,7 @@ fn an_end_that_is_slow_in_the_library_is_a_kernel() {
     assert_eq!(count(&others, "product_gelu_aux_bias"), 0, "nothing is timed again");
 }
 
-/// An algorithm that writes the result over a summand alone is not taken for a product with one, wherever the plan has the result: so the
-/// bits are the same both ways.
+/// An algorithm that writes the result over a summand alone is not taken for a product with one, wherever the plan has the result.
 #[test]
 fn where_a_sum_lies_changes_no_algorithm() {
     let Some(machine) = Machine::new() else { return };

@@ -90,8 +90,8 @@ pub fn filling(dtype: DType, count: usize, value: f64) -> Executed {
     Executed { call, case, placed: vec![], right: vec![vec![right; count]] }
 }
 
-/// A convolution that is scaled, shifted and clipped for each of its channels, channels last; the plain one is maybe a result as well. Of the kernels: how many, their
-/// step and how many rows and columns they have.
+/// A convolution that is scaled, shifted and clipped for each of its channels, channels last; the plain one is maybe a result as well. Of
+/// the kernels: how many, their step and how many rows and columns they have.
 pub fn headed(
     dtype: DType,
     image: [usize; 4],

@@ -28,7 +28,9 @@ impl<'a> Finder<'a> {
             _ => None,
         }?;
         found.inside.remove(&last);
-        Some(found)
+        // A constant among the parts may have given the result more dims.
+        let ty = |value: ValueId| &self.graph.value(value).ty;
+        (ty(found.operands[0]) == ty(node.results[0])).then_some(found)
     }
 
     /// A value that is multiplied by what a root of its mean square gives.

@@ -182,13 +182,17 @@ fn labels_looked_up_in_logarithms_are_cross_entropy() {
 
 #[test]
 fn other_functions_stay_in_parts() {
-    let forms: [(&str, Form); 8] = [
+    let forms: [(&str, Form); 9] = [
         ("other number", |x| x.mul(&x.scale(1.702).sigmoid())),
         ("other cubic", |x| x.scale(0.5).mul(&tanh_of(&x.add(&x.pow_scalar(3.0).scale(0.0447))))),
         ("of two values", |x| x.scale(2.0).sin().mul(&x.sigmoid())),
         ("clipped", |x| x.mul(&x.clip(-6.0, 6.0).sigmoid())),
         ("other dim", |x| x.mul(&x.mul(x).mean(&[0], true).offset(1e-5).rsqrt())),
         ("of another value", |x| x.mul(&inverse_root(&x.scale(2.0), 1e-5))),
+        ("more dims", |x| {
+            let epsilon = x.builder().full(DType::F32, [2, 1, 1], 1e-5);
+            x.div(&epsilon.add(&x.mul(x).mean(&[1], true)).sqrt())
+        }),
         ("nothing added", |x| x.div(&x.mul(x).mean(&[1], true).sqrt())),
         ("two of each row", |x| {
             let labels = x.builder().input("labels", DType::I64, [4, 2]);

@@ -14,7 +14,7 @@ const COLUMNS: usize = 128;
 /// Elements of a window at most, which a thread holds for several channels.
 const TAPS: usize = 16;
 /// Bytes of gathered elements at most.
-const MOST: usize = 256 << 20;
+pub(super) const MOST: usize = 256 << 20;
 /// Channels that are moved at once: 16 bytes of them.
 const WIDTH: usize = 8;
 

@@ -8,17 +8,24 @@
 
 use super::super::call::{Epilogue, Matrix, Operands, Product};
 use super::super::source::{Source, width};
+use super::gathered::MOST;
 use super::{Argument, Call, Kind, Launch, Place, Slot, THREADS, Work, tiles};
 
-/// Whether it is a product.
+/// Whether it is a product, and what is brought together for it has room.
 pub(super) fn is_product(work: &Work) -> bool {
     let one = work.space.groups == 1 && work.space.taps() == 1;
-    one && work.channels_last && !work.takes_part()
+    let fits = is_dense(work) || rows(work) * work.dtype.size() <= MOST;
+    one && work.channels_last && !work.takes_part() && fits
+}
+
+/// Elements of the rows of x that meet those of y.
+fn rows(work: &Work) -> usize {
+    work.space.batch * work.space.places() * work.space.inputs
 }
 
 pub(super) fn call(work: &Work) -> Call {
     let places = work.space.batch * work.space.places();
-    let rows = places * work.space.inputs;
+    let rows = rows(work);
     let mut call = Call::nothing();
     let mut image = match work.kind {
         Kind::Forward | Kind::KernelGrad => Place::Slot(Slot::Operand(0)),

@@ -6,11 +6,16 @@
 // twice TILE_KEYS is at least 64.
 
 // Rows that are no whole words come element by element. For these the assembler would rather keep a register in memory than have fewer
-// blocks on a multiprocessor, unless it is told that one is enough.
+// blocks on a multiprocessor, unless it is told that one is enough; before compute capability 9.0 for keys that are gone over as well.
 #if WIDTH % 8
 #define BOUNDS __launch_bounds__(128, 1)
 #else
 #define BOUNDS OF_THREADS(128)
+#endif
+#if __CUDA_ARCH__ < 900
+#define BOUNDS_OVER_KEYS __launch_bounds__(128, 1)
+#else
+#define BOUNDS_OVER_KEYS BOUNDS
 #endif
 
 #if GROUPED
@@ -148,7 +153,7 @@ extern "C" __global__ void BOUNDS of_keys(const T* q, const T* k, const T* v, co
   of_value.write(dv + at, SHARED * WIDTH, count - warp * 16, {1.0f, 1.0f});
 }
 
-extern "C" __global__ void BOUNDS of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
+extern "C" __global__ void BOUNDS_OVER_KEYS of_queries(const T* q, const T* k, const T* v, const float* l, const T* of_o,
                                              const float* shifts, T* dq BIAS ORIGINS) {
   __shared__ alignas(ROW_ALIGNMENT) Row room[BUFFERS][2 * TILE_KEYS * PANELS];
   const u32 tiles = (QUERIES + 63) / 64;

@@ -7,7 +7,7 @@
 #define OWN_CHUNK (threadIdx.x / JOINED)
 #define CHUNKS_AT_ONCE (256 / JOINED)
 
-// Combines what the threads of each result have, which all take part: threads 0 to JOINED get it. The order is always the same.
+// Combines what the threads of each result have, which all take part: the first JOINED threads get it. The order is always the same.
 template <class Number, class Combine> __device__ __forceinline__ Number join_threads(Number x, Combine combine) {
   __shared__ Number parts[256];
   parts[threadIdx.x] = x;

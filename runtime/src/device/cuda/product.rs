@@ -241,8 +241,8 @@ fn algorithms(
     }
 }
 
-/// Of algorithms for a product with a summand those that may write the result beside it as well as over it, if any does: which of the two
-/// a plan does changes no bit.
+/// Of algorithms for a product with a summand those that may write the result beside it as well as over it, if any does: so that a plan
+/// takes the same ones either way.
 fn apart(all: Vec<sys::cublasLtMatmulAlgo_t>) -> Vec<sys::cublasLtMatmulAlgo_t> {
     let found: Vec<_> = all.iter().copied().filter(may_be_apart).collect();
     if found.is_empty() { all } else { found }

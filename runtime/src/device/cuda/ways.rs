@@ -153,10 +153,13 @@ impl Ways {
                 Some((kernels, make)) => self.loaded(kernels, make),
                 None => Ok(&[][..]),
             };
-            // A way whose kernels cannot be had is none.
-            let Ok(behind) = behind else {
-                times.extend(std::iter::repeat_n(None, count));
-                continue;
+            let behind = match behind {
+                Ok(behind) => behind,
+                // Nothing is chosen for good where not all ways can be had.
+                Err(error) => {
+                    note(format!("{self}: kernels behind it cannot be had: {error}"));
+                    return Ok(None);
+                }
             };
             let time = |number| trial.time(multiplier, (&one.described, number), behind);
             let found: Vec<Option<Duration>> = (0..count).map(time).collect::<Result<_, _>>()?;
