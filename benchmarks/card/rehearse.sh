@@ -14,6 +14,8 @@ profile=${CARD_PROFILE:-dev}
 built=$root/target/$([ "$profile" = dev ] && echo debug || echo "$profile")
 
 CARD_PROFILE=$profile "$root/benchmarks/card/build.sh" "$place/made/card"
+# The double is a library of its own only where libraries are asked for.
+(cd "$root" && cargo build --workspace --profile "$profile" --lib)
 rm -rf "$place/there" "$place/double" "$place/out"
 mkdir -p "$place/there" "$place/double" "$place/out"
 tar -C "$place/there" -xzf "$place/made/card.tar.gz"
@@ -23,6 +25,7 @@ if find "$place/there" -name '*double*' | grep -q .; then
     echo "the double is in the kit" >&2
     exit 1
 fi
+[ -f "$built/libgpu_double.so" ] || { echo "the double is not there: $built/libgpu_double.so" >&2; exit 1; }
 for name in libcuda.so.1 libcuda.so libnvrtc.so.13 libnvrtc.so libcublasLt.so.13 libcublasLt.so libnccl.so.2 libnccl.so; do
     ln -s "$built/libgpu_double.so" "$place/double/$name"
 done
