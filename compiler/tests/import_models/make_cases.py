@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from recorded import i, model_of
 
 random = np.random.default_rng(0)
 cases = []
@@ -20,23 +21,11 @@ def f(*shape):
     return (random.standard_normal(shape) * 1.5).astype(np.float32)
 
 
-def i(*values):
-    return np.array(values, dtype=np.int64)
-
-
 def case(name, nodes, inputs, constants=None, outputs=("y",), opset=20, domains=()):
     """A model of `nodes` (op, inputs, outputs, attributes); constants become initializers."""
     made = [helper.make_node(op, ins, outs, name=f"{op}_{n}", **attrs) for n, (op, ins, outs, attrs) in enumerate(nodes)]
-    info = lambda name, a: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-    graph = helper.make_graph(
-        made,
-        name,
-        [info(n, a) for n, a in inputs.items()],
-        [helper.make_empty_tensor_value_info(o) for o in outputs],
-        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
-    )
-    imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(d, 1) for d in domains]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    imports = {"": opset, **dict.fromkeys(domains, 1)}
+    model = model_of(name, made, inputs, constants, outputs, imports, ir_version=9)
     found = ReferenceEvaluator(model).run(list(outputs), inputs)
     add(name, model, inputs, dict(zip(outputs, found)))
 

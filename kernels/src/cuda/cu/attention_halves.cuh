@@ -241,14 +241,8 @@ template <u32 N> struct Sums {
   }
 };
 
-// Powers of two, and the factor by which exponents of e become such of 2.
-#define LOG2_E 1.44269504088896341f
+// By what a logarithm to base 2 is multiplied for one to base e.
 #define LOG_2 0.693147180559945309f
-__device__ __forceinline__ float power_of_two(float exponent) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
-  return power;
-}
 
 // Of what a score is made here: of the product alone where that grows with the score, so that FACTOR times it is LOG2_E times the score;
 // otherwise of all that belongs to it.

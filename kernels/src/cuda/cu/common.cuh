@@ -78,6 +78,15 @@ __device__ __noinline__ void fault(Fault* account, u32 call, u32 kind, i64 index
   }
 }
 
+// 2^x and the factor that makes exponents of e such of 2: for what is rounded to halves, or where x is not above 0, as of sums of
+// powers. An accurate exp takes several times as long.
+#define LOG2_E 1.44269504088896341f
+__device__ __forceinline__ float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 #define INFINITE __uint_as_float(0x7f800000u)
 #define NOT_A_NUMBER __uint_as_float(0x7fc00000u)
 #define ALL_LANES 0xffffffffu

@@ -2,12 +2,8 @@
 //
 // Macros: those of rows, indices and classes; T; SMOOTHING, the share of the target that all classes have.
 
-// exp(x) of a difference to the greatest, so of what is not above 0: within a few roundings of x.
-__device__ __forceinline__ float power(float x) {
-  float found;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x * 1.44269504088896341f));
-  return found;
-}
+// exp(x) of a difference to the greatest: within a few roundings of x.
+__device__ __forceinline__ float power(float x) { return power_of_two(x * LOG2_E); }
 
 // The sum of exp(x - greatest) as far as the greatest is known.
 struct Powers {

@@ -11,9 +11,8 @@
 #if ACTIVATION == GELU || ACTIVATION == GELU_GRAD
 // tanh, within a rounding of 1.
 __device__ __forceinline__ float tanh_of(float x) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 2.88539008177792681f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power_of_two(x * (2.0f * LOG2_E))));
   return 1.0f - 2.0f * inverse;
 }
 #endif
