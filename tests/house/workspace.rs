@@ -41,6 +41,26 @@ fn arrows_point_one_way() {
     assert_eq!(arrows["graphc-eager"], ["graphc-compiler", "graphc-ir", "graphc-runtime"]);
 }
 
+/// Whoever uses the library builds nothing that only a command line needs.
+#[test]
+fn the_library_knows_no_command_line() {
+    let arrows = arrows();
+    for (name, dependencies) in &arrows {
+        assert!(!dependencies.contains(&String::from("graphc-cli")), "{name} depends on it");
+    }
+    let packages = packages();
+    for package in packages.iter().filter(|package| package["name"] != "graphc-cli") {
+        for dependency in package["dependencies"].as_array().expect("a list") {
+            let known =
+                ["clap", "clap_complete", "clap_mangen", "indicatif", "mimalloc", "signal-hook"];
+            let of_the_product = dependency["kind"].is_null();
+            let forbidden = known.iter().any(|name| dependency["name"] == *name);
+            let (name, dependency) = (&package["name"], &dependency["name"]);
+            assert!(!(of_the_product && forbidden), "{name} depends on {dependency}");
+        }
+    }
+}
+
 #[test]
 fn the_double_of_cards_is_for_tests_alone() {
     let arrows = arrows();
@@ -85,7 +105,8 @@ fn ir_and_compiler_have_no_clock_network_environment_or_threads() {
 
 #[test]
 fn no_file_is_too_long_for_one_room() {
-    let rooms = ["ir", "compiler", "kernels", "runtime", "data", "eager", "src", "examples"];
+    let rooms =
+        ["ir", "compiler", "kernels", "runtime", "data", "eager", "graphc", "src", "examples"];
     for room in rooms.into_iter().chain(["tests/gpu_double"]) {
         visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(room), &mut |path, text| {
             let lines = text.lines().count();
@@ -112,7 +133,7 @@ fn unsafe_code_is_where_the_architecture_lists_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(root.join("docs/architecture.md")).expect("a page");
     let mut used = BTreeSet::new();
-    for room in ["ir", "compiler", "kernels", "runtime", "data", "eager"]
+    for room in ["ir", "compiler", "kernels", "runtime", "data", "eager", "graphc"]
         .map(|room| format!("{room}/src"))
         .into_iter()
         .chain(["src", "examples", "tests/gpu_double/src"].map(String::from))

@@ -42,9 +42,9 @@ pub mod dist {
 /// The Rust code of README and guide: the tests of documentation compile it, and run what has a `main`.
 #[cfg(doctest)]
 mod documents {
-    #[doc = include_str!("../README.md")]
+    #[doc = include_str!("../../README.md")]
     struct Readme;
-    #[doc = include_str!("../docs/guide.md")]
+    #[doc = include_str!("../../docs/guide.md")]
     struct Guide;
 }
 
