@@ -17,6 +17,7 @@ mod fit;
 mod fsdp;
 mod judge;
 mod megatron;
+mod published;
 mod row;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +52,9 @@ struct Args {
     /// Place the plans in memory too, and print the peak beside what the device has
     #[arg(long)]
     memory: bool,
+    /// Of published trainings: those alone whose source, model or framework has this word
+    #[arg(long)]
+    only: Option<String>,
     /// Fit constants to the rows of even index, and print them
     #[arg(long)]
     fit: bool,
@@ -63,6 +67,16 @@ fn main() -> Result<()> {
     let args = Args::parse();
     if args.fit {
         return fit(&args);
+    }
+    let rows = text(&args.rows)?;
+    if published::is_published(&rows) {
+        let settings = published::Settings {
+            memory: args.memory,
+            rows: !args.csv,
+            only: args.only.as_deref(),
+            framework: args.framework.as_deref(),
+        };
+        return published::run(&rows, &settings);
     }
     let table = read(&args.rows)?;
     let in_row = |index: usize| format!("row {}", index + 1);
