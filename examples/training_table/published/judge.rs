@@ -68,12 +68,12 @@ fn errors(outcomes: &[&Outcome]) -> String {
             let of =
                 known.iter().zip(&ratios).filter(|(known, _)| indices(known.outcome.row.index));
             let errors: Vec<f64> = of.map(|(_, ratio)| 100.0 * (ratio - 1.0).abs()).collect();
-            mean(&errors)
+            if errors.is_empty() { "none".to_owned() } else { format!("{:.1}", mean(&errors)) }
         };
         let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
         let _ = writeln!(
             text,
-            "  {:3} {name}: mean error {:.1} % (even {:.1}, odd {:.1}), bias {:.3}",
+            "  {:3} {name}: mean error {} % (even {}, odd {}), bias {:.3}",
             known.len(),
             of(|_| true),
             of(|index| index % 2 == 0),

@@ -59,8 +59,10 @@ impl Runs {
     /// The profile of `graphc_compiler::cluster::framework`.
     fn profile(self) -> &'static str {
         match self {
-            Self::Torch { .. } | Self::Evo => "torch-eager",
-            Self::Megatron | Self::MegatronCore | Self::LiBai => "megatron",
+            Self::Torch { compiled: true } => "torch-compile",
+            Self::Torch { compiled: false } | Self::Evo => "torch-eager",
+            Self::MegatronCore => "megatron-core",
+            Self::Megatron | Self::LiBai => "megatron",
         }
     }
 
@@ -160,7 +162,7 @@ fn one(
     .flatten()
     .collect();
     let strategy = strategy(runs, sharding, tensor);
-    let model = model(row, runs, chunks, shards(&mesh, sharding, inner, row))?;
+    let model = model(row, runs, chunks, shards(&mesh, sharding, inner, row, runs))?;
     let options = CompileOptions {
         mesh,
         stages: row.stages,
@@ -207,15 +209,18 @@ fn sharding(text: &str, data: usize) -> Result<(Sharding, usize)> {
     Ok((sharding, inner))
 }
 
-/// How states and weights lie, where the strategy alone does not say it.
-fn shards(mesh: &[usize], sharding: Sharding, inner: usize, row: &Published) -> Shards {
+/// How states and weights lie, where the strategy alone does not say it. Where nothing else splits weights, Megatron-LM gathers
+/// them from the states' shards for the first microbatch of the next step, beside its kernels: as if they lay in shards.
+fn shards(mesh: &[usize], sharding: Sharding, inner: usize, row: &Published, runs: Runs) -> Shards {
     let tensor = row.tensor > 1;
-    if sharding == Sharding::Nothing || inner == 1 || !tensor && inner == row.data {
+    let gathers = runs == Runs::MegatronCore && sharding == Sharding::States && !tensor;
+    let follows = !tensor && inner == row.data && !gathers;
+    if sharding == Sharding::Nothing || inner == 1 || follows {
         return Shards::OfStrategy;
     }
     let axes = mesh.len();
     let split = vec![axes - 1 - usize::from(tensor)];
-    Shards::Over { axes, split, tensor, weights: sharding == Sharding::Weights }
+    Shards::Over { axes, split, tensor, weights: gathers || sharding == Sharding::Weights }
 }
 
 fn model(row: &Published, runs: Runs, chunks: usize, shards: Shards) -> Result<Model> {

@@ -22,6 +22,10 @@ const CARDS: [(&str, &str, f64); 12] = [
     ("GPU not stated (V100-32GB", "p3.16xlarge", 25.0),
 ];
 
+/// The share of the usual rate that products of a card with a lower power limit reach, by a part of the card's name. It was
+/// chosen by hand with rows of torchtitan in view, on H100 of 500 instead of 700 W.
+const LIMITED: [(&str, f64); 1] = [("500W", 0.75)];
+
 /// The machines of a row, without a framework.
 ///
 /// # Errors
@@ -33,6 +37,9 @@ pub fn machines(row: &Published) -> Result<Cluster> {
     let mut cluster = preset(name).with_context(|| format!("no preset `{name}`"))?;
     if let (Some(fabric), Some(between)) = (row.fabric, cluster.levels.last_mut()) {
         between.bandwidth *= fabric / usual;
+    }
+    for (_, share) in LIMITED.iter().filter(|(limit, _)| row.gpu.contains(limit)) {
+        cluster.device.matmul_efficiency.iter_mut().for_each(|point| point.1 *= share);
     }
     Ok(cluster)
 }
