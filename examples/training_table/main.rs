@@ -8,6 +8,8 @@
 //! accumulation, precision (bf16 or amp_bf16) and recompute (none or full) instead of what says how the model is shared.
 //! A column `cluster` names the machines of a row. With `--csv` the rows are printed as they are with one column more,
 //! `predicted_s`; without it a table, and how far the predictions are from `iteration_ms`, `iteration_s` or `full_recompute_s`.
+//! A table that begins with the columns `source,model` is one of published trainings (`published`): each row is laid out as its framework does it,
+//! what is left out is said, and errors, bias and order are told by source and framework; `--only WORD` takes those of a source, model or framework.
 //! With `--fit` constants of the machines and of the framework are fitted to the rows of even index: see `fit.rs`. Where the argument is a
 //! folder, that is done with all its tables that `compiler/src/cluster/fitted.toml` names, and `--write`
 //! writes that file anew.
@@ -17,6 +19,7 @@ mod fit;
 mod fsdp;
 mod judge;
 mod megatron;
+mod published;
 mod row;
 
 use std::path::{Path, PathBuf};
@@ -42,7 +45,7 @@ struct Args {
     /// The machines: a preset or a TOML file; default what the rows say
     #[arg(long)]
     cluster: Option<String>,
-    /// What runs the steps: graphc, torch-eager or megatron; default megatron for its rows, torch-eager for those of FSDP
+    /// What runs the steps: graphc, torch-eager, torch-compile, megatron or megatron-core; default megatron for its rows, torch-eager for those of FSDP, of published trainings what each ran on
     #[arg(long)]
     framework: Option<String>,
     /// Print the rows with a column `predicted_s`
@@ -51,6 +54,9 @@ struct Args {
     /// Place the plans in memory too, and print the peak beside what the device has
     #[arg(long)]
     memory: bool,
+    /// Of published trainings: those alone whose source, model or framework has this word
+    #[arg(long)]
+    only: Option<String>,
     /// Fit constants to the rows of even index, and print them
     #[arg(long)]
     fit: bool,
@@ -63,6 +69,16 @@ fn main() -> Result<()> {
     let args = Args::parse();
     if args.fit {
         return fit(&args);
+    }
+    let rows = text(&args.rows)?;
+    if published::is_published(&rows) {
+        let settings = published::Settings {
+            memory: args.memory,
+            rows: !args.csv,
+            only: args.only.as_deref(),
+            framework: args.framework.as_deref(),
+        };
+        return published::run(&rows, &settings);
     }
     let table = read(&args.rows)?;
     let in_row = |index: usize| format!("row {}", index + 1);

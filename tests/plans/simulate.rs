@@ -298,6 +298,28 @@ fn predictions_are_near_measured_steps() {
 }
 
 #[test]
+fn published_trainings_are_predicted_as_they_were_measured() {
+    let output = Command::new(example("training_table"))
+        .arg(measured().join("published.csv"))
+        .output()
+        .expect("the example starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    for (rows, wanted) in [("as they are", 7), ("without fp8", 1), ("cannot be said: ranks", 1)] {
+        let of = text.lines().filter(|line| line.starts_with("  ") && line.contains(rows));
+        let counts = of.filter_map(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+        assert_eq!(counts.sum::<usize>(), wanted, "{rows} in {text}");
+    }
+    let errors: Vec<f64> = text
+        .lines()
+        .filter_map(|line| line.split_once("as they are: mean error ")?.1.split(' ').next())
+        .map(|error| error.parse().expect("a number"))
+        .collect();
+    assert_eq!(errors.len(), 3, "{text}");
+    assert!(errors.iter().all(|error| *error < 10.0), "{text}");
+}
+
+#[test]
 fn graphc_loses_nothing_of_what_a_framework_loses() {
     let rows = measured().join("fsdp.csv");
     let by = |framework: &str| predicted(&rows, &["--framework", framework]);

@@ -111,6 +111,7 @@ fn resnet_reaches_the_losses_of_pytorch_on_every_mesh() {
 fn other_strategies_and_schedules_reach_them_too() {
     for extra in [
         ["--mesh", "4", "--strategy", "zero1"].as_slice(),
+        &["--mesh", "2x2", "--strategy", "zero1", "--pin", "state.*=B,S(0)"],
         &["--mesh", "2", "--strategy", "megatron"],
         &["--mesh", "4", "--strategy", "megatron"],
         &["--mesh", "2", "--strategy", "megatron:sp"],

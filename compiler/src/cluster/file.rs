@@ -227,7 +227,7 @@ fn attention(shares: AttentionShares) -> Result<AttentionShares, ClusterError> {
 }
 
 fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
-    const NAMES: &str = "write the name of a profile: graphc, torch-eager or megatron";
+    const NAMES: &str = "write the name of a profile: graphc, torch-eager, torch-compile, megatron or megatron-core";
     let Some(known) = profile(&file.name) else {
         return Err(field("framework.name", format!("\"{}\"", file.name), NAMES));
     };

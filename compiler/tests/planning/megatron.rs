@@ -13,7 +13,7 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{BoxingKind, CompileOptions, Loss, Recompute, Strategy};
+use graphc_ir::plan::{BoxingKind, CompileOptions, Loss, Pin, Recompute, Strategy};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
@@ -209,6 +209,25 @@ fn sequences_are_split_between_products_and_weights_stay_where_they_are() {
             apart[&BoxingKind::AllReduce] < whole[&BoxingKind::AllReduce],
             "{apart:?} {whole:?}"
         );
+    }
+}
+
+/// A distributed optimizer: ranks that hold the same weight share its states, which lie in parts of it.
+#[test]
+fn updates_work_where_states_are_pinned() {
+    let name = "blocks.0.mlp.proj.weight";
+    let pin =
+        Pin { pattern: format!("state.*.{name}"), sbp: "S(0),S(1)".parse().expect("a layout") };
+    let options = options(&[2, 2], 1, 1);
+    let whole = compiled(gpt(1, 4), &options);
+    let shared = compiled(gpt(1, 4), &CompileOptions { pins: vec![pin], ..options });
+    let [before, after] = [&whole, &shared].map(|compiled| weights(compiled)[name].clone());
+    assert_eq!((before.as_str(), after.as_str()), ("B, S(1)", "B, S(1)"));
+    let [before, after] = [&whole, &shared].map(counts);
+    let of = |counts: &BTreeMap<BoxingKind, usize>, kind| counts.get(&kind).copied().unwrap_or(0);
+    // The gradient is scattered to those who update a part, and the weight is gathered of what they update.
+    for (kind, more) in [(BoxingKind::ReduceScatter, 1), (BoxingKind::AllGather, 1)] {
+        assert_eq!(of(&after, kind), of(&before, kind) + more, "{before:?} {after:?}");
     }
 }
 

@@ -22,7 +22,8 @@
 //! next product, for which they are gathered: activations, never weights.
 //!
 //! A weight lies as the first op takes it that depends on an input. What is made of weights alone (a transposed
-//! weight, say) waits for its reader too. Optimizer states lie as their weights.
+//! weight, say) waits for its reader too. Optimizer states lie as their weights, unless pins say otherwise: then updates
+//! work where the states lie.
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -32,7 +33,7 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 
 mod heads;
 
-use super::{exact, is_local};
+use super::{exact, is_local, pinned_state};
 use crate::decisions::Phase;
 use crate::planner::error::PlanError;
 use crate::planner::problem::Problem;
@@ -170,7 +171,7 @@ impl Splitter<'_, '_> {
         self.settle(variable, first);
         let label = self.chosen[variable].unwrap_or_default();
         let home = self.problem.candidates[variable][label].results[0];
-        self.settle(id, home);
+        self.settle(id, pinned_state(self.problem, node).unwrap_or(home));
     }
 
     /// The layout in which an operand has been made on the node's own mesh, if it is no partial sum.

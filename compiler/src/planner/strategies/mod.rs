@@ -16,11 +16,14 @@
 //! `MixedPrecision` with `param_dtype` alone). The others cast them to f32 first (DDP under autocast). Sums over
 //! microbatches are f32.
 //!
+//! An update works where its states lie, if a pin says where: ranks of some axes alone may share them, and the others
+//! keep the same.
+//!
 //! [`megatron`] also splits the model over one axis. What is computed again in the backward pass lies as it did in
 //! the forward pass.
 
 use graphc_ir::graph::{Graph, Node};
-use graphc_ir::ids::NodeId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -72,8 +75,15 @@ pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, P
             Strategy::Zero2 | Strategy::Zero3 => half_gradient(graph, node, &readers, &gradients),
             _ => None,
         };
+        let home = match wished {
+            Some(_) => pinned_state(problem, node),
+            None => None,
+        };
         let chosen = match (wished, of_variable(graph, node), half) {
-            (Some(sbp), ..) => wish(problem, id.index(), sbp),
+            (Some(sbp), ..) => match home {
+                Some(home) => exact(problem, id.index(), home),
+                None => wish(problem, id.index(), sbp),
+            },
             (None, Some(variable), _) => {
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
                 exact(problem, id.index(), at_rest)
@@ -85,6 +95,21 @@ pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, P
         assignment.push(chosen);
     }
     Ok(assignment)
+}
+
+/// The layout in which an update works where the user says how a state of its lies: there.
+fn pinned_state(problem: &Problem<'_>, node: &Node) -> Option<SbpId> {
+    if node.op.operation().updates().is_empty() {
+        return None;
+    }
+    let decisions = problem.decisions;
+    let is_state = |value: &&ValueId| decisions.training.kinds[value.index()] == TensorKind::State;
+    let state = decisions.graph().value(*node.operands.iter().find(is_state)?);
+    // Unless it is pinned, a state may lie as any tensor, so there are several ways on several ranks.
+    match &problem.candidates[state.producer.index()][..] {
+        [only] => only.results.get(state.index).copied(),
+        _ => None,
+    }
 }
 
 /// The node of the variable as which a node lies: one that it casts or that is gathered again from it, or a state that it

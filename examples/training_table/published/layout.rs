@@ -1,0 +1,288 @@
+//! How the framework of a published training lays it out, as far as graphc can say it.
+
+use anyhow::{Result, bail, ensure};
+use graphc::prelude::*;
+use graphc_ir::plan::{Accumulation, Recompute};
+
+use super::model::{Family, Model, Shards};
+use super::row::Published;
+
+/// A training in graphc's words.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// The model.
+    pub model: Model,
+    /// How it is trained, but for pins.
+    pub options: CompileOptions,
+    /// The profile of what runs it.
+    pub profile: &'static str,
+    /// What the row says and this does not.
+    pub left_out: Vec<&'static str>,
+}
+
+/// The generation of a framework.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runs {
+    /// PyTorch's fully sharded data parallelism, with or without a compiler.
+    Torch { compiled: bool },
+    /// Megatron-LM as of 2021, also under DeepSpeed: without sequence parallelism, scores of attention in memory, gradients
+    /// reduced behind the last backward pass.
+    Megatron,
+    /// Megatron-LM since 2023: sequence parallelism, fused attention, a distributed optimizer, gradients in f32.
+    MegatronCore,
+    /// InternEvo and nanotron: fused attention, ZeRO-1, tensor parallelism without sequence parallelism.
+    Evo,
+    /// OneFlow's LiBai: as Megatron-LM of 2021 lays it out.
+    LiBai,
+}
+
+impl Runs {
+    fn of(row: &Published) -> Result<Self> {
+        let old_card =
+            ["A100", "V100", "GPU not stated"].iter().any(|card| row.gpu.starts_with(card));
+        let name = row.framework.to_lowercase();
+        Ok(match name.as_str() {
+            "torchtitan" => Self::Torch { compiled: row.comment.contains("compile") },
+            "torch-compile" => Self::Torch { compiled: true },
+            name if name.contains("deepspeed") => Self::Megatron,
+            name if name.contains("megatron") && old_card => Self::Megatron,
+            name if name.contains("megatron") || name.contains("nemo-") => Self::MegatronCore,
+            name if name.contains("torch") || name.contains("fsdp") => {
+                Self::Torch { compiled: false }
+            }
+            name if name.contains("internevo") || name.contains("nanotron") => Self::Evo,
+            name if name.contains("libai") => Self::LiBai,
+            other => bail!("no profile is of the framework {other}"),
+        })
+    }
+
+    /// The profile of `graphc_compiler::cluster::framework`.
+    fn profile(self) -> &'static str {
+        match self {
+            Self::Torch { compiled: true } => "torch-compile",
+            Self::Torch { compiled: false } | Self::Evo => "torch-eager",
+            Self::MegatronCore => "megatron-core",
+            Self::Megatron | Self::LiBai => "megatron",
+        }
+    }
+
+    fn flash(self) -> bool {
+        match self {
+            Self::Torch { .. } | Self::MegatronCore | Self::Evo => true,
+            Self::Megatron | Self::LiBai => false,
+        }
+    }
+
+    fn splits_sequences(self) -> bool {
+        match self {
+            Self::Torch { .. } | Self::MegatronCore => true,
+            Self::Megatron | Self::LiBai | Self::Evo => false,
+        }
+    }
+}
+
+/// What ranks that hold the same blocks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharding {
+    Nothing,
+    States,
+    Weights,
+}
+
+/// The row in graphc's words: one way for each number of microbatches or virtual stages that it leaves open.
+///
+/// # Errors
+/// Where graphc cannot say it, with the reason.
+pub fn say(row: &Published) -> Result<Vec<Said>> {
+    ensure!(row.context == 1, "ranks that share sequences (cp)");
+    ensure!(row.experts == 1 && !row.comment.contains("MoE"), "a mixture of experts");
+    let runs = Runs::of(row)?;
+    let mut left_out = Vec::new();
+    let mut note = |is: bool, what: &'static str| is.then(|| left_out.push(what));
+    note(row.precision.contains("fp8") || row.precision.contains("fp4"), "fp8");
+    note(row.recompute.contains(','), "what is computed again");
+    note(row.micro_batch.is_none(), "micro batch");
+    note(row.virtual_stages.is_none() && row.stages > 1, "virtual stages");
+    let mut said = Vec::new();
+    for micro in open(row.micro_batch, &[1, 2, 4]) {
+        for chunks in open(row.virtual_stages, &chunks(row)) {
+            if let Some(one) = one(row, runs, [micro, chunks], &left_out)? {
+                said.push(one);
+            }
+        }
+    }
+    ensure!(
+        !said.is_empty(),
+        "{} sequences are no microbatches on {} ranks, or {} blocks no equal parts",
+        row.global_batch,
+        row.data,
+        row.layers
+    );
+    Ok(said)
+}
+
+fn open(stated: Option<usize>, choices: &[usize]) -> Vec<usize> {
+    stated.map_or_else(|| choices.to_vec(), |stated| vec![stated])
+}
+
+/// Numbers of virtual stages that cut the blocks of a stage equally: one, a few, and one for each block.
+fn chunks(row: &Published) -> Vec<usize> {
+    let each = row.layers / row.stages.max(1);
+    let divides = |chunks: &usize| row.stages > 1 && each.is_multiple_of(*chunks);
+    let mut all: Vec<usize> = [2, 4, each].into_iter().filter(divides).collect();
+    all.push(1);
+    all
+}
+
+/// The row with so many sequences in a microbatch and so many virtual stages, where that is possible.
+fn one(
+    row: &Published,
+    runs: Runs,
+    [micro, chunks]: [usize; 2],
+    left_out: &[&'static str],
+) -> Result<Option<Said>> {
+    let together = micro * row.data;
+    if !row.global_batch.is_multiple_of(together) || row.stages * chunks > row.layers {
+        return Ok(None);
+    }
+    let microbatches = row.global_batch / together;
+    if chunks > 1 && !microbatches.is_multiple_of(row.stages) {
+        return Ok(None);
+    }
+    let (sharding, inner) = sharding(&row.sharding, row.data)?;
+    let tensor = row.tensor > 1;
+    let outer = row.data / inner;
+    let mesh: Vec<usize> = [
+        (row.stages > 1 || tensor).then_some(row.stages),
+        (outer > 1).then_some(outer),
+        Some(inner),
+        tensor.then_some(row.tensor),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let strategy = strategy(runs, sharding, tensor);
+    let model = model(row, runs, chunks, shards(&mesh, sharding, inner, row, runs))?;
+    let options = CompileOptions {
+        mesh,
+        stages: row.stages,
+        microbatches,
+        schedule: match chunks {
+            1 => Schedule::OneForwardOneBackward,
+            chunks => Schedule::Interleaved { chunks },
+        },
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(AdamOptions::adamw(1e-4))),
+        strategy,
+        recompute: recompute(row, runs),
+        accumulation: match runs {
+            Runs::Megatron | Runs::LiBai | Runs::Evo => Accumulation::Half,
+            Runs::Torch { .. } | Runs::MegatronCore => Accumulation::F32,
+        },
+        ..CompileOptions::default()
+    };
+    Ok(Some(Said { model, options, profile: runs.profile(), left_out: left_out.to_vec() }))
+}
+
+fn strategy(runs: Runs, sharding: Sharding, tensor: bool) -> Strategy {
+    match (tensor, sharding) {
+        (true, _) if runs.splits_sequences() => Strategy::MegatronSp,
+        (true, _) => Strategy::Megatron,
+        (false, Sharding::Nothing) => Strategy::Data,
+        (false, Sharding::States) => Strategy::Zero1,
+        (false, Sharding::Weights) => Strategy::Zero3,
+    }
+}
+
+/// What ranks share, and how many of them: `zero1 within 8 ranks` share among eight, `hsdp` among those of a node.
+fn sharding(text: &str, data: usize) -> Result<(Sharding, usize)> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let within = words.iter().find_map(|word| word.parse::<usize>().ok()).unwrap_or(data).min(data);
+    let (sharding, inner) = match words.first().copied().unwrap_or_default() {
+        "" | "ddp" | "zero0" | "none" => (Sharding::Nothing, data),
+        "zero1" => (Sharding::States, within),
+        "fsdp" | "fsdp2" | "zero3" | "zero2" => (Sharding::Weights, within),
+        "hsdp" => (Sharding::Weights, within.min(8)),
+        other => bail!("no strategy is of the sharding `{other}`"),
+    };
+    ensure!(data.is_multiple_of(inner), "{inner} ranks do not divide {data}");
+    Ok((sharding, inner))
+}
+
+/// How states and weights lie, where the strategy alone does not say it. Where nothing else splits weights, Megatron-LM gathers
+/// them from the states' shards for the first microbatch of the next step, beside its kernels: as if they lay in shards.
+fn shards(mesh: &[usize], sharding: Sharding, inner: usize, row: &Published, runs: Runs) -> Shards {
+    let tensor = row.tensor > 1;
+    let gathers = runs == Runs::MegatronCore && sharding == Sharding::States && !tensor;
+    let follows = !tensor && inner == row.data && !gathers;
+    if sharding == Sharding::Nothing || inner == 1 || follows {
+        return Shards::OfStrategy;
+    }
+    let axes = mesh.len();
+    let split = vec![axes - 1 - usize::from(tensor)];
+    Shards::Over { axes, split, tensor, weights: gathers || sharding == Sharding::Weights }
+}
+
+fn model(row: &Published, runs: Runs, chunks: usize, shards: Shards) -> Result<Model> {
+    let half = if row.precision == "fp16" { DType::F16 } else { DType::BF16 };
+    ensure!(row.hidden.is_multiple_of(row.heads), "{} heads in {}", row.heads, row.hidden);
+    ensure!(row.heads.is_multiple_of(row.shared), "{} shared heads", row.shared);
+    let torch = matches!(runs, Runs::Torch { .. });
+    let parts = row.stages * chunks;
+    let uneven = !row.layers.is_multiple_of(parts);
+    let mut model = Model {
+        family: Family::Gpt,
+        layers: row.layers,
+        hidden: row.hidden,
+        heads: [row.heads, row.shared],
+        wide: row.wide,
+        // Ranks of tensor parallelism pad it to a multiple of 128 each.
+        vocabulary: row.vocabulary.next_multiple_of(128 * row.tensor),
+        batch: row.global_batch,
+        sequence: row.sequence,
+        half,
+        mixed: torch,
+        flash: runs.flash() || row.shared != row.heads,
+        wide_logits: torch,
+        parts,
+        ends_count: uneven && (row.layers + 2).is_multiple_of(parts),
+        shards,
+    };
+    model.family = family(row, &model);
+    Ok(model)
+}
+
+/// The family by the model's name; of names that say nothing that whose parameters are closest.
+fn family(row: &Published, model: &Model) -> Family {
+    let known = [
+        ("bert", Family::Bert),
+        ("gpt", Family::Gpt),
+        ("bloom", Family::Gpt),
+        ("opt", Family::Gpt),
+        ("nemotron", Family::Nemotron),
+        ("llama", Family::Llama),
+    ];
+    let name = row.model.to_lowercase();
+    if let Some((_, family)) = known.iter().find(|(part, _)| name.contains(part)) {
+        return *family;
+    }
+    let Some(billions) = row.parameters else { return Family::Llama };
+    let apart = |family: Family| {
+        let parameters = Model { family, ..model.clone() }.parameters() as f64;
+        (parameters / (1e9 * billions)).ln().abs()
+    };
+    if apart(Family::Gpt) < apart(Family::Llama) { Family::Gpt } else { Family::Llama }
+}
+
+/// What is not stated is taken to be what the framework does of itself.
+fn recompute(row: &Published, runs: Runs) -> Recompute {
+    match row.recompute.as_str() {
+        "full" => Recompute::Full,
+        "none" => Recompute::None,
+        "" => match runs {
+            Runs::Megatron | Runs::LiBai => Recompute::Full,
+            Runs::Torch { .. } | Runs::MegatronCore | Runs::Evo => Recompute::None,
+        },
+        _ => Recompute::Selective,
+    }
+}

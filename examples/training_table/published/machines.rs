@@ -1,0 +1,45 @@
+//! The machines of a published training: a preset by the card's name, its links between nodes as fast as the source says.
+
+use anyhow::{Context, Result, bail};
+use graphc::prelude::*;
+use graphc_ir::plan::Cluster;
+
+use super::row::Published;
+
+/// The beginnings of cards' names, the preset of each, and the Gbit/s between nodes that the preset has for each card.
+const CARDS: [(&str, &str, f64); 12] = [
+    ("A100-80GB", "dgx-a100", 200.0),
+    ("A100-40GB", "a100-40gb", 200.0),
+    ("H100-96GB", "h100-96gb", 400.0),
+    ("H100", "dgx-h100", 400.0),
+    ("H200", "h200", 400.0),
+    ("B200", "b200", 400.0),
+    ("GB200", "gb200-nvl72", 400.0),
+    ("GB300", "gb300-nvl72", 800.0),
+    ("MI300X", "mi300x", 400.0),
+    ("MI325X", "mi325x", 400.0),
+    ("V100", "p3.16xlarge", 25.0),
+    ("GPU not stated (V100-32GB", "p3.16xlarge", 25.0),
+];
+
+/// The share of the usual rate that products of a card with a lower power limit reach, by a part of the card's name. It was
+/// chosen by hand with rows of torchtitan in view, on H100 of 500 instead of 700 W.
+const LIMITED: [(&str, f64); 1] = [("500W", 0.75)];
+
+/// The machines of a row, without a framework.
+///
+/// # Errors
+/// Where no preset is of its card.
+pub fn machines(row: &Published) -> Result<Cluster> {
+    let Some(&(_, name, usual)) = CARDS.iter().find(|(card, ..)| row.gpu.starts_with(card)) else {
+        bail!("no preset is of the card {}", row.gpu);
+    };
+    let mut cluster = preset(name).with_context(|| format!("no preset `{name}`"))?;
+    if let (Some(fabric), Some(between)) = (row.fabric, cluster.levels.last_mut()) {
+        between.bandwidth *= fabric / usual;
+    }
+    for (_, share) in LIMITED.iter().filter(|(limit, _)| row.gpu.contains(limit)) {
+        cluster.device.matmul_efficiency.iter_mut().for_each(|point| point.1 *= share);
+    }
+    Ok(cluster)
+}
