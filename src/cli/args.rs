@@ -382,6 +382,12 @@ pub struct SharedArgs {
     /// Weights that are trained, by pattern
     #[arg(long, value_name = "PATTERN")]
     pub train: Vec<String>,
+    /// Tensors at which gradients end, by pattern: what is before them learns nothing through them
+    #[arg(long, value_name = "PATTERN")]
+    pub stop_gradient: Vec<String>,
+    /// Train as Module.eval() leaves a model: batch norms go by their running statistics, which stay as they are, and dropout drops nothing
+    #[arg(long)]
+    pub keep_eval: bool,
     /// Memory per rank, e.g. 16GiB; default the device's
     #[arg(long, value_parser = bytes)]
     pub memory: Option<u64>,

@@ -12,7 +12,7 @@ use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::graph::{Graph, Output};
+use graphc_ir::graph::{Graph, Output, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions};
@@ -57,6 +57,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         options: options::compile_options(&args.shared, dims)?,
         cluster: options::shared_cluster(&args.shared, args.runtime.device)?,
         weights: imported.weights,
+        modules: imported.modules,
         fed,
         expected,
     };
@@ -131,6 +132,8 @@ struct Compared {
     op: &'static str,
     /// Where the model says it.
     place: String,
+    /// The author's module that it is in.
+    module: Option<String>,
     /// The nearest weight above it.
     weight: Option<String>,
     form: Form,
@@ -152,6 +155,9 @@ impl Compared {
             ),
         };
         let _ = write!(said, ": {op} ({place})");
+        if let Some(module) = &self.module {
+            let _ = write!(said, ", in the module {module}");
+        }
         if let Some(weight) = &self.weight {
             let _ = write!(said, ", behind the weight `{weight}`");
         }
@@ -184,6 +190,7 @@ struct Checker<'a> {
     options: CompileOptions,
     cluster: Cluster,
     weights: Weights,
+    modules: BTreeMap<String, String>,
     fed: Tensors,
     expected: Tensors,
 }
@@ -201,9 +208,18 @@ impl Checker<'_> {
         let beside = |output: &Output| {
             let expected = self.expected.get(&output.name)?;
             let found = outputs.get(&output.name)?;
-            Some(compared(graph, output, (found, expected), (form, tolerance)))
+            let compared = compared(graph, output, (found, expected), (form, tolerance));
+            Some(Compared { module: self.module_of(graph, output.value), ..compared })
         };
         Ok(Found { compared: graph.outputs.iter().filter_map(beside).collect(), tolerance })
+    }
+
+    /// The author's module that a value is in.
+    fn module_of(&self, graph: &Graph, value: ValueId) -> Option<String> {
+        match &graph.producer(value).source {
+            Source::Onnx { name, .. } => self.modules.get(name).cloned(),
+            Source::Derived | Source::Rust { .. } | Source::Text { .. } => None,
+        }
     }
 
     /// The outputs of a plan on the first batch of the inputs.
@@ -240,6 +256,7 @@ fn compared(
         name: output.name.clone(),
         op: node.op.name(),
         place: node.source.to_string(),
+        module: None,
         weight: weight_above(graph, output.value),
         form,
         apart,
@@ -321,6 +338,7 @@ fn json(found: &Found, strangers: &[String]) -> Value {
             "name": compared.name,
             "op": compared.op,
             "place": compared.place,
+            "module": compared.module,
             "weight": compared.weight,
             "as_planned": compared.form == Form::Planned,
             // What is no number is null.

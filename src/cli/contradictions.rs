@@ -161,6 +161,12 @@ fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
             given.differs(option, pattern, "with its weights frozen or trained as they are")?;
         }
     }
+    if let Some(pattern) = args.stop_gradient.first() {
+        given.differs("--stop-gradient", pattern, "with gradients that end where they do")?;
+    }
+    if args.keep_eval {
+        given.differs("--keep-eval", "", "in the mode that it has")?;
+    }
     Ok(())
 }
 

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{PRESETS, parse_cluster, preset};
-use graphc_compiler::import::{ImportError, ImportOptions, Imported, ModelFile};
+use graphc_compiler::import::{ImportError, ImportOptions, Imported, ModelFile, stop_gradients};
 use graphc_compiler::passes::LOSS;
 use graphc_compiler::passes::loss::loss_first;
+use graphc_compiler::passes::training_mode::keep_eval;
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
     Schedule, Strategy,
@@ -214,7 +215,20 @@ pub fn model(
         imported.graph = loss_first(imported.graph, name)
             .with_context(|| format!("--loss output:{name} does not fit {}", path.display()))?;
     }
+    chosen_gradients(&mut imported, args)
+        .map_err(|error| error.context(format!("in {}", path.display())))?;
     Ok((imported, dims))
+}
+
+/// Puts what the user says of a model's gradients and of its mode into its graph.
+fn chosen_gradients(imported: &mut Imported, args: &SharedArgs) -> Result<()> {
+    if !args.stop_gradient.is_empty() {
+        imported.graph = stop_gradients(&imported.graph, &args.stop_gradient)?;
+    }
+    if args.keep_eval {
+        imported.graph = keep_eval(&imported.graph)?;
+    }
+    Ok(())
 }
 
 /// An error with the file that it is about, said once.

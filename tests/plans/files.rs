@@ -11,7 +11,7 @@ use graphc::ir::nn::Module;
 use graphc::ir::op::EvalContext;
 use graphc::ir::text::print;
 use graphc::prelude::*;
-use graphc::runtime::data::save_safetensors;
+use graphc::runtime::data::{load_safetensors, save_safetensors};
 use serde_json::Value;
 
 /// Compiles the reference `mlp` into a folder; `extra` are further options.
@@ -277,4 +277,33 @@ fn check_names_the_first_value_that_another_program_has_otherwise() {
     found.retain(|name, _| ["x", "other"].contains(&name.as_str()));
     let (status, _, error) = check(&found, &[]);
     assert!(status == Some(1) && error.contains("has no value of"), "{error}");
+}
+
+/// Whose layer a value is PyTorch's newer exporter writes beside each node, and the older one into its name.
+#[test]
+fn check_names_the_module_of_the_value_that_differs() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let exports = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports");
+    let file = folder.path().join("values");
+    for (name, value, shape, module) in [
+        ("padded_table", "y", vec![4, 3, 5], "in the module `head` (Linear), behind"),
+        (
+            "two_batch_norms_plain",
+            "/b2/BatchNormalization_output_0",
+            vec![16, 8, 8, 8],
+            "in the module `b2`, behind",
+        ),
+    ] {
+        let data = exports.join(format!("{name}.safetensors"));
+        let mut values = load_safetensors(&data).expect("there");
+        let nothing = vec![0.0; shape.iter().product()];
+        let nothing = HostTensor::from_f64(DType::F32, shape, &nothing).expect("as many elements");
+        values.insert(value.into(), nothing);
+        save_safetensors(&file, &values).expect("writable");
+        let model = exports.join(format!("{name}.onnx")).display().to_string();
+        let output = graphc(["check", &model, "--against", &file.display().to_string()]);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("`{value}`")) && error.contains(module), "{error}");
+    }
 }

@@ -44,6 +44,68 @@ fn the_row_of_a_table_that_is_padding_learns_nothing() {
 }
 
 #[test]
+fn gradients_end_where_they_are_told_to_and_batch_norms_keep_what_they_know() {
+    let options = ["--batch", "8", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5"];
+    let stop = ["--stop-gradient", "/Relu_out*"];
+    let (both, of_pytorch) = ([&stop[..], &["--keep-eval"]].concat(), "two_batch_norms_plain");
+    for (more, expected) in [
+        (&["--keep-eval"][..], [1.54655, 1.85008, 1.44226, 1.69441]),
+        (&stop, [1.48427, 2.16113, 1.67891, 1.84988]),
+        (&both, [1.54655, 1.83607, 1.43824, 1.69862]),
+    ] {
+        for mesh in [&["--steps", "4"][..], &["--steps", "4", "--mesh", "2", "--microbatches", "2"]]
+        {
+            // Batch norms take the statistics of a microbatch.
+            if mesh.len() > 2 && !more.contains(&"--keep-eval") {
+                continue;
+            }
+            let found = train(of_pytorch, &[&options[..], more, mesh].concat());
+            are_those_of_pytorch(&found, &expected);
+        }
+    }
+    let model = export("two_batch_norms_plain.onnx");
+    let own = ["compile", &model, "--batch", "8", "--stop-gradient", "/Relu_output_1"];
+    let said = fails(own);
+    let expected = "--stop-gradient '/Relu_output_1' matches no floating-point tensor of the model (did you mean `/Relu_output_0`?)";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn dropout_drops_nothing_where_a_model_is_kept_as_it_is_evaluated() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = "graph @dropped {
+  %x = input \"x\" : f32[4, 6]
+  %a = variable \"a\" {init={\"fill\": 0.5}, trainable=true} : f32[6, 3]
+  %d = dropout %x {probability=0.5, key=1, training=true}
+  %y = matmul %d, %a
+  return \"y\" = %y
+}
+";
+    std::fs::write(path("dropped.gir"), text).expect("writable");
+    std::fs::write(path("whole.gir"), text.replace("0.5, key", "0.0, key")).expect("writable");
+    let (data, metrics) = (export("quantized.safetensors"), path("metrics"));
+    let losses_of = |model: &str, more: &[&str]| {
+        let own = ["train", model, "--data", &data, "--metrics", &metrics, "--steps", "2"];
+        let options = ["--loss", "sum", "--optimizer", "sgd", "--lr", "0.1"];
+        succeeds([&own[..], &options, more].concat());
+        losses(&std::fs::read(&metrics).expect("metrics"))
+    };
+    let whole = losses_of(&path("whole.gir"), &[]);
+    assert_ne!(losses_of(&path("dropped.gir"), &[]), whole);
+    assert_eq!(losses_of(&path("dropped.gir"), &["--keep-eval"]), whole);
+    let plan = path("plan.json");
+    let dropped = path("dropped.gir");
+    let own = ["compile", &dropped, "--loss", "sum", "--optimizer", "sgd", "--lr", "0.1"];
+    succeeds([&own[..], &["--keep-eval", "-o", &plan]].concat());
+    for option in [&["--keep-eval"][..], &["--stop-gradient", "d"]] {
+        let own = ["train", &plan, "--data", &data, "--steps", "1"];
+        let said = fails([&own[..], option].concat());
+        assert!(said.contains("contradicts") && said.contains(option[0]), "{said}");
+    }
+}
+
+#[test]
 fn nothing_is_learned_from_rows_that_are_masked() {
     let options = ["--batch", "4", "--loss", "mse", "--optimizer", "sgd", "--lr", "0.02"];
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -41,7 +41,8 @@ pub(super) fn import_gir(
     choose_trained(&mut graph, options)?;
     let weights = weights(&mut graph, &path.with_extension("safetensors"))?;
     verify(&graph)?;
-    Ok(Imported { graph, weights, warnings: Vec::new(), symbols: symbols.all })
+    let (warnings, modules) = (Vec::new(), BTreeMap::new());
+    Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
 }
 
 /// Inputs whose line does not say which dim counts samples do as the symbols say.

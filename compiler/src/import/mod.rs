@@ -16,12 +16,14 @@ mod hugging_face;
 pub mod onnx;
 mod refused;
 mod safetensors;
+mod stopped;
 mod symbols;
 mod trained;
 mod unsupported;
 pub mod weights;
 
 pub use refused::{Refused, RefusedNode};
+pub use stopped::stop_gradients;
 pub use symbols::Symbols;
 pub use trained::choose_trained;
 pub use unsupported::{UnsupportedOp, UnsupportedOps};
@@ -38,6 +40,9 @@ pub struct Imported {
     pub warnings: Vec<String>,
     /// The symbolic extents, that of the batch first.
     pub symbols: Vec<String>,
+    /// The module of PyTorch that a node of an ONNX file comes from, by the node's name: its path, and its class where the exporter
+    /// says it.
+    pub modules: BTreeMap<String, String>,
 }
 
 /// What the user says about an import.
@@ -173,6 +178,17 @@ pub enum ImportError {
         pattern: String,
         /// The names that there are, the first of them.
         weights: String,
+    },
+    /// A pattern of tensors that fits none.
+    #[error(
+        "--stop-gradient '{pattern}' matches no floating-point tensor of the model{}; `graphc inspect` of its plan lists them",
+        nearest.as_ref().map_or(String::new(), |name| format!(" (did you mean `{name}`?)"))
+    )]
+    NoTensor {
+        /// The pattern.
+        pattern: String,
+        /// A name that is like it.
+        nearest: Option<String>,
     },
     /// Weights that are to go into a model lack some of it.
     #[error(

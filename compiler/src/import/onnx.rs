@@ -200,7 +200,8 @@ impl Decoded {
         let graph = without_dead_nodes(&lowering.graph)?;
         verify(&graph)?;
         let weights = weights(&graph, lowering, &authored);
-        Ok(Imported { graph, weights, warnings, symbols: symbols.all })
+        let modules = self.metadata.modules.clone();
+        Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
     }
 
     /// All that is known before the first node is lowered.
@@ -211,7 +212,7 @@ impl Decoded {
         options: ImportOptions,
     ) -> Result<Begun, ImportError> {
         let Self { model, metadata } = self;
-        let wire::Metadata { kinds, computed, detached, padded } = metadata;
+        let wire::Metadata { kinds, computed, detached, padded, modules: _ } = metadata;
         let graph = graph(model)?;
         let order = model::order(graph)?;
         let (tensors, copies) = self.initializers(graph, base_dir)?;

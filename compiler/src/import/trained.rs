@@ -121,7 +121,7 @@ fn any(patterns: &mut [(String, bool)], name: &str) -> bool {
 }
 
 /// Whether a name is what a pattern says, in which `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = name.strip_prefix(first) else { return false };

@@ -8,6 +8,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::CompileOptions;
+use graphc_ir::scalar::Scalar;
 
 use super::statistics::{check_statistics, keeps_statistics};
 use crate::passes::error::PassError;
@@ -41,6 +42,22 @@ pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassErr
     let batches = if training { options.microbatches } else { 0 };
     let is_kept = |node: &Node| keeps_statistics(&graph, node, options);
     batch_norms_in_mode(&graph, batches, is_kept).map_err(failed)
+}
+
+/// The graph as `Module.eval()` leaves a model, whatever is done with it: batch normalization goes by the statistics that it is
+/// given, which stay as they are, and dropout drops nothing. What `--keep-eval` does to a file.
+///
+/// # Errors
+/// Where the graph holds an op that does not take its operands.
+pub fn keep_eval(graph: &Graph) -> Result<Graph, PassError> {
+    let failed = |error| PassError::Op { pass: PASS, error };
+    let mut graph = batch_norms_in_mode(graph, 0, |_| true).map_err(failed)?;
+    for node in &mut graph.nodes {
+        if let Op::Dropout(dropout) = &mut node.op {
+            dropout.probability = Scalar(0.0);
+        }
+    }
+    Ok(graph)
 }
 
 /// The graph without updates of states; what reads a new state reads the state.

@@ -166,7 +166,7 @@ impl Folder {
         let warnings = self.architecture.warnings(&self.config)?;
         let weights = self.weights(&mut graph)?;
         verify(&graph)?;
-        Ok(Imported { graph, weights, warnings, symbols })
+        Ok(Imported { graph, weights, warnings, symbols, modules: BTreeMap::new() })
     }
 
     /// The tensors of the files for the graph's variables, and the others.

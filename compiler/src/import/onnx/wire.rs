@@ -79,6 +79,8 @@ pub(super) struct Metadata {
     pub detached: BTreeSet<String>,
     /// The results of look-ups in tables of which the author has kept one row from learning (`padding_idx`), and that row.
     pub padded: BTreeMap<String, i64>,
+    /// The author's module of each node, by the node's title: its path, and its class where that is known.
+    pub modules: BTreeMap<String, String>,
 }
 
 /// Checks the encoding of a model and collects its metadata.
@@ -108,6 +110,26 @@ struct Named {
     is_computed: bool,
     is_detached: bool,
     padding: Option<i64>,
+    /// Of a node its own name; the other one is its first result's.
+    title: Option<String>,
+    /// The path of the module within which a node stands, and its class.
+    scope: Option<String>,
+    class: Option<String>,
+}
+
+impl Named {
+    /// What a node is called, and its module. The older exporter has no more than the node's name for it, `/layers.0/norm/Add`.
+    fn module(&self) -> Option<(String, String)> {
+        let title = self.title.as_ref().filter(|title| !title.is_empty()).or(self.name.as_ref())?;
+        let of_name = || {
+            let (path, _) = title.strip_prefix('/')?.rsplit_once('/')?;
+            Some(path.replace('/', "."))
+        };
+        let path = self.scope.clone().or_else(of_name).filter(|path| !path.is_empty())?;
+        let class = self.class.as_ref().and_then(|class| class.rsplit('.').next());
+        let module = class.map_or(format!("`{path}`"), |class| format!("`{path}` ({class})"));
+        Some((title.clone(), module))
+    }
 }
 
 impl Walk {
@@ -155,6 +177,11 @@ impl Walk {
                 *index += 1;
             }
         }
+        if message == Message::Node
+            && let Some((title, module)) = named.module()
+        {
+            self.found.modules.insert(title, module);
+        }
         match named {
             Named { name: Some(name), is_detached: true, .. } => {
                 self.found.detached.insert(name);
@@ -196,6 +223,8 @@ impl Walk {
                 if inner == Message::Entry && message == Message::Node {
                     named.is_detached |= is_detach(content);
                     named.padding = padding(content).or(named.padding);
+                    named.scope = scope(content, "name_scopes").or(named.scope.take());
+                    named.class = scope(content, "class_hierarchy").or(named.class.take());
                 }
             }
             Content::Fixed(size) if !content.len().is_multiple_of(size) => {
@@ -213,6 +242,9 @@ impl Walk {
         // Of the results of a node the first.
         if names.contains(&(message, field)) && (message != Message::Node || index == 0) {
             named.name = String::from_utf8(content.to_vec()).ok();
+        }
+        if (message, field) == (Message::Node, 3) {
+            named.title = String::from_utf8(content.to_vec()).ok();
         }
         Ok(())
     }
@@ -285,6 +317,14 @@ fn is_computed(entry: &[u8]) -> bool {
 fn is_detach(entry: &[u8]) -> bool {
     let said = pair(entry).filter(|(key, _)| key.ends_with("fx_node"));
     said.is_some_and(|(_, value)| value.contains("target=torch.ops.aten.detach.default"))
+}
+
+/// Of an entry of a node that lists scopes from the model down to the node, as Python writes lists, the innermost module's:
+/// `['', 'layers', 'layers.0', 'linear']`.
+fn scope(entry: &[u8], kind: &str) -> Option<String> {
+    let (_, value) = pair(entry).filter(|(key, _)| key.ends_with(kind))?;
+    let mut names = value.strip_prefix('[')?.strip_suffix(']')?.rsplit(", ");
+    names.nth(1).map(|name| name.trim_matches(['\'', '"']).to_owned())
 }
 
 /// The row of a table that learns nothing, where an entry of a node says that it stands for such a look-up:
