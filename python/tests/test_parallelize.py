@@ -142,6 +142,21 @@ def test_what_has_no_translation_is_said_with_its_place(function: Callable[[Tens
 
 
 @pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda model: {"model": nn.DataParallel(model)}, r"the model is in DataParallel, and .*: give model\.module"),
+        (lambda _: {"loss": nn.CrossEntropyLoss()}, "CrossEntropyLoss takes an output and labels, and a batch is no pair"),
+        (lambda model: {"loss": model}, "the loss Wrong has parameters: make it a part of the model"),
+    ],
+)
+def test_models_and_losses_that_are_none_are_refused(wrong: Callable[[Any], dict[str, Any]], said: str) -> None:
+    model = Wrong(torch.sum)
+    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters())} | wrong(model)
+    with pytest.raises(graphc.Error, match=said):
+        graphc.parallelize(example_batch=torch.ones(2, 4), **given)
+
+
+@pytest.mark.parametrize(
     ("make", "said"),
     [
         (torch.optim.Adagrad, "graphc has no optimizer Adagrad: use"),
@@ -159,8 +174,12 @@ def test_steps_that_do_not_fit_are_refused() -> None:
     model = Wrong(torch.mean)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parallel = graphc.parallelize(model, {"x": torch.ones(2, 4)}, optimizer=optimizer)
-    with pytest.raises(graphc.Error, match=r"`batch\.x` is f32\[3, 4\], and in the example batch it is f32\[2, 4\]"):
-        parallel.step({"x": torch.ones(3, 4)})
+    with pytest.raises(
+        graphc.Error, match=r"`batch\.x` is f32\[8\], and in the example batch it is f32\[2, 4\]: batches may differ in ext"
+    ):
+        parallel.step({"x": torch.ones(8)})
+    with pytest.raises(graphc.Error, match=r"`batch\.x` is i64\[2, 4\], and in the example batch it is f32\[2, 4\]"):
+        parallel.step({"x": torch.ones(2, 4, dtype=torch.int64)})
     with pytest.raises(graphc.Error, match=r"`batch\.y` is not in the example batch, which has batch\.x"):
         parallel.step({"x": torch.ones(2, 4), "y": torch.ones(2)})
     with pytest.raises(graphc.Error, match=r"`batch\.x` is str: let a batch hold tensors alone"):

@@ -53,14 +53,17 @@ class Traced(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss | None) -> None:
         """Both; without a loss the model's output has one."""
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model = model
+        # In a list it is no part of the module, and its buffers are known values.
+        self.losses = [loss]
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch."""
         output = self._output(batch)
         found: Any = output
-        if self.loss is not None:
-            found = self.loss(output, batch)
+        loss = self.losses[0]
+        if loss is not None:
+            found = loss(output, batch[1] if is_criterion(loss) else batch)
         elif not isinstance(output, Tensor):
             found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(found, Tensor):
@@ -73,6 +76,32 @@ class Traced(nn.Module):
         if isinstance(batch, Mapping):
             return self.model(**batch)
         return self.model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def is_criterion(loss: Loss) -> bool:
+    """Whether a loss is one of ``torch.nn``, which takes an output and the labels that stand second in a batch."""
+    return isinstance(loss, nn.Module) and type(loss).__module__ == "torch.nn.modules.loss"
+
+
+def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
+    """Checks what a plan is to be made of.
+
+    Raises:
+        Error: where a wrapper stands around the model, the loss has weights, or a criterion finds no labels.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise Error(f"the model is in {type(model).__name__}, and a plan divides the work itself: give model.module")
+    if any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
+        raise Error(
+            "the model's parameters are DTensors, as fully_shard leaves them, and a plan lays them out itself: give the model as it was"
+        )
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise Error(
+            f"the loss {type(loss).__name__} has parameters: make it a part of the model, so that they are trained and saved with it"
+        )
+    if loss is not None and is_criterion(loss) and not (isinstance(batch, tuple | list) and len(batch) == 2):
+        advice = "give `lambda output, batch: criterion(output, ...)`"
+        raise Error(f"{type(loss).__name__} takes an output and labels, and a batch is no pair of inputs and labels: {advice}")
 
 
 def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
