@@ -7,7 +7,7 @@ calls one function after the other. On an accelerator the plan's streams are its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +49,16 @@ class Timed:
 class Executor:
     """A rank's memory and actions."""
 
-    def __init__(self, plan: Plan, rank: int, device: torch.device, communicator: Communicator, fetched: frozenset[str] | None) -> None:
-        """Takes the memory and prepares the first step.
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        device: torch.device,
+        communicator: Communicator,
+        fetched: frozenset[str] | None,
+        shared: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Takes the memory, but for variables that lie elsewhere already, and prepares the first step.
 
         Raises:
             PlanError: where an actor cannot be executed as the plan says.
@@ -60,6 +68,12 @@ class Executor:
         self.clock, self.fetched = Clock(), fetched
         with failing(rank, f"taking {self.program.arena_bytes} bytes of memory for the plan"):
             self.arena = torch.zeros(self.program.arena_bytes, dtype=torch.uint8, device=device)
+        self.shared = [
+            (register.offset, register.offset + register.slot_bytes, shared[register.kind.variable.name].reshape(-1).view(torch.uint8))
+            for register in self.program.registers
+            if shared and register.kind.variable is not None and register.kind.variable.name in shared
+        ]
+        """Where variables would begin and end in the arena, and where they are."""
         self.order = one_order(self.program)
         self.streams = self._streams()
         self.channels: dict[int, Buffered] = {}
@@ -177,6 +191,10 @@ class Executor:
         dtype = TORCH[self.plan.layouts[register.layout].dtype]
         begin = register.offset + slot * register.slot_bytes
         bytes_of = math.prod(register.shape) * dtype.itemsize
+        for first, last, memory in self.shared:
+            # What lies within a variable lies there too.
+            if bytes_of and first <= begin and begin + bytes_of <= last:
+                return memory[begin - first : begin - first + bytes_of].view(dtype).view(register.shape)
         return self.arena[begin : begin + bytes_of].view(dtype).view(register.shape)
 
     def port(self, index: int, phase: int, microbatch: int) -> Port:

@@ -49,6 +49,8 @@ class Session:
         first_step: int = 0,
         outputs: Iterable[str] | None = None,
         timeout: float = 300.0,
+        beside: Session | None = None,
+        own: frozenset[str] = frozenset(),
     ) -> None:
         """Loads a plan.
 
@@ -60,12 +62,16 @@ class Session:
             first_step: the number of the first step: not 0 where a training is resumed.
             outputs: the outputs that steps give; default all.
             timeout: seconds after which a rank that waits for others gives up.
+            beside: a session whose memory of variables is this one's too, where they lie alike in both plans; ``apart`` are the others.
+            own: variables that are of this plan alone, whatever another one has by these names.
 
         Raises:
             GraphcError: where the job has another number of processes, a weight is missing or of another type, or an actor
                 cannot be executed.
         """
         self.plan, self.seed, self.first_step = plan, seed, first_step
+        self.apart: tuple[str, ...] = ()
+        """Variables that another session has too, and that lie otherwise there."""
         self.rank = joined(plan, device, timeout)
         self.device = own_device(device)
         agree(plan, seed, first_step)
@@ -77,10 +83,11 @@ class Session:
         with torch.no_grad():
             with failing(self.rank, "joining groups of ranks"):
                 communicator = Communicator(plan, self.rank)
-            self.executor = Executor(plan, self.rank, self.device, communicator, frozenset(self.outputs))
+            shared = {} if beside is None else self._shared(beside, own)
+            self.executor = Executor(plan, self.rank, self.device, communicator, frozenset(self.outputs), shared)
             self.executor.clock.seed = seed
             self._ways = {name: self._way(layout) for name, layout in self.outputs.items()}
-            self._fill(weights or {})
+            self._fill(weights or {}, frozenset(shared))
         self.aside: dict[str, Tensor] = {}
         """Tensors of the model that the plan has no variables for; checkpoints hold them as they are."""
 
@@ -201,9 +208,19 @@ class Session:
                 raise FeedError(f"there is no input `{name}`: they are {', '.join(self.inputs)}")
         return dict(feeds)
 
-    def _fill(self, weights: Mapping[str, Tensor]) -> None:
+    def _shared(self, beside: Session, own: frozenset[str]) -> dict[str, Tensor]:
+        """The memory of variables of another session that lie alike here."""
+        here, there = self.plan.variables, beside.plan.variables
+        common = [name for name in here if name in there and name not in own]
+        alike = {name for name in common if here[name][1] == there[name][1]}
+        self.apart = tuple(name for name in common if name not in alike)
+        return {name: beside.executor.view(register, 0) for name, register in beside.registers().items() if name in alike}
+
+    def _fill(self, weights: Mapping[str, Tensor], shared: frozenset[str]) -> None:
         """Writes the first content of this rank's variables."""
         for name, (variable, layout) in self.plan.variables.items():
+            if name in shared:
+                continue
             if variable.init.kind == "weights":
                 if name not in weights:
                     raise FeedError(f"there is no weight for `{name}` ({_type(layout)}): give it with --weights-from")

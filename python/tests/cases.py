@@ -109,6 +109,37 @@ class Places(nn.Module):
         return found
 
 
+class Apart(nn.Module):
+    """What is taken apart into other ops, or put to places: norms, mirrors, products, sums at indices, volumes, turned convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.volume, self.back = nn.Linear(6, 6), nn.Conv3d(1, 2, (2, 1, 2)), nn.ConvTranspose1d(2, 1, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.normalize(self.layer(x), dim=-1) + F.elu(x.flip(-1)) + F.pad(x[:, 1:5], (1, 1), mode="reflect")
+        x = torch.tanh(x)
+        x = x + F.mish(x) + x.prod(-1, keepdim=True) + x.max(-1, keepdim=True).values - x.min(0).values
+        x = x + torch.remainder(x, 0.7) + torch.div(torch.arange(6) - 3, 2, rounding_mode="floor") + (x > 2).any(-1, keepdim=True)
+        x = torch.tanh(x)
+        best, places = x.topk(2, -1)
+        x = x + torch.zeros_like(x).scatter(-1, places, best) + torch.zeros_like(x).index_add(0, places[:, 0], x)
+        x[:, x.shape[1] - 1] += torch.diagonal(x, 0, 0, 1).mean()
+        y = self.back(self.volume(x.view(-1, 1, 2, 1, 3)).view(-1, 2, 2)).squeeze(1)
+        found: Tensor = torch.cat([x[:, :1] * y, x[:, :1] + F.logsigmoid(y)], -1)[:, :5]
+        return found
+
+
+WEIGHTS = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15])
+
+
+def weighted(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Losses of classes that have weights, and of probabilities."""
+    hard = F.cross_entropy(output, batch[1], weight=WEIGHTS, label_smoothing=0.1, ignore_index=0)
+    soft = F.cross_entropy(output, F.one_hot(batch[1], 5) * 0.7 + 0.06)
+    return hard + soft + F.binary_cross_entropy_with_logits(output, F.one_hot(batch[1], 5).float())
+
+
 def labels(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(output.flatten(0, -2), batch[1].flatten(), label_smoothing=0.1)
 
@@ -173,6 +204,12 @@ CASES = {
         labels,
         lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
         lambda of: (torch.randn(ROWS, 2, 7, 9, generator=of), torch.randint(5, (ROWS,), generator=of)),
+    ),
+    "apart": Case(
+        Apart,
+        weighted,
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
+        lambda of: (torch.randn(ROWS, 6, generator=of), torch.randint(5, (ROWS,), generator=of)),
     ),
     "odd": Case(
         Odd,

@@ -220,6 +220,87 @@ def test_gradients_of_several_batches_are_summed_and_scaled_down() -> None:
         assert float(parallel.step(*pair)) == pytest.approx(float(sum(losses)), abs=1e-5)
 
 
+class Flagged(nn.Module):
+    """It takes what is no tensor, too; in half precision, so is its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, twice: bool = True) -> Tensor:
+        x = self.layer(x) if mask is None else self.layer(x) * mask
+        return (2.0 * x if twice else x).square().mean()
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_what_is_no_tensor_is_part_of_a_plan(dtype: torch.dtype, apart: float) -> None:
+    torch.manual_seed(0)
+    models = [Flagged().to(dtype) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    x = torch.randn(4, 4, dtype=dtype)
+    parallel = graphc.parallelize(models[1], {"x": x, "mask": None, "twice": True}, optimizer=optimizers[1])
+    for batch in ({"x": x, "mask": None, "twice": True}, {"x": x, "mask": None, "twice": False}):
+        optimizers[0].zero_grad()
+        loss = models[0](**batch)
+        loss.backward()
+        optimizers[0].step()
+        assert float(parallel.step(batch)) == pytest.approx(loss.item(), abs=apart)
+    with pytest.raises(AttributeError, match=r"has no `parameters`: parallelize\(\.\., max_norm=\) scales gradients down"):
+        torch.nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
+    with pytest.raises(graphc.Error, match=r"`batch\.twice` is float: let a batch hold tensors alone, numbers as tensors too"):
+        parallel.step({"x": x, "mask": None, "twice": 0.5})
+
+
+@pytest.mark.parametrize(("world", "strategy"), [(1, "auto"), (2, "zero3")])
+def test_batches_of_other_shapes_train_the_same_weights(world: int, strategy: str) -> None:
+    def batches() -> list[tuple[Tensor, Tensor]]:
+        rows = torch.randn(18, 12, generator=torch.Generator().manual_seed(2))
+        return list(zip(rows.split(8), torch.arange(18).remainder(5).split(8), strict=True))
+
+    def begun() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5))
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    model, optimizer = begun()
+    schedule, expected = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), []
+    for _ in range(3):
+        for x, labels_ in batches():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), labels_)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            expected.append(loss.item())
+        schedule.step()
+
+    def work(rank: int) -> Any:
+        model, optimizer = begun()
+        rows = [tuple(part.chunk(world)[rank] for part in batch) for batch in batches()]
+        options = {"mesh": (world,), "strategy": strategy}
+        parallel = graphc.parallelize(model, rows[0], loss=nn.CrossEntropyLoss(), optimizer=optimizer, **options)
+        schedule, losses = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), []
+        for _ in range(3):
+            losses += [float(parallel.step(batch)) for batch in rows]
+            schedule.step()
+        state, kept = parallel.state_dict(), parallel.optimizer_state_dict()
+        said = ""
+        try:
+            parallel.step(tuple(part[: 2 + rank] for part in rows[0]))
+        except graphc.Error as error:
+            said = str(error)
+        return losses, flat(state), float(kept["state"][0]["step"]), said
+
+    for found in run(world, work):
+        assert isinstance(found, list), found["error"]
+        losses, weights, steps, said = found
+        assert losses == pytest.approx(expected, abs=1e-5)
+        assert weights["1.num_batches_tracked"] == [9.0]
+        assert weights["1.running_var"] == pytest.approx(flat(model.state_dict())["1.running_var"], abs=1e-5)
+        assert steps == 9.0
+        assert world == 1 or "`batch.0` is f32[3, 12] on rank 1 and f32[2, 12] on rank 0: let all ranks have batches of one shape" in said
+
+
 class Noisy(nn.Module):
     """What differs between training and evaluation."""
 

@@ -37,7 +37,7 @@ def planned(name: str, world: int, options: dict[str, Any]) -> Callable[[int], A
     return work
 
 
-OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1), ("places", 1)]
+OFTEN = [("mlp", 1), ("gpt", 2), ("resnet", 4), ("odd", 1), ("places", 1), ("apart", 1)]
 OPTIONS: list[dict[str, Any]] = [
     {"mesh": (4,), "strategy": "zero3"},
     {"mesh": (2, 2), "strategy": "megatron"},
@@ -109,6 +109,10 @@ def branches(x: Tensor) -> Tensor:
     return x.sum() if x.sum() > 0 else x.mean()
 
 
+def in_loss(output: Tensor, batch: Tensor | None = None) -> Tensor:
+    return torch.atan(output).sum()
+
+
 def chosen(x: Tensor) -> Tensor:
     found: Tensor = torch.cond(x.sum() > 0, lambda y: y.sum(), lambda y: y.mean(), (x,))
     return found
@@ -122,6 +126,7 @@ def no_number(x: Tensor) -> Tensor:
     ("function", "said"),
     [
         (sorted_sum, r'aten\.sort\.default \(.*cases\.py, line \d+, in forward: "return self\.function.*"\) has no translation'),
+        (in_loss, r'aten\.atan\.default \(.*test_parallelize\.py, line \d+, in the loss: "def in_loss'),
         (branches, r"torch\.export cannot capture the model: .*test_parallelize\.py, line \d+"),
         (no_number, "float64, which graphc has not"),
         (lambda x: (x, x), "the loss is NoneType, of an output that is tuple: give parallelize a loss"),
@@ -130,9 +135,25 @@ def no_number(x: Tensor) -> Tensor:
     ],
 )
 def test_what_has_no_translation_is_said_with_its_place(function: Callable[[Tensor], Any], said: str) -> None:
-    model = Wrong(function)
+    model = Wrong(torch.relu if function is in_loss else function)
+    loss = in_loss if function is in_loss else None
     with pytest.raises(graphc.Error, match=said):
-        graphc.parallelize(model, torch.ones(2, 4), optimizer=torch.optim.SGD(model.parameters()))
+        graphc.parallelize(model, torch.ones(2, 4), loss=loss, optimizer=torch.optim.SGD(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda model: {"model": nn.DataParallel(model)}, r"the model is in DataParallel, and .*: give model\.module"),
+        (lambda _: {"loss": nn.CrossEntropyLoss()}, "CrossEntropyLoss takes an output and labels, and a batch is no pair"),
+        (lambda model: {"loss": model}, "the loss Wrong has parameters: make it a part of the model"),
+    ],
+)
+def test_models_and_losses_that_are_none_are_refused(wrong: Callable[[Any], dict[str, Any]], said: str) -> None:
+    model = Wrong(torch.sum)
+    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters())} | wrong(model)
+    with pytest.raises(graphc.Error, match=said):
+        graphc.parallelize(example_batch=torch.ones(2, 4), **given)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +174,12 @@ def test_steps_that_do_not_fit_are_refused() -> None:
     model = Wrong(torch.mean)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     parallel = graphc.parallelize(model, {"x": torch.ones(2, 4)}, optimizer=optimizer)
-    with pytest.raises(graphc.Error, match=r"`batch\.x` is f32\[3, 4\], and in the example batch it is f32\[2, 4\]"):
-        parallel.step({"x": torch.ones(3, 4)})
+    with pytest.raises(
+        graphc.Error, match=r"`batch\.x` is f32\[8\], and in the example batch it is f32\[2, 4\]: batches may differ in ext"
+    ):
+        parallel.step({"x": torch.ones(8)})
+    with pytest.raises(graphc.Error, match=r"`batch\.x` is i64\[2, 4\], and in the example batch it is f32\[2, 4\]"):
+        parallel.step({"x": torch.ones(2, 4, dtype=torch.int64)})
     with pytest.raises(graphc.Error, match=r"`batch\.y` is not in the example batch, which has batch\.x"):
         parallel.step({"x": torch.ones(2, 4), "y": torch.ones(2)})
     with pytest.raises(graphc.Error, match=r"`batch\.x` is str: let a batch hold tensors alone"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..command import Error
+from .ops.decompose import decompositions
 
 Loss = Callable[[Any, Any], Tensor]
 """The loss of a model's output and the batch that it was given."""
@@ -51,14 +53,17 @@ class Traced(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss | None) -> None:
         """Both; without a loss the model's output has one."""
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model = model
+        # In a list it is no part of the module, and its buffers are known values.
+        self.losses = [loss]
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch."""
         output = self._output(batch)
         found: Any = output
-        if self.loss is not None:
-            found = self.loss(output, batch)
+        loss = self.losses[0]
+        if loss is not None:
+            found = loss(output, batch[1] if is_criterion(loss) else batch)
         elif not isinstance(output, Tensor):
             found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(found, Tensor):
@@ -71,6 +76,32 @@ class Traced(nn.Module):
         if isinstance(batch, Mapping):
             return self.model(**batch)
         return self.model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def is_criterion(loss: Loss) -> bool:
+    """Whether a loss is one of ``torch.nn``, which takes an output and the labels that stand second in a batch."""
+    return isinstance(loss, nn.Module) and type(loss).__module__ == "torch.nn.modules.loss"
+
+
+def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
+    """Checks what a plan is to be made of.
+
+    Raises:
+        Error: where a wrapper stands around the model, the loss has weights, or a criterion finds no labels.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise Error(f"the model is in {type(model).__name__}, and a plan divides the work itself: give model.module")
+    if any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
+        raise Error(
+            "the model's parameters are DTensors, as fully_shard leaves them, and a plan lays them out itself: give the model as it was"
+        )
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise Error(
+            f"the loss {type(loss).__name__} has parameters: make it a part of the model, so that they are trained and saved with it"
+        )
+    if loss is not None and is_criterion(loss) and not (isinstance(batch, tuple | list) and len(batch) == 2):
+        advice = "give `lambda output, batch: criterion(output, ...)`"
+        raise Error(f"{type(loss).__name__} takes an output and labels, and a batch is no pair of inputs and labels: {advice}")
 
 
 def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
@@ -87,6 +118,7 @@ def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
     for name in KEPT:
         packet, overload = name.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    table.update(decompositions())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -94,11 +126,24 @@ def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
             whole: ExportedProgram = program.run_decompositions(table)
+            name_loss(whole, loss)
             return whole
     except Error:
         raise
     except Exception as error:
         raise Error(f"torch.export cannot capture the model: {_reason(error)}") from error
+
+
+def name_loss(program: ExportedProgram, loss: Loss | None) -> None:
+    """Says of what was captured in a loss that it stands there: PyTorch keeps the lines of modules alone."""
+    code = getattr(loss, "__code__", None)
+    if code is None:
+        return
+    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    for node in program.graph.nodes:
+        trace = str(node.meta.get("stack_trace") or "")
+        if f'File "{__file__}"' in trace and not any(_is_of_user(file) for file in re.findall(r'File "([^"]+)"', trace)):
+            node.meta["stack_trace"] = f'File "{code.co_filename}", line {code.co_firstlineno}, in the loss\n    {text}'
 
 
 def mark_detached(module: GraphModule) -> None:
@@ -137,18 +182,23 @@ def place_of(node: Node) -> str:
     """The op of a node, and the line of the model where it stands."""
     op = str(node.target)
     trace = str(node.meta.get("stack_trace") or "")
-    lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)\n\s*(.*)', trace)
-    own = [line for line in lines if "/torch/" not in line[0]] or lines
+    lines = re.findall(r'File "([^"]+)", line (\d+), in (.+)\n\s*(.*)', trace)
+    own = [line for line in lines if _is_of_user(line[0])] or lines
     if not own:
         return f"{op} (its place in the model is not known)"
     file, number, function, text = own[-1]
     return f'{op} ({file}, line {number}, in {function}: "{text.strip()}")'
 
 
+def _is_of_user(file: str) -> bool:
+    """Whether a file is neither PyTorch's nor of this package, and lies somewhere at all."""
+    return "/torch/" not in file and file != __file__ and not file.startswith("<")
+
+
 def _reason(error: Exception) -> str:
     """What PyTorch says, in one line, with the line of the model where it says one."""
     text = str(error).strip()
-    lines = re.findall(r'File "([^"]+)", line (\d+), in \w+', text)
-    own = [line for line in lines if "/torch/" not in line[0]]
+    lines = re.findall(r'File "([^"]+)", line (\d+), in \S+', text)
+    own = [line for line in lines if _is_of_user(line[0])]
     first = text.split("\n")[0] or type(error).__name__
     return f"{first} ({own[-1][0]}, line {own[-1][1]})" if own else first

@@ -34,7 +34,7 @@ class Evaluator:
     def __init__(self, job: Job, weights: Weights) -> None:
         """An evaluator that has not planned yet."""
         self.job, self.weights = job, weights
-        self.made: dict[tuple[tuple[str, str], ...], _Evaluation] = {}
+        self.made: dict[tuple[tuple[str, object], ...], _Evaluation] = {}
 
     def loss(self, batch: Any, version: int) -> Tensor:
         """The loss of a batch, with weights that are as new as this. All processes call it.
@@ -42,9 +42,9 @@ class Evaluator:
         Raises:
             Error: where the module in ``eval`` mode has no plan.
         """
-        tensors = named(batch)
-        whole = Whole.of(tensors, self.job.world)
-        key = tuple(whole.types.items())
+        whole = Whole.of(batch, self.job.world)
+        whole.agree()
+        key = whole.key
         if key not in self.made:
             self.made[key] = self._plan(batch, whole)
         found = self.made[key]
@@ -54,13 +54,15 @@ class Evaluator:
                     found.session.set_variable(name, self.weights(name))
             found.version = version
         with in_own_words():
-            return found.session.step(whole.feeds([tensors], found.session.device))["loss"].reshape(()).clone()
+            return found.session.step(whole.feeds([named(batch)], found.session.device))["loss"].reshape(()).clone()
 
     def _plan(self, batch: Any, whole: Whole) -> _Evaluation:
-        mode = self.job.module.training
+        # Some parts of a module may be in `eval` mode while others are trained.
+        modes = [(part, part.training) for part in self.job.module.modules()]
         self.job.module.eval()
         try:
             found = self.job.plan_evaluation(batch, whole)
         finally:
-            self.job.module.train(mode)
+            for part, mode in modes:
+                part.training = mode
         return _Evaluation(self.job.session(found), whole, tuple(sorted(found.translation.variables)))

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 import graphc_torch
 
+from ..command import Error
 from . import optimizers
 from .batch import Whole
 from .capture import Loss, capture
@@ -39,8 +40,8 @@ class Job:
     mesh: Mesh
     options: Mapping[str, Any]
 
-    def plan_training(self, example: Any, whole: Whole, optimizer: Optimizer) -> Planned:
-        """The plan of a training, which the first rank makes for all.
+    def plan_training(self, example: Any, whole: Whole, optimizer: Optimizer, first: Planned | None = None) -> Planned:
+        """The plan of a training, which the first rank makes for all; on the mesh of its first plan, where that is another.
 
         Raises:
             Error: where the module cannot be captured, an op has no translation, or there is no plan.
@@ -52,8 +53,11 @@ class Job:
             optimizers.options(optimizer, self.names, frozenset(), scheduled)
             translation = self._translation(example, whole, trained)
             own = optimizers.options(optimizer, self.names, translation.variables & trained, scheduled)
-            state = optimizer.state_dict() if optimizer.state else None
-            return self._planned(translation, {**own, **self.options}, state)
+            state = optimizer.state_dict() if optimizer.state and first is None else None
+            mesh = self.mesh if first is None else first.plan.contents.mesh
+            found = self._planned(translation, {**own, **self.options}, mesh, state)
+            self._check_variables(found, first)
+            return found
 
         return self._on_first_rank(work)
 
@@ -66,14 +70,15 @@ class Job:
 
         def work() -> Planned:
             options = {name: value for name, value in self.options.items() if name in SHARED}
-            return self._planned(self._translation(example, whole, frozenset()), options, None)
+            return self._planned(self._translation(example, whole, frozenset()), options, self.mesh, None)
 
         return self._on_first_rank(work)
 
-    def session(self, found: Planned) -> graphc_torch.Session:
-        """A session of a plan, with the constants of its graph."""
+    def session(self, found: Planned, beside: graphc_torch.Session | None = None) -> graphc_torch.Session:
+        """A session of a plan, with the constants of its graph; its variables are those of another one, if it is given."""
         with in_own_words():
-            session = graphc_torch.Session(graphc_torch.parse(found.plan.content), device=self.device, timeout=self.timeout)
+            plan, own = graphc_torch.parse(found.plan.content), frozenset(found.translation.constants)
+            session = graphc_torch.Session(plan, device=self.device, timeout=self.timeout, beside=beside, own=own)
             for name, content in found.translation.constants.items():
                 session.set_variable(name, content)
         return session
@@ -86,8 +91,15 @@ class Job:
         program = capture(self.module, self.loss, whole.example(example, device))
         return translate(program, whole.inputs(), Names(canonical_names(self.module, self.names), trained))
 
-    def _planned(self, translation: Translation, options: dict[str, Any], state: dict[str, Any] | None) -> Planned:
-        plan = planned(translation.text, self.world, self.mesh, options)
+    @staticmethod
+    def _check_variables(found: Planned, first: Planned | None) -> None:
+        if first is None or found.translation.variables == first.translation.variables:
+            return
+        name = min(found.translation.variables ^ first.translation.variables)
+        raise Error(f"a batch of this shape and one like the example do not both use `{name}`: give parallelize an example that uses all")
+
+    def _planned(self, translation: Translation, options: dict[str, Any], mesh: Mesh, state: dict[str, Any] | None) -> Planned:
+        plan = planned(translation.text, self.world, mesh, options)
         held = tensors_of(self.module)
         has_weights = not any(tensor.is_meta for tensor in held.values())
         counted = {name: int(held[name]) if has_weights else 0 for name in translation.counters}

@@ -14,19 +14,32 @@ from torch.optim import Optimizer
 from graphc_torch.session import join_job
 
 from ..command import Error
-from .batch import Whole, named
-from .capture import Loss
+from .batch import Whole
+from .capture import Loss, check
 from .evaluation import Evaluator
 from .job import Job
 from .loop import Loop
 from .names import canonical_names, device_of, names_of, tensors_of
 from .optimizers import Settings
-from .planning import Mesh, Planned
+from .planning import Mesh
+from .shapes import Shapes
 from .states import OptimizerState
 from .tensors import Parts, Read, from_first, in_own_words, put
 
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "group")
 """Options of ``graphc compile`` that the optimizer says."""
+
+
+ADVICE = {
+    "parameters": "parallelize(.., max_norm=) scales gradients down, and state_dict() has the weights",
+    "named_parameters": "state_dict() has the weights by their names",
+    "generate": "call update_module(), and then `.module.generate`",
+    "clip_grad_norm_": "parallelize(.., max_norm=) scales gradients down",
+    "backward": "`loss = model(batch)` makes a step, and `loss.backward()` belongs to it",
+    "zero_grad": "there are no gradients to look at: leave it out, or call that of the optimizer",
+    "to": "parallelize(.., device=) says where to compute",
+}
+"""What to do instead of what modules and their wrappers have."""
 
 
 def parallelize(
@@ -51,7 +64,8 @@ def parallelize(
         model: the module, in ``train`` or ``eval`` mode as it is to be trained.
         example_batch: a batch of this process's own rows, as each step has one: a tensor, a tuple whose first element is the model's
             input, or a mapping that names its arguments.
-        loss: the loss of the model's output and the batch, a mean over samples; without it the output is one, or has one as ``loss``.
+        loss: the loss of the model's output and the batch, a mean over samples; a criterion of ``torch.nn`` takes the output and the
+            second of a pair. Without it the output is one, or has one as ``loss``.
         optimizer: SGD, Adam or AdamW of the model's parameters; what it has kept of its steps is the first process's for all. Rates and
             decays of its groups, and betas, are read at each step, so schedulers of PyTorch have their way.
         mesh: the ranks in a grid, or ``auto``.
@@ -70,8 +84,10 @@ def parallelize(
     world = dist.get_world_size() if dist.is_initialized() else 1
     all_options = _options(accumulate, max_norm, options)
     job = Job(model, names_of(model), loss, rank, world, place, timeout, mesh, all_options)
-    whole = Whole.of(named(example_batch), world, accumulate)
-    return Parallel(job, job.plan_training(example_batch, whole, optimizer), optimizer, whole)
+    check(model, loss, example_batch)
+    whole = Whole.of(example_batch, world, accumulate)
+    whole.agree()
+    return Parallel(Shapes(job, job.plan_training(example_batch, whole, optimizer), whole, optimizer))
 
 
 def _options(accumulate: int, max_norm: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,14 +113,15 @@ class Parallel:
     >>> loss = model.step(batch)                                                                                # doctest: +SKIP
     """
 
-    def __init__(self, job: Job, found: Planned, optimizer: Optimizer, whole: Whole) -> None:
+    def __init__(self, shapes: Shapes) -> None:
         """A session that begins with the weights of the first rank's module."""
+        job, found, optimizer = shapes.job, shapes.found, shapes.optimizer
         self.module, self.plan, self.optimizer = job.module, found.plan, optimizer
-        self.session = job.session(found)
+        self.session = shapes.first.session
         self.training = True
         """Whether a call with a batch makes a step of training."""
-        self._names, self._whole, self._found = job.names, whole, found
-        self._first = self._last = Settings.of(optimizer, "lr_schedule" in job.options)
+        self._names, self._shapes, self._found, self._world = job.names, shapes, found, job.world
+        self._first = Settings.of(optimizer, "lr_schedule" in job.options)
         self._states = OptimizerState(self.session, optimizer, self._names)
         self._counted = found.counted
         self._ready = found.has_weights
@@ -113,7 +130,6 @@ class Parallel:
         """How often the weights have changed."""
         self.norm: Tensor | None = None
         """The norm of the last step's gradients before they were scaled down, where ``max_norm`` is given."""
-        self._use(self._first)
         if found.has_weights:
             self._begin(job)
         if found.state is not None:
@@ -123,19 +139,17 @@ class Parallel:
         """Takes a step with this process's rows: the loss of the whole batch. All processes call it.
 
         Args:
-            batches: one batch, or as many as ``accumulate`` says.
+            batches: one batch, or as many as ``accumulate`` says. Those of a step are of one shape, which may differ from the
+                example's in extents: each shape is planned when it is there for the first time.
 
         Raises:
             Error: where a batch is another than the example was, or the optimizer has changed in what is part of the plan.
         """
         self._check_ready()
-        now = Settings.of(self.optimizer, self._first.scheduled)
-        if now != self._last:
-            now.check_after(self._first)
-            self._use(now)
-        tensors = [named(batch) for batch in batches]
-        with in_own_words():
-            outputs = self.session.step(self._whole.feeds(tensors, self.session.device))
+        parts = self._shapes.first.whole.parts
+        if len(batches) != parts:
+            raise Error(f"a step is made of {parts} batches, as accumulate says, and {len(batches)} are given")
+        outputs = self._shapes.step(batches, self._settings())
         self.norm = outputs["grad_norm"].reshape(()).clone() if "grad_norm" in outputs else None
         loss = outputs["loss"].reshape(()).clone()
         self._version += 1
@@ -156,6 +170,15 @@ class Parallel:
             return self._evaluator.loss(batch, self._version)
         self._loop.check()
         return self._loop.begin(self.step(batch))
+
+    def __getattr__(self, name: str) -> Any:
+        """Says where to find what modules have, and this is none.
+
+        Raises:
+            AttributeError: always.
+        """
+        advice = ADVICE.get(name, f"`.module.{name}` is that of the module, whose weights are those of before until update_module()")
+        raise AttributeError(f"a model that a plan trains has no `{name}`: {advice}")
 
     def train(self, mode: bool = True) -> Parallel:
         """Makes steps of training of what follows, or evaluations."""
@@ -269,18 +292,17 @@ class Parallel:
         if not self._ready:
             raise Error("the model stands on the device meta, so it has no weights: give it some with load_state_dict")
 
-    def _use(self, settings: Settings) -> None:
-        """Takes the optimizer's numbers for those of the plan."""
-        trained = frozenset(self._found.translation.variables)
-        with in_own_words():
-            self.session.use_settings(settings.of_variables(self.optimizer, self._names, trained))
-        self._last = settings
+    def _settings(self) -> dict[str, dict[str, float]]:
+        """The optimizer's numbers of now, which the plans take for theirs."""
+        now = Settings.of(self.optimizer, self._first.scheduled)
+        now.check_after(self._first)
+        return now.of_variables(self.optimizer, self._names, self._found.translation.variables)
 
     def _content(self, name: str) -> Tensor:
         """The content of a tensor that evaluation needs, by its name in the graph."""
         if name in self._found.translation.variables:
             return self._whole_variable(name)
-        return from_first(tensors_of(self.module)[name].detach(), self._whole.world, self.session.device)
+        return from_first(tensors_of(self.module)[name].detach(), self._world, self.session.device)
 
     def _begin(self, job: Job) -> None:
         """Writes the first rank's weights into the session."""
@@ -292,7 +314,7 @@ class Parallel:
     @property
     def _passes(self) -> int:
         """Passes forward so far: what batch norms count."""
-        return self.session.executor.begun * max(self.session.plan.microbatches, 1)
+        return self._shapes.passes
 
     def _own(self) -> dict[str, Any]:
         """The module's own state."""

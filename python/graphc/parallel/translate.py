@@ -87,8 +87,8 @@ class _Translator:
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         for node in self.program.graph.nodes:
             if node.op == "placeholder" and specs[node.name].kind is InputKind.USER_INPUT:
-                # All inputs are there, used or not: a batch has them.
-                self.found[node] = self._input(node)
+                # All inputs are there, used or not: a batch has them. What is no tensor is known by then.
+                self.found[node] = self._input(node) if isinstance(node.meta.get("val"), Tensor) else None
             elif node in needed and node.op == "placeholder":
                 self.found[node] = self._given(node, specs[node.name])
             elif node in needed and node.op == "call_function":
@@ -99,6 +99,8 @@ class _Translator:
             state = self._variable(name, node.meta["val"])
             self.writer.node("blend", [state, self._value(node)], state.dtype, state.shape, decay=0.0, rate=1.0)
         value = self._value(loss)
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = self.writer.cast(value, torch.float32)
         if value.shape != () or value.dtype != torch.float32:
             raise Error(f"the loss is {DTYPES[value.dtype]}{list(value.shape)}: let it be one number of float32")
         text = self.writer.finish({"loss": value})

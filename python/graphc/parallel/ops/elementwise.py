@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import Node
 
 from ..text import COMPARISONS, Value
@@ -66,13 +65,24 @@ def multiply(call: Call) -> Value:
 
 def divide(call: Call) -> Value:
     """A quotient, rounded as it is asked for."""
-    mode = call.arguments.get("rounding_mode")
-    if not call.dtype.is_floating_point:
-        raise Unsupported("graphc divides floating-point numbers alone here")
+    writer, mode = call.writer, call.arguments.get("rounding_mode")
     found = binary("div", call)
+    if not call.dtype.is_floating_point:
+        return found if mode == "trunc" else _rounded_down(call, found)
     if mode == "trunc":
-        raise Unsupported("graphc rounds quotients down, not towards 0")
-    return call.writer.unary("floor", found) if mode == "floor" else found
+        is_negative = writer.binary("less", found, writer.full(found.dtype, (), 0.0))
+        return writer.select(is_negative, writer.unary("ceil", found), writer.unary("floor", found))
+    return writer.unary("floor", found) if mode == "floor" else found
+
+
+def _rounded_down(call: Call, quotient: Value) -> Value:
+    """The quotient of integers that is rounded down, of the one that is rounded towards 0."""
+    writer, zero = call.writer, call.writer.full(call.dtype, (), 0)
+    self, other = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
+    left = writer.binary("sub", self, writer.binary("mul", quotient, other))
+    signs = [writer.binary("less", part, zero) for part in (left, other)]
+    differs = writer.binary("and", writer.binary("not_equal", left, zero), writer.binary("not_equal", *signs))
+    return writer.binary("sub", quotient, writer.cast(differs, call.dtype))
 
 
 def power(call: Call) -> Value:
@@ -91,8 +101,10 @@ def clamp(call: Call) -> Value:
     """Bounds below and above."""
     low, high = (math.inf * sign if call[name] is None else float(call[name]) for name, sign in (("min", -1), ("max", 1)))
     x = call.tensor("self", call.dtype)
-    if not call.dtype.is_floating_point and not (math.isfinite(low) and math.isfinite(high)):
-        raise Unsupported("graphc bounds integers on both sides alone")
+    if not call.dtype.is_floating_point:
+        for function, bound in (("max", low), ("min", high)):
+            x = call.writer.binary(function, x, call.writer.full(call.dtype, (), bound)) if math.isfinite(bound) else x
+        return x
     return call.writer.unary({"clip": {"low": low, "high": high}}, x)
 
 
@@ -153,28 +165,6 @@ def detach(call: Call) -> Value:
     return call.writer.unary("detach", x) if x.dtype.is_floating_point else x
 
 
-def filled(value: float | str, call: Call) -> Tensor:
-    """A tensor of one value, of which only the shape depends on anything."""
-    number = call[value] if isinstance(value, str) else value
-    return torch.tensor(number, dtype=call.dtype).expand(call.shape)
-
-
-def dropout(call: Call) -> Result:
-    """Random zeros in training."""
-    x, probability = call.tensor("input"), float(call["p"])
-    if not call["train"] or probability == 0.0:
-        return (x, None)
-    return (dropped(call, x, probability), None)
-
-
-def dropped(call: Call, x: Value, probability: float) -> Value:
-    """Zeros with this probability, by a key that no other op has."""
-    if probability >= 1.0:
-        raise Unsupported("graphc drops with a probability below 1")
-    key = len(call.writer.lines)
-    return call.writer.node("dropout", [x], x.dtype, x.shape, probability=probability, key=key, training=True)
-
-
 def _common_dtype(call: Call) -> torch.dtype:
     """The element type in which two operands are compared."""
     given = [call.arguments[name] for name in ("self", "other")]
@@ -216,9 +206,4 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "_to_copy": cast,
     **{name: same for name in ("clone", "alias", "lift_fresh_copy", "contiguous", "detach_")},
     "graphc.detach.default": detach,
-    "full_like": partial(filled, "fill_value"),
-    "new_full": partial(filled, "fill_value"),
-    **{name: partial(filled, 0.0) for name in ("zeros_like", "new_zeros", "empty_like")},
-    **{name: partial(filled, 1.0) for name in ("ones_like", "new_ones")},
-    "native_dropout": dropout,
 }

@@ -15,9 +15,8 @@ from .call import Call, Result, Unsupported, pair
 
 
 def convolution(call: Call) -> Value:
-    """Correlation of images, or of sequences as images of one row, plus a bias for each channel."""
+    """Correlation of images, or of sequences as images of one row, or what turns one back; plus a bias for each channel."""
     writer, x, kernels, bias = call.writer, call.tensor("input"), call.tensor("weight"), call.optional("bias")
-    call.require("transposed", False)
     if x.rank not in (3, 4):
         raise Unsupported("graphc has it in one and two dims")
     strides, pads, dilations = (list(call[name]) for name in ("stride", "padding", "dilation"))
@@ -26,7 +25,11 @@ def convolution(call: Call) -> Value:
         strides, pads, dilations = [1, *strides], [0, *pads], [1, *dilations]
     shape = (*call.shape[:2], *([1] if len(call.shape) == 3 else []), *call.shape[2:])
     window = _window(strides, [*pads, *pads], dilations)
-    found = writer.node("convolution", [x, kernels], x.dtype, shape, window=window, groups=int(call["groups"]))
+    attributes: dict[str, Any] = {"window": window, "groups": int(call["groups"])}
+    if call["transposed"]:
+        found = writer.node("convolution_input_grad", [kernels, x], x.dtype, shape, extents=list(shape[2:]), **attributes)
+    else:
+        found = writer.node("convolution", [x, kernels], x.dtype, shape, **attributes)
     if bias is not None:
         found = writer.binary("add", found, writer.reshape(bias, (bias.shape[0], 1, 1)))
     return writer.reshape(found, call.shape)
@@ -81,7 +84,8 @@ def interpolation(sampling: str, call: Call) -> Value:
 
 def _scales(call: Call, x: Value) -> list[float]:
     """Elements of the result for each of the operand, in each dim."""
-    given = call.arguments.get("scale_factors") or [call.arguments.get(name) for name in ("scales_h", "scales_w")]
+    names = ("scales_h", "scales_w") if x.rank == 4 else ("scales",)
+    given = call.arguments.get("scale_factors") or [call.arguments.get(name) for name in names]
     extents = zip(call.shape[2:], x.shape[2:], given, strict=True)
     return [outside / inside if scale is None else float(scale) for outside, inside, scale in extents]
 
@@ -114,5 +118,6 @@ TABLE: dict[str, Callable[[Call], Result]] = {
     "avg_pool2d": average_pool,
     "_adaptive_avg_pool2d": adaptive_average_pool,
     "upsample_bilinear2d": partial(interpolation, "linear"),
-    "upsample_nearest2d": partial(interpolation, "floor"),
+    "upsample_linear1d": partial(interpolation, "linear"),
+    **{name: partial(interpolation, "floor") for name in ("upsample_nearest1d", "upsample_nearest2d")},
 }

@@ -160,24 +160,26 @@ def as_strided(call: Call) -> Value:
 
 
 def index(call: Call) -> Value:
-    """Elements by indices of any shape, which count from the end where they are negative, of one dim or of several that are neighbours."""
+    """Elements by indices of any shape, which count from the end where they are negative, of one dim or of several."""
     x, given = call.tensor("self"), call["indices"]
     dims = [dim for dim, one in enumerate(given) if one is not None]
-    if dims != list(range(dims[0], dims[0] + len(dims))):
-        raise Unsupported("graphc takes indices of dims that follow each other: index dim by dim")
     indices = [call.value(given[dim]) for dim in dims]
     if any(one.dtype == torch.bool for one in indices):
         raise Unsupported(MASK)
+    if dims != list(range(dims[0], dims[0] + len(dims))):
+        # Dims of indices that are no neighbours come first in the result.
+        x = call.writer.transpose(x, [*dims, *(dim for dim in range(x.rank) if dim not in dims)])
+        dims = list(range(len(dims)))
     extents = [x.shape[dim] for dim in dims]
-    places = _joined(call, [_from_start(call, one, extent) for one, extent in zip(indices, extents, strict=True)], extents)
+    places = joined_indices(call, indices, extents)
     shape = (*x.shape[: dims[0]], math.prod(extents), *x.shape[dims[-1] + 1 :])
     return _looked_up(call, call.writer.reshape(x, shape), dims[0], places)
 
 
-def _joined(call: Call, indices: Sequence[Value], extents: Sequence[int]) -> Value:
-    """Places in dims that have become one."""
-    writer, found = call.writer, indices[0]
-    for one, extent in zip(indices[1:], extents[1:], strict=True):
+def joined_indices(call: Call, indices: Sequence[Value], extents: Sequence[int]) -> Value:
+    """Places in dims that have become one, of indices of each."""
+    writer, (found, *others) = call.writer, [_from_start(call, one, extent) for one, extent in zip(indices, extents, strict=True)]
+    for one, extent in zip(others, extents[1:], strict=True):
         rows = writer.binary("mul", found, writer.full(torch.int64, (), extent))
         found = writer.binary("add", rows, one)
     return found

@@ -9,8 +9,8 @@ import torch
 
 from ..text import Value
 from .call import Call, Result, Unsupported
-from .elementwise import dropped
 from .movement import exchanged
+from .sources import dropped
 
 
 def linear(call: Call) -> Value:

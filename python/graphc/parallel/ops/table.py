@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from . import elementwise, images, losses, movement, normalize, products, reduce
+from . import elementwise, images, losses, movement, normalize, products, reduce, scatter, sources
 from .call import Call, Result
 
 
 @cache
 def table() -> dict[str, Callable[[Call], Result]]:
     """ATen's name of each op, whatever its overload, and what translates it."""
-    rooms = (elementwise, images, losses, movement, normalize, products, reduce)
+    rooms = (elementwise, images, losses, movement, normalize, products, reduce, scatter, sources)
     return {name: handler for room in rooms for name, handler in room.TABLE.items()}

@@ -1,0 +1,285 @@
+"""Ops that are taken apart while a module is captured: each is a function of PyTorch's own other ops, for which there are translations.
+
+What PyTorch takes apart by itself is not here. Formulas give the gradients that PyTorch gives, also where a naive one would give none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+ATEN: Any = torch.ops.aten
+
+MOST_FACTORS = 256
+"""Elements of a dim of which a product is taken."""
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """What each overload of an op is in terms of others; it may leave a call as it is by giving ``NotImplemented``."""
+    return dict(_TABLE)
+
+
+def log1p(x: Tensor) -> Tensor:
+    """The logarithm of 1 + x."""
+    return torch.log(x + 1.0)
+
+
+def expm1(x: Tensor) -> Tensor:
+    """The exponential of x, less 1."""
+    return torch.exp(x) - 1.0
+
+
+def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    """The same above 0, and an exponential below."""
+    below = torch.exp(torch.clamp(x, max=0.0) * input_scale) - 1.0
+    return torch.where(x > 0, x * scale, below * (alpha * scale))
+
+
+def tan(x: Tensor) -> Tensor:
+    """The tangent of radians."""
+    return torch.sin(x) / torch.cos(x)
+
+
+def sinh(x: Tensor) -> Tensor:
+    """The hyperbolic sine."""
+    return 0.5 * (torch.exp(x) - torch.exp(-x))
+
+
+def cosh(x: Tensor) -> Tensor:
+    """The hyperbolic cosine."""
+    return 0.5 * (torch.exp(x) + torch.exp(-x))
+
+
+def atanh(x: Tensor) -> Tensor:
+    """The inverse of the hyperbolic tangent."""
+    return 0.5 * torch.log((1.0 + x) / (1.0 - x))
+
+
+def is_nan(x: Tensor) -> Tensor:
+    """Whether elements are no numbers."""
+    return x != x if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
+
+
+def is_infinite(x: Tensor) -> Tensor:
+    """Whether elements are infinite."""
+    return x.abs() == math.inf if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
+
+
+def truncate(x: Tensor) -> Tensor:
+    """The next integer towards 0."""
+    return torch.where(x < 0, torch.ceil(x), torch.floor(x)) if x.dtype.is_floating_point else x.clone()
+
+
+def remainder(x: Tensor, y: Tensor | float) -> Tensor:
+    """What a quotient that is rounded down leaves."""
+    return x - torch.div(x, y, rounding_mode="floor") * y
+
+
+def truncated_remainder(x: Tensor, y: Tensor | float) -> Tensor:
+    """What a quotient that is rounded towards 0 leaves."""
+    return x - torch.div(x, y, rounding_mode="trunc") * y
+
+
+def flip(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Dims in the opposite direction."""
+    for dim in dims:
+        x = torch.index_select(x, dim, torch.arange(x.shape[dim] - 1, -1, -1, device=x.device))
+    return x
+
+
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Elements of which two indices differ by a number, as the last dim."""
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    first, last = max(0, -offset), max(0, min(rows, columns - offset))
+    at = torch.arange(first, max(first, last), device=x.device)
+    flat = torch.movedim(x, (dim1, dim2), (-2, -1)).flatten(-2)
+    return torch.index_select(flat, -1, at * columns + at + offset)
+
+
+def reflection_pad(x: Tensor, padding: Sequence[int]) -> Tensor:
+    """Borders that repeat what is inside, as a mirror does."""
+    return _bordered(x, padding, lambda places, extent: (extent - 1) - ((extent - 1) - places.abs()).abs())
+
+
+def replication_pad(x: Tensor, padding: Sequence[int]) -> Tensor:
+    """Borders that repeat the outermost elements."""
+    return _bordered(x, padding, lambda places, extent: places.clamp(0, extent - 1))
+
+
+def _bordered(x: Tensor, padding: Sequence[int], inside: Callable[[Tensor, int], Tensor]) -> Tensor:
+    for index in range(len(padding) // 2):
+        dim = x.dim() - 1 - index
+        extent = x.shape[dim]
+        places = torch.arange(-padding[2 * index], extent + padding[2 * index + 1], device=x.device)
+        x = torch.index_select(x, dim, inside(places, extent))
+    return x
+
+
+def norm(x: Tensor, order: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The norm over dims; where it is 0 nothing is learned."""
+    x = x if dtype is None else x.to(dtype)
+    dims = list(range(x.dim())) if dim is None else dim
+    if order == math.inf:
+        return torch.amax(x.abs(), dims, keepdim)
+    if order == 1:
+        return torch.sum(x.abs(), dims, keepdim)
+    if order == 0:
+        return torch.sum((x != 0).to(x.dtype), dims, keepdim)
+    powers = x * x if order == 2 else x.abs().pow(order)
+    total = torch.sum(powers, dims, keepdim)
+    is_zero = total == 0.0
+    guarded = torch.where(is_zero, torch.ones_like(total), total)
+    root = torch.sqrt(guarded) if order == 2 else guarded.pow(1.0 / order)
+    return torch.where(is_zero, torch.zeros_like(total), root)
+
+
+def distances(x: Tensor, y: Tensor, order: float, mode: int | None) -> Tensor:
+    """The distance of each row to each other."""
+    return norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
+
+
+def greatest(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The greatest of a dim, and where it is."""
+    return _extreme(x, torch.argmax(x, dim, keepdim=True), dim, keepdim)
+
+
+def least(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The least of a dim, and where it is."""
+    return _extreme(x, torch.argmax(-x, dim, keepdim=True), dim, keepdim)
+
+
+def _extreme(x: Tensor, places: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    values = torch.gather(x, dim, places)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def place_of_least(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the least of a dim, or of all."""
+    return torch.argmax(-x, dim, keepdim)
+
+
+def place_of_greatest(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The index of the greatest of all; that of a dim is left as it is."""
+    if dim is not None:
+        return NotImplemented
+    found = torch.argmax(x.reshape(-1), 0)
+    return found.reshape([1] * x.dim()) if keepdim else found
+
+
+def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Whether anything of dims, or of all, is not 0."""
+    dims = list(range(x.dim())) if dim is None else dim
+    return torch.amax((x != 0).to(torch.float32), dims, keepdim) > 0.5
+
+
+def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """Whether nothing of dims, or of all, is 0."""
+    dims = list(range(x.dim())) if dim is None else dim
+    return torch.amin((x != 0).to(torch.float32), dims, keepdim) > 0.5
+
+
+def product(x: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """The product of a dim, by halves."""
+    if x.shape[dim] > MOST_FACTORS:
+        return NotImplemented
+    x = x if dtype is None else x.to(dtype)
+    while x.shape[dim] > 1:
+        half = x.shape[dim] // 2
+        joined = x.narrow(dim, 0, half) * x.narrow(dim, half, half)
+        x = torch.cat([joined, x.narrow(dim, 2 * half, 1)], dim) if x.shape[dim] % 2 else joined
+    return x if keepdim else x.squeeze(dim)
+
+
+def whole_product(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    """The product of all elements."""
+    return product(x.reshape(-1), 0, dtype=dtype)
+
+
+def clamp(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Bounds that are tensors."""
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Any:
+    """Correlation of volumes, as the sum of those of images for each place in the depth of the kernels; all else is left as it is."""
+    stride, padding, dilation, transposed, _, groups = how
+    if x.dim() != 5 or transposed:
+        return NotImplemented
+    depth, total = weight.shape[2], None
+    x = functional.pad(x, (0, 0, 0, 0, padding[0], padding[0]))
+    places = (x.shape[2] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
+    for at in range(depth):
+        first = at * dilation[0]
+        images = x[:, :, first : first + (places - 1) * stride[0] + 1 : stride[0]].transpose(1, 2)
+        found = functional.conv2d(images.flatten(0, 1), weight[:, :, at], None, stride[1:], padding[1:], dilation[1:], groups)
+        total = found if total is None else total + found
+    assert total is not None, "kernels have a depth"
+    whole = total.unflatten(0, (x.shape[0], places)).transpose(1, 2)
+    return whole if bias is None else whole + bias[:, None, None, None]
+
+
+def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Any:
+    """Elements by their places in memory, of a tensor that lies there as a whole; one with all of them is left as it is."""
+    if not x.is_contiguous() or math.prod(size) == x.numel():
+        return NotImplemented
+    return torch.index_select(x.reshape(-1), 0, _places(size, stride, offset, x)).reshape(list(size))
+
+
+def as_strided_scatter(x: Tensor, part: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Any:
+    """Elements put to places in memory, of a tensor that lies there as a whole."""
+    if not x.is_contiguous():
+        return NotImplemented
+    return torch.scatter(x.reshape(-1), 0, _places(size, stride, offset, x), part.reshape(-1)).reshape(x.shape)
+
+
+def _places(size: Sequence[int], stride: Sequence[int], offset: int | None, x: Tensor) -> Tensor:
+    found = torch.full([1] * len(size), offset or 0, device=x.device)
+    for dim, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        along = torch.arange(extent, device=x.device) * step
+        found = found + along.reshape([-1] + [1] * (len(size) - 1 - dim))
+    return found.reshape(-1)
+
+
+_TABLE: dict[Any, Callable[..., Any]] = {
+    ATEN.log1p.default: log1p,
+    ATEN.log2.default: lambda x: torch.log(x) * (1.0 / math.log(2.0)),
+    ATEN.log10.default: lambda x: torch.log(x) * (1.0 / math.log(10.0)),
+    ATEN.expm1.default: expm1,
+    ATEN.exp2.default: lambda x: torch.exp(x * math.log(2.0)),
+    ATEN.elu.default: elu,
+    ATEN.tan.default: tan,
+    ATEN.sinh.default: sinh,
+    ATEN.cosh.default: cosh,
+    ATEN.atanh.default: atanh,
+    ATEN.isnan.default: is_nan,
+    ATEN.isinf.default: is_infinite,
+    ATEN.trunc.default: truncate,
+    ATEN.remainder.Tensor: remainder,
+    ATEN.remainder.Scalar: remainder,
+    ATEN.fmod.Tensor: truncated_remainder,
+    ATEN.fmod.Scalar: truncated_remainder,
+    ATEN.flip.default: flip,
+    ATEN.diagonal.default: diagonal,
+    **{getattr(ATEN, f"reflection_pad{dims}d").default: reflection_pad for dims in (1, 2, 3)},
+    **{getattr(ATEN, f"replication_pad{dims}d").default: replication_pad for dims in (1, 2, 3)},
+    ATEN.linalg_vector_norm.default: norm,
+    ATEN._cdist_forward.default: distances,
+    ATEN.max.dim: greatest,
+    ATEN.min.dim: least,
+    ATEN.argmin.default: place_of_least,
+    ATEN.argmax.default: place_of_greatest,
+    **{overload: any_of for overload in (ATEN.any.default, ATEN.any.dim, ATEN.any.dims)},
+    **{overload: all_of for overload in (ATEN.all.default, ATEN.all.dim, ATEN.all.dims)},
+    ATEN.prod.dim_int: product,
+    ATEN.prod.default: whole_product,
+    ATEN.clamp.Tensor: clamp,
+    ATEN.convolution.default: convolution,
+    ATEN.as_strided.default: as_strided,
+    ATEN.as_strided_scatter.default: as_strided_scatter,
+}

@@ -1,0 +1,99 @@
+"""Steps for batches of other shapes than the example: each shape has a plan of its own, and all plans have the same variables.
+
+The last batch of an epoch may be smaller, and texts differ in length. A plan is made with the first batch of a shape. Its variables lie
+in the memory of the first plan's, where both lay them out alike; the others are copied before such a step and behind it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+import graphc_torch
+
+from .batch import Whole, named
+from .job import Job
+from .planning import Planned
+from .tensors import in_own_words
+
+Settings = dict[str, dict[str, float]]
+
+MANY = 8
+"""Shapes of which so many are said to be many."""
+
+
+@dataclass
+class Shape:
+    """A plan for batches of one shape."""
+
+    session: graphc_torch.Session
+    whole: Whole
+    variables: frozenset[str]
+    """The model's own that it has."""
+    settings: Settings | None = None
+    """The optimizer's numbers that it was told last."""
+
+
+class Shapes:
+    """The plans of a training."""
+
+    def __init__(self, job: Job, found: Planned, whole: Whole, optimizer: Optimizer) -> None:
+        """The plan of the example's shape."""
+        self.job, self.found, self.optimizer = job, found, optimizer
+        self.first = Shape(job.session(found), whole, found.translation.variables)
+        self.made = {whole.key: self.first}
+
+    @property
+    def passes(self) -> int:
+        """Passes forward so far."""
+        sessions = [shape.session for shape in self.made.values()]
+        return sum(session.executor.begun * max(session.plan.microbatches, 1) for session in sessions)
+
+    def step(self, batches: tuple[Any, ...], settings: Settings) -> dict[str, Tensor]:
+        """A step's outputs. All processes call it, with batches of one shape.
+
+        Raises:
+            Error: where batches differ from the example in more than their extents, or there is no plan.
+        """
+        shape = self._shape(batches)
+        own = {name: numbers for name, numbers in settings.items() if name in shape.variables}
+        feeds = shape.whole.feeds([named(batch) for batch in batches], shape.session.device)
+        with in_own_words():
+            if shape.settings != own:
+                shape.session.use_settings(own)
+                shape.settings = own
+            if shape is self.first:
+                return shape.session.step(feeds)
+            return self._aside(shape.session, feeds)
+
+    def _aside(self, session: graphc_torch.Session, feeds: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A step by another plan, after which the first one's variables are as new."""
+        first = self.first.session
+        for name in session.apart:
+            session.set_variable(name, first.variable(name))
+        session.go_on_from(first.steps)
+        outputs = session.step(feeds)
+        first.go_on_from(session.steps)
+        for name in session.apart:
+            first.set_variable(name, session.variable(name))
+        return outputs
+
+    def _shape(self, batches: tuple[Any, ...]) -> Shape:
+        whole = Whole.of(batches[0], self.job.world, len(batches))
+        whole.check_kind(self.first.whole)
+        whole.agree()
+        if whole.key not in self.made:
+            self.made[whole.key] = self._planned(batches[0], whole)
+        return self.made[whole.key]
+
+    def _planned(self, example: Any, whole: Whole) -> Shape:
+        if len(self.made) == MANY:
+            advice = "pad them to few sizes (`pad_to_multiple_of`), or leave out those that are not whole (`drop_last=True`)"
+            warnings.warn(f"each shape of batches has a plan and memory of its own, and this is the {MANY + 1}th: {advice}", stacklevel=4)
+        found = self.job.plan_training(example, whole, self.optimizer, self.found)
+        session = self.job.session(found, self.first.session)
+        return Shape(session, whole, found.translation.variables)
