@@ -323,7 +323,16 @@ def relative(found, expected):
 
 
 def loss_of(y, labels):
+    if y.ndim == 4:  # classes of each place of an image
+        return F.cross_entropy(y, labels)
     return F.cross_entropy(y.reshape(-1, y.shape[-1]), labels.reshape(-1))
+
+
+def labels_of(y):
+    """Random labels of scores: of images [n, classes, h, w], of all else [.., classes]."""
+    if y.ndim == 4:
+        return torch.randint(0, y.shape[1], (y.shape[0], *y.shape[2:]))
+    return torch.randint(0, y.shape[-1], y.shape[:-1])
 
 
 def train_torch(model, inputs, labels, steps, lr, dtype):
@@ -358,7 +367,7 @@ class Case:
         session = onnxruntime.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
         taken = {i.name for i in session.get_inputs()}
         self.y = session.run(None, {name: x for name, x in feeds.items() if name in taken})[0]
-        self.labels = torch.randint(0, self.y.shape[-1], self.y.shape[:-1])
+        self.labels = labels_of(self.y)
         save_file({name: np.ascontiguousarray(x) for name, x in feeds.items()}, self.folder / "inputs.safetensors")
         save_file({**feeds, "labels": self.labels.numpy()}, self.folder / "data.safetensors")
         self.batch = ["--batch", next(iter(self.inputs.values())).shape[0]] if args.dynamic else []

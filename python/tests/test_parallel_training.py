@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -327,6 +328,64 @@ def test_evaluation_is_that_of_the_module() -> None:
         assert float(found) == pytest.approx(float(squares(same(batch[0]), batch)), abs=1e-6)
         # It changes nothing.
         assert float(parallel(batch)) == float(found)
+
+
+@dataclasses.dataclass
+class Scores:
+    """What a module may return."""
+
+    logits: Tensor
+    more: dict[str, Any]
+
+
+class Scoring(nn.Module):
+    """It returns a structure, of which some is fed, known, or of all samples together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noisy = Noisy()
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.noisy(x)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        more = {"best": logits.argmax(-1), "mean": logits.mean(), "x": x, "pair": (logits.flatten(), torch.arange(3)), "cache": object()}
+        return {"loss": loss, "scores": Scores(logits, more), "list": [x + 1, "text"]}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_predictions_are_what_the_module_returns(world: int) -> None:
+    def work(rank: int) -> Any:
+        torch.manual_seed(0)
+        model, x = Scoring(), torch.randn(8, 4)
+        labels_ = torch.arange(8).remainder(6)
+        own = slice(rank * 8 // world, (rank + 1) * 8 // world)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        parallel = graphc.parallelize(model, {"x": x[own], "labels": labels_[own]}, optimizer=optimizer)
+        apart = 0.0
+        for _ in range(2):
+            parallel.step({"x": x[own], "labels": labels_[own]})
+            found, whole = parallel.predict({"x": x[own]}), parallel.predict({"x": x[own]}, whole=True)
+            assert model.training
+            same = Scoring().eval()
+            same.load_state_dict(parallel.state_dict())
+            with torch.no_grad():
+                expected, all_of = same(x[own]), same(x)
+            for one, other in ((found, expected), (whole, all_of)):
+                assert list(one) == list(other)
+                assert one["loss"] is None
+                assert one["list"][1] == "text"
+                scores, right = one["scores"], other["scores"]
+                assert scores.more["cache"] is None
+                pairs = [(scores.logits, right.logits), (scores.more["best"], right.more["best"]), (one["list"][0], other["list"][0])]
+                pairs += [(scores.more["x"], right.more["x"]), *zip(scores.more["pair"], right.more["pair"], strict=True)]
+                pairs.append((scores.more["mean"], all_of["scores"].more["mean"]))
+                assert [a.shape for a, _ in pairs] == [b.shape for _, b in pairs]
+                apart = max(apart, *(float((a.double() - b.double()).abs().max()) for a, b in pairs))
+        return apart
+
+    for found in run(world, work):
+        assert not isinstance(found, dict), found["error"]
+        assert found < 1e-6
 
 
 def test_loops_that_are_none_are_refused() -> None:

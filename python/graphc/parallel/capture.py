@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from ..command import Error
 from .ops.decompose import decompositions
+from .outputs import take_apart
 
 Loss = Callable[[Any, Any], Tensor]
 """The loss of a model's output and the batch that it was given."""
@@ -59,7 +60,7 @@ class Traced(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         """The loss of a batch."""
-        output = self._output(batch)
+        output = output_of(self.model, batch)
         found: Any = output
         loss = self.losses[0]
         if loss is not None:
@@ -71,11 +72,29 @@ class Traced(nn.Module):
             raise Error(f"the loss is {type(found).__name__}, of an output that is {type(output).__name__}: {advice}")
         return found
 
-    def _output(self, batch: Any) -> Any:
-        """What the model makes of a batch: names are arguments, of several tensors the first is the input and the others are the loss's."""
-        if isinstance(batch, Mapping):
-            return self.model(**batch)
-        return self.model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+class Predicted(nn.Module):
+    """A model whose output is taken apart into tensors."""
+
+    def __init__(self, model: nn.Module, keep: Callable[[Any], None]) -> None:
+        """Of a model; the form of its output is given away, as PyTorch undoes what a module says of itself while it is captured."""
+        super().__init__()
+        self.model, self.keep = model, keep
+
+    def forward(self, batch: Any) -> tuple[Tensor, ...]:
+        """The tensors of the output."""
+        form, tensors = take_apart(output_of(self.model, batch))
+        self.keep(form)
+        if not tensors:
+            raise Error("the output of the model has no tensors")
+        return tuple(tensors)
+
+
+def output_of(model: nn.Module, batch: Any) -> Any:
+    """What a model makes of a batch: names are arguments, of several tensors the first is the input and the others are the loss's."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def is_criterion(loss: Loss) -> bool:
@@ -104,13 +123,12 @@ def check(model: nn.Module, loss: Loss | None, batch: Any) -> None:
         raise Error(f"{type(loss).__name__} takes an output and labels, and a batch is no pair of inputs and labels: {advice}")
 
 
-def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
-    """The graph of a loss.
+def capture(traced: Traced | Predicted, batch: Any) -> ExportedProgram:
+    """The graph of a loss, or of an output.
 
     Raises:
         Error: where PyTorch cannot export it, with the line where it stands.
     """
-    traced = Traced(model, loss)
     # Until 2.7 what `export` gives is not fit to be trained.
     early = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
     exporter = torch.export.export_for_training if early else torch.export.export
@@ -126,7 +144,7 @@ def capture(model: nn.Module, loss: Loss | None, batch: Any) -> ExportedProgram:
             for module in [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]:
                 mark_detached(module)
             whole: ExportedProgram = program.run_decompositions(table)
-            name_loss(whole, loss)
+            name_loss(whole, traced.losses[0] if isinstance(traced, Traced) else None)
             return whole
     except Error:
         raise

@@ -1,8 +1,8 @@
-"""Losses of a module in ``eval`` mode, by plans without an optimizer: one for each shape of batches."""
+"""What a module makes of batches in ``eval`` mode, by plans without an optimizer: one for each shape of batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,15 @@ import graphc_torch
 
 from .batch import Whole, named
 from .job import Job
+from .outputs import put_together
+from .planning import Planned
 from .tensors import in_own_words
 
 Weights = Callable[[str], Tensor]
 """The whole content of a tensor of the module, by its name in the graph."""
+
+Plans = Callable[[Any, Whole], Planned]
+"""What plans for a batch."""
 
 
 @dataclass
@@ -25,6 +30,7 @@ class _Evaluation:
     session: graphc_torch.Session
     whole: Whole
     variables: tuple[str, ...]
+    form: Any
     version: int = -1
 
 
@@ -34,7 +40,7 @@ class Evaluator:
     def __init__(self, job: Job, weights: Weights) -> None:
         """An evaluator that has not planned yet."""
         self.job, self.weights = job, weights
-        self.made: dict[tuple[tuple[str, object], ...], _Evaluation] = {}
+        self.made: dict[tuple[object, ...], _Evaluation] = {}
 
     def loss(self, batch: Any, version: int) -> Tensor:
         """The loss of a batch, with weights that are as new as this. All processes call it.
@@ -42,11 +48,33 @@ class Evaluator:
         Raises:
             Error: where the module in ``eval`` mode has no plan.
         """
+        _, outputs = self._outputs(batch, version, self.job.plan_evaluation)
+        return outputs["loss"].reshape(()).clone()
+
+    def prediction(self, batch: Any, version: int, whole: bool) -> Any:
+        """What the module returns for this process's rows, or for those of all. All processes call it.
+
+        Raises:
+            Error: where the module in ``eval`` mode has no plan.
+        """
+        made, outputs = self._outputs(batch, version, self.job.plan_prediction)
+        tensors = [outputs[f"output.{number}"] for number in range(len(outputs))]
+        return put_together(made.form, tensors if whole else self._own_rows(tensors, made.whole))
+
+    def _own_rows(self, tensors: Sequence[Tensor], whole: Whole) -> list[Tensor]:
+        """This rank's part of what has rows for all samples, one or several for each."""
+        rows, rank = whole.rows * whole.world, self.job.rank
+        return [
+            tensor.chunk(whole.world)[rank].clone() if tensor.dim() > 0 and tensor.shape[0] and tensor.shape[0] % rows == 0 else tensor
+            for tensor in tensors
+        ]
+
+    def _outputs(self, batch: Any, version: int, plan: Plans) -> tuple[_Evaluation, dict[str, Tensor]]:
         whole = Whole.of(batch, self.job.world)
         whole.agree()
-        key = whole.key
+        key = (plan.__name__, *whole.key)
         if key not in self.made:
-            self.made[key] = self._plan(batch, whole)
+            self.made[key] = self._plan(batch, whole, plan)
         found = self.made[key]
         if found.version != version:
             for name in found.variables:
@@ -54,15 +82,15 @@ class Evaluator:
                     found.session.set_variable(name, self.weights(name))
             found.version = version
         with in_own_words():
-            return found.session.step(whole.feeds([named(batch)], found.session.device))["loss"].reshape(()).clone()
+            return found, found.session.step(whole.feeds([named(batch)], found.session.device))
 
-    def _plan(self, batch: Any, whole: Whole) -> _Evaluation:
+    def _plan(self, batch: Any, whole: Whole, plan: Plans) -> _Evaluation:
         # Some parts of a module may be in `eval` mode while others are trained.
         modes = [(part, part.training) for part in self.job.module.modules()]
         self.job.module.eval()
         try:
-            found = self.job.plan_evaluation(batch, whole)
+            found = plan(batch, whole)
         finally:
             for part, mode in modes:
                 part.training = mode
-        return _Evaluation(self.job.session(found), whole, tuple(sorted(found.translation.variables)))
+        return _Evaluation(self.job.session(found), whole, tuple(sorted(found.translation.variables)), found.form)

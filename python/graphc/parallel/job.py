@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ import graphc_torch
 from ..command import Error
 from . import optimizers
 from .batch import Whole
-from .capture import Loss, capture
+from .capture import Loss, Predicted, Traced, capture
 from .names import canonical_names, tensors_of
+from .outputs import check_sent
 from .planning import Mesh, Planned, on_first_rank, planned
 from .tensors import in_own_words
 from .translate import Names, Translation, translate
@@ -74,6 +75,24 @@ class Job:
 
         return self._on_first_rank(work)
 
+    def plan_prediction(self, example: Any, whole: Whole) -> Planned:
+        """The plan of a module's output, which the first rank makes for all.
+
+        Raises:
+            Error: where there is none.
+        """
+
+        def work() -> Planned:
+            forms: list[Any] = []
+            predicted = Predicted(self.module, forms.append)
+            options = {name: value for name, value in self.options.items() if name in SHARED}
+            found = self._planned(self._translated(predicted, example, whole, frozenset()), options, self.mesh, None)
+            if self.world > 1:
+                check_sent(forms[-1])
+            return replace(found, form=forms[-1])
+
+        return self._on_first_rank(work)
+
     def session(self, found: Planned, beside: graphc_torch.Session | None = None) -> graphc_torch.Session:
         """A session of a plan, with the constants of its graph; its variables are those of another one, if it is given."""
         with in_own_words():
@@ -87,9 +106,12 @@ class Job:
         return on_first_rank(self.world, self.rank, work)
 
     def _translation(self, example: Any, whole: Whole, trained: frozenset[str]) -> Translation:
+        return self._translated(Traced(self.module, self.loss), example, whole, trained)
+
+    def _translated(self, traced: Traced | Predicted, example: Any, whole: Whole, trained: frozenset[str]) -> Translation:
         device = next((tensor.device for tensor in tensors_of(self.module).values()), torch.device("cpu"))
-        program = capture(self.module, self.loss, whole.example(example, device))
-        return translate(program, whole.inputs(), Names(canonical_names(self.module, self.names), trained))
+        program, names = capture(traced, whole.example(example, device)), Names(canonical_names(self.module, self.names), trained)
+        return translate(program, whole.inputs(), names, isinstance(traced, Traced))
 
     @staticmethod
     def _check_variables(found: Planned, first: Planned | None) -> None:

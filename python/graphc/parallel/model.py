@@ -189,6 +189,22 @@ class Parallel:
         """Evaluates what follows, as the module does in its ``eval`` mode: batches of each shape have a plan of their own."""
         return self.train(False)
 
+    def predict(self, batch: Any, whole: bool = False) -> Any:
+        """What the module returns in its ``eval`` mode, with the weights and buffers of now. All processes call it.
+
+        The module's own structure is kept: tuples, mappings, dataclasses. Each shape of batches has a plan; they need no labels.
+
+        Args:
+            batch: this process's rows.
+            whole: whether to give the rows of all processes to each, in the order of ranks. Else each has those of its own batch of all
+                tensors whose first dim counts samples, once or several times; other tensors are of the whole batch.
+
+        Raises:
+            Error: where the module in ``eval`` mode has no plan.
+        """
+        self._check_ready()
+        return self._evaluator.prediction(batch, self._version, whole)
+
     def state_dict(self) -> dict[str, Any]:
         """What the module's own would be, whole, in the host's memory. All processes call it.
 

@@ -52,18 +52,19 @@ class Translation:
     """Buffers that count steps, and are kept outside of the graph."""
 
 
-def translate(program: ExportedProgram, inputs: Mapping[str, bool], names: Names) -> Translation:
+def translate(program: ExportedProgram, inputs: Mapping[str, bool], names: Names, is_loss: bool = True) -> Translation:
     """Writes a captured graph down.
 
     Args:
         program: the graph.
         inputs: the batch's tensors in order, and whether each counts samples along its first dim.
         names: the model's tensors.
+        is_loss: whether the output is one number to be learned from; else outputs are ``output.0`` and so on.
 
     Raises:
         Error: where an op has no translation, with the line of the model where it stands.
     """
-    return _Translator(program, inputs, names).run()
+    return _Translator(program, inputs, names).run(is_loss)
 
 
 class _Translator:
@@ -74,16 +75,16 @@ class _Translator:
         self.found: dict[Node, Any] = {}
         self.contents: dict[Node, Value] = {}
         self.variables: dict[str, Value] = {}
-        self.loss = next(spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT)
+        self.outputs = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
         self.counters: list[str] = []
         self.changed = set(program.graph_signature.buffers_to_mutate.values())
 
-    def run(self) -> Translation:
+    def run(self, is_loss: bool) -> Translation:
         nodes = {node.name: node for node in self.program.graph.nodes}
-        loss = nodes[self.loss]
+        results = [nodes[name] for name in self.outputs]
         changed = [(nodes[output], name) for output, name in self.program.graph_signature.buffers_to_mutate.items()]
         states = [(node, name) for node, name in changed if not self._is_counter(node, name) and not _is_running(node)]
-        needed = _needed([loss, *(node for node, _ in states)])
+        needed = _needed([*results, *(node for node, _ in states)])
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         for node in self.program.graph.nodes:
             if node.op == "placeholder" and specs[node.name].kind is InputKind.USER_INPUT:
@@ -98,13 +99,22 @@ class _Translator:
         for node, name in states:
             state = self._variable(name, node.meta["val"])
             self.writer.node("blend", [state, self._value(node)], state.dtype, state.shape, decay=0.0, rate=1.0)
-        value = self._value(loss)
+        outputs = {"loss": self._loss(results[0])} if is_loss else self._numbered(results)
+        text = self.writer.finish(outputs)
+        return Translation(text, self.writer.constants, frozenset(self.variables), tuple(self.counters))
+
+    def _numbered(self, results: list[Node]) -> dict[str, Value]:
+        """Outputs by their numbers; what is read of a batch or a weight as it is has a node of its own."""
+        values = [self._value(node) for node in results]
+        return {f"output.{number}": self.writer.node("regather", [value], value.dtype, value.shape) for number, value in enumerate(values)}
+
+    def _loss(self, node: Node) -> Value:
+        value = self._value(node)
         if value.dtype in (torch.float16, torch.bfloat16):
             value = self.writer.cast(value, torch.float32)
         if value.shape != () or value.dtype != torch.float32:
             raise Error(f"the loss is {DTYPES[value.dtype]}{list(value.shape)}: let it be one number of float32")
-        text = self.writer.finish({"loss": value})
-        return Translation(text, self.writer.constants, frozenset(self.variables), tuple(self.counters))
+        return value
 
     def _is_counter(self, node: Node, name: str) -> bool:
         """Whether a buffer is the number of steps, as batch norm counts them."""
