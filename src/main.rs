@@ -13,17 +13,18 @@ mod cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let done = cli::args::command_line::read().and_then(|cli| cli::run(cli.command));
-    done.unwrap_or_else(|error| fail(&error))
+    let done =
+        cli::args::command_line::read_command_line().and_then(|cli| cli::run_command(cli.command));
+    done.unwrap_or_else(|error| report_failure(&error))
 }
 
-fn fail(error: &anyhow::Error) -> ExitCode {
+fn report_failure(error: &anyhow::Error) -> ExitCode {
     if let Some(error) = error.downcast_ref() {
         return cli::output::wrong_command_line(error);
     }
     // The launch prints one account of the job, not one of each rank.
     if !cli::hand_over(error) {
-        cli::output::say("error", &format!("{error:#}"));
+        cli::output::print_message("error", &format!("{error:#}"));
     }
     ExitCode::FAILURE
 }

@@ -13,7 +13,7 @@ use graphc::models::{Gpt2Config, ResNet, ResNetConfig, gpt2};
 use graphc::nn::{Llama, LlamaConfig, Module};
 use graphc::prelude::*;
 use graphc_ir::op::Op;
-use graphc_ir::text::print;
+use graphc_ir::text::print_graph;
 use serde_json::{Map, Value, json};
 
 fn main() -> Result<()> {
@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     let mut all = Map::new();
     for Model { name, data, graph, mut sizes } in models()? {
-        write(&folder.join(name).with_extension("gir"), &print(&graph))?;
+        write(&folder.join(name).with_extension("gir"), &print_graph(&graph))?;
         sizes["data"] = json!(data);
         sizes["parameters"] = json!(parameters(&graph));
         all.insert(name.to_owned(), sizes);

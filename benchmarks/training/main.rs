@@ -170,7 +170,7 @@ fn profile(
     job: Option<&Arc<Job>>,
 ) -> Result<Profile> {
     let meet = || job.map_or(Ok(()), |job| job.barrier());
-    let own = profile::measure(session, feeds, meet)?;
+    let own = profile::measure_session(session, feeds, meet)?;
     let all = match job {
         None => vec![own],
         Some(job) => {
@@ -178,7 +178,7 @@ fn profile(
             all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?
         }
     };
-    Ok(Profile::of(plan, (DeviceKind::Cpu, all.len()), &all))
+    Ok(Profile::from_times(plan, (DeviceKind::Cpu, all.len()), &all))
 }
 
 /// The sum of each kind of actor and the slowest actors, as a table.

@@ -6,7 +6,7 @@ use graphc::ir::nn::{
     BatchNorm2d, Conv2d, ConvConfig, ConvTranspose2d, Gpt, GptConfig, Linear, MaxPool2d, Module,
     PoolConfig,
 };
-use graphc::ir::random::Stream;
+use graphc::ir::random::RandomStream;
 use graphc::prelude::*;
 
 /// A graph with what it is trained with.
@@ -109,14 +109,14 @@ impl Case {
 }
 
 fn normals(shape: &[usize], key: u64) -> Result<HostTensor> {
-    let stream = Stream { seed: 1, key, step: 0 };
+    let stream = RandomStream { seed: 1, key, step: 0 };
     let n = shape.iter().product::<usize>() as u64;
     let data: Vec<f32> = (0..n).map(|i| stream.normal(i)).collect();
     Ok(HostTensor::from_f32(shape, &data)?)
 }
 
 fn integers(shape: &[usize], below: u64, key: u64) -> Result<HostTensor> {
-    let stream = Stream { seed: 2, key, step: 0 };
+    let stream = RandomStream { seed: 2, key, step: 0 };
     let n = shape.iter().product::<usize>() as u64;
     let data: Vec<i64> = (0..n).map(|i| (u64::from(stream.words(i)[0]) % below) as i64).collect();
     Ok(HostTensor::from_i64(shape, &data)?)

@@ -8,9 +8,9 @@ use std::error::Error;
 use std::time::Instant;
 
 use graphc_compiler::cluster::{parse_bytes, preset};
-use graphc_compiler::compile::{Header, assemble};
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::plan;
+use graphc_compiler::compile::{Header, assemble_plan};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::plan_signatures;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -41,9 +41,9 @@ fn measure(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let options = options(mesh, memory.first())?;
     let graph = gpt(layers.parse()?, width.parse()?, batch.parse()?)?;
     let start = Instant::now();
-    let decisions = prepare(graph.clone(), &options)?;
+    let decisions = prepare_graph(graph.clone(), &options)?;
     let passes = start.elapsed().as_secs_f64();
-    let planned = plan(&decisions, &options, &cluster)?;
+    let planned = plan_signatures(&decisions, &options, &cluster)?;
     let planner = start.elapsed().as_secs_f64() - passes;
     let report = planned.report.clone();
     let header = Header {
@@ -53,7 +53,7 @@ fn measure(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         weights: None,
         planner: planned.report,
     };
-    let (plan, _) = assemble(header, &decisions, &planned.sharding)?;
+    let (plan, _) = assemble_plan(header, &decisions, &planned.sharding)?;
     VerifiedPlan::check(plan)?;
     let lowering = start.elapsed().as_secs_f64() - passes - planner;
     println!(

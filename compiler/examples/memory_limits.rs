@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::import::{ImportOptions, load_model};
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{PlanError, UNLIMITED, plan};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{PlannerError, UNLIMITED, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -82,9 +82,9 @@ fn run(case: &Case) -> Result<(), Box<dyn Error>> {
 fn line(case: &Case, limit: Option<u64>) -> Result<Option<u64>, Box<dyn Error>> {
     let options = options(case, limit);
     let cluster = preset(case.cluster).ok_or("no such cluster")?;
-    let decisions = prepare(graph(case)?, &options)?;
+    let decisions = prepare_graph(graph(case)?, &options)?;
     let start = Instant::now();
-    let planned = plan(&decisions, &options, &cluster);
+    let planned = plan_signatures(&decisions, &options, &cluster);
     let seconds = start.elapsed().as_secs_f64();
     let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
     let of = limit.map_or("none".into(), |limit| format!("{:.3}", gib(limit)));
@@ -101,7 +101,7 @@ fn line(case: &Case, limit: Option<u64>) -> Result<Option<u64>, Box<dyn Error>> 
             );
             Ok(planned.memory.iter().max().copied())
         }
-        Err(PlanError::Memory { needed, least, .. }) => {
+        Err(PlannerError::Memory { needed, least, .. }) => {
             let least = least.map_or("unknown".into(), |least| format!("{:.3}", gib(least)));
             println!(
                 "{name:13} {of:>9}  too little: {:.3} found, least {least}; {seconds:.2} s, {} MiB",

@@ -13,8 +13,8 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::passes::recompute::{Blocks, Extent, OpPlace};
-use graphc_compiler::pipeline::{prepare, recomputed, regathered};
-use graphc_compiler::planner::{PlanError, plan};
+use graphc_compiler::pipeline::{decide_recomputed, decide_regathered, prepare_graph};
+use graphc_compiler::planner::{PlannerError, plan_signatures};
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
@@ -61,8 +61,8 @@ fn line(
         recompute: Recompute::Auto,
         ..CompileOptions::default()
     };
-    let decisions = prepare(graph.clone(), &options)?;
-    let free = plan(&decisions, &options, &machines)?.memory[0];
+    let decisions = prepare_graph(graph.clone(), &options)?;
+    let free = plan_signatures(&decisions, &options, &machines)?.memory[0];
     let limit = (free as f64 * share) as u64;
     let options = CompileOptions { memory: Some(limit), ..options };
     let auto = match compile(graph, &options, &machines, None) {
@@ -96,15 +96,15 @@ fn best(
     for set in 0..1usize << all.len() {
         let ops = all.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1);
         let ops: BTreeSet<OpPlace> = ops.map(|(_, &op)| op).collect();
-        let again = recomputed(decisions, options, Extent::Ops(&ops))?;
+        let again = decide_recomputed(decisions, options, Extent::Ops(&ops))?;
         // What nothing reads is not computed: other sets give the same graph.
         if !seen.insert(format!("{:?}", again.recomputed)) {
             continue;
         }
-        for decisions in [regathered(&again, options)?, Some(again)].into_iter().flatten() {
-            match plan(&decisions, options, cluster) {
+        for decisions in [decide_regathered(&again, options)?, Some(again)].into_iter().flatten() {
+            match plan_signatures(&decisions, options, cluster) {
                 Ok(found) => best = best.min(found.report.objective_seconds),
-                Err(PlanError::Memory { .. }) => {}
+                Err(PlannerError::Memory { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -136,7 +136,7 @@ impl Decisions {
     }
 
     /// The graph with its rates, without stages.
-    pub fn rated(&self) -> Rated {
+    pub fn to_rated(&self) -> Rated {
         let Self { training, rates, recomputed, .. } = self;
         Rated { training: training.clone(), rates: rates.clone(), recomputed: recomputed.clone() }
     }
@@ -159,7 +159,7 @@ impl Decisions {
     }
 
     /// The number of times that a node acts in a step.
-    pub fn times(&self, node: &Node) -> usize {
+    pub fn count_actions(&self, node: &Node) -> usize {
         let values = node.operands.iter().chain(&node.results);
         let per_microbatch = |value: &ValueId| self.rates.values[value.index()] != ValueRate::Step;
         if values.into_iter().any(per_microbatch) { self.rates.microbatches } else { 1 }

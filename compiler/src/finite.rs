@@ -48,7 +48,7 @@ struct Counted {
 
 /// A tensor that is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("`{name}` ({op}, {ty}{}), of whose {} elements {} not finite, {nan} of them no number (NaN)", at(.written), .ty.elements(), are(*.count))]
+#[error("`{name}` ({op}, {ty}{}), of whose {} elements {} not finite, {nan} of them no number (NaN)", format_source(.written), .ty.elements(), format_count(*.count))]
 pub struct NotFinite {
     /// Its name, or its number in the graph.
     pub name: String,
@@ -64,14 +64,14 @@ pub struct NotFinite {
     pub nan: u64,
 }
 
-fn at(source: &Source) -> String {
+fn format_source(source: &Source) -> String {
     match source {
         Source::Derived | Source::Text { .. } => String::new(),
         written => format!(", {written}"),
     }
 }
 
-fn are(count: u64) -> String {
+fn format_count(count: u64) -> String {
     if count == 1 { "1 is".into() } else { format!("{count} are") }
 }
 
@@ -81,11 +81,11 @@ impl FiniteCheck {
     ///
     /// # Errors
     /// Where the plan's graph does not compile with it.
-    pub fn of(plan: &Plan) -> Result<Self, CompileError> {
-        let graph = text::parse(&plan.graph.join("\n"))
+    pub fn from_plan(plan: &Plan) -> Result<Self, CompileError> {
+        let graph = text::parse_graph(&plan.graph.join("\n"))
             .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;
-        let (graph, tensors) = counting(attach_loss(graph, &plan.options)?)?;
-        let options = options(plan, &graph);
+        let (graph, tensors) = add_counts(attach_loss(graph, &plan.options)?)?;
+        let options = derive_options(plan, &graph);
         let with = |strategy: Strategy| {
             let options = CompileOptions { strategy, ..options.clone() };
             compile(graph.clone(), &options, &plan.cluster, plan.weights.clone())
@@ -96,7 +96,7 @@ impl FiniteCheck {
 
     /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an
     /// output's number.
-    pub fn first(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
+    pub fn first_not_finite(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
         let number = |output: &str| count(output).unwrap_or_default() as u64;
         self.tensors.iter().find_map(|tensor| {
             let Counted { name, op, written, ty, outputs } = tensor.clone();
@@ -107,7 +107,7 @@ impl FiniteCheck {
 }
 
 /// The options of the plan, except for what trains: gradients are asked for, because training mode comes with them.
-fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
+fn derive_options(plan: &Plan, graph: &Graph) -> CompileOptions {
     let stages = if graph.stages.is_empty() { 1 } else { plan.options.stages };
     CompileOptions {
         stages,
@@ -137,22 +137,22 @@ fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
 }
 
 /// The graph with the loss and the counts as its only outputs.
-fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
+fn add_counts(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     let loss = graph.outputs.iter().find(|output| output.name == LOSS);
     let loss = loss.map(|output| output.value).ok_or(PassError::NoOutput)?;
     let values = (0..graph.values.len()).map(ValueId::new);
     let counted: Vec<ValueId> = values.filter(|&value| is_counted(&graph, value)).collect();
     let stem = free_stem(&graph);
     let like = Graph { outputs: Vec::new(), ..graph };
-    let builder = GraphBuilder::extend(like.clone());
+    let builder = GraphBuilder::from_graph(like.clone());
     builder.output(LOSS, &builder.tensor(loss));
     let mut tensors = Vec::new();
     for value in counted {
-        let tensor = described(&like, value, &stem);
-        let [all, nan] = builder.beside(like.producer(value), || {
+        let tensor = describe_tensor(&like, value, &stem);
+        let [all, nan] = builder.beside_node(like.producer(value), || {
             let x = builder.tensor(value);
             // Clipping makes infinities finite, and leaves what is no number.
-            [count(&x), count(&x.clip(-1.0, 1.0))]
+            [count_non_finite(&x), count_non_finite(&x.clip(-1.0, 1.0))]
         });
         builder.output(&tensor.outputs[0], &all);
         builder.output(&tensor.outputs[1], &nan);
@@ -176,7 +176,7 @@ fn free_stem(graph: &Graph) -> String {
     stems.into_iter().find(free).expect("a graph has finitely many names")
 }
 
-fn described(graph: &Graph, value: ValueId, stem: &str) -> Counted {
+fn describe_tensor(graph: &Graph, value: ValueId, stem: &str) -> Counted {
     let node = graph.producer(value);
     Counted {
         name: graph.display_name(value),
@@ -187,6 +187,6 @@ fn described(graph: &Graph, value: ValueId, stem: &str) -> Counted {
     }
 }
 
-fn count(x: &Tensor) -> Tensor {
+fn count_non_finite(x: &Tensor) -> Tensor {
     x.builder().apply(Op::NonFinite(NonFinite {}), &[x])
 }

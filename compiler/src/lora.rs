@@ -14,10 +14,10 @@ use graphc_ir::ops::{
     Binary, BinaryFunction, Init, MatMul, Transpose, Unary, UnaryFunction, Variable,
 };
 use graphc_ir::scalar::Scalar;
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 use graphc_ir::types::TensorType;
 
-use crate::passes::pattern::fits;
+use crate::passes::pattern::matches_pattern;
 
 /// The reason why a graph cannot be adapted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -86,14 +86,14 @@ pub fn adapt(
     check_patterns(graph, patterns)?;
     let mut adapting = Adapting {
         old: graph,
-        new: graph.emptied(),
+        new: graph.clone_empty(),
         values: Vec::with_capacity(graph.values.len()),
         weights: BTreeMap::new(),
         rank,
         scale: alpha / rank as f64,
     };
     for (id, node) in graph.iter() {
-        adapting.copy(id, node, patterns)?;
+        adapting.copy_node(id, node, patterns)?;
     }
     adapting.finish()
 }
@@ -104,9 +104,9 @@ fn check_patterns(graph: &Graph, patterns: &[&str]) -> Result<(), LoraError> {
         _ => None,
     };
     let names: Vec<String> = graph.nodes.iter().filter_map(variable).collect();
-    let unknown = |pattern: &&&str| !names.iter().any(|name| fits(pattern, name));
+    let unknown = |pattern: &&&str| !names.iter().any(|name| matches_pattern(pattern, name));
     let Some(pattern) = patterns.iter().find(unknown) else { return Ok(()) };
-    let nearest = nearest(pattern, names.iter().map(String::as_str)).map(str::to_owned);
+    let nearest = nearest_name(pattern, names.iter().map(String::as_str)).map(str::to_owned);
     Err(LoraError::Pattern { pattern: (*pattern).into(), nearest })
 }
 
@@ -134,7 +134,7 @@ struct Weight {
 }
 
 impl Adapting<'_> {
-    fn copy(&mut self, id: NodeId, node: &Node, patterns: &[&str]) -> Result<(), LoraError> {
+    fn copy_node(&mut self, id: NodeId, node: &Node, patterns: &[&str]) -> Result<(), LoraError> {
         let operands = node.operands.iter().map(|&old| self.values[old.index()]).collect();
         let op = match &node.op {
             Op::Variable(variable) => {
@@ -144,14 +144,14 @@ impl Adapting<'_> {
         };
         let mut results = self.new.push_like(op, operands, node)?;
         if let Op::Variable(variable) = &node.op
-            && patterns.iter().any(|pattern| fits(pattern, &variable.name))
+            && patterns.iter().any(|pattern| matches_pattern(pattern, &variable.name))
         {
             let weight = Weight { variable: node.results[0], turned: false, pair: None };
             self.weights.insert(node.results[0], weight);
         }
         let adapted = |operand: &ValueId| self.weights.contains_key(operand);
         if let Some(at) = node.operands.iter().position(adapted) {
-            self.read(at, node, &mut results)?;
+            self.adapt_reader(at, node, &mut results)?;
         }
         for (&old, &new) in self.old.node(id).results.iter().zip(&results) {
             let from = self.old.value(old);
@@ -163,12 +163,17 @@ impl Adapting<'_> {
     }
 
     /// Does what a reader of an adapted weight asks for: a product gets another beside it.
-    fn read(&mut self, at: usize, node: &Node, results: &mut [ValueId]) -> Result<(), LoraError> {
+    fn adapt_reader(
+        &mut self,
+        at: usize,
+        node: &Node,
+        results: &mut [ValueId],
+    ) -> Result<(), LoraError> {
         let weight = self.weights[&node.operands[at]].clone();
         match (&node.op, at) {
             (Op::MatMul(product), 1) if !self.weights.contains_key(&node.operands[0]) => {
                 let inputs_last = product.transpose_b != weight.turned;
-                let [a, b] = self.pair(&weight, inputs_last)?;
+                let [a, b] = self.find_narrow_pair(&weight, inputs_last)?;
                 let x = self.values[node.operands[0].index()];
                 let narrow = MatMul { transpose_a: product.transpose_a, transpose_b: true };
                 let narrow = self.new.push_like(Op::MatMul(narrow), vec![x, a], node)?[0];
@@ -191,7 +196,11 @@ impl Adapting<'_> {
     }
 
     /// The narrow matrices of a weight, whose second dim takes inputs or its first.
-    fn pair(&mut self, weight: &Weight, inputs_last: bool) -> Result<[ValueId; 2], LoraError> {
+    fn find_narrow_pair(
+        &mut self,
+        weight: &Weight,
+        inputs_last: bool,
+    ) -> Result<[ValueId; 2], LoraError> {
         let known = self.weights[&weight.variable].pair;
         if let Some((pair, last)) = known {
             return match last == inputs_last {
@@ -212,9 +221,9 @@ impl Adapting<'_> {
         let uniform = Init::Uniform { low: Scalar(-bound), high: Scalar(bound) };
         let [a_type, b_type] = [[self.rank, inputs], [outputs, self.rank]]
             .map(|shape| TensorType::new(ty.dtype, shape));
-        let a = self.matrix(format!("{name}.lora_a"), a_type, uniform, weight.variable)?;
+        let a = self.add_matrix(format!("{name}.lora_a"), a_type, uniform, weight.variable)?;
         let zeros = Init::Fill(Scalar(0.0));
-        let b = self.matrix(format!("{name}.lora_b"), b_type, zeros, weight.variable)?;
+        let b = self.add_matrix(format!("{name}.lora_b"), b_type, zeros, weight.variable)?;
         if let Some(weight) = self.weights.get_mut(&weight.variable) {
             weight.pair = Some(([a, b], inputs_last));
         }
@@ -222,7 +231,7 @@ impl Adapting<'_> {
     }
 
     /// Appends a variable that is trained, beside another of the old graph.
-    fn matrix(
+    fn add_matrix(
         &mut self,
         name: String,
         ty: TensorType,

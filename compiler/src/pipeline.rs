@@ -12,28 +12,28 @@
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
 use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute, Strategy};
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
-use crate::passes::attention::{Attentions, attention, attentions};
-use crate::passes::autocast::{autocast, scales_loss};
-use crate::passes::autodiff::autodiff;
-use crate::passes::averages::averages;
+use crate::passes::attention::{Attentions, count_attentions, fuse_attention};
+use crate::passes::autocast::{apply_autocast, scales_loss};
+use crate::passes::autodiff::append_gradients;
+use crate::passes::averages::append_averages;
 use crate::passes::batch_first::batch_first;
 use crate::passes::channels_last::channels_last;
 use crate::passes::decompose::{decompose_where_split, form_unasked};
 use crate::passes::error::PassError;
-use crate::passes::functions::{Functions, functions, functions_in_parts};
+use crate::passes::functions::{Functions, functions_in_parts, fuse_functions};
 use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
-use crate::passes::optimizer::optimizer;
+use crate::passes::optimizer::append_updates;
 use crate::passes::padding::pad_classes;
 use crate::passes::pins::check_pins;
-use crate::passes::rates::rates;
-use crate::passes::recompute::{Extent, recompute};
-use crate::passes::regather::{Regathered, regather};
-use crate::passes::simplify::simplify;
-use crate::passes::staging::{assign_stages, follow, one_stage, staging};
+use crate::passes::rates::assign_rates;
+use crate::passes::recompute::{Extent, recompute_activations};
+use crate::passes::regather::{Regathered, insert_regathers};
+use crate::passes::simplify::simplify_graph;
+use crate::passes::staging::{assign_stages, collect_staging, fill_from_neighbours, one_stage};
 use crate::passes::statistics::check_kept;
 use crate::passes::training_mode::set_mode;
 
@@ -44,13 +44,13 @@ pub struct Pass {
     /// The reason for its place.
     pub why: &'static str,
     /// The graphs that it acts on.
-    scope: Scope,
-    run: Run,
+    scope: PassScope,
+    run: PassFunction,
 }
 
 /// The graphs that a pass acts on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
+enum PassScope {
     /// Whole models alone.
     Model,
     /// Layers that are priced by themselves as well.
@@ -60,36 +60,36 @@ enum Scope {
 }
 
 /// A pass by what it takes and gives.
-enum Run {
+enum PassFunction {
     Forward(fn(Graph, &CompileOptions) -> Result<Graph, PassError>),
-    Cast(fn(Graph, &CompileOptions) -> Result<Cast, PassError>),
+    Cast(fn(Graph, &CompileOptions) -> Result<CastGraph, PassError>),
     Machines(fn(Graph, &CompileOptions, &Cluster) -> Result<Graph, PassError>),
-    Differentiate(fn(Cast, &CompileOptions) -> Result<TrainingGraph, PassError>),
+    Differentiate(fn(CastGraph, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Training(fn(TrainingGraph, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Rate(fn(TrainingGraph, &CompileOptions) -> Result<Rated, PassError>),
-    Rated(fn(Rated, Again<'_>) -> Result<Rated, PassError>),
+    Rated(fn(Rated, RecomputeRequest<'_>) -> Result<Rated, PassError>),
 }
 
 /// The input of passes besides the graph.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct PassInput<'a> {
     options: &'a CompileOptions,
     /// The machines; without them nothing is done that depends on them.
     cluster: Option<&'a Cluster>,
-    again: Again<'a>,
+    again: RecomputeRequest<'a>,
 }
 
 /// The work of the last passes: as options ask, or as planning has chosen.
 #[derive(Clone, Copy)]
-struct Again<'a> {
+struct RecomputeRequest<'a> {
     /// The extent of recomputation.
     extent: Option<Extent<'a>>,
     /// The tensors that are gathered again.
     gathered: Regathered,
 }
 
-impl Again<'_> {
-    fn asked(options: &CompileOptions) -> Self {
+impl RecomputeRequest<'_> {
+    fn from_options(options: &CompileOptions) -> Self {
         let extent = match options.recompute {
             Recompute::Full => Some(Extent::Full),
             Recompute::Selective => Some(Extent::Selective),
@@ -107,12 +107,16 @@ impl Again<'_> {
 /// The tensors that the strategy gathers again whatever the memory.
 fn of_strategy(options: &CompileOptions) -> Regathered {
     // One rank has nothing to gather.
-    if ranks(options) < 2 { Regathered::Nothing } else { Regathered::of(options.strategy) }
+    if count_ranks(options) < 2 {
+        Regathered::Nothing
+    } else {
+        Regathered::from_strategy(options.strategy)
+    }
 }
 
 /// A forward graph in its precision, and whether its loss is to be scaled.
 #[derive(Clone)]
-struct Cast {
+struct CastGraph {
     graph: Graph,
     scales: bool,
 }
@@ -122,114 +126,116 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "loss",
         why: "first of all: every other pass sees the loss as an output like any other",
-        scope: Scope::Model,
-        run: Run::Forward(attach_loss),
+        scope: PassScope::Model,
+        run: PassFunction::Forward(attach_loss),
     },
     Pass {
         name: "training_mode",
         why: "before autodiff: the gradient of dropout is a dropout with the same payload, and statistics of a batch have gradients",
-        scope: Scope::Layers,
-        run: Run::Forward(set_mode),
+        scope: PassScope::Layers,
+        run: PassFunction::Forward(set_mode),
     },
     Pass {
         name: "attention",
         why: "after training_mode, as attention whose weights are dropped is none that has an op; before autodiff, and before all that moves or casts its parts",
-        scope: Scope::Layers,
-        run: Run::Forward(attention),
+        scope: PassScope::Layers,
+        run: PassFunction::Forward(fuse_attention),
     },
     Pass {
         name: "functions",
         why: "beside attention and for the same reasons; after it, as what bounds scores is a part of attention",
-        scope: Scope::Layers,
-        run: Run::Forward(functions),
+        scope: PassScope::Layers,
+        run: PassFunction::Forward(fuse_functions),
     },
     Pass {
         name: "batch_first",
         why: "before autodiff, so that gradients are cut along the batch where values are",
-        scope: Scope::Layers,
-        run: Run::Forward(batch_first),
+        scope: PassScope::Layers,
+        run: PassFunction::Forward(batch_first),
     },
     Pass {
         name: "channels_last",
         why: "before autodiff, so that gradients have their channels last as well; before stages, which are cut where one tensor crosses",
-        scope: Scope::Layers,
-        run: Run::Forward(channels_last),
+        scope: PassScope::Layers,
+        run: PassFunction::Forward(channels_last),
     },
     Pass {
         name: "stages",
         why: "before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss, which is a part of the last stage's work",
-        scope: Scope::Model,
-        run: Run::Forward(assign_stages),
+        scope: PassScope::Model,
+        run: PassFunction::Forward(assign_stages),
     },
     Pass {
         name: "autocast",
         why: "before autodiff, so that what is cast has its gradient cast back; after stages, which are cut where one tensor crosses",
-        scope: Scope::Layers,
-        run: Run::Cast(|graph, options| {
+        scope: PassScope::Layers,
+        run: PassFunction::Cast(|graph, options| {
             let scales = scales_loss(&graph, options);
-            Ok(Cast { graph: autocast(graph, options)?, scales })
+            Ok(CastGraph { graph: apply_autocast(graph, options)?, scales })
         }),
     },
     Pass {
         name: "padding",
         why: "after autocast, as it is products of half precision that need it, and weights are padded where they are cast; before autodiff, which cuts gradients to what is no padding",
-        scope: Scope::Layers,
-        run: Run::Machines(pad_classes),
+        scope: PassScope::Layers,
+        run: PassFunction::Machines(pad_classes),
     },
     Pass {
         name: "autodiff",
         why: "of whole ops, such as softmax and cross entropy: their gradients are better than those of their parts",
-        scope: Scope::Layers,
-        run: Run::Differentiate(|cast, options| autodiff(cast.graph, options, cast.scales)),
+        scope: PassScope::Layers,
+        run: PassFunction::Differentiate(|cast, options| {
+            append_gradients(cast.graph, options, cast.scales)
+        }),
     },
     Pass {
         name: "optimizer",
         why: "after autodiff, and before simplification, so that what is not needed for an update is left out there",
-        scope: Scope::Layers,
-        run: Run::Training(optimizer),
+        scope: PassScope::Layers,
+        run: PassFunction::Training(append_updates),
     },
     Pass {
         name: "averages",
         why: "after the optimizer, whose results they take in",
-        scope: Scope::Layers,
-        run: Run::Training(|training, options| averages(training, options.ema)),
+        scope: PassScope::Layers,
+        run: PassFunction::Training(|training, options| append_averages(training, options.ema)),
     },
     Pass {
         name: "decompose",
         why: "after autodiff for the same reason, before simplification, which cleans up between the parts",
-        scope: Scope::Forms,
-        run: Run::Training(decompose_where_split),
+        scope: PassScope::Forms,
+        run: PassFunction::Training(decompose_where_split),
     },
     Pass {
         name: "simplify",
         why: "when all that computes is there, and before rates, so that fewer sums are accumulated",
-        scope: Scope::Forms,
-        run: Run::Training(|training, _| simplify(training)),
+        scope: PassScope::Forms,
+        run: PassFunction::Training(|training, _| simplify_graph(training)),
     },
     Pass {
         name: "rates",
         why: "what is accumulated is no longer rewritten",
-        scope: Scope::Forms,
-        run: Run::Rate(|training, options| {
-            rates(training, options.microbatches, options.accumulation)
+        scope: PassScope::Forms,
+        run: PassFunction::Rate(|training, options| {
+            assign_rates(training, options.microbatches, options.accumulation)
         }),
     },
     Pass {
         name: "recompute",
         why: "after what might find that what is computed twice is the same, and what has been summed over microbatches is kept",
-        scope: Scope::Forms,
-        run: Run::Rated(|rated, again| match again.extent {
-            Some(extent) => recompute(rated, extent),
+        scope: PassScope::Forms,
+        run: PassFunction::Rated(|rated, again| match again.extent {
+            Some(extent) => recompute_activations(rated, extent),
             None => Ok(rated),
         }),
     },
     Pass {
         name: "regather",
         why: "last: of what is computed again the backward pass reads what is gathered again",
-        scope: Scope::Forms,
-        run: Run::Rated(|rated, again| match again.gathered {
+        scope: PassScope::Forms,
+        run: PassFunction::Rated(|rated, again| match again.gathered {
             Regathered::Nothing => Ok(rated),
-            which => regather(rated, which),
+            which => insert_regathers(rated, which),
         }),
     },
 ];
@@ -239,8 +245,8 @@ pub const PASSES: &[Pass] = &[
 ///
 /// # Errors
 /// What the graph or the options do not allow.
-pub fn prepare(graph: Graph, options: &CompileOptions) -> Result<Decisions, PassError> {
-    Common::new(graph, options, None)?.form(options)
+pub fn prepare_graph(graph: Graph, options: &CompileOptions) -> Result<Decisions, PassError> {
+    Common::new(graph, options, None)?.decide_form(options)
 }
 
 /// The same for machines, by whose costs some passes decide.
@@ -252,13 +258,13 @@ pub fn prepare_for(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Decisions, PassError> {
-    Common::new(graph, options, Some(cluster))?.form(options)
+    Common::new(graph, options, Some(cluster))?.decide_form(options)
 }
 
 /// The graph that all forms of cross entropy share: it stands before the first pass that tells them apart.
 pub struct Common {
     user: Graph,
-    work: Work,
+    work: PassGraph,
 }
 
 impl Common {
@@ -271,10 +277,10 @@ impl Common {
         options: &CompileOptions,
         cluster: Option<&Cluster>,
     ) -> Result<Self, PassError> {
-        verified("reading", &graph)?;
+        verify_after_pass("reading", &graph)?;
         let user = graph.clone();
-        let acts = |scope| scope != Scope::Forms;
-        let work = run(Work::Forward(graph), (options, cluster), acts, &mut |_, _| ())?;
+        let acts = |scope| scope != PassScope::Forms;
+        let work = run_scopes(PassGraph::Forward(graph), (options, cluster), acts, &mut |_, _| ())?;
         Ok(Self { user, work })
     }
 
@@ -292,13 +298,14 @@ impl Common {
     ///
     /// # Errors
     /// What the graph or the options do not allow.
-    pub fn form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
-        let acts = |scope| scope == Scope::Forms;
-        let rated = rated(run(self.work.clone(), (options, None), acts, &mut |_, _| ())?)?;
+    pub fn decide_form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
+        let acts = |scope| scope == PassScope::Forms;
+        let rated =
+            verify_rated(run_scopes(self.work.clone(), (options, None), acts, &mut |_, _| ())?)?;
         check_pins(&[&self.user, &rated.training.graph], options)?;
         check_groups(&rated.training, options)?;
         check_kept(&self.user, options)?;
-        decided(rated, options)
+        decide_staging(rated, options)
     }
 }
 
@@ -311,7 +318,7 @@ pub fn prepare_until(
     options: &CompileOptions,
     pass: &str,
 ) -> Result<Graph, PassError> {
-    until(graph, (options, None), pass)
+    run_until(graph, (options, None), pass)
 }
 
 /// The same for machines, by whose costs some passes decide.
@@ -324,10 +331,10 @@ pub fn prepare_until_for(
     cluster: &Cluster,
     pass: &str,
 ) -> Result<Graph, PassError> {
-    until(graph, (options, Some(cluster)), pass)
+    run_until(graph, (options, Some(cluster)), pass)
 }
 
-fn until(
+fn run_until(
     graph: Graph,
     asked: (&CompileOptions, Option<&Cluster>),
     pass: &str,
@@ -336,9 +343,9 @@ fn until(
         let passes = PASSES.iter().map(|pass| pass.name).collect();
         return Err(PassError::UnknownPass { pass: pass.into(), passes });
     }
-    verified("reading", &graph)?;
+    verify_after_pass("reading", &graph)?;
     let mut found = None;
-    let result = run(Work::Forward(graph), asked, |_| true, &mut |name, graph| {
+    let result = run_scopes(PassGraph::Forward(graph), asked, |_| true, &mut |name, graph| {
         if name == pass {
             found = Some(graph.clone());
         }
@@ -352,7 +359,7 @@ fn until(
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn attentions_of(graph: Graph, options: &CompileOptions) -> Result<Attentions, PassError> {
-    Ok(attentions(&before("attention", graph, options)?, options))
+    Ok(count_attentions(&graph_before("attention", graph, options)?, options))
 }
 
 /// The functions that a graph writes in parts: which are one op, and which are left so and why.
@@ -360,21 +367,22 @@ pub fn attentions_of(graph: Graph, options: &CompileOptions) -> Result<Attention
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn functions_of(graph: Graph, options: &CompileOptions) -> Result<Functions, PassError> {
-    Ok(functions_in_parts(&before("functions", graph, options)?, options))
+    Ok(functions_in_parts(&graph_before("functions", graph, options)?, options))
 }
 
 /// The forward graph as a pass finds it.
-fn before(pass: &str, graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    verified("reading", &graph)?;
-    let asked = Asked { options, cluster: None, again: Again::asked(options) };
+fn graph_before(pass: &str, graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+    verify_after_pass("reading", &graph)?;
+    let asked =
+        PassInput { options, cluster: None, again: RecomputeRequest::from_options(options) };
     let is_earlier = |earlier: &Pass| !comes_not_before(earlier.name, pass);
-    let work = run_rows(Work::Forward(graph), asked, is_earlier, &mut |_, _| ())?;
+    let work = run_rows(PassGraph::Forward(graph), asked, is_earlier, &mut |_, _| ())?;
     Ok(work.graph().clone())
 }
 
 /// Whether the graph after this pass is another one for each form of cross entropy.
 pub fn depends_on_form(pass: &str) -> bool {
-    PASSES.iter().any(|known| known.name == pass && known.scope == Scope::Forms)
+    PASSES.iter().any(|known| known.name == pass && known.scope == PassScope::Forms)
 }
 
 /// Whether a pass is another or stands behind it.
@@ -385,7 +393,7 @@ pub fn comes_not_before(pass: &str, other: &str) -> bool {
 
 /// Prepares a graph that has its loss on one stage, which is the whole mesh, and says of which layer each node is; those
 /// that `layer_of` gives none are of that of what they read, or of their readers. Where memory `is_short` each tensor may lie
-/// otherwise for the backward pass ([`regathered`]).
+/// otherwise for the backward pass ([`decide_regathered`]).
 ///
 /// # Errors
 /// What the graph or the options do not allow.
@@ -396,15 +404,20 @@ pub fn prepare_layers(
     is_short: bool,
 ) -> Result<(Decisions, Vec<LayerId>), PassError> {
     let mut graph = graph;
-    let layers = follow(&graph, layer_of.to_vec(), LayerId(0));
+    let layers = fill_from_neighbours(&graph, layer_of.to_vec(), LayerId(0));
     graph.stages.clear();
     for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
         (node.part, node.placement) = (Some(Part::Layer(layer)), None);
     }
-    verified("reading", &graph)?;
+    verify_after_pass("reading", &graph)?;
     let asked = (options, Some(cluster));
-    let work = run(Work::Forward(graph), asked, |scope| scope != Scope::Model, &mut |_, _| ())?;
-    let rated = rated(work)?;
+    let work = run_scopes(
+        PassGraph::Forward(graph),
+        asked,
+        |scope| scope != PassScope::Model,
+        &mut |_, _| (),
+    )?;
+    let rated = verify_rated(work)?;
     let rated = if is_short { with_choice(rated, options)? } else { rated };
     let Rated { training, rates, recomputed } = rated;
     let nodes = &training.graph.nodes;
@@ -417,14 +430,14 @@ pub fn prepare_layers(
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn recomputed(
+pub fn decide_recomputed(
     decisions: &Decisions,
     options: &CompileOptions,
     extent: Extent<'_>,
 ) -> Result<Decisions, PassError> {
-    let again = Again { extent: Some(extent), gathered: of_strategy(options) };
-    let rated = once_more(decisions.rated(), options, again)?;
-    decided(rated, options)
+    let again = RecomputeRequest { extent: Some(extent), gathered: of_strategy(options) };
+    let rated = once_more(decisions.to_rated(), options, again)?;
+    decide_staging(rated, options)
 }
 
 /// The same decisions where each tensor that the backward pass reads again may lie otherwise for it; `None` where that
@@ -432,52 +445,56 @@ pub fn recomputed(
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn regathered(
+pub fn decide_regathered(
     decisions: &Decisions,
     options: &CompileOptions,
 ) -> Result<Option<Decisions>, PassError> {
-    let again = with_choice(decisions.rated(), options)?;
+    let again = with_choice(decisions.to_rated(), options)?;
     let is_other = again.training.graph.nodes.len() > decisions.graph().nodes.len();
-    is_other.then(|| decided(again, options)).transpose()
+    is_other.then(|| decide_staging(again, options)).transpose()
 }
 
 /// The graph in which each tensor may lie otherwise for the backward pass, before nodes have stages.
 fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
     // One rank has nothing to gather.
-    if options.strategy != Strategy::Auto || ranks(options) < 2 {
+    if options.strategy != Strategy::Auto || count_ranks(options) < 2 {
         return Ok(rated);
     }
-    once_more(rated, options, Again { extent: None, gathered: Regathered::All })
+    once_more(rated, options, RecomputeRequest { extent: None, gathered: Regathered::All })
 }
 
 /// Runs the last passes on what they were to leave as it is.
-fn once_more(rated: Rated, options: &CompileOptions, again: Again<'_>) -> Result<Rated, PassError> {
-    let last = |pass: &Pass| matches!(pass.run, Run::Rated(_));
-    let asked = Asked { options, cluster: None, again };
-    self::rated(run_rows(Work::Rated(rated), asked, last, &mut |_, _| ())?)
+fn once_more(
+    rated: Rated,
+    options: &CompileOptions,
+    again: RecomputeRequest<'_>,
+) -> Result<Rated, PassError> {
+    let last = |pass: &Pass| matches!(pass.run, PassFunction::Rated(_));
+    let asked = PassInput { options, cluster: None, again };
+    self::verify_rated(run_rows(PassGraph::Rated(rated), asked, last, &mut |_, _| ())?)
 }
 
-fn ranks(options: &CompileOptions) -> usize {
+fn count_ranks(options: &CompileOptions) -> usize {
     options.mesh.iter().product()
 }
 
-fn decided(rated: Rated, options: &CompileOptions) -> Result<Decisions, PassError> {
+fn decide_staging(rated: Rated, options: &CompileOptions) -> Result<Decisions, PassError> {
     let Rated { training, rates, recomputed } = rated;
     // After all nodes exist: reads back as data what `stages` has written into them.
-    let staging = staging(&training.graph, options)?;
+    let staging = collect_staging(&training.graph, options)?;
     Ok(Decisions { training, staging, rates, recomputed })
 }
 
 /// The object that passes work on.
 #[derive(Clone)]
-enum Work {
+enum PassGraph {
     Forward(Graph),
-    Cast(Cast),
+    Cast(CastGraph),
     Training(TrainingGraph),
     Rated(Rated),
 }
 
-impl Work {
+impl PassGraph {
     fn graph(&self) -> &Graph {
         match self {
             Self::Forward(graph) => graph,
@@ -487,32 +504,40 @@ impl Work {
         }
     }
 
-    fn after(self, pass: &Pass, asked: Asked<'_>) -> Result<Self, PassError> {
-        let Asked { options, cluster, again } = asked;
+    fn run_pass(self, pass: &Pass, asked: PassInput<'_>) -> Result<Self, PassError> {
+        let PassInput { options, cluster, again } = asked;
         Ok(match (&pass.run, self) {
-            (Run::Forward(run), Self::Forward(graph)) => Self::Forward(run(graph, options)?),
-            (Run::Cast(run), Self::Forward(graph)) => Self::Cast(run(graph, options)?),
-            (Run::Machines(run), Self::Cast(Cast { graph, scales })) => Self::Cast(match cluster {
-                Some(cluster) => Cast { graph: run(graph, options, cluster)?, scales },
-                None => Cast { graph, scales },
-            }),
-            (Run::Differentiate(run), Self::Cast(cast)) => Self::Training(run(cast, options)?),
-            (Run::Training(run), Self::Training(graph)) => Self::Training(run(graph, options)?),
-            (Run::Rate(run), Self::Training(graph)) => Self::Rated(run(graph, options)?),
-            (Run::Rated(run), Self::Rated(rated)) => Self::Rated(run(rated, again)?),
+            (PassFunction::Forward(run), Self::Forward(graph)) => {
+                Self::Forward(run(graph, options)?)
+            }
+            (PassFunction::Cast(run), Self::Forward(graph)) => Self::Cast(run(graph, options)?),
+            (PassFunction::Machines(run), Self::Cast(CastGraph { graph, scales })) => {
+                Self::Cast(match cluster {
+                    Some(cluster) => CastGraph { graph: run(graph, options, cluster)?, scales },
+                    None => CastGraph { graph, scales },
+                })
+            }
+            (PassFunction::Differentiate(run), Self::Cast(cast)) => {
+                Self::Training(run(cast, options)?)
+            }
+            (PassFunction::Training(run), Self::Training(graph)) => {
+                Self::Training(run(graph, options)?)
+            }
+            (PassFunction::Rate(run), Self::Training(graph)) => Self::Rated(run(graph, options)?),
+            (PassFunction::Rated(run), Self::Rated(rated)) => Self::Rated(run(rated, again)?),
             _ => unreachable!("`{}` stands in the table where its input is made", pass.name),
         })
     }
 }
 
 /// Runs the passes whose scope `acts` takes, as [`run_rows`].
-fn run(
-    work: Work,
+fn run_scopes(
+    work: PassGraph,
     (options, cluster): (&CompileOptions, Option<&Cluster>),
-    acts: impl Fn(Scope) -> bool,
+    acts: impl Fn(PassScope) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
-) -> Result<Work, PassError> {
-    let asked = Asked { options, cluster, again: Again::asked(options) };
+) -> Result<PassGraph, PassError> {
+    let asked = PassInput { options, cluster, again: RecomputeRequest::from_options(options) };
     run_rows(work, asked, |pass| acts(pass.scope), seen)
 }
 
@@ -520,16 +545,16 @@ fn run(
 /// tests, each is verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as
 /// long as the passes do.
 fn run_rows(
-    work: Work,
-    asked: Asked<'_>,
+    work: PassGraph,
+    asked: PassInput<'_>,
     acts: impl Fn(&Pass) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
-) -> Result<Work, PassError> {
+) -> Result<PassGraph, PassError> {
     let mut work = work;
     for pass in PASSES.iter().filter(|pass| acts(pass)) {
-        work = work.after(pass, asked)?;
+        work = work.run_pass(pass, asked)?;
         if cfg!(debug_assertions) {
-            verified(pass.name, work.graph())?;
+            verify_after_pass(pass.name, work.graph())?;
         }
         seen(pass.name, work.graph());
     }
@@ -537,62 +562,19 @@ fn run_rows(
 }
 
 /// The result of the last pass, verified.
-fn rated(work: Work) -> Result<Rated, PassError> {
+fn verify_rated(work: PassGraph) -> Result<Rated, PassError> {
     match work {
-        Work::Rated(rated) => {
-            verified("the last pass", &rated.training.graph)?;
+        PassGraph::Rated(rated) => {
+            verify_after_pass("the last pass", &rated.training.graph)?;
             Ok(rated)
         }
         _ => unreachable!("the last pass gives a graph with rates"),
     }
 }
 
-fn verified(pass: &'static str, graph: &Graph) -> Result<(), PassError> {
-    verify(graph).map_err(|errors| PassError::Verify { pass, errors })
+fn verify_after_pass(pass: &'static str, graph: &Graph) -> Result<(), PassError> {
+    verify_graph(graph).map_err(|errors| PassError::Verify { pass, errors })
 }
 
 #[cfg(test)]
-mod tests {
-    use graphc_ir::builder::GraphBuilder;
-    use graphc_ir::ops::Init;
-    use graphc_ir::plan::{Loss, Optimizer};
-    use graphc_ir::types::DType;
-
-    use super::*;
-    use crate::cluster::preset;
-    use crate::passes::layers::layers;
-
-    /// Three products, cut into layers: gradients and updates are of the layer of their weight, and no layer is a stage.
-    #[test]
-    fn what_passes_make_of_a_layer_is_of_that_layer() {
-        let g = GraphBuilder::new("layers");
-        let x = g.input("x", DType::F32, [4, 8]);
-        let layer = |x: graphc_ir::builder::Tensor, i: usize| {
-            x.matmul(&g.variable(&format!("w{i}"), DType::F32, [8, 8], Init::Weights)).relu()
-        };
-        g.output("y", &(0..3).fold(x, layer));
-        let optimizer =
-            Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-        let options = CompileOptions {
-            mesh: vec![2],
-            loss: Some(Loss::Sum),
-            optimizer: Some(optimizer),
-            ..CompileOptions::default()
-        };
-        let graph = attach_loss(g.finish().expect("fits"), &options).expect("fits");
-        let of = layers(&graph, |_| true).of;
-        let cluster = preset("cpu").expect("a preset");
-        let (decisions, layers) =
-            prepare_layers(graph, &of, (&options, &cluster), false).expect("fits");
-        let made_in = |value| layers[decisions.graph().value(value).producer.index()];
-        let of_variables: Vec<LayerId> =
-            decisions.training.gradients.iter().map(|&(variable, _)| made_in(variable)).collect();
-        assert_eq!(of_variables, [0, 1, 2].map(LayerId));
-        for &(variable, gradient) in &decisions.training.gradients {
-            assert_eq!(made_in(gradient), made_in(variable));
-        }
-        assert!(decisions.graph().stages.is_empty());
-        assert!(decisions.graph().nodes.iter().all(|node| node.stage().is_none()));
-        assert!(decisions.staging.stage.iter().all(|&stage| stage == 0));
-    }
-}
+mod tests;

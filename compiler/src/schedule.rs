@@ -17,7 +17,7 @@ pub const MOST_MICROBATCHES: usize = 1 << 16;
 
 /// One pass of one microbatch through one chunk of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct StagePass {
     /// Whether it is the backward pass.
     pub backward: bool,
     /// The chunk of the stage; 0 where stages have one.
@@ -27,8 +27,13 @@ pub struct Pass {
 }
 
 /// The passes of stage `stage` of `stages`, in order.
-pub fn passes(kind: Schedule, stages: usize, stage: usize, microbatches: usize) -> Vec<Pass> {
-    let chunks = kind.chunks();
+pub fn order_passes(
+    kind: Schedule,
+    stages: usize,
+    stage: usize,
+    microbatches: usize,
+) -> Vec<StagePass> {
+    let chunks = kind.chunks_per_stage();
     let total = microbatches * chunks;
     let behind = (stages - 1).saturating_sub(stage);
     let ahead = match kind {
@@ -44,9 +49,9 @@ pub fn passes(kind: Schedule, stages: usize, stage: usize, microbatches: usize) 
             _ => (index % group / stages, index / group * stages + index % stages),
         };
         let chunk = if backward { chunks - 1 - chunk } else { chunk };
-        Pass { backward, chunk, microbatch }
+        StagePass { backward, chunk, microbatch }
     };
-    let mut order: Vec<Pass> = (0..ahead).map(|index| pass(index, false)).collect();
+    let mut order: Vec<StagePass> = (0..ahead).map(|index| pass(index, false)).collect();
     for index in ahead..total {
         order.extend([pass(index, false), pass(index - ahead, true)]);
     }
@@ -57,9 +62,9 @@ pub fn passes(kind: Schedule, stages: usize, stage: usize, microbatches: usize) 
 /// The most microbatches that are between their forward and backward pass at once, by stage and chunk of the stage.
 pub fn under_way(kind: Schedule, stages: usize, microbatches: usize) -> Vec<Vec<usize>> {
     let of_stage = |stage: usize| {
-        let mut now = vec![0usize; kind.chunks()];
+        let mut now = vec![0usize; kind.chunks_per_stage()];
         let mut most = now.clone();
-        for pass in passes(kind, stages, stage, microbatches) {
+        for pass in order_passes(kind, stages, stage, microbatches) {
             if pass.backward {
                 now[pass.chunk] -= 1;
             } else {
@@ -77,11 +82,11 @@ mod tests {
     use super::*;
 
     fn text(kind: Schedule, stages: usize, stage: usize, microbatches: usize) -> String {
-        let text = |pass: Pass| {
-            let chunk = if kind.chunks() > 1 { ["a", "b", "c"][pass.chunk] } else { "" };
+        let text = |pass: StagePass| {
+            let chunk = if kind.chunks_per_stage() > 1 { ["a", "b", "c"][pass.chunk] } else { "" };
             format!("{}{}{chunk}", if pass.backward { "B" } else { "F" }, pass.microbatch)
         };
-        let order = passes(kind, stages, stage, microbatches);
+        let order = order_passes(kind, stages, stage, microbatches);
         order.into_iter().map(text).collect::<Vec<_>>().join(" ")
     }
 
@@ -115,11 +120,11 @@ mod tests {
         for (stages, chunks, microbatches) in [(2, 2, 2), (4, 2, 8), (3, 3, 6)] {
             let kind = Schedule::Interleaved { chunks };
             for stage in 0..stages {
-                let order = passes(kind, stages, stage, microbatches);
+                let order = order_passes(kind, stages, stage, microbatches);
                 assert_eq!(order.len(), 2 * chunks * microbatches);
                 for (at, pass) in order.iter().enumerate() {
                     assert!(!order[..at].contains(pass), "each pass once");
-                    let forward = Pass { backward: false, ..*pass };
+                    let forward = StagePass { backward: false, ..*pass };
                     assert!(!pass.backward || order[..at].contains(&forward), "forward first");
                 }
             }

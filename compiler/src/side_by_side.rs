@@ -38,14 +38,14 @@ pub fn map_side_by_side<T: Send, R: Send>(
     items: Vec<T>,
     work: impl Fn(T) -> R + Sync + Send,
 ) -> Vec<R> {
-    match pool() {
+    match shared_pool() {
         Some(pool) => pool.install(|| items.into_par_iter().map(work).collect()),
         None => items.into_iter().map(work).collect(),
     }
 }
 
 /// The threads that work shares; `None` where the one that calls is all there is.
-fn pool() -> Option<&'static ThreadPool> {
+fn shared_pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| make_pool(&NUMBERS)).as_ref()
 }

@@ -1,6 +1,6 @@
 //! Augmentation: what an image becomes is a function of seed, epoch and the sample's number alone.
 
-use graphc_ir::random::{Stream, key_of};
+use graphc_ir::random::{RandomStream, key_of};
 
 /// What is done to images at random, anew in each epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Augment {
 
     /// What is done to a sample in an epoch.
     pub(crate) fn draw(self, seed: u64, epoch: u64, sample: usize) -> Drawn {
-        let stream = Stream { seed, key: key_of("augment"), step: epoch };
+        let stream = RandomStream { seed, key: key_of("augment"), step: epoch };
         let [top, left, flip, _] = stream.words(sample as u64);
         let places = 2 * self.pad as u64 + 1;
         // The high part of the product is below `places`, evenly but for 2^-32 per place.
@@ -47,14 +47,14 @@ impl Drawn {
             for (y, row) in target.chunks_exact_mut(width).enumerate() {
                 let source = (y + self.top).checked_sub(self.pad).filter(|&y| y < height);
                 match source {
-                    Some(y) => self.row(&plane[y * width..(y + 1) * width], row),
+                    Some(y) => self.transform_row(&plane[y * width..(y + 1) * width], row),
                     None => row.fill(0),
                 }
             }
         }
     }
 
-    fn row(self, source: &[u8], target: &mut [u8]) {
+    fn transform_row(self, source: &[u8], target: &mut [u8]) {
         let width = source.len();
         // Column `x` of the target is `x + left - pad` of the source, where there is one.
         let first = self.pad.saturating_sub(self.left).min(width);
@@ -93,7 +93,7 @@ impl Normalize {
     }
 
     /// Whether there are numbers for so many channels, by which can be divided.
-    pub(crate) fn fits(&self, channels: usize) -> bool {
+    pub(crate) fn fits_channels(&self, channels: usize) -> bool {
         let counts = [self.mean.len(), self.std.len()];
         let good = |&std: &f32| std.is_finite() && std > 0.0;
         counts.iter().all(|&count| count == 1 || count == channels) && self.std.iter().all(good)

@@ -6,8 +6,8 @@ use graphc_runtime::data::read_file;
 
 use crate::dataset::{Dataset, Field, Split};
 use crate::error::DatasetError;
-use crate::text::{self, fields, tenths, windows};
-use crate::tokenizer::{self, Apart, Saved};
+use crate::text::{self, count_windows, range_of_split, window_fields};
+use crate::tokenizer::{self, Saved, TokenizedTexts};
 
 const LAYOUT: &str = "text by tokens is a folder with tokenizer.json, as the tokenizers library saves it, and .txt files: train.txt and \
                       test.txt (or valid.txt) are the parts of that name; of other files the last tenth is held out";
@@ -35,34 +35,34 @@ impl BpeText {
     pub fn open(folder: &Path, split: Split, length: usize) -> Result<Self, DatasetError> {
         let name = format!("bpe:{} ({split})", folder.display());
         let path = folder.join("tokenizer.json");
-        let saved = Saved::read(&content(&path, tokenizer::LONGEST)?);
-        let saved = saved.map_err(|reason| damaged(&path, reason))?;
-        let (files, both) = text::files(folder, split)?;
+        let saved = Saved::from_json(&read_content(&path, tokenizer::LONGEST)?);
+        let saved = saved.map_err(|reason| damaged_error(&path, reason))?;
+        let (files, both) = text::list_split_files(folder, split)?;
         let texts = files.iter().map(|file| {
-            let text = String::from_utf8(content(file, MOST_BYTES)?);
-            text.map_err(|error| damaged(file, error.to_string()))
+            let text = String::from_utf8(read_content(file, MOST_BYTES)?);
+            text.map_err(|error| damaged_error(file, error.to_string()))
         });
-        let apart = saved.take_apart(texts, |reason| damaged(&path, reason))?;
-        let Apart { mut tokens, vocabulary } = apart;
+        let apart = saved.take_apart(texts, |reason| damaged_error(&path, reason))?;
+        let TokenizedTexts { mut tokens, vocabulary } = apart;
         if both {
-            let range = tenths(tokens.len() as u64, split);
+            let range = range_of_split(tokens.len() as u64, split);
             tokens = tokens[range.start as usize..range.end as usize].to_vec();
         }
-        let samples = windows(tokens.len() as u64, length, &name)?;
+        let samples = count_windows(tokens.len() as u64, length, &name)?;
         let note = saved.left_out().map(|parts| {
             let path = path.display();
             format!("{path} asks for {parts}: left out, as a text is taken apart as a whole, and alike in every run")
         });
-        Ok(Self { name, fields: fields(length), tokens, samples, vocabulary, note })
+        Ok(Self { name, fields: window_fields(length), tokens, samples, vocabulary, note })
     }
 
     /// How many different tokens there are.
-    pub fn vocabulary(&self) -> usize {
+    pub fn vocabulary_size(&self) -> usize {
         self.vocabulary
     }
 }
 
-fn content(path: &Path, most: u64) -> Result<Vec<u8>, DatasetError> {
+fn read_content(path: &Path, most: u64) -> Result<Vec<u8>, DatasetError> {
     let name = path.display().to_string();
     read_file(path, most).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => DatasetError::Missing { path: name, layout: LAYOUT },
@@ -70,7 +70,7 @@ fn content(path: &Path, most: u64) -> Result<Vec<u8>, DatasetError> {
     })
 }
 
-fn damaged(path: &Path, reason: String) -> DatasetError {
+fn damaged_error(path: &Path, reason: String) -> DatasetError {
     DatasetError::Damaged { path: path.display().to_string(), reason, layout: LAYOUT }
 }
 
@@ -135,14 +135,14 @@ mod tests {
         let folder = folder(TOKENIZER, b"abab aba b");
         let set = BpeText::open(folder.path(), Split::Train, 2).expect("a text");
         // abab, space, ab, a, space, b.
-        assert_eq!((set.samples(), set.vocabulary()), (2, 5));
+        assert_eq!((set.samples(), set.vocabulary_size()), (2, 5));
         assert_eq!((tokens(&set, 0, 0), tokens(&set, 0, 1)), (vec![4, 2], vec![2, 3]));
         assert_eq!((tokens(&set, 1, 0), tokens(&set, 1, 1)), (vec![3, 0], vec![0, 2]));
     }
 
     #[test]
     fn texts_come_one_after_the_other_and_the_first_that_is_none_is_the_error() {
-        let saved = Saved::read(TOKENIZER.as_bytes()).expect("a tokenizer");
+        let saved = Saved::from_json(TOKENIZER.as_bytes()).expect("a tokenizer");
         let mut given = 0;
         let texts = ["abab", "a", "", "b"].into_iter().map(|text| {
             given += 1;

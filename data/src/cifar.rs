@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::content::Content;
+use crate::content::FileContent;
 use crate::dataset::Split;
 use crate::error::DatasetError;
-use crate::records::{ImageSet, Part};
+use crate::records::{ImagePart, ImageSet};
 
 /// Channels, height, width.
 pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
@@ -28,7 +28,7 @@ const LAYOUT_100: &str = "a CIFAR-100 set is a folder with train.bin and test.bi
                           https://www.cs.toronto.edu/~kriz/cifar.html there";
 
 /// What differs between the two.
-struct Format {
+struct CifarFormat {
     name: &'static str,
     /// The folder that the archive unpacks to.
     inner: &'static str,
@@ -37,10 +37,18 @@ struct Format {
     layout: &'static str,
 }
 
-const CIFAR_10: Format =
-    Format { name: "cifar10", inner: "cifar-10-batches-bin", classes: &[10], layout: LAYOUT_10 };
-const CIFAR_100: Format =
-    Format { name: "cifar100", inner: "cifar-100-binary", classes: &[20, 100], layout: LAYOUT_100 };
+const CIFAR_10: CifarFormat = CifarFormat {
+    name: "cifar10",
+    inner: "cifar-10-batches-bin",
+    classes: &[10],
+    layout: LAYOUT_10,
+};
+const CIFAR_100: CifarFormat = CifarFormat {
+    name: "cifar100",
+    inner: "cifar-100-binary",
+    classes: &[20, 100],
+    layout: LAYOUT_100,
+};
 
 /// The files of training images of a CIFAR-10 set.
 pub(crate) const TRAIN_FILES: [&str; 5] = [
@@ -59,9 +67,9 @@ pub(crate) const TEST_FILE: &str = "test_batch.bin";
 /// # Errors
 /// Where a file of the split is missing, was cut off or is damaged.
 pub fn cifar10(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
-    let folder = inside(folder, &CIFAR_10, "data_batch_1.bin");
+    let folder = find_data_folder(folder, &CIFAR_10, "data_batch_1.bin");
     let files: &[&str] = if split == Split::Train { &TRAIN_FILES } else { &[TEST_FILE] };
-    let set = open(&folder, &CIFAR_10, files, split)?;
+    let set = open_files(&folder, &CIFAR_10, files, split)?;
     if split == Split::Test && is_true_set(&folder) && set.labels().len() != TRUE_SAMPLES {
         let reason = format!("it has {} images, not {TRUE_SAMPLES}", set.labels().len());
         let path = folder.join(TEST_FILE).display().to_string();
@@ -76,9 +84,9 @@ pub fn cifar10(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
 /// # Errors
 /// Where the file of the split is missing, was cut off or is damaged.
 pub fn cifar100(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
-    let folder = inside(folder, &CIFAR_100, "train.bin");
+    let folder = find_data_folder(folder, &CIFAR_100, "train.bin");
     let file = if split == Split::Train { "train.bin" } else { "test.bin" };
-    open(&folder, &CIFAR_100, &[file], split)
+    open_files(&folder, &CIFAR_100, &[file], split)
 }
 
 /// Whether the training files are as long as those that are published.
@@ -88,21 +96,21 @@ fn is_true_set(folder: &Path) -> bool {
 }
 
 /// Where the files lie: archives unpack to a folder of their own.
-fn inside(folder: &Path, format: &Format, file: &str) -> PathBuf {
+fn find_data_folder(folder: &Path, format: &CifarFormat, file: &str) -> PathBuf {
     let inner = folder.join(format.inner);
     let there = !folder.join(file).exists() && inner.is_dir();
     if there { inner } else { folder.to_owned() }
 }
 
-fn open(
+fn open_files(
     folder: &Path,
-    format: &Format,
+    format: &CifarFormat,
     files: &[&str],
     split: Split,
 ) -> Result<ImageSet, DatasetError> {
     let (mut parts, mut labels) = (Vec::new(), Vec::new());
     for file in files {
-        let part = part(&folder.join(file), format)?;
+        let part = open_part(&folder.join(file), format)?;
         read_labels(&part, format, &mut labels)?;
         parts.push(part);
     }
@@ -112,23 +120,27 @@ fn open(
 }
 
 /// The images of a file, of which nothing was read yet.
-fn part(path: &Path, format: &Format) -> Result<Part, DatasetError> {
-    let content = Content::open(path, format.layout)?;
+fn open_part(path: &Path, format: &CifarFormat) -> Result<ImagePart, DatasetError> {
+    let content = FileContent::open(path, format.layout)?;
     let first = format.classes.len() as u64;
     let (stride, bytes) = (first + IMAGE as u64, content.bytes());
     if bytes > MOST_BYTES {
         let reason = format!("it has {bytes} bytes, and a file may have {MOST_BYTES}");
-        return Err(content.damaged(reason, format.layout));
+        return Err(content.damaged_error(reason, format.layout));
     }
     if bytes == 0 || bytes % stride != 0 {
         let reason = format!("it has {bytes} bytes, which is no multiple of {stride}");
-        return Err(content.damaged(reason, format.layout));
+        return Err(content.damaged_error(reason, format.layout));
     }
-    Ok(Part { content, samples: (bytes / stride) as usize, first, stride })
+    Ok(ImagePart { content, samples: (bytes / stride) as usize, first, stride })
 }
 
 /// Reads the labels of a file. Images go by with them, in order, which costs less than to seek each label.
-fn read_labels(part: &Part, format: &Format, labels: &mut Vec<u8>) -> Result<(), DatasetError> {
+fn read_labels(
+    part: &ImagePart,
+    format: &CifarFormat,
+    labels: &mut Vec<u8>,
+) -> Result<(), DatasetError> {
     let stride = part.stride as usize;
     let mut chunk = vec![0; CHUNK * stride];
     for first in (0..part.samples).step_by(CHUNK) {
@@ -136,16 +148,16 @@ fn read_labels(part: &Part, format: &Format, labels: &mut Vec<u8>) -> Result<(),
         let records = &mut chunk[..count * stride];
         part.content.read_at((first * stride) as u64, records)?;
         for (place, record) in records.chunks_exact(stride).enumerate() {
-            labels.push(label(record, format).map_err(|reason| {
+            labels.push(read_label(record, format).map_err(|reason| {
                 let reason = format!("image {} has {reason}", first + place);
-                part.content.damaged(reason, format.layout)
+                part.content.damaged_error(reason, format.layout)
             })?);
         }
     }
     Ok(())
 }
 
-fn label(record: &[u8], format: &Format) -> Result<u8, String> {
+fn read_label(record: &[u8], format: &CifarFormat) -> Result<u8, String> {
     let mut label = 0;
     for (&found, &classes) in record.iter().zip(format.classes) {
         if found >= classes {
@@ -158,13 +170,13 @@ fn label(record: &[u8], format: &Format) -> Result<u8, String> {
 
 /// Files of a set have equally many images, the first ones one more where that cannot be: so a file that was cut off
 /// between two images is found.
-fn check_counts(parts: &[Part], format: &Format) -> Result<(), DatasetError> {
-    let most = |parts: &[Part]| parts.iter().map(|part| part.samples).max().unwrap_or(0);
+fn check_counts(parts: &[ImagePart], format: &CifarFormat) -> Result<(), DatasetError> {
+    let most = |parts: &[ImagePart]| parts.iter().map(|part| part.samples).max().unwrap_or(0);
     let all = most(parts);
     for (place, part) in parts.iter().enumerate() {
         if part.samples < most(&parts[place..]) || part.samples + 1 < all {
             let reason = format!("it has {} images where others have {all}", part.samples);
-            return Err(part.content.damaged(reason, format.layout));
+            return Err(part.content.damaged_error(reason, format.layout));
         }
     }
     Ok(())

@@ -15,19 +15,19 @@ const MOST_UNPACKED: u64 = 1 << 30;
 
 /// Bytes that can be read from any place, from several threads at once.
 #[derive(Debug)]
-pub(crate) struct Content {
+pub(crate) struct FileContent {
     path: String,
     bytes: u64,
-    held: Held,
+    held: ContentStorage,
 }
 
 #[derive(Debug)]
-enum Held {
+enum ContentStorage {
     File(File),
     Memory(Vec<u8>),
 }
 
-impl Content {
+impl FileContent {
     /// Opens a file.
     ///
     /// # Errors
@@ -42,10 +42,11 @@ impl Content {
                 let reason = error.to_string();
                 DatasetError::Damaged { path: name.clone(), reason, layout }
             }
-            _ => DatasetError::read(&name, error),
+            _ => DatasetError::unreadable_file(&name, error),
         })?;
-        let bytes = file.metadata().map_err(|error| DatasetError::read(&name, error))?.len();
-        Ok(Self { path: name, bytes, held: Held::File(file) })
+        let bytes =
+            file.metadata().map_err(|error| DatasetError::unreadable_file(&name, error))?.len();
+        Ok(Self { path: name, bytes, held: ContentStorage::File(file) })
     }
 
     /// Opens a file of gzip and unpacks it, all of its members, one behind the other.
@@ -58,8 +59,10 @@ impl Content {
 
     fn unpack_within(path: &Path, layout: &'static str, most: u64) -> Result<Self, DatasetError> {
         let packed = Self::open(path, layout)?;
-        let damaged = |reason: String| packed.damaged(reason, layout);
-        let Held::File(file) = &packed.held else { return Err(damaged("it is no file".into())) };
+        let damaged = |reason: String| packed.damaged_error(reason, layout);
+        let ContentStorage::File(file) = &packed.held else {
+            return Err(damaged("it is no file".into()));
+        };
         let mut unpacked = Vec::new();
         let read = MultiGzDecoder::new(file).take(most + 1).read_to_end(&mut unpacked);
         read.map_err(|error| damaged(format!("it is no whole file of gzip ({error})")))?;
@@ -69,7 +72,7 @@ impl Content {
                 "it unpacks to more than {most} bytes, which is the most"
             )));
         }
-        Ok(Self { path: packed.path, bytes, held: Held::Memory(unpacked) })
+        Ok(Self { path: packed.path, bytes, held: ContentStorage::Memory(unpacked) })
     }
 
     /// The file.
@@ -88,13 +91,14 @@ impl Content {
     /// Where there are not as many bytes, or they cannot be read.
     pub(crate) fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), DatasetError> {
         match &self.held {
-            Held::File(file) => {
-                file.read_exact_at(into, at).map_err(|error| DatasetError::read(&self.path, error))
-            }
-            Held::Memory(bytes) => {
+            ContentStorage::File(file) => file
+                .read_exact_at(into, at)
+                .map_err(|error| DatasetError::unreadable_file(&self.path, error)),
+            ContentStorage::Memory(bytes) => {
                 let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
                 let part = from.and_then(|from| from.get(..into.len()));
-                let part = part.ok_or_else(|| DatasetError::read(&self.path, "it is too short"))?;
+                let part = part
+                    .ok_or_else(|| DatasetError::unreadable_file(&self.path, "it is too short"))?;
                 into.copy_from_slice(part);
                 Ok(())
             }
@@ -102,7 +106,7 @@ impl Content {
     }
 
     /// The file is not what it should be.
-    pub(crate) fn damaged(&self, reason: String, layout: &'static str) -> DatasetError {
+    pub(crate) fn damaged_error(&self, reason: String, layout: &'static str) -> DatasetError {
         DatasetError::Damaged { path: self.path.clone(), reason, layout }
     }
 }
@@ -121,7 +125,7 @@ mod tests {
         packer.write_all(&[7; 1 << 10]).expect("memory");
         let member = packer.finish().expect("memory");
         std::fs::write(&path, member.repeat(65)).expect("writable");
-        let unpack = |most| Content::unpack_within(&path, "a set", most);
+        let unpack = |most| FileContent::unpack_within(&path, "a set", most);
         let error = unpack(1 << 16).expect_err("65 KiB").to_string();
         assert!(error.contains("it unpacks to more than 65536 bytes"), "{error}");
         assert_eq!(unpack(65 << 10).expect("all of it").bytes(), 65 << 10);

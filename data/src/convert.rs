@@ -25,14 +25,14 @@ impl Conversion {
     ///
     /// # Errors
     /// Where that is not defined.
-    pub(crate) fn of(
+    pub(crate) fn from_field(
         field: &Field,
         to: DType,
         normalize: Option<&Normalize>,
     ) -> Result<Self, String> {
         let integer = |dtype: DType| matches!(dtype, DType::U8 | DType::I32 | DType::I64);
         match field.ty.dtype {
-            DType::U8 if to.is_float() => table(field, to, normalize),
+            DType::U8 if to.is_float() => build_table(field, to, normalize),
             from if from == to => Ok(Self::Copy),
             from if from.is_float() && to.is_float() => Ok(Self::Floats { from, to }),
             from if integer(from) && integer(to) => Ok(Self::Integers { from, to }),
@@ -44,7 +44,7 @@ impl Conversion {
     ///
     /// # Errors
     /// Where an integer does not fit.
-    pub(crate) fn write(&self, from: &[u8], into: &mut [u8]) -> Result<(), String> {
+    pub(crate) fn convert_into(&self, from: &[u8], into: &mut [u8]) -> Result<(), String> {
         match self {
             Self::Copy => into.copy_from_slice(from),
             Self::Table { channels, size } => {
@@ -61,7 +61,7 @@ impl Conversion {
             Self::Integers { from: dtype, to } => {
                 let elements = from.chunks_exact(dtype.size());
                 for (element, target) in elements.zip(into.chunks_exact_mut(to.size())) {
-                    write_integer(integer(*dtype, element), *to, target)?;
+                    write_integer(read_integer(*dtype, element), *to, target)?;
                 }
             }
             Self::Floats { from: dtype, to } => {
@@ -81,9 +81,13 @@ fn look_up<const N: usize>(table: &[u8], pixels: &[u8], into: &mut [u8]) {
     }
 }
 
-fn table(field: &Field, to: DType, normalize: Option<&Normalize>) -> Result<Conversion, String> {
+fn build_table(
+    field: &Field,
+    to: DType,
+    normalize: Option<&Normalize>,
+) -> Result<Conversion, String> {
     let channels = if let [channels, _, _] = field.ty.shape[..] { channels.max(1) } else { 1 };
-    if let Some(normalize) = normalize.filter(|normalize| !normalize.fits(channels)) {
+    if let Some(normalize) = normalize.filter(|normalize| !normalize.fits_channels(channels)) {
         return Err(format!(
             "{} has {channels} channels, which {normalize:?} does not fit",
             field.name
@@ -106,7 +110,7 @@ fn bytes_of(dtype: DType, numbers: &[f64]) -> Result<Vec<u8>, String> {
 }
 
 /// An integer of one of the types that have them.
-fn integer(dtype: DType, element: &[u8]) -> i64 {
+fn read_integer(dtype: DType, element: &[u8]) -> i64 {
     let mut word = [0; 8];
     word[..element.len()].copy_from_slice(element);
     match dtype {
@@ -150,10 +154,10 @@ mod tests {
         normalize: Option<&Normalize>,
         numbers: &[f64],
     ) -> Vec<f64> {
-        let conversion = Conversion::of(field, to, normalize).expect("defined");
+        let conversion = Conversion::from_field(field, to, normalize).expect("defined");
         let mut into = vec![0; numbers.len() * to.size()];
         let from = bytes_of(field.ty.dtype, numbers).expect("as many");
-        conversion.write(&from, &mut into).expect("they fit");
+        conversion.convert_into(&from, &mut into).expect("they fit");
         HostTensor::new(to, [numbers.len()], into).expect("as many").to_f64()
     }
 
@@ -178,8 +182,10 @@ mod tests {
                 assert_eq!(converted(&field(from, &[2]), to, None, &[0., 99.]), [0., 99.]);
             }
         }
-        let narrow = Conversion::of(&field(DType::I64, &[]), DType::I32, None).expect("defined");
-        let error = narrow.write(&(1_i64 << 40).to_ne_bytes(), &mut [0; 4]).expect_err("too large");
+        let narrow =
+            Conversion::from_field(&field(DType::I64, &[]), DType::I32, None).expect("defined");
+        let error =
+            narrow.convert_into(&(1_i64 << 40).to_ne_bytes(), &mut [0; 4]).expect_err("too large");
         assert!(error.contains("does not fit i32"), "{error}");
         assert!(write_integer(-100, DType::U8, &mut [0]).is_err());
     }
@@ -187,13 +193,15 @@ mod tests {
     #[test]
     fn other_types_are_refused() {
         assert_eq!(converted(&field(DType::F32, &[2]), DType::F16, None, &[0.5, 3.]), [0.5, 3.0]);
-        Conversion::of(&field(DType::F32, &[]), DType::I64, None).expect_err("it would be cut");
-        Conversion::of(&field(DType::I64, &[]), DType::F32, None)
+        Conversion::from_field(&field(DType::F32, &[]), DType::I64, None)
+            .expect_err("it would be cut");
+        Conversion::from_field(&field(DType::I64, &[]), DType::F32, None)
             .expect_err("classes, not numbers");
         let three = Normalize::new(&[0.5; 3], &[1.0; 3]);
-        Conversion::of(&field(DType::U8, &[2, 1, 1]), DType::F32, Some(&three))
+        Conversion::from_field(&field(DType::U8, &[2, 1, 1]), DType::F32, Some(&three))
             .expect_err("2, not 3");
         let zero = Normalize::new(&[0.5], &[0.0]);
-        Conversion::of(&field(DType::U8, &[2, 1, 1]), DType::F32, Some(&zero)).expect_err("by 0");
+        Conversion::from_field(&field(DType::U8, &[2, 1, 1]), DType::F32, Some(&zero))
+            .expect_err("by 0");
     }
 }

@@ -31,7 +31,7 @@ pub trait Dataset: Send + Sync {
     ///
     /// # Errors
     /// Where it cannot be read.
-    fn whole(&self, _name: &str) -> Result<Option<HostTensor>, DatasetError> {
+    fn read_whole(&self, _name: &str) -> Result<Option<HostTensor>, DatasetError> {
         Ok(None)
     }
 
@@ -89,7 +89,7 @@ impl Field {
 }
 
 /// A data set in a line: its name, its number of samples, its fields. Processes of a job can compare it.
-pub fn describe(set: &dyn Dataset) -> String {
+pub fn describe_dataset(set: &dyn Dataset) -> String {
     let fields = set.fields().iter().map(|field| format!("{} {}", field.name, field.ty));
     let fields: Vec<String> = fields.collect();
     format!("{} with {} samples of {}", set.name(), set.samples(), fields.join(", "))

@@ -70,7 +70,7 @@ pub enum DatasetError {
 
 impl DatasetError {
     /// A file that cannot be read.
-    pub(crate) fn read(path: &str, reason: impl ToString) -> Self {
+    pub(crate) fn unreadable_file(path: &str, reason: impl ToString) -> Self {
         Self::Read { path: path.to_owned(), reason: reason.to_string() }
     }
 }

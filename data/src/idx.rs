@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::content::Content;
+use crate::content::FileContent;
 use crate::error::DatasetError;
 
 /// A file of bytes (element type 8) with `N` dims.
 pub(crate) struct Idx<const N: usize> {
-    pub(crate) content: Content,
+    pub(crate) content: FileContent,
     pub(crate) dims: [usize; N],
     /// Where the elements begin.
     pub(crate) data: u64,
@@ -23,24 +23,24 @@ impl<const N: usize> Idx<N> {
         let plain = names.iter().find(|path| path.exists());
         let content =
             match (plain, names.iter().map(|path| packed(path)).find(|path| path.exists())) {
-                (None, Some(packed)) => Content::unpack(&packed, layout)?,
-                (plain, _) => Content::open(plain.unwrap_or(&names[0]), layout)?,
+                (None, Some(packed)) => FileContent::unpack(&packed, layout)?,
+                (plain, _) => FileContent::open(plain.unwrap_or(&names[0]), layout)?,
             };
-        Self::of(content, layout)
+        Self::from_content(content, layout)
     }
 
-    fn of(content: Content, layout: &'static str) -> Result<Self, DatasetError> {
+    fn from_content(content: FileContent, layout: &'static str) -> Result<Self, DatasetError> {
         let magic = [0, 0, 8, N as u8];
         let data = 4 + 4 * N as u64;
         let mut head = vec![0; data as usize];
         if content.bytes() < data {
             let reason = format!("it has {} bytes, fewer than its head", content.bytes());
-            return Err(content.damaged(reason, layout));
+            return Err(content.damaged_error(reason, layout));
         }
         content.read_at(0, &mut head)?;
         if head[..4] != magic {
             let reason = format!("it begins with {:02x?}, not with {magic:02x?}", &head[..4]);
-            return Err(content.damaged(reason, layout));
+            return Err(content.damaged_error(reason, layout));
         }
         let mut dims = [0; N];
         for (dim, word) in dims.iter_mut().zip(head[4..].as_chunks::<4>().0) {
@@ -51,7 +51,7 @@ impl<const N: usize> Idx<N> {
         if expected != Some(content.bytes()) || elements == Some(0) {
             let bytes = content.bytes();
             let reason = format!("it has {bytes} bytes where its head says {dims:?} elements");
-            return Err(content.damaged(reason, layout));
+            return Err(content.damaged_error(reason, layout));
         }
         Ok(Self { content, dims, data })
     }

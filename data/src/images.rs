@@ -51,7 +51,7 @@ impl ImageFolder {
             Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Image),
             Field::new("labels", TensorType::new(DType::I64, []), FieldKind::Labels),
         ];
-        let (classes, images) = listed(folder, split)?;
+        let (classes, images) = list_images(folder, split)?;
         Ok(Self { name, fields, shape, images, classes })
     }
 
@@ -60,7 +60,7 @@ impl ImageFolder {
         &self.classes
     }
 
-    fn decode(&self, path: &Path, into: &mut [u8]) -> Result<(), DatasetError> {
+    fn decode_image(&self, path: &Path, into: &mut [u8]) -> Result<(), DatasetError> {
         let name = path.display().to_string();
         let damaged = |reason: String| {
             let path = name.clone();
@@ -68,7 +68,7 @@ impl ImageFolder {
         };
         let undecoded = |error: ImageError| damaged(error.to_string());
         // What its head takes is bounded first: a few bytes may unpack to anything.
-        let mut decoder = opened(path)?.into_decoder().map_err(undecoded)?;
+        let mut decoder = open_reader(path)?.into_decoder().map_err(undecoded)?;
         let (wide, high) = decoder.dimensions();
         let pixels = u64::from(wide) * u64::from(high);
         let [channels, height, width] = self.shape;
@@ -98,8 +98,9 @@ impl ImageFolder {
 
 /// The reader of an image. What stands beside its pixels, as a profile of colours, has so much memory as it may have: a few bytes may
 /// unpack to anything.
-fn opened(path: &Path) -> Result<ImageReader<BufReader<File>>, DatasetError> {
-    let fail = |error: std::io::Error| DatasetError::read(&path.display().to_string(), error);
+fn open_reader(path: &Path) -> Result<ImageReader<BufReader<File>>, DatasetError> {
+    let fail =
+        |error: std::io::Error| DatasetError::unreadable_file(&path.display().to_string(), error);
     let file = open_file(path).map_err(fail)?;
     let mut reader = ImageReader::new(BufReader::new(file)).with_guessed_format().map_err(fail)?;
     reader.limits(at_most(MOST_BESIDE));
@@ -130,15 +131,16 @@ impl Dataset for ImageFolder {
         let (path, class) = &self.images[sample];
         if field == 0 {
             // The decoders panic at some damaged files.
-            let decoded = std::panic::AssertUnwindSafe(|| self.decode(path, into));
-            return std::panic::catch_unwind(decoded).unwrap_or_else(|_| Err(undecodable(path)));
+            let decoded = std::panic::AssertUnwindSafe(|| self.decode_image(path, into));
+            return std::panic::catch_unwind(decoded)
+                .unwrap_or_else(|_| Err(undecodable_error(path)));
         }
         into.copy_from_slice(&(*class as i64).to_ne_bytes());
         Ok(())
     }
 }
 
-fn undecodable(path: &Path) -> DatasetError {
+fn undecodable_error(path: &Path) -> DatasetError {
     let reason =
         "the library of images cannot handle it; save it again with another program".into();
     DatasetError::Damaged { path: path.display().to_string(), reason, layout: LAYOUT }
@@ -147,22 +149,22 @@ fn undecodable(path: &Path) -> DatasetError {
 /// Classes, and the images of a split with their class.
 type Listed = (Vec<String>, Vec<(PathBuf, usize)>);
 
-fn listed(folder: &Path, split: Split) -> Result<Listed, DatasetError> {
+fn list_images(folder: &Path, split: Split) -> Result<Listed, DatasetError> {
     let train = folder.join("train");
     let test = ["test", "val"].map(|name| folder.join(name)).into_iter().find(|f| f.is_dir());
     let (apart, own) = match (train.is_dir(), split) {
         (false, _) => (false, folder.to_owned()),
         (true, Split::Train) => (true, train.clone()),
-        (true, Split::Test) => (true, test.ok_or_else(|| missing(&folder.join("test")))?),
+        (true, Split::Test) => (true, test.ok_or_else(|| missing_error(&folder.join("test")))?),
     };
-    let classes = names(if apart { &train } else { folder }, Path::is_dir)?;
+    let classes = list_names(if apart { &train } else { folder }, Path::is_dir)?;
     let mut images = Vec::new();
-    for class in names(&own, Path::is_dir)? {
+    for class in list_names(&own, Path::is_dir)? {
         let Some(number) = classes.iter().position(|known| *known == class) else {
-            return Err(missing(&train.join(class)));
+            return Err(missing_error(&train.join(class)));
         };
         let within = own.join(class);
-        for (place, file) in names(&within, is_image)?.into_iter().enumerate() {
+        for (place, file) in list_names(&within, is_image)?.into_iter().enumerate() {
             let held_out = place % HELD_OUT == HELD_OUT - 1;
             if apart || held_out == (split == Split::Test) {
                 images.push((within.join(file), number));
@@ -170,12 +172,12 @@ fn listed(folder: &Path, split: Split) -> Result<Listed, DatasetError> {
         }
     }
     if images.is_empty() {
-        return Err(missing(&own.join("CLASS/NAME.png")));
+        return Err(missing_error(&own.join("CLASS/NAME.png")));
     }
     Ok((classes, images))
 }
 
-fn missing(path: &Path) -> DatasetError {
+fn missing_error(path: &Path) -> DatasetError {
     DatasetError::Missing { path: path.display().to_string(), layout: LAYOUT }
 }
 
@@ -186,10 +188,10 @@ fn is_image(path: &Path) -> bool {
 }
 
 /// The names of what is in a folder and wanted, in order.
-fn names(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>, DatasetError> {
+fn list_names(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>, DatasetError> {
     let fail = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => missing(folder),
-        _ => DatasetError::read(&folder.display().to_string(), error),
+        std::io::ErrorKind::NotFound => missing_error(folder),
+        _ => DatasetError::unreadable_file(&folder.display().to_string(), error),
     };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(fail)? {

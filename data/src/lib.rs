@@ -36,7 +36,7 @@ pub use augment::{Augment, Normalize};
 #[cfg(feature = "bpe")]
 pub use bpe::BpeText;
 pub use cifar::{cifar10, cifar100};
-pub use dataset::{Dataset, Field, FieldKind, Split, describe};
+pub use dataset::{Dataset, Field, FieldKind, Split, describe_dataset};
 pub use error::DatasetError;
 pub use graphc_runtime::dist::{DistributedSampler, Remainder};
 #[cfg(feature = "images")]

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::content::Content;
+use crate::content::FileContent;
 use crate::dataset::Split;
 use crate::error::DatasetError;
 use crate::idx::Idx;
-use crate::records::{ImageSet, Part};
+use crate::records::{ImagePart, ImageSet};
 
 const LAYOUT: &str = "an MNIST set is a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and \
                       t10k-labels-idx1-ubyte, each plain or with .gz behind its name; get them from \
@@ -15,7 +15,7 @@ const LAYOUT: &str = "an MNIST set is a folder with train-images-idx3-ubyte, tra
 const CLASSES: u8 = 10;
 
 /// The file of images and that of labels of a split.
-pub(crate) fn files(split: Split) -> [&'static str; 2] {
+pub(crate) fn split_file_names(split: Split) -> [&'static str; 2] {
     match split {
         Split::Train => ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"],
         Split::Test => ["t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"],
@@ -30,7 +30,7 @@ pub(crate) fn files(split: Split) -> [&'static str; 2] {
 pub fn mnist(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let raw = folder.join("MNIST/raw");
     let inner = if raw.is_dir() { &raw } else { folder };
-    let [images, labels] = files(split).map(|file| names(inner, file));
+    let [images, labels] = split_file_names(split).map(|file| candidate_paths(inner, file));
     let (images, labels) = (Idx::<3>::open(images, LAYOUT)?, Idx::<1>::open(labels, LAYOUT)?);
     let [samples, height, width] = images.dims;
     if labels.dims[0] != samples {
@@ -39,22 +39,22 @@ pub fn mnist(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
             labels.dims[0],
             images.content.path()
         );
-        return Err(labels.content.damaged(reason, LAYOUT));
+        return Err(labels.content.damaged_error(reason, LAYOUT));
     }
     let classes = read_labels(&labels)?;
     let stride = (height * width) as u64;
-    let part = Part { content: images.content, samples, first: images.data, stride };
+    let part = ImagePart { content: images.content, samples, first: images.data, stride };
     let name = format!("mnist:{} ({split})", folder.display());
     Ok(ImageSet::new(name, [1, height, width], vec![part], classes))
 }
 
 /// Some copies have a dot in the name.
-fn names(folder: &Path, file: &str) -> [PathBuf; 2] {
+fn candidate_paths(folder: &Path, file: &str) -> [PathBuf; 2] {
     [folder.join(file), folder.join(file.replace("-idx", ".idx"))]
 }
 
 fn read_labels(file: &Idx<1>) -> Result<Vec<u8>, DatasetError> {
-    let content: &Content = &file.content;
+    let content: &FileContent = &file.content;
     let mut labels = vec![0; file.dims[0]];
     content.read_at(file.data, &mut labels)?;
     match labels.iter().position(|&label| label >= CLASSES) {
@@ -63,7 +63,7 @@ fn read_labels(file: &Idx<1>) -> Result<Vec<u8>, DatasetError> {
             let label = labels[sample];
             let reason =
                 format!("sample {sample} has label {label}, and there are {CLASSES} classes");
-            Err(content.damaged(reason, LAYOUT))
+            Err(content.damaged_error(reason, LAYOUT))
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         for split in [Split::Train, Split::Test] {
             let contents = [idx(&[3, 2, 3], &(0..18).collect::<Vec<_>>()), idx(&[3], &[7, 0, 9])];
-            for (file, content) in files(split).into_iter().zip(contents) {
+            for (file, content) in split_file_names(split).into_iter().zip(contents) {
                 let path = folder.path().join(file);
                 match split {
                     Split::Train => {
@@ -122,7 +122,7 @@ mod tests {
         let folder = set();
         let raw = folder.path().join("MNIST/raw");
         std::fs::create_dir_all(&raw).expect("a folder");
-        for file in files(Split::Test) {
+        for file in split_file_names(Split::Test) {
             let renamed = raw.join(file.replace("-idx", ".idx"));
             std::fs::rename(folder.path().join(file), renamed).expect("the same disk");
         }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn missing_short_and_damaged_files_are_errors() {
-        let [images, labels] = files(Split::Test);
+        let [images, labels] = split_file_names(Split::Test);
         let test = |file, content: &[u8]| spoiled(file, Split::Test, Some(content));
         let good = idx(&[3, 2, 3], &[0; 18]);
         assert!(spoiled(images, Split::Test, None).contains("is not there"));
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_file_of_several_members_of_gzip_is_read_as_a_whole() {
         let folder = set();
-        let file = files(Split::Train)[0];
+        let file = split_file_names(Split::Train)[0];
         let content = idx(&[3, 2, 3], &(0..18).collect::<Vec<_>>());
         let (head, rest) = content.split_at(20);
         let path = folder.path().join(format!("{file}.gz"));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use graphc_ir::types::{DType, TensorType};
 
-use crate::content::Content;
+use crate::content::FileContent;
 use crate::dataset::{Dataset, Field, FieldKind};
 use crate::error::DatasetError;
 
@@ -12,15 +12,15 @@ use crate::error::DatasetError;
 pub struct ImageSet {
     name: String,
     fields: [Field; 2],
-    parts: Vec<Part>,
+    parts: Vec<ImagePart>,
     /// Of all samples, in the order of the parts.
     labels: Vec<u8>,
 }
 
 /// Images of one file.
 #[derive(Debug)]
-pub(crate) struct Part {
-    pub(crate) content: Content,
+pub(crate) struct ImagePart {
+    pub(crate) content: FileContent,
     pub(crate) samples: usize,
     /// Where the first image begins.
     pub(crate) first: u64,
@@ -30,13 +30,18 @@ pub(crate) struct Part {
 
 impl fmt::Debug for ImageSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::describe(self))
+        f.write_str(&crate::describe_dataset(self))
     }
 }
 
 impl ImageSet {
     /// `labels` are as many as the parts have images.
-    pub(crate) fn new(name: String, shape: [usize; 3], parts: Vec<Part>, labels: Vec<u8>) -> Self {
+    pub(crate) fn new(
+        name: String,
+        shape: [usize; 3],
+        parts: Vec<ImagePart>,
+        labels: Vec<u8>,
+    ) -> Self {
         let fields = [
             Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Image),
             Field::new("labels", TensorType::new(DType::I64, []), FieldKind::Labels),
@@ -56,7 +61,7 @@ impl ImageSet {
             }
             sample -= part.samples;
         }
-        Err(DatasetError::read(&self.name, "there is no such sample"))
+        Err(DatasetError::unreadable_file(&self.name, "there is no such sample"))
     }
 }
 

@@ -61,7 +61,7 @@ impl FromStr for Source {
         let fail = |reason: String| Err(DatasetError::Name { text: text.to_owned(), reason });
         let Some((name, path)) = text.split_once(':') else {
             return match NAMED.iter().any(|(name, _)| *name == text) || text.is_empty() {
-                true => fail(format!("write {}", choices())),
+                true => fail(format!("write {}", describe_choices())),
                 false => Ok(Self { kind: Kind::Tensors, path: text.into() }),
             };
         };
@@ -69,12 +69,14 @@ impl FromStr for Source {
             Some(_) if path.is_empty() => fail(format!("write {name}:DIR")),
             Some(&(_, kind)) => Ok(Self { kind, path: path.into() }),
             None if Path::new(text).exists() => Ok(Self { kind: Kind::Tensors, path: text.into() }),
-            None => fail(format!("there is no `{name}` and no such file; write {}", choices())),
+            None => {
+                fail(format!("there is no `{name}` and no such file; write {}", describe_choices()))
+            }
         }
     }
 }
 
-fn choices() -> String {
+fn describe_choices() -> String {
     let names = NAMED.map(|(name, _)| format!("{name}:DIR"));
     format!("{} or a safetensors file", names.join(", "))
 }
@@ -100,7 +102,7 @@ impl Source {
         split: Split,
         inputs: &BTreeMap<String, TensorType>,
     ) -> Result<Arc<dyn Dataset>, DatasetError> {
-        self.opened(split, inputs, &BTreeMap::new())
+        self.open_kind(split, inputs, &BTreeMap::new())
     }
 
     /// As [`Source::open`], for the inputs of a session, which says along which dims their samples lie.
@@ -112,10 +114,10 @@ impl Source {
         split: Split,
         session: &Session,
     ) -> Result<Arc<dyn Dataset>, DatasetError> {
-        self.opened(split, session.inputs(), session.samples())
+        self.open_kind(split, session.inputs(), session.samples())
     }
 
-    fn opened(
+    fn open_kind(
         &self,
         split: Split,
         inputs: &BTreeMap<String, TensorType>,
@@ -126,7 +128,7 @@ impl Source {
             Kind::Cifar100 => Arc::new(cifar::cifar100(&self.path, split)?),
             Kind::Mnist => Arc::new(mnist::mnist(&self.path, split)?),
             Kind::Images => self.images(split, inputs)?,
-            Kind::Text => Arc::new(ByteText::open(&self.path, split, self.length(inputs)?)?),
+            Kind::Text => Arc::new(ByteText::open(&self.path, split, self.window_length(inputs)?)?),
             Kind::Bpe => self.bpe(split, inputs)?,
             Kind::Tensors => Arc::new(TensorSet::open_for(&self.path, inputs, dims)?),
         })
@@ -160,15 +162,19 @@ impl Source {
     }
 
     /// How long windows of text are: the second dim of the input of integers that has two.
-    fn length(&self, inputs: &BTreeMap<String, TensorType>) -> Result<usize, DatasetError> {
+    fn window_length(&self, inputs: &BTreeMap<String, TensorType>) -> Result<usize, DatasetError> {
         let tokens = |ty: &&TensorType| !ty.dtype.is_float() && ty.shape.len() == 2;
         let input = inputs.values().find(tokens);
         input
             .map(|ty| ty.shape[1])
-            .ok_or_else(|| self.unknown("an input of tokens, [batch, length]", inputs))
+            .ok_or_else(|| self.missing_input_error("an input of tokens, [batch, length]", inputs))
     }
 
-    fn unknown(&self, wanted: &str, inputs: &BTreeMap<String, TensorType>) -> DatasetError {
+    fn missing_input_error(
+        &self,
+        wanted: &str,
+        inputs: &BTreeMap<String, TensorType>,
+    ) -> DatasetError {
         let all: Vec<String> = inputs.iter().map(|(name, ty)| format!("{name} {ty}")).collect();
         let found = all.join(", ");
         DatasetError::Loader(format!("{self} needs {wanted}; the graph's inputs are: {found}"))
@@ -186,7 +192,7 @@ impl Source {
         };
         let shape = inputs.values().find_map(image);
         let shape = shape.ok_or_else(|| {
-            self.unknown("an input of images, [batch, 1 or 3, height, width]", inputs)
+            self.missing_input_error("an input of images, [batch, 1 or 3, height, width]", inputs)
         })?;
         Ok(Arc::new(crate::ImageFolder::open(&self.path, split, shape)?))
     }
@@ -206,7 +212,7 @@ impl Source {
         split: Split,
         inputs: &BTreeMap<String, TensorType>,
     ) -> Result<Arc<dyn Dataset>, DatasetError> {
-        Ok(Arc::new(crate::BpeText::open(&self.path, split, self.length(inputs)?)?))
+        Ok(Arc::new(crate::BpeText::open(&self.path, split, self.window_length(inputs)?)?))
     }
 
     #[cfg(not(feature = "bpe"))]
@@ -275,7 +281,7 @@ mod tests {
     #[test]
     fn splits_are_opened_for_what_the_graph_takes() {
         let folder = tempfile::tempdir().expect("a folder");
-        synth::write(synth::SynthSet::Mnist, folder.path(), 20, 0).expect("writable");
+        synth::write_set(synth::SynthSet::Mnist, folder.path(), 20, 0).expect("writable");
         std::fs::write(folder.path().join("a.txt"), "a text of some bytes").expect("writable");
         let source = |name: &str| -> Source {
             format!("{name}:{}", folder.path().display()).parse().expect("a name")

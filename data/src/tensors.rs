@@ -29,7 +29,7 @@ impl TensorSet {
     /// # Errors
     /// Where the file is no safetensors file, was cut off, or holds no samples.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
-        Self::with_samples(path, samples, &BTreeMap::new())
+        Self::with_samples(path, count_samples, &BTreeMap::new())
     }
 
     /// Opens a file for a graph of these inputs, whose samples lie along these dims, the first where nothing is said: tensors of
@@ -47,7 +47,11 @@ impl TensorSet {
                 inputs.contains_key(*name) && dim_of(name, ty, dims).is_some()
             });
             let fed: Tensors = fed.map(|(name, ty)| (name.clone(), ty.clone())).collect();
-            if fed.is_empty() { samples(tensors, dims) } else { agreed(&fed, dims) }
+            if fed.is_empty() {
+                count_samples(tensors, dims)
+            } else {
+                count_agreed_samples(&fed, dims)
+            }
         };
         Self::with_samples(path, count, dims)
     }
@@ -59,11 +63,11 @@ impl TensorSet {
     ) -> Result<Self, DatasetError> {
         let file = TensorFile::open(path)?;
         let name = path.display().to_string();
-        let samples =
-            samples(file.tensors(), dims).map_err(|reason| DatasetError::read(&name, reason))?;
+        let samples = samples(file.tensors(), dims)
+            .map_err(|reason| DatasetError::unreadable_file(&name, reason))?;
         let counted = file.tensors().iter().filter_map(|(name, ty)| {
             let dim = dim_of(name, ty, dims).filter(|&dim| ty.shape[dim] == samples)?;
-            Some((field(name, ty, dim), dim))
+            Some((field_of_tensor(name, ty, dim), dim))
         });
         let (fields, dims) = counted.unzip();
         Ok(Self { name, file, fields, dims, samples })
@@ -94,14 +98,14 @@ impl Dataset for TensorSet {
         Ok(self.file.read_row(&self.fields[field].name, (self.dims[field], sample), into)?)
     }
 
-    fn whole(&self, name: &str) -> Result<Option<HostTensor>, DatasetError> {
+    fn read_whole(&self, name: &str) -> Result<Option<HostTensor>, DatasetError> {
         let held = self.file.tensors().contains_key(name);
         Ok(if held { Some(self.file.read(name)?) } else { None })
     }
 }
 
 /// How many samples tensors hold.
-fn samples(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, String> {
+fn count_samples(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, String> {
     let count = |name: &str| {
         let ty = tensors.get(name)?;
         dim_of(name, ty, dims).map(|dim| ty.shape[dim])
@@ -109,12 +113,15 @@ fn samples(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize,
     match ["labels", "target"].into_iter().find_map(count) {
         Some(0) => Err("it holds no samples".into()),
         Some(count) => Ok(count),
-        None => agreed(tensors, dims),
+        None => count_agreed_samples(tensors, dims),
     }
 }
 
 /// The number of samples on which tensors agree.
-fn agreed(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, String> {
+fn count_agreed_samples(
+    tensors: &Tensors,
+    dims: &BTreeMap<String, Samples>,
+) -> Result<usize, String> {
     let count =
         |(name, ty): (&String, &TensorType)| dim_of(name, ty, dims).map(|dim| ty.shape[dim]);
     let mut counts: Vec<usize> = tensors.iter().filter_map(count).collect();
@@ -139,8 +146,8 @@ fn agreed(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, 
     }
 }
 
-fn field(name: &str, ty: &TensorType, dim: usize) -> Field {
-    let sample = TensorType { dtype: ty.dtype, shape: without(&ty.shape, dim) };
+fn field_of_tensor(name: &str, ty: &TensorType, dim: usize) -> Field {
+    let sample = TensorType { dtype: ty.dtype, shape: shape_without_dim(&ty.shape, dim) };
     let kind = match (name, ty.dtype, sample.shape.len()) {
         ("labels", ..) => FieldKind::Labels,
         (_, DType::U8, 3) => FieldKind::Image,
@@ -150,7 +157,7 @@ fn field(name: &str, ty: &TensorType, dim: usize) -> Field {
 }
 
 /// The extents of all other dims.
-pub(crate) fn without(shape: &[usize], dim: usize) -> Vec<usize> {
+pub(crate) fn shape_without_dim(shape: &[usize], dim: usize) -> Vec<usize> {
     shape.iter().enumerate().filter(|&(at, _)| at != dim).map(|(_, &extent)| extent).collect()
 }
 
@@ -220,7 +227,7 @@ mod tests {
         let mut sample = [0; 8];
         set.read(1, 0, &mut sample).expect("there are 3");
         assert_eq!(HostTensor::new(DType::F32, [2], sample.into()).expect("2").to_f64(), [1., 4.]);
-        assert_eq!(set.whole("table").expect("readable"), Some(table));
+        assert_eq!(set.read_whole("table").expect("readable"), Some(table));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use graphc_ir::types::{DType, TensorType};
 
-use crate::content::Content;
+use crate::content::FileContent;
 use crate::dataset::{Dataset, Field, FieldKind, Split};
 use crate::error::DatasetError;
 
@@ -17,20 +17,23 @@ pub(crate) const LAYOUT: &str = "text is one file, or a folder of .txt files: tr
 pub struct ByteText {
     name: String,
     fields: [Field; 2],
-    parts: Vec<Span>,
+    parts: Vec<FileSpan>,
     samples: usize,
 }
 
 /// A part of a file, behind those before it.
 #[derive(Debug)]
-struct Span {
-    content: Content,
+struct FileSpan {
+    content: FileContent,
     from: u64,
     bytes: u64,
 }
 
 /// The files of a split, and whether they hold both splits.
-pub(crate) fn files(path: &Path, split: Split) -> Result<(Vec<PathBuf>, bool), DatasetError> {
+pub(crate) fn list_split_files(
+    path: &Path,
+    split: Split,
+) -> Result<(Vec<PathBuf>, bool), DatasetError> {
     if !path.is_dir() {
         return Ok((vec![path.to_owned()], true));
     }
@@ -42,7 +45,7 @@ pub(crate) fn files(path: &Path, split: Split) -> Result<(Vec<PathBuf>, bool), D
         return Ok((vec![file], false));
     }
     let name = path.display().to_string();
-    let fail = |error: std::io::Error| DatasetError::read(&name, error);
+    let fail = |error: std::io::Error| DatasetError::unreadable_file(&name, error);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(fail)? {
         let file = entry.map_err(fail)?.path();
@@ -60,7 +63,7 @@ pub(crate) fn files(path: &Path, split: Split) -> Result<(Vec<PathBuf>, bool), D
 }
 
 /// The first nine tenths of what there is, or the rest.
-pub(crate) fn tenths(all: u64, split: Split) -> std::ops::Range<u64> {
+pub(crate) fn range_of_split(all: u64, split: Split) -> std::ops::Range<u64> {
     let trained = all - all / 10;
     match split {
         Split::Train => 0..trained,
@@ -69,13 +72,13 @@ pub(crate) fn tenths(all: u64, split: Split) -> std::ops::Range<u64> {
 }
 
 /// The fields of text in windows.
-pub(crate) fn fields(length: usize) -> [Field; 2] {
+pub(crate) fn window_fields(length: usize) -> [Field; 2] {
     let ty = || TensorType::new(DType::I64, [length]);
     [Field::new("tokens", ty(), FieldKind::Plain), Field::new("labels", ty(), FieldKind::Labels)]
 }
 
 /// How many windows there are: a window needs the token behind it too.
-pub(crate) fn windows(tokens: u64, length: usize, name: &str) -> Result<usize, DatasetError> {
+pub(crate) fn count_windows(tokens: u64, length: usize, name: &str) -> Result<usize, DatasetError> {
     let windows = if length == 0 { 0 } else { tokens.saturating_sub(1) / length as u64 };
     if windows == 0 {
         let text = format!(
@@ -94,14 +97,14 @@ impl ByteText {
     /// Where there is no such file, or less than a window of text.
     pub fn open(path: &Path, split: Split, length: usize) -> Result<Self, DatasetError> {
         let name = format!("text:{} ({split})", path.display());
-        let (files, both) = files(path, split)?;
-        let contents = files.iter().map(|file| Content::open(file, LAYOUT));
+        let (files, both) = list_split_files(path, split)?;
+        let contents = files.iter().map(|file| FileContent::open(file, LAYOUT));
         let contents = contents.collect::<Result<Vec<_>, _>>()?;
-        let all = contents.iter().map(Content::bytes).sum();
-        let range = if both { tenths(all, split) } else { 0..all };
+        let all = contents.iter().map(FileContent::bytes).sum();
+        let range = if both { range_of_split(all, split) } else { 0..all };
         let bytes = range.end - range.start;
-        let samples = windows(bytes, length, &name)?;
-        Ok(Self { fields: fields(length), parts: spans(contents, range), samples, name })
+        let samples = count_windows(bytes, length, &name)?;
+        Ok(Self { fields: window_fields(length), parts: cut_spans(contents, range), samples, name })
     }
 
     /// Reads bytes from a place on, across files.
@@ -124,13 +127,13 @@ impl ByteText {
 }
 
 /// The parts of files that a range of all their bytes covers.
-fn spans(contents: Vec<Content>, range: std::ops::Range<u64>) -> Vec<Span> {
+fn cut_spans(contents: Vec<FileContent>, range: std::ops::Range<u64>) -> Vec<FileSpan> {
     let (mut parts, mut before) = (Vec::new(), 0);
     for content in contents {
         let (first, last) = (before, before + content.bytes());
         let (from, to) = (range.start.max(first), range.end.min(last));
         if from < to {
-            parts.push(Span { content, from: from - first, bytes: to - from });
+            parts.push(FileSpan { content, from: from - first, bytes: to - from });
         }
         before = last;
     }

@@ -44,7 +44,7 @@ pub(crate) struct Saved {
 
 /// Texts taken apart.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct TokenizedTexts {
     pub(crate) tokens: Vec<u32>,
     /// The number of different tokens.
     pub(crate) vocabulary: usize,
@@ -55,16 +55,17 @@ impl Saved {
     ///
     /// # Errors
     /// Where it is no JSON, or says what takes more memory than makes sense: what is wrong.
-    pub(crate) fn read(content: &[u8]) -> Result<Self, String> {
+    pub(crate) fn from_json(content: &[u8]) -> Result<Self, String> {
         let mut json: Value = serde_json::from_slice(content).map_err(|error| error.to_string())?;
         if !json["model"].is_object() {
             return Err("it has no `model`".into());
         }
-        let longest = tokens(&json).map(str::len).max().unwrap_or(0);
+        let longest = list_tokens(&json).map(str::len).max().unwrap_or(0);
         if longest > LONGEST_TOKEN {
             return Err(format!("a token has {longest} bytes, of at most {LONGEST_TOKEN}"));
         }
-        let growth = growth(&json["normalizer"]) * growth(&json["pre_tokenizer"]);
+        let growth =
+            replacement_growth(&json["normalizer"]) * replacement_growth(&json["pre_tokenizer"]);
         if growth > MOST_GROWTH {
             return Err(format!("its replacements make a text {growth:.0} times as long"));
         }
@@ -85,9 +86,9 @@ impl Saved {
         &self,
         texts: impl Iterator<Item = Result<String, E>> + Send,
         damaged: impl Fn(String) -> E + Sync,
-    ) -> Result<Apart, E> {
-        let apart = alone(|| {
-            let tokenizer = self.tokenizer().map_err(&damaged)?;
+    ) -> Result<TokenizedTexts, E> {
+        let apart = run_in_thread(|| {
+            let tokenizer = self.build_tokenizer().map_err(&damaged)?;
             let mut tokens = Vec::new();
             for text in texts {
                 let text = text?;
@@ -96,12 +97,12 @@ impl Saved {
                 let encoded = encoded.map_err(|error| damaged(error.to_string()))?;
                 tokens.extend_from_slice(encoded.get_ids());
             }
-            Ok(Apart { tokens, vocabulary: tokenizer.get_vocab_size(true) })
+            Ok(TokenizedTexts { tokens, vocabulary: tokenizer.get_vocab_size(true) })
         });
         apart.unwrap_or_else(|reason| Err(damaged(reason)))
     }
 
-    fn tokenizer(&self) -> Result<Tokenizer, String> {
+    fn build_tokenizer(&self) -> Result<Tokenizer, String> {
         let json = serde_json::to_vec(&self.json).map_err(|error| error.to_string())?;
         Tokenizer::from_bytes(json).map_err(|error| error.to_string())
     }
@@ -120,7 +121,7 @@ impl Saved {
 }
 
 /// The tokens of a vocabulary, in either form, and those that were added to it.
-fn tokens(json: &Value) -> impl Iterator<Item = &str> {
+fn list_tokens(json: &Value) -> impl Iterator<Item = &str> {
     let vocabulary = &json["model"]["vocab"];
     let named = vocabulary.as_object().into_iter().flatten().map(|(token, _)| token.as_str());
     let listed = vocabulary.as_array().into_iter().flatten().filter_map(|pair| pair[0].as_str());
@@ -129,10 +130,10 @@ fn tokens(json: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// The most times as long as a text that all replacements make of it.
-fn growth(json: &Value) -> f64 {
+fn replacement_growth(json: &Value) -> f64 {
     let inner: f64 = match json {
-        Value::Object(fields) => fields.values().map(growth).product(),
-        Value::Array(items) => items.iter().map(growth).product(),
+        Value::Object(fields) => fields.values().map(replacement_growth).product(),
+        Value::Array(items) => items.iter().map(replacement_growth).product(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1.0,
     };
     let Some(content) = json["content"].as_str() else { return inner };
@@ -167,12 +168,12 @@ fn leave_out(json: &mut Value) -> Vec<&'static str> {
 ///
 /// # Errors
 /// Where it panics, or there is no thread: why.
-fn alone<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
-    silence();
+fn run_in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    silence_panics();
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name(THREAD.into()).stack_size(STACK);
         let thread = builder.spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| threads::explain(error).to_string())?;
+        let thread = thread.map_err(|error| threads::explain_thread_error(error).to_string())?;
         thread.join().map_err(|panic| {
             let text = threads::panic_text(panic.as_ref()).trim();
             format!("the tokenizers library gave up ({text})")
@@ -181,7 +182,7 @@ fn alone<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
 }
 
 /// Has no panic of that thread printed, as it becomes an error.
-fn silence() {
+fn silence_panics() {
     static SILENCED: Once = Once::new();
     SILENCED.call_once(|| {
         let hook = std::panic::take_hook();

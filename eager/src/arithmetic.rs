@@ -7,15 +7,15 @@ use std::ops;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 
-use crate::calls::call;
-use crate::create::element;
+use crate::calls::call_operation;
+use crate::create::scalar_element;
 use crate::error::EagerError;
-use crate::operation::Operation;
+use crate::operation::EagerOperation;
 use crate::tensor::GlobalTensor;
 
 impl GlobalTensor {
     /// A number as a tensor that lies whole where this one does.
-    fn number(&self, value: f64) -> Result<Self, EagerError> {
+    fn scalar_like(&self, value: f64) -> Result<Self, EagerError> {
         let Layout { dtype, ranks, hierarchy, .. } = &self.spot().layout;
         let layout = Layout {
             shape: Vec::new(),
@@ -25,36 +25,36 @@ impl GlobalTensor {
             hierarchy: hierarchy.clone(),
             sbp: NdSbp::broadcast(hierarchy.len()),
         };
-        let scalar = element(*dtype, value)?;
+        let scalar = scalar_element(*dtype, value)?;
         let local = self.to_local().map(|_| scalar);
-        Ok(Self::new(self.eager(), self.eager().spot(&layout), local))
+        Ok(Self::new(self.eager(), self.eager().find_spot(&layout), local))
     }
 }
 
 fn of_two(
-    operation: Operation,
+    operation: EagerOperation,
     left: impl Borrow<GlobalTensor>,
     right: impl Borrow<GlobalTensor>,
 ) -> Result<GlobalTensor, EagerError> {
-    call(operation, &[left.borrow(), right.borrow()], 0)
+    call_operation(operation, &[left.borrow(), right.borrow()], 0)
 }
 
 fn with_number(
-    operation: Operation,
+    operation: EagerOperation,
     tensor: impl Borrow<GlobalTensor>,
     value: f64,
 ) -> Result<GlobalTensor, EagerError> {
     let tensor = tensor.borrow();
-    call(operation, &[tensor, &tensor.number(value)?], value.to_bits())
+    call_operation(operation, &[tensor, &tensor.scalar_like(value)?], value.to_bits())
 }
 
 fn of_number(
-    operation: Operation,
+    operation: EagerOperation,
     value: f64,
     tensor: impl Borrow<GlobalTensor>,
 ) -> Result<GlobalTensor, EagerError> {
     let tensor = tensor.borrow();
-    call(operation, &[&tensor.number(value)?, tensor], value.to_bits())
+    call_operation(operation, &[&tensor.scalar_like(value)?, tensor], value.to_bits())
 }
 
 /// An operator between tensors, owned or borrowed, and with numbers on either side.
@@ -74,7 +74,7 @@ macro_rules! operator {
             type Output = Result<GlobalTensor, EagerError>;
 
             fn $method(self, other: $right) -> Self::Output {
-                $function(Operation::$trait, self, other)
+                $function(EagerOperation::$trait, self, other)
             }
         }
     };

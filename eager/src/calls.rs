@@ -4,13 +4,13 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use graphc_ir::random::key_of;
-use graphc_runtime::{Call, Routines};
+use graphc_runtime::{RoutineCall, Routines};
 
-use crate::context::State;
+use crate::context::EagerState;
 use crate::error::EagerError;
-use crate::operation::Operation;
-use crate::planning::{Planned, planned};
-use crate::plans::{Key, Prepared};
+use crate::operation::EagerOperation;
+use crate::planning::{OperationPlan, plan_operation};
+use crate::plans::{CallKey, PreparedOperation};
 use crate::spots::{Spot, Spots};
 use crate::tensor::GlobalTensor;
 
@@ -18,28 +18,28 @@ use crate::tensor::GlobalTensor;
 ///
 /// # Errors
 /// Where the operands do not fit each other or the operation; where the ranks differ, or the job ends.
-pub(crate) fn call(
-    operation: Operation,
+pub(crate) fn call_operation(
+    operation: EagerOperation,
     operands: &[&GlobalTensor],
     number: u64,
 ) -> Result<GlobalTensor, EagerError> {
     let eager = operands[0].eager();
-    alike(&operation, operands)?;
+    check_operands(&operation, operands)?;
     let number_of = |index: usize| operands.get(index).map(|operand| operand.spot().number);
-    let key = Key { operation, operands: [number_of(0), number_of(1)] };
-    let mut state = eager.state();
-    let State { routines, plans, spots, .. } = &mut *state;
-    plans.evict();
+    let key = CallKey { operation, operands: [number_of(0), number_of(1)] };
+    let mut state = eager.lock_state();
+    let EagerState { routines, plans, spots, .. } = &mut *state;
+    plans.evict_oldest();
     let prepared = match plans.by_call.entry(key) {
         Entry::Occupied(known) => {
             let known = known.into_mut();
-            let call = Call { text: &known.text, digest: known.digest ^ number };
-            routines.called(call, &known.ranks)?;
+            let call = RoutineCall { text: &known.text, digest: known.digest ^ number };
+            routines.compare_call(call, &known.ranks)?;
             known
         }
         Entry::Vacant(place) => {
             let operation = &place.key().operation;
-            let prepared = prepare((routines, spots), operation, operands, number)?;
+            let prepared = prepare_call((routines, spots), operation, operands, number)?;
             place.insert(prepared)
         }
     };
@@ -52,27 +52,28 @@ pub(crate) fn call(
 }
 
 /// Plans an operation and loads the plan, once the ranks agree that they call it.
-fn prepare(
+fn prepare_call(
     (routines, spots): (&mut Routines, &mut Spots),
-    operation: &Operation,
+    operation: &EagerOperation,
     operands: &[&GlobalTensor],
     number: u64,
-) -> Result<Prepared, EagerError> {
-    let text = text(operation, operands);
-    let (digest, ranks) = (key_of(&text), ranks(operation, operands));
-    routines.called(Call { text: &text, digest: digest ^ number }, &ranks)?;
+) -> Result<PreparedOperation, EagerError> {
+    let text = describe_call(operation, operands);
+    let (digest, ranks) = (key_of(&text), participating_ranks(operation, operands));
+    routines.compare_call(RoutineCall { text: &text, digest: digest ^ number }, &ranks)?;
     let operands: Vec<_> = operands.iter().map(|operand| Arc::clone(operand.spot())).collect();
     let of_operands: Vec<&Spot> = operands.iter().map(Arc::as_ref).collect();
-    let Planned { plan, result } = planned(operation, &of_operands, routines.world_size(), &text)?;
+    let OperationPlan { plan, result } =
+        plan_operation(operation, &of_operands, routines.world_size(), &text)?;
     let routine = routines.load(&plan, &result)?;
-    let result = spots.of(&result);
-    Ok(Prepared { routine, _operands: operands, result, ranks, text, digest, called: 0 })
+    let result = spots.find_spot(&result);
+    Ok(PreparedOperation { routine, _operands: operands, result, ranks, text, digest, called: 0 })
 }
 
 /// The ranks that take part.
-fn ranks(operation: &Operation, operands: &[&GlobalTensor]) -> Vec<u32> {
+fn participating_ranks(operation: &EagerOperation, operands: &[&GlobalTensor]) -> Vec<u32> {
     let mut ranks = operands[0].placement().ranks.clone();
-    if let Operation::ToGlobal(placement, _) = operation {
+    if let EagerOperation::ToGlobal(placement, _) = operation {
         ranks.extend(&placement.ranks);
     }
     ranks.sort_unstable();
@@ -81,21 +82,24 @@ fn ranks(operation: &Operation, operands: &[&GlobalTensor]) -> Vec<u32> {
 }
 
 /// Whether operands can meet: they are of one context and on one placement.
-fn alike(operation: &Operation, operands: &[&GlobalTensor]) -> Result<(), EagerError> {
+fn check_operands(
+    operation: &EagerOperation,
+    operands: &[&GlobalTensor],
+) -> Result<(), EagerError> {
     let [first, other] = operands else { return Ok(()) };
-    if !first.eager().is(other.eager()) {
-        return Err(EagerError::Contexts { call: text(operation, operands) });
+    if !first.eager().is_same_context(other.eager()) {
+        return Err(EagerError::Contexts { call: describe_call(operation, operands) });
     }
     let (first, other) = (first.placement(), other.placement());
     if first == other {
         return Ok(());
     }
     let (first, other) = (Box::new(first.clone()), Box::new(other.clone()));
-    Err(EagerError::Placements { call: text(operation, operands), first, other })
+    Err(EagerError::Placements { call: describe_call(operation, operands), first, other })
 }
 
 /// The text of a call, for people.
-fn text(operation: &Operation, operands: &[&GlobalTensor]) -> String {
+fn describe_call(operation: &EagerOperation, operands: &[&GlobalTensor]) -> String {
     let operands: Vec<String> = operands.iter().map(|operand| operand.spot().to_string()).collect();
     format!("{operation} of {}", operands.join(" and "))
 }

@@ -21,14 +21,14 @@ use crate::spots::{Spot, Spots};
 /// error that says who calls what.
 #[derive(Clone)]
 pub struct Eager {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EagerState>>,
     rank: u32,
     ranks: usize,
     dtype: DType,
 }
 
 /// What calls of a rank have in common.
-pub(crate) struct State {
+pub(crate) struct EagerState {
     pub(crate) routines: Routines,
     pub(crate) plans: Plans,
     pub(crate) spots: Spots,
@@ -52,7 +52,7 @@ impl Eager {
         let routines = Routines::new(group)?;
         let (rank, ranks) = (routines.rank(), routines.world_size());
         let (plans, spots) = (Plans::default(), Spots::default());
-        let state = State { routines, plans, spots, seed: 0, draws: 0 };
+        let state = EagerState { routines, plans, spots, seed: 0, draws: 0 };
         Ok(Self { state: Arc::new(Mutex::new(state)), rank, ranks, dtype: DType::F32 })
     }
 
@@ -81,7 +81,7 @@ impl Eager {
     /// Seeds what [`Eager::randn`] and [`Eager::rand`] draw from now on; to be called alike on all ranks. A context begins
     /// with 0.
     pub fn seed(&self, seed: u64) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         (state.seed, state.draws) = (seed, 0);
     }
 
@@ -89,11 +89,11 @@ impl Eager {
         self.dtype
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_state(&self) -> MutexGuard<'_, EagerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_context(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
@@ -101,13 +101,13 @@ impl Eager {
     ///
     /// # Errors
     /// Where the placement names ranks or devices that there are not, or the layout does not fit.
-    pub(crate) fn layout(
+    pub(crate) fn build_layout(
         &self,
         ty: &TensorType,
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<Layout, EagerError> {
-        self.check(placement)?;
+        self.check_placement(placement)?;
         let bytes = ty.shape.iter().try_fold(ty.dtype.size(), |n, &extent| n.checked_mul(extent));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
             let reason = format!("{ty} is larger than any memory");
@@ -120,7 +120,7 @@ impl Eager {
     ///
     /// # Errors
     /// Where it does not.
-    pub(crate) fn check(&self, placement: &Placement) -> Result<(), EagerError> {
+    pub(crate) fn check_placement(&self, placement: &Placement) -> Result<(), EagerError> {
         let ranks = self.ranks;
         if let Some(&rank) = placement.ranks.iter().find(|&&rank| rank as usize >= ranks) {
             return Err(EagerError::Rank { placement: placement.clone(), rank, ranks });
@@ -131,7 +131,7 @@ impl Eager {
         }
     }
 
-    pub(crate) fn spot(&self, layout: &Layout) -> Arc<Spot> {
-        self.state().spots.of(layout)
+    pub(crate) fn find_spot(&self, layout: &Layout) -> Arc<Spot> {
+        self.lock_state().spots.find_spot(layout)
     }
 }

@@ -3,10 +3,10 @@
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
-use graphc_ir::random::{Stream, key_of};
+use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::{DType, TensorType};
-use graphc_runtime::{Call, HostTensor, RuntimeError};
+use graphc_runtime::{HostTensor, RoutineCall, RuntimeError};
 
 use crate::context::Eager;
 use crate::error::EagerError;
@@ -55,8 +55,8 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        element(self.dtype(), value)?;
-        self.made((shape.into(), placement, sbp), &format!("full {value}"), &mut |_| value)
+        scalar_element(self.dtype(), value)?;
+        self.create_tensor((shape.into(), placement, sbp), &format!("full {value}"), &mut |_| value)
     }
 
     /// Numbers of the standard normal distribution: a function of the seed, of how many random tensors were drawn before, and of
@@ -70,9 +70,9 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        let (stream, what) = self.draw("randn")?;
+        let (stream, what) = self.draw_stream("randn")?;
         let mut normal = |place| f64::from(stream.normal(place));
-        self.made((shape.into(), placement, sbp), &what, &mut normal)
+        self.create_tensor((shape.into(), placement, sbp), &what, &mut normal)
     }
 
     /// Numbers in [0, 1), drawn as those of [`Eager::randn`].
@@ -85,9 +85,9 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        let (stream, what) = self.draw("rand")?;
+        let (stream, what) = self.draw_stream("rand")?;
         let mut uniform = |place| f64::from(stream.uniform(place));
-        self.made((shape.into(), placement, sbp), &what, &mut uniform)
+        self.create_tensor((shape.into(), placement, sbp), &what, &mut uniform)
     }
 
     /// 0, 1, 2 and so on up to `end`, which is left out: in one dim.
@@ -100,7 +100,7 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        self.made((vec![end], placement, sbp), "arange", &mut |place| place as f64)
+        self.create_tensor((vec![end], placement, sbp), "arange", &mut |place| place as f64)
     }
 
     /// A whole tensor that all ranks have alike, laid out.
@@ -113,9 +113,12 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        let layout = self.layout(&whole.ty(), placement, sbp)?;
-        let spot = self.spot(&layout);
-        self.called(&format!("from_host {:016x}: {spot}", digest(whole.bytes())), &layout.ranks)?;
+        let layout = self.build_layout(&whole.ty(), placement, sbp)?;
+        let spot = self.find_spot(&layout);
+        self.compare_call(
+            &format!("from_host {:016x}: {spot}", digest_bytes(whole.bytes())),
+            &layout.ranks,
+        )?;
         let local = HostTensor::shard_of(whole, &layout, self.rank());
         Ok(GlobalTensor::new(self, spot, local))
     }
@@ -132,17 +135,17 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        self.check(placement)?;
-        self.called(&format!("from_local in ({sbp}) on {placement}"), &self.all().ranks)?;
-        let brought = self.state().routines.gather(&bytes_of(&local.ty()))?;
+        self.check_placement(placement)?;
+        self.compare_call(&format!("from_local in ({sbp}) on {placement}"), &self.all().ranks)?;
+        let brought = self.lock_state().routines.gather_bytes(&bytes_of(&local.ty()))?;
         let brought: Vec<TensorType> = brought.iter().map(|bytes| type_of(bytes)).collect();
-        let layout = self.whole(&brought, placement, sbp)?;
+        let layout = self.whole_layout(&brought, placement, sbp)?;
         let mine = placement.position(self.rank()).map(|_| local.clone());
-        Ok(GlobalTensor::new(self, self.spot(&layout), mine))
+        Ok(GlobalTensor::new(self, self.find_spot(&layout), mine))
     }
 
     /// The layout of the tensor whose shards are of these types, by rank of the group.
-    fn whole(
+    fn whole_layout(
         &self,
         brought: &[TensorType],
         placement: &Placement,
@@ -150,10 +153,11 @@ impl Eager {
     ) -> Result<Layout, EagerError> {
         let of = |rank: u32| &brought[rank as usize];
         let first = of(placement.ranks[0]);
-        let extent = |dim| extent(dim, placement, sbp, &|rank| of(rank).shape.get(dim).copied());
+        let extent =
+            |dim| whole_extent(dim, placement, sbp, &|rank| of(rank).shape.get(dim).copied());
         let shape = (0..first.shape.len()).map(extent).collect();
         let shape = TensorType { dtype: first.dtype, shape };
-        let layout = self.layout(&shape, placement, sbp)?;
+        let layout = self.build_layout(&shape, placement, sbp)?;
         for &rank in &placement.ranks {
             let extent = layout.rect(rank, 0, 1).map_or_else(Vec::new, |rect| rect.extent);
             let expected = TensorType { dtype: shape.dtype, shape: extent };
@@ -166,43 +170,44 @@ impl Eager {
     }
 
     /// A random stream of its own for each tensor.
-    fn draw(&self, what: &'static str) -> Result<(Stream, String), EagerError> {
+    fn draw_stream(&self, what: &'static str) -> Result<(RandomStream, String), EagerError> {
         let dtype = self.dtype();
         if !dtype.is_float() {
             return Err(EagerError::Random { what, dtype });
         }
-        let mut state = self.state();
-        let stream = Stream { seed: state.seed, key: key_of(what), step: state.draws };
+        let mut state = self.lock_state();
+        let stream = RandomStream { seed: state.seed, key: key_of(what), step: state.draws };
         state.draws += 1;
         Ok((stream, format!("{what} {} of seed {}", stream.step, stream.seed)))
     }
 
-    fn made(
+    fn create_tensor(
         &self,
         (shape, placement, sbp): (Vec<usize>, &Placement, &NdSbp),
         what: &str,
         element: &mut dyn FnMut(u64) -> f64,
     ) -> Result<GlobalTensor, EagerError> {
-        let layout = self.layout(&TensorType { dtype: self.dtype(), shape }, placement, sbp)?;
-        let spot = self.spot(&layout);
-        self.called(&format!("{what}: {spot}"), &layout.ranks)?;
-        self.room(&layout)?;
-        let local = HostTensor::shard(&layout, self.rank(), element);
+        let layout =
+            self.build_layout(&TensorType { dtype: self.dtype(), shape }, placement, sbp)?;
+        let spot = self.find_spot(&layout);
+        self.compare_call(&format!("{what}: {spot}"), &layout.ranks)?;
+        self.check_free_memory(&layout)?;
+        let local = HostTensor::generate_shard(&layout, self.rank(), element);
         Ok(GlobalTensor::new(self, spot, local))
     }
 
     /// Whether the system gives the memory of this rank's shard.
-    fn room(&self, layout: &Layout) -> Result<(), RuntimeError> {
+    fn check_free_memory(&self, layout: &Layout) -> Result<(), RuntimeError> {
         let elements = layout.rect(self.rank(), 0, 1).map_or(0, |rect| rect.elements());
         let bytes = elements * layout.dtype.size();
         let given = Vec::<u8>::new().try_reserve_exact(bytes);
         let error = RuntimeError::NoMemory { rank: self.rank(), bytes: bytes as u64 };
-        given.map_err(|_| self.state().routines.fail(error))
+        given.map_err(|_| self.lock_state().routines.fail(error))
     }
 
     /// Compares a call that has no plan.
-    fn called(&self, text: &str, ranks: &[u32]) -> Result<(), RuntimeError> {
-        self.state().routines.called(Call { text, digest: key_of(text) }, ranks)
+    fn compare_call(&self, text: &str, ranks: &[u32]) -> Result<(), RuntimeError> {
+        self.lock_state().routines.compare_call(RoutineCall { text, digest: key_of(text) }, ranks)
     }
 }
 
@@ -210,7 +215,7 @@ impl Eager {
 ///
 /// # Errors
 /// Where it is none of an integer type.
-pub(crate) fn element(dtype: DType, value: f64) -> Result<HostTensor, EagerError> {
+pub(crate) fn scalar_element(dtype: DType, value: f64) -> Result<HostTensor, EagerError> {
     let scalar = HostTensor::from_f64(dtype, [], &[value])?;
     match dtype.is_float() || scalar.to_f64() == [value] {
         true => Ok(scalar),
@@ -219,7 +224,7 @@ pub(crate) fn element(dtype: DType, value: f64) -> Result<HostTensor, EagerError
 }
 
 /// The extent of a dim of the whole: the sum over the ranks that differ in the axes alone that split it.
-fn extent(
+fn whole_extent(
     dim: usize,
     placement: &Placement,
     sbp: &NdSbp,
@@ -253,7 +258,7 @@ fn type_of(bytes: &[u8]) -> TensorType {
 }
 
 /// The digest of bytes.
-fn digest(bytes: &[u8]) -> u64 {
+fn digest_bytes(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
     let rest = rest.iter().map(|&byte| u64::from(byte));

@@ -5,9 +5,9 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 
-use crate::calls::call;
+use crate::calls::call_operation;
 use crate::error::EagerError;
-use crate::operation::{Axes, Operation};
+use crate::operation::{Axes, EagerOperation};
 use crate::tensor::GlobalTensor;
 
 /// # Where it goes
@@ -18,11 +18,11 @@ impl GlobalTensor {
     /// # Errors
     /// Where the placement names ranks that there are not or the layout does not fit; where the ranks differ, or the job ends.
     pub fn to_global(&self, placement: &Placement, sbp: &NdSbp) -> Result<Self, EagerError> {
-        let to = self.eager().layout(&self.spot().layout.ty(), placement, sbp)?;
+        let to = self.eager().build_layout(&self.spot().layout.ty(), placement, sbp)?;
         if to == self.spot().layout {
             return Ok(self.clone());
         }
-        call(Operation::ToGlobal(placement.clone(), sbp.clone()), &[self], 0)
+        call_operation(EagerOperation::ToGlobal(placement.clone(), sbp.clone()), &[self], 0)
     }
 
     /// The whole tensor, on all ranks of the group.
@@ -44,7 +44,7 @@ impl GlobalTensor {
     /// Where the operation does not take the operand; where the ranks differ, or the job ends. So do all operations.
     #[allow(clippy::should_implement_trait, reason = "the operator is there as well")]
     pub fn neg(&self) -> Result<Self, EagerError> {
-        call(Operation::Neg, &[self], 0)
+        call_operation(EagerOperation::Neg, &[self], 0)
     }
 
     /// max(x, 0)
@@ -52,7 +52,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn relu(&self) -> Result<Self, EagerError> {
-        call(Operation::Relu, &[self], 0)
+        call_operation(EagerOperation::Relu, &[self], 0)
     }
 
     /// e^x
@@ -60,7 +60,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn exp(&self) -> Result<Self, EagerError> {
-        call(Operation::Exp, &[self], 0)
+        call_operation(EagerOperation::Exp, &[self], 0)
     }
 
     /// The sum over these dims, which stay with extent 1 where `keep_dims` says so.
@@ -68,7 +68,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn sum(&self, axes: &[usize], keep_dims: bool) -> Result<Self, EagerError> {
-        call(Operation::Sum(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
+        call_operation(EagerOperation::Sum(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
     }
 
     /// The mean over these dims, which stay with extent 1 where `keep_dims` says so.
@@ -76,7 +76,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn mean(&self, axes: &[usize], keep_dims: bool) -> Result<Self, EagerError> {
-        call(Operation::Mean(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
+        call_operation(EagerOperation::Mean(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
     }
 
     /// Dims in another order: dim `i` of the result is dim `permutation[i]`.
@@ -84,7 +84,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn transpose(&self, permutation: &[usize]) -> Result<Self, EagerError> {
-        call(Operation::Transpose(permutation.to_vec()), &[self], 0)
+        call_operation(EagerOperation::Transpose(permutation.to_vec()), &[self], 0)
     }
 
     /// The same elements in another shape.
@@ -92,7 +92,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn reshape(&self, shape: &[usize]) -> Result<Self, EagerError> {
-        call(Operation::Reshape(shape.to_vec()), &[self], 0)
+        call_operation(EagerOperation::Reshape(shape.to_vec()), &[self], 0)
     }
 
     /// The same numbers in another element type.
@@ -100,7 +100,7 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn cast(&self, dtype: DType) -> Result<Self, EagerError> {
-        call(Operation::Cast(dtype), &[self], 0)
+        call_operation(EagerOperation::Cast(dtype), &[self], 0)
     }
 
     /// The product of matrices `[.., i, k]` and `[.., k, j]`.
@@ -108,6 +108,6 @@ impl GlobalTensor {
     /// # Errors
     /// As [`GlobalTensor::neg`].
     pub fn matmul(&self, other: &Self) -> Result<Self, EagerError> {
-        call(Operation::MatMul, &[self, other], 0)
+        call_operation(EagerOperation::MatMul, &[self, other], 0)
     }
 }

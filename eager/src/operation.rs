@@ -9,7 +9,7 @@ use graphc_ir::types::DType;
 
 /// What is done with one or two operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Operation {
+pub(crate) enum EagerOperation {
     Add,
     Sub,
     Mul,
@@ -33,9 +33,9 @@ pub(crate) struct Axes {
     pub(crate) keep_dims: bool,
 }
 
-impl Operation {
+impl EagerOperation {
     /// Its node in a graph, behind as many operands as it takes.
-    pub(crate) fn node(&self, operands: &[Tensor]) -> Tensor {
+    pub(crate) fn append_node(&self, operands: &[Tensor]) -> Tensor {
         let x = &operands[0];
         match self {
             Self::Add => x.add(&operands[1]),
@@ -56,7 +56,7 @@ impl Operation {
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for EagerOperation {
     /// `sum [0], keeping dims`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

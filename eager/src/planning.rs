@@ -11,11 +11,11 @@
 
 use graphc_compiler::boxing::fetched;
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{Header, assemble};
+use graphc_compiler::compile::{Header, assemble_plan};
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::error::CompileError;
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{self, plan};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{self, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -24,11 +24,11 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, CompileOptions, Layout, Plan};
 
 use crate::error::EagerError;
-use crate::operation::Operation;
+use crate::operation::EagerOperation;
 use crate::spots::Spot;
 
 /// The plan of an operation, and how its result lies.
-pub(crate) struct Planned {
+pub(crate) struct OperationPlan {
     pub(crate) plan: VerifiedPlan,
     pub(crate) result: Layout,
 }
@@ -38,21 +38,21 @@ pub(crate) struct Planned {
 ///
 /// # Errors
 /// Where the operation does not take the operands, or the machine has not the memory for it.
-pub(crate) fn planned(
-    operation: &Operation,
+pub(crate) fn plan_operation(
+    operation: &EagerOperation,
     operands: &[&Spot],
     world: usize,
     call: &str,
-) -> Result<Planned, EagerError> {
-    let graph = graph(operation, operands)
+) -> Result<OperationPlan, EagerError> {
+    let graph = build_graph(operation, operands)
         .map_err(|reason| EagerError::Operands { call: call.to_owned(), reason })?;
-    let plan = compiled(&graph, world)
+    let plan = compile_graph(&graph, world)
         .map_err(|error| EagerError::Compile { call: call.to_owned(), error: Box::new(error) })?;
-    let given = given(&plan).filter(|_| feeds_lie_as(&plan, operands)).cloned();
+    let given = fetched_layout(&plan).filter(|_| feeds_lie_as(&plan, operands)).cloned();
     let given = given.ok_or_else(|| EagerError::Fault { call: call.to_owned() })?;
     // Where each rank keeps what it has nothing is moved, and what is fetched is what was fed, in the grid from which it comes.
     let result = match operation {
-        Operation::ToGlobal(to, sbp) => Layout {
+        EagerOperation::ToGlobal(to, sbp) => Layout {
             sbp: sbp.clone(),
             ranks: to.ranks.clone(),
             hierarchy: to.hierarchy.clone(),
@@ -60,23 +60,23 @@ pub(crate) fn planned(
         },
         _ => given,
     };
-    Ok(Planned { plan, result })
+    Ok(OperationPlan { plan, result })
 }
 
-fn compiled(graph: &Graph, world: usize) -> Result<VerifiedPlan, CompileError> {
+fn compile_graph(graph: &Graph, world: usize) -> Result<VerifiedPlan, CompileError> {
     let cluster = preset("cpu").expect("a preset");
     let options = CompileOptions { mesh: vec![world], ..CompileOptions::default() };
-    let mut decisions = prepare(graph.clone(), &options)?;
+    let mut decisions = prepare_graph(graph.clone(), &options)?;
     let planner::Planned { mut sharding, report: planner, .. } =
-        plan(&decisions, &options, &cluster)?;
+        plan_signatures(&decisions, &options, &cluster)?;
     feed_as_it_lies(&mut decisions, &mut sharding);
     let header = Header { graph, options: &options, cluster: &cluster, weights: None, planner };
-    let (plan, _) = assemble(header, &decisions, &sharding)?;
+    let (plan, _) = assemble_plan(header, &decisions, &sharding)?;
     Ok(VerifiedPlan::check(plan)?)
 }
 
 /// The operation behind inputs, each of which is brought to where its operand lies.
-fn graph(operation: &Operation, operands: &[&Spot]) -> Result<Graph, String> {
+fn build_graph(operation: &EagerOperation, operands: &[&Spot]) -> Result<Graph, String> {
     let g = GraphBuilder::new("eager");
     let input = |(index, spot): (usize, &&Spot)| {
         let Layout { shape, dtype, sbp, .. } = &spot.layout;
@@ -88,13 +88,13 @@ fn graph(operation: &Operation, operands: &[&Spot]) -> Result<Graph, String> {
     let inputs: Vec<_> = operands.iter().enumerate().map(input).collect();
     // What a partial layout is made of is whole: the runtime masks it.
     let whole = match operation {
-        Operation::ToGlobal(placement, sbp) => {
-            Some(Operation::ToGlobal(placement.clone(), fetched(sbp)))
+        EagerOperation::ToGlobal(placement, sbp) => {
+            Some(EagerOperation::ToGlobal(placement.clone(), fetched(sbp)))
         }
         _ => None,
     };
     let operation = whole.as_ref().unwrap_or(operation);
-    let result = g.on(&operands[0].placement, || operation.node(&inputs));
+    let result = g.on(&operands[0].placement, || operation.append_node(&inputs));
     g.output("result", &result);
     g.finish().map_err(|errors| {
         let messages: Vec<String> = errors.0.into_iter().map(|error| error.message).collect();
@@ -136,7 +136,7 @@ fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
 }
 
 /// The layout of what is fetched.
-fn given(plan: &Plan) -> Option<&Layout> {
+fn fetched_layout(plan: &Plan) -> Option<&Layout> {
     plan.programs.iter().find_map(|program| {
         let is_fetch = |action: &Action| matches!(action, Action::Fetch { .. });
         let fetch = program.actors.iter().find(|actor| is_fetch(&actor.action))?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use graphc_runtime::Routine;
 
-use crate::operation::Operation;
+use crate::operation::EagerOperation;
 use crate::spots::Spot;
 
 /// Plans that are kept: beyond, the one that was not called for longest goes. All ranks keep the same.
@@ -17,20 +17,20 @@ const MOST_PLANS: usize = 256;
 /// Plans by operation and layouts of operands.
 #[derive(Default)]
 pub(crate) struct Plans {
-    pub(crate) by_call: HashMap<Key, Prepared>,
+    pub(crate) by_call: HashMap<CallKey, PreparedOperation>,
     pub(crate) calls: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct CallKey {
     /// The operation.
-    pub(crate) operation: Operation,
+    pub(crate) operation: EagerOperation,
     /// The numbers of the operands' spots.
     pub(crate) operands: [Option<u64>; 2],
 }
 
 /// An operation that can be executed.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedOperation {
     pub(crate) routine: Routine,
     /// The spots of the operands: their numbers mean this as long as the plan is kept.
     pub(crate) _operands: Vec<Arc<Spot>>,
@@ -44,7 +44,7 @@ pub(crate) struct Prepared {
 
 impl Plans {
     /// Makes room where there are more than are kept.
-    pub(crate) fn evict(&mut self) {
+    pub(crate) fn evict_oldest(&mut self) {
         if self.by_call.len() <= MOST_PLANS {
             return;
         }

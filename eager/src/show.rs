@@ -7,7 +7,7 @@ use crate::tensor::GlobalTensor;
 
 impl GlobalTensor {
     /// `f32[4, 4] S(0) on cpu [0, 1] as 2, rank 1 has [2..4, 0..4]`
-    fn head(&self, f: &mut Formatter<'_>) -> fmt::Result {
+    fn write_head(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (spot, rank) = (self.spot(), self.eager().rank());
         write!(f, "{spot}, rank {rank} has ")?;
         let Some(rect) = spot.layout.rect(rank, 0, 1) else { return f.write_str("nothing") };
@@ -21,7 +21,7 @@ impl GlobalTensor {
 impl Display for GlobalTensor {
     /// Type, layout and placement in a line; then this rank's numbers, a row a line.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
+        self.write_head(f)?;
         self.to_local().map_or(Ok(()), |local| write!(f, ":\n{local:#}"))
     }
 }
@@ -29,7 +29,7 @@ impl Display for GlobalTensor {
 impl Debug for GlobalTensor {
     /// The same in one line.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
+        self.write_head(f)?;
         self.to_local().map_or(Ok(()), |local| write!(f, ": {local}"))
     }
 }

@@ -34,11 +34,11 @@ pub(crate) struct Spots {
 }
 
 impl Spots {
-    pub(crate) fn of(&mut self, layout: &Layout) -> Arc<Spot> {
+    pub(crate) fn find_spot(&mut self, layout: &Layout) -> Arc<Spot> {
         if let Some(known) = self.known.get(layout).and_then(Weak::upgrade) {
             return known;
         }
-        self.sweep();
+        self.forget_unused();
         let placement = Placement {
             device: DeviceKind::Cpu,
             ranks: layout.ranks.clone(),
@@ -51,7 +51,7 @@ impl Spots {
     }
 
     /// Forgets those that are gone, where there may be as many of them as others.
-    fn sweep(&mut self) {
+    fn forget_unused(&mut self) {
         const FEW: usize = 64;
         if self.known.len() > self.room {
             self.known.retain(|_, spot| spot.strong_count() > 0);

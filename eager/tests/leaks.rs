@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Failure, on, on_job, sbp};
 use graphc_eager::{Eager, GlobalTensor};
 use graphc_ir::mesh::Placement;
-use graphc_runtime::job::Links;
+use graphc_runtime::job::TransportLinks;
 
 /// Counts what is allocated and not freed.
 struct Counting;
@@ -53,7 +53,8 @@ fn operations_in_a_row_keep_nothing() {
 
 fn ten_thousand_operations_keep_nothing() {
     let threads = on(2, |eager| alive(&eager));
-    let processes = on_job((2, Links::Auto), Duration::from_secs(600), |eager| alive(&eager));
+    let processes =
+        on_job((2, TransportLinks::Auto), Duration::from_secs(600), |eager| alive(&eager));
     let processes = processes.into_iter().map(|rank| rank.expect("every rank succeeds"));
     for rank in threads.into_iter().chain(processes) {
         let grown = rank[3] - rank[0];

@@ -1,7 +1,7 @@
 //! A text as tokens: characters, the last tenth held out; batches; the bigram model to beat.
 
 use anyhow::{Result, ensure};
-use graphc::ir::random::Stream;
+use graphc::ir::random::RandomStream;
 
 /// A tokenized text.
 pub struct Corpus {
@@ -50,7 +50,7 @@ impl Corpus {
         batch: usize,
         sequence: usize,
     ) -> (Vec<i64>, Vec<i64>) {
-        let stream = Stream { seed, key: 0x7E87, step };
+        let stream = RandomStream { seed, key: 0x7E87, step };
         let room = self.train.len() - sequence;
         let place =
             |row: usize| (f64::from(stream.uniform(row as u64)) * room as f64) as usize % room;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use graphc::ir::op::Op;
-use graphc::ir::random::Stream;
+use graphc::ir::random::RandomStream;
 use graphc::prelude::*;
 
 use crate::corpus::Corpus;
@@ -123,7 +123,7 @@ impl Model {
     pub fn sample(&mut self, corpus: &Corpus, length: usize) -> Result<String> {
         let sequence = self.config.sequence;
         let mut tokens = corpus.prompt(sequence.min(16)).to_vec();
-        let stream = Stream { seed: self.seed, key: 0x5A3F, step: 0 };
+        let stream = RandomStream { seed: self.seed, key: 0x5A3F, step: 0 };
         while tokens.len() < length {
             let start = tokens.len().saturating_sub(sequence);
             let mut window = tokens[start..].to_vec();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use graphc::ir::array::Array;
-use graphc::ir::evaluate::evaluate;
+use graphc::ir::evaluate::evaluate_graph;
 use graphc::ir::op::Op;
 use graphc::ir::plan::{Action, BoxingKind, Pin, Plan};
 use graphc::ir::sbp::{NdSbp, Sbp};
@@ -156,7 +156,7 @@ fn of_graph(random: &mut Random) -> Option<Sample> {
     let named = tensors.iter().enumerate().skip(4);
     let named = named.map(|(index, tensor)| (format!("t{index}"), tensor.shape().len())).collect();
     let graph = g.finish().ok()?;
-    let values = evaluate(&graph, &feeds, &CONTEXT).ok()?;
+    let values = evaluate_graph(&graph, &feeds, &CONTEXT).ok()?;
     let output = |o: &graphc::ir::graph::Output| (o.name.clone(), values[o.value.index()].clone());
     let outputs = graph.outputs.iter().map(output).collect();
     Some(Sample { graph, feeds, outputs, tensors: named })

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use graphc::ir::op::EvalContext;
-use graphc::ir::ops::Dropout;
-use graphc::ir::random::{Stream, key_of};
+use graphc::ir::ops::DropoutOp;
+use graphc::ir::random::{RandomStream, key_of};
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
 
@@ -14,7 +14,7 @@ const STEP: u64 = (1 << 33) + 5;
 
 /// Writes `random.safetensors`: of the key of the name `w`, from element 2^32 - 2048 on.
 pub fn write(folder: &str) -> anyhow::Result<()> {
-    let stream = Stream { seed: SEED, key: key_of("w"), step: STEP };
+    let stream = RandomStream { seed: SEED, key: key_of("w"), step: STEP };
     let elements: Vec<u64> = (0..ELEMENTS).map(|i| (1 << 32) - ELEMENTS / 2 + i).collect();
     let words: Vec<f64> = elements.iter().flat_map(|&e| stream.words(e)).map(f64::from).collect();
     let numbers =
@@ -32,7 +32,7 @@ pub fn write(folder: &str) -> anyhow::Result<()> {
 }
 
 fn dropped(elements: &[u64], key: u64) -> Vec<f64> {
-    let op = Dropout { probability: 0.3.into(), key, training: true };
+    let op = DropoutOp { probability: 0.3.into(), key, training: true };
     let cx = EvalContext { seed: SEED, step: STEP };
     elements.iter().map(|&e| f64::from(u8::from(op.drops_element(&cx, e)))).collect()
 }

@@ -98,7 +98,7 @@ fn search(cases: &mut [Case], constants: &mut Constants) -> Result<()> {
     for (&name, constant) in constants.iter_mut().filter(|(_, constant)| constant.held.is_none()) {
         constant.found = value(cases, name).or(constant.found);
         if constant.kept.is_none() {
-            constant.value = constant.rounded().unwrap_or(constant.value);
+            constant.value = constant.rounded_value().unwrap_or(constant.value);
         }
         set(cases, name, constant.value);
     }
@@ -108,12 +108,12 @@ fn search(cases: &mut [Case], constants: &mut Constants) -> Result<()> {
 
 /// What the cases have; `None` where none has the constant.
 fn value(cases: &[Case], constant: Fitted) -> Option<f64> {
-    cases.iter().find_map(|case| constant.of(&case.cluster))
+    cases.iter().find_map(|case| constant.value_in_cluster(&case.cluster))
 }
 
 fn set(cases: &mut [Case], constant: Fitted, value: f64) {
     for case in cases {
-        if let Some(now) = constant.of(&case.cluster) {
+        if let Some(now) = constant.value_in_cluster(&case.cluster) {
             constant.scale(&mut case.cluster, value / now);
         }
     }

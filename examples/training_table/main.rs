@@ -28,9 +28,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use graphc::prelude::*;
 use graphc_compiler::cluster::{
-    FittedTable, fitted_constants, framework, parse_cluster, parse_fitted, write_fitted,
+    FittedTable, find_framework, fitted_constants, parse_cluster, parse_fitted, write_fitted,
 };
-use graphc_compiler::compile::{predict as predict_step, sketch};
+use graphc_compiler::compile::{predict_step_seconds as predict_step, sketch_plan};
 use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::plan::{Cluster, Plan};
 
@@ -160,7 +160,8 @@ fn machines(row: &Row, args: &Args) -> Result<Cluster> {
     };
     if args.framework.is_some() || cluster.framework.is_graphc() {
         let name = args.framework.as_deref().unwrap_or(usual);
-        cluster.framework = framework(name).with_context(|| format!("no framework `{name}`"))?;
+        cluster.framework =
+            find_framework(name).with_context(|| format!("no framework `{name}`"))?;
     }
     Ok(cluster)
 }
@@ -174,7 +175,7 @@ fn predict(row: &Row, cluster: &Cluster) -> Result<f64> {
 /// The plan of a row, as far as its time goes.
 fn plan(row: &Row, cluster: &Cluster) -> Result<Plan> {
     let (graph, options) = training(row)?;
-    Ok(sketch(graph, &options, cluster)?)
+    Ok(sketch_plan(graph, &options, cluster)?)
 }
 
 /// What a row trains, and how.

@@ -122,7 +122,7 @@ impl Buckets {
         match known {
             Some(at) if at + 1 == self.sessions.len() => {}
             Some(at) => self.turn_to(at)?,
-            None => self.begin(shapes)?,
+            None => self.begin_session(shapes)?,
         }
         Ok(&mut self.sessions.last_mut().expect("one was begun or found").1)
     }
@@ -153,7 +153,7 @@ impl Buckets {
     }
 
     /// Plans for other shapes.
-    fn begin(&mut self, shapes: Shapes) -> Result<(), BucketsError> {
+    fn begin_session(&mut self, shapes: Shapes) -> Result<(), BucketsError> {
         let graph = (self.model)(&shapes).map_err(|error| {
             let shapes = shapes.iter().map(|(name, ty)| format!("`{name}` {ty}"));
             BucketsError::Model { shapes: shapes.collect::<Vec<_>>().join(", "), error }

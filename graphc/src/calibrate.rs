@@ -24,7 +24,7 @@ mod products;
 
 /// The extent of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effort {
+pub struct CalibrationEffort {
     /// The device that is measured: the processor, or cards.
     pub device: DeviceKind,
     /// Ranks that work at the same time: threads of this process, each with its part of the cores, or a card.
@@ -40,7 +40,7 @@ pub struct Effort {
     pub patience: f64,
 }
 
-impl Effort {
+impl CalibrationEffort {
     /// Sizes that fill the device.
     pub fn full(device: DeviceKind, ranks: usize) -> Self {
         let (seconds, largest_matmul, largest_bytes) = match device {
@@ -130,20 +130,20 @@ pub enum CalibrateError {
 ///
 /// # Errors
 /// Where the runtime cannot run what is measured.
-pub fn calibrate(effort: Effort) -> Result<Measured, CalibrateError> {
+pub fn calibrate_machine(effort: CalibrationEffort) -> Result<Measured, CalibrateError> {
     if effort.ranks == 0 {
         return Err(CalibrateError::NoRanks);
     }
     let (device, ranks) = (effort.device, effort.ranks);
     let bench = Bench { effort, replay: true };
-    let launch = passes::launch(bench)?;
+    let launch = passes::measure_launch(bench)?;
     let launch_anew = match device {
         DeviceKind::Cpu => None,
-        DeviceKind::Cuda => Some(passes::launch(Bench { replay: false, ..bench })?),
+        DeviceKind::Cuda => Some(passes::measure_launch(Bench { replay: false, ..bench })?),
     };
-    let matmul = products::squares(bench, launch)?;
+    let matmul = products::measure_squares(bench, launch)?;
     let memory = match device {
-        DeviceKind::Cpu => memory() / ranks as u64,
+        DeviceKind::Cpu => machine_memory() / ranks as u64,
         DeviceKind::Cuda => memory_of_cards(ranks),
     };
     Ok(Measured {
@@ -152,16 +152,16 @@ pub fn calibrate(effort: Effort) -> Result<Measured, CalibrateError> {
         memory,
         launch,
         launch_anew,
-        shapes: products::shapes(bench, &matmul, launch)?,
-        attention: products::attention(bench, &matmul, launch)?,
+        shapes: products::measure_shapes(bench, &matmul, launch)?,
+        attention: products::measure_attention(bench, &matmul, launch)?,
         matmul,
-        passes: passes::bandwidths(bench, launch)?,
+        passes: passes::measure_bandwidths(bench, launch)?,
         all_reduce: if ranks > 1 { passes::all_reduces(bench)? } else { Vec::new() },
     })
 }
 
 /// Bytes of memory of this machine; 4 GiB where it does not say.
-pub(crate) fn memory() -> u64 {
+pub(crate) fn machine_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("MemTotal:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
@@ -170,7 +170,7 @@ pub(crate) fn memory() -> u64 {
 
 /// Bytes of the memory of the smallest card that a rank has; where ranks share cards, its part.
 pub(crate) fn memory_of_cards(ranks: usize) -> u64 {
-    let cards = graphc_runtime::cards::cards().unwrap_or_default();
+    let cards = graphc_runtime::cards::list_cards().unwrap_or_default();
     let least = cards.iter().take(ranks).map(|card| card.memory).min().unwrap_or(0);
     least / ranks.div_ceil(cards.len().max(1)) as u64
 }
@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn a_quick_look_at_this_machine_is_a_cluster() {
-        let measured =
-            calibrate(Effort::quick(DeviceKind::Cpu, 2)).expect("this machine runs plans");
+        let measured = calibrate_machine(CalibrationEffort::quick(DeviceKind::Cpu, 2))
+            .expect("this machine runs plans");
         assert!(measured.launch > 0.0 && measured.launch < 1e-2, "{measured:?}");
         assert_eq!(measured.passes.len(), 6);
         assert!(measured.passes.iter().all(|pass| pass.1 > 1e6), "{measured:?}");
@@ -214,8 +214,9 @@ mod tests {
     /// As many sizes as there is time for; the first of each in any case.
     #[test]
     fn a_slow_device_is_measured_by_small_sizes() {
-        let effort = Effort { patience: 0.0, ..Effort::quick(DeviceKind::Cpu, 2) };
-        let measured = calibrate(effort).expect("this machine runs plans");
+        let effort =
+            CalibrationEffort { patience: 0.0, ..CalibrationEffort::quick(DeviceKind::Cpu, 2) };
+        let measured = calibrate_machine(effort).expect("this machine runs plans");
         assert!(measured.matmul.values().all(|rates| rates.len() == 1), "{measured:?}");
         assert_eq!(measured.all_reduce.len(), 1);
         assert!(measured.passes.iter().all(|pass| pass.1 > 0.0));
@@ -266,7 +267,8 @@ mod tests {
         let preset = graphc_compiler::cluster::preset("dgx-h100").expect("a preset");
         assert_eq!(cluster.levels, preset.levels);
         assert!(
-            alone.unmeasured().is_some() && measured(1e-6, vec![(1, 1.0)]).unmeasured().is_none()
+            alone.unmeasured_figures().is_some()
+                && measured(1e-6, vec![(1, 1.0)]).unmeasured_figures().is_none()
         );
     }
 
@@ -295,7 +297,7 @@ mod tests {
         };
         let of = |(width, keys, backward)| {
             let shape = AttentionShape { width, keys, backward };
-            AttentionRate { dtype: "bf16", shape, rate: 1e10 * known.of(&shape) }
+            AttentionRate { dtype: "bf16", shape, rate: 1e10 * known.reached_share(&shape) }
         };
         let shapes = [(64, 256.0), (64, 2048.0), (128, 2048.0)];
         let both = shapes.map(|(width, keys)| [(width, keys, false), (width, keys, true)]);

@@ -25,8 +25,8 @@ mod variables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use agreed::{agree_on_options, agree_on_variables, buckets, on_any, variables_of};
-use checkpoint::Record;
+use agreed::{agree_on_options, agree_on_variables, assign_buckets, on_any, variables_of};
+use checkpoint::CheckpointRecord;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
 use graphc_compiler::passes::autocast::scales_loss;
@@ -39,7 +39,7 @@ use graphc_runtime::dist::Group;
 use graphc_runtime::{HostTensor, Session, SessionOptions, known_weights};
 
 pub use error::DataParallelError;
-use reducer::{Layout, Reducer};
+use reducer::{BucketLayout, Reducer};
 use updater::Updater;
 
 /// Bytes of gradients that are reduced together unless told otherwise.
@@ -134,11 +134,11 @@ pub struct DataParallel {
     /// into the session.
     updater: Option<Updater>,
     /// Which gradients are reduced together.
-    layout: Arc<Layout>,
+    layout: Arc<BucketLayout>,
     /// Memory of the buckets between steps.
     buckets: Vec<HostTensor>,
     /// The record for checkpoints.
-    record: Record,
+    record: CheckpointRecord,
 }
 
 impl DataParallel {
@@ -154,21 +154,22 @@ impl DataParallel {
         options: &DataParallelOptions,
     ) -> Result<Self, DataParallelError> {
         // The others wait for this rank's part.
-        Self::begin(group, graph, weights, options).inspect_err(|error| group.fail(error))
+        Self::begin_ranks(group, graph, weights, options).inspect_err(|error| group.fail(error))
     }
 
-    fn begin(
+    fn begin_ranks(
         group: &Group,
         graph: Graph,
         weights: &BTreeMap<String, HostTensor>,
         options: &DataParallelOptions,
     ) -> Result<Self, DataParallelError> {
-        check(&graph, &options.training)?;
+        check_supported(&graph, &options.training)?;
         agree_on_options(group, options)?;
         let variables = agree_on_variables(group, variables_of(&graph))?;
         check_weights(&variables, weights)?;
         let (model, own) = (graph.name.clone(), own_options(group, &options.session));
-        let session = session(graph, &updater::gradients(&options.training), weights, &own)?;
+        let session =
+            open_session(graph, &updater::gradient_options(&options.training), weights, &own)?;
         let (parameters, buffers): (Vec<_>, Vec<_>) =
             variables.iter().cloned().partition(|variable| variable.trainable);
         let held: BTreeSet<String> = session.variables().into_keys().collect();
@@ -177,8 +178,9 @@ impl DataParallel {
         let trained = |v: &Variable| outputs.contains_key(&gradient_of(&v.name));
         let trained = on_any(group, &parameters, trained)?;
         let updater = Updater::new(&trained, &held, &options.training, &own)?;
-        let layout = Layout::new(&parameters, &buckets(&parameters, options.bucket_bytes))?;
-        let record = Record::new(group, model, kept, session.inputs(), options)?;
+        let layout =
+            BucketLayout::new(&parameters, &assign_buckets(&parameters, options.bucket_bytes))?;
+        let record = CheckpointRecord::new(group, model, kept, session.inputs(), options)?;
         let (group, layout, buckets) = (group.clone(), Arc::new(layout), Vec::new());
         let aside = BTreeMap::new();
         let mut this = Self {
@@ -272,7 +274,7 @@ impl DataParallel {
     /// # Errors
     /// Where there is no optimizer, or the session refuses the rate.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<(), DataParallelError> {
-        Ok(self.updates()?.set_learning_rate(rate)?)
+        Ok(self.updating_session()?.set_learning_rate(rate)?)
     }
 
     /// Has the optimizer's steps from now on go by a rate for each step: [`Session::set_schedule`]. All ranks set the same.
@@ -283,7 +285,7 @@ impl DataParallel {
         &mut self,
         schedule: impl Fn(u64) -> f64 + Send + Sync + 'static,
     ) -> Result<(), DataParallelError> {
-        Ok(self.updates()?.set_schedule(schedule)?)
+        Ok(self.updating_session()?.set_schedule(schedule)?)
     }
 
     /// The learning rate of the optimizer's next step; `None` without an optimizer.
@@ -292,7 +294,7 @@ impl DataParallel {
     }
 
     /// The session that makes the optimizer's steps.
-    fn updates(&mut self) -> Result<&mut Session, DataParallelError> {
+    fn updating_session(&mut self) -> Result<&mut Session, DataParallelError> {
         let updater = self.updater.as_mut().ok_or(DataParallelError::NoOptimizer)?;
         Ok(&mut updater.session)
     }
@@ -349,7 +351,7 @@ fn gradient_of(parameter: &str) -> String {
 }
 
 /// Refuses what data parallelism cannot do.
-fn check(graph: &Graph, training: &CompileOptions) -> Result<(), DataParallelError> {
+fn check_supported(graph: &Graph, training: &CompileOptions) -> Result<(), DataParallelError> {
     if training.mesh != [1] {
         return Err(DataParallelError::Mesh { mesh: training.mesh.clone() });
     }
@@ -387,7 +389,7 @@ fn own_options(group: &Group, options: &SessionOptions) -> SessionOptions {
 /// The difference between the seeds of neighbouring ranks: the golden ratio of 2^64, so that seeds nearby stay apart.
 const SEED_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-fn session(
+fn open_session(
     graph: Graph,
     options: &CompileOptions,
     weights: &BTreeMap<String, HostTensor>,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Measured;
 
-pub use measure::{Part, Schedule, Times, measure};
+pub use measure::{MeasureSchedule, MeasuredPart, Times, measure_session};
 
 /// The version of files that this build reads.
 const VERSION: u32 = 1;
@@ -164,7 +164,7 @@ impl KindSeconds {
     /// Adds what an actor does at least, `times` times.
     fn add_work(&mut self, cluster: &Cluster, work: &ActorWork, times: f64) {
         let least = work.least_seconds(cluster);
-        let (own, least) = match work.multiplies() {
+        let (own, least) = match work.multiplies_matrices() {
             true => (Limit::Peak, least.computing),
             false => (Limit::Memory, least.moving),
         };
@@ -213,7 +213,7 @@ impl Profile {
     /// Where the measurements are of another plan.
     pub fn by_kind(&self, plan: &Plan) -> Result<Vec<(String, KindSeconds)>, ProfileError> {
         self.check(plan)?;
-        let predicted = predicted(plan)?;
+        let predicted = predict_actors(plan)?;
         let mut kinds: BTreeMap<&str, KindSeconds> = BTreeMap::new();
         for part in &self.programs {
             let ranks =
@@ -221,11 +221,11 @@ impl Profile {
             let share = ranks as f64 / plan.world_size as f64;
             for profile in &part.actors {
                 let actors = &plan.programs[part.program].actors;
-                let times = actions(plan, &actors[profile.actor]);
+                let times = actions_per_step(plan, &actors[profile.actor]);
                 let kind = kinds.entry(&profile.kind).or_default();
                 kind.actions += times * ranks as u64;
                 kind.measured += profile.seconds * times as f64 * share;
-                let seconds = profile.predicted(part.program, actors, &predicted);
+                let seconds = profile.predicted_seconds(part.program, actors, &predicted);
                 kind.predicted += seconds * times as f64 * share;
                 for work in profile.work(plan, part.program) {
                     kind.add_work(&plan.cluster, &work, times as f64 * share);
@@ -244,13 +244,13 @@ impl Profile {
     /// Where the measurements are of another plan.
     pub fn by_actor(&self, plan: &Plan) -> Result<Vec<(String, f64, f64)>, ProfileError> {
         self.check(plan)?;
-        let predicted = predicted(plan)?;
+        let predicted = predict_actors(plan)?;
         let mut names: BTreeMap<String, (f64, f64, f64)> = BTreeMap::new();
         for part in &self.programs {
             let actors = &plan.programs[part.program].actors;
             for profile in &part.actors {
                 let sum = names.entry(profile.title()).or_default();
-                let seconds = profile.predicted(part.program, actors, &predicted);
+                let seconds = profile.predicted_seconds(part.program, actors, &predicted);
                 *sum = (sum.0 + seconds, sum.1 + profile.seconds, sum.2 + 1.0);
             }
         }
@@ -286,19 +286,19 @@ impl Profile {
     ///
     /// # Errors
     /// Where there is no matrix product, or nothing that moves memory.
-    pub fn machine(&self) -> Result<Measured, ProfileError> {
+    pub fn to_measured(&self) -> Result<Measured, ProfileError> {
         let actors: Vec<&ActorProfile> = self.programs.iter().flat_map(|p| &p.actors).collect();
         let kernels: Vec<&ActorProfile> =
             actors.iter().copied().filter(|a| a.bytes > 0.0 && a.ranks < 2).collect();
         let launch = kernels.iter().map(|actor| actor.seconds).fold(f64::INFINITY, f64::min);
-        let matmul = products(&kernels, launch);
+        let matmul = product_rates(&kernels, launch);
         if matmul.is_empty() {
             return Err(ProfileError::Missing { what: "matrix products" });
         }
-        let bandwidth = bandwidth(&kernels, launch);
+        let bandwidth = measured_bandwidth(&kernels, launch);
         let bandwidth = bandwidth.ok_or(ProfileError::Missing { what: "passes over memory" })?;
         let device = if self.device == "cpu" { DeviceKind::Cpu } else { DeviceKind::Cuda };
-        let all_reduce = reductions(&actors);
+        let all_reduce = reduction_times(&actors);
         let ranks = actors.iter().map(|actor| actor.ranks).max().unwrap_or(1).max(1);
         Ok(Measured {
             device,
@@ -327,17 +327,18 @@ impl ActorProfile {
     /// What its launch computes and moves: of a product and what goes with it the product alone, as that is what limits both.
     fn work(&self, plan: &Plan, program: usize) -> Vec<ActorWork> {
         let program = &plan.programs[program];
-        let work = |&actor: &usize| ActorWork::of(&plan.layouts, program, &program.actors[actor]);
+        let work =
+            |&actor: &usize| ActorWork::from_actor(&plan.layouts, program, &program.actors[actor]);
         let mut all: Vec<ActorWork> =
             [&self.actor].into_iter().chain(&self.with).filter_map(work).collect();
-        if all.iter().any(ActorWork::multiplies) {
-            all.retain(ActorWork::multiplies);
+        if all.iter().any(ActorWork::multiplies_matrices) {
+            all.retain(ActorWork::multiplies_matrices);
         }
         all
     }
 
     /// Seconds of one action of all that its launch does, as the null device has them.
-    fn predicted(
+    fn predicted_seconds(
         &self,
         program: usize,
         actors: &[Actor],
@@ -350,7 +351,7 @@ impl ActorProfile {
 }
 
 /// How often an actor acts in a step.
-fn actions(plan: &Plan, actor: &Actor) -> u64 {
+fn actions_per_step(plan: &Plan, actor: &Actor) -> u64 {
     match actor.rate {
         Rate::Step => 1,
         Rate::Microbatch => plan.microbatches.max(1) as u64,
@@ -358,7 +359,7 @@ fn actions(plan: &Plan, actor: &Actor) -> u64 {
 }
 
 /// Mean seconds of an action by program and actor's name, as the null device has them.
-fn predicted(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileError> {
+fn predict_actors(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileError> {
     let simulation = trace(plan, 1)?;
     let mut sums: BTreeMap<(usize, &str), (f64, f64)> = BTreeMap::new();
     for event in &simulation.trace {
@@ -370,7 +371,10 @@ fn predicted(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileError> 
 }
 
 /// By element type, of each size of product the best rate: (FLOPs, FLOPs per second), ascending.
-fn products(kernels: &[&ActorProfile], launch: f64) -> BTreeMap<&'static str, Vec<(f64, f64)>> {
+fn product_rates(
+    kernels: &[&ActorProfile],
+    launch: f64,
+) -> BTreeMap<&'static str, Vec<(f64, f64)>> {
     let mut rates: BTreeMap<&'static str, BTreeMap<u64, f64>> = BTreeMap::new();
     for actor in kernels.iter().filter(|actor| actor.kind == "matmul" && actor.flops >= 1.0) {
         let Some(dtype) = actor.dtype else { continue };
@@ -384,7 +388,7 @@ fn products(kernels: &[&ActorProfile], launch: f64) -> BTreeMap<&'static str, Ve
 }
 
 /// The bytes per second of the kernels that multiply nothing and move most, the median of a quarter of them.
-fn bandwidth(kernels: &[&ActorProfile], launch: f64) -> Option<f64> {
+fn measured_bandwidth(kernels: &[&ActorProfile], launch: f64) -> Option<f64> {
     let products = ["matmul", "attention", "attention_grad"];
     let mut passes: Vec<&&ActorProfile> = kernels
         .iter()
@@ -399,7 +403,7 @@ fn bandwidth(kernels: &[&ActorProfile], launch: f64) -> Option<f64> {
 }
 
 /// Bytes and least seconds of all-reduces, ascending.
-fn reductions(actors: &[&ActorProfile]) -> Vec<(usize, f64)> {
+fn reduction_times(actors: &[&ActorProfile]) -> Vec<(usize, f64)> {
     let mut least: BTreeMap<usize, f64> = BTreeMap::new();
     for actor in actors.iter().filter(|actor| actor.kind == "all_reduce" && actor.ranks > 1) {
         let seconds = least.entry(actor.bytes as usize).or_insert(f64::INFINITY);
@@ -449,7 +453,7 @@ mod tests {
                 "step_seconds": 1.0, "programs": [{ "program": 0, "actors": actors }],
             });
             let profile: Profile = serde_json::from_value(text).expect("it is one");
-            if let Ok(machine) = profile.machine() {
+            if let Ok(machine) = profile.to_measured() {
                 let text = machine.toml();
                 let read = parse_cluster(&text);
                 prop_assert!(read.is_ok(), "{:?} of {text}", read.err());

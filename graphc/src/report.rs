@@ -6,9 +6,9 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use graphc_compiler::passes::loss_scale::scales;
+use graphc_compiler::passes::loss_scale::has_loss_scale;
 use graphc_compiler::passes::padding::PADDED;
-use graphc_compiler::planner::{Waits, Way};
+use graphc_compiler::planner::{WaitingWay, Waits};
 use graphc_ir::plan::{
     BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
 };
@@ -22,13 +22,15 @@ mod difference;
 pub mod page;
 mod peak;
 
-pub use alternatives::{Alternative, Backward, Choice, ExplainError, Explained, explain};
-pub use attentions::{attention_lines, attentions, function_lines, functions};
+pub use alternatives::{
+    Alternative, Backward, ExplainError, Explained, LayoutChoice, explain_tensor,
+};
+pub use attentions::{attention_lines, find_attentions, find_functions, function_lines};
 pub use difference::Difference;
-pub use peak::{Peak, peak};
+pub use peak::{MemoryPeak, find_peak};
 
 /// Bytes with a binary unit: `1.5 MiB`.
-pub fn bytes(bytes: u64) -> String {
+pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -40,7 +42,7 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// Seconds with a unit: `3.20 ms`.
-pub fn seconds(seconds: f64) -> String {
+pub fn format_seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
@@ -49,26 +51,26 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// Describes how a tensor waits for the backward pass: `gathered again from S(0)`.
-pub fn way(waits: &Waits) -> String {
+pub fn describe_waiting(waits: &Waits) -> String {
     let sbp = waits.sbp.as_ref().map_or_else(|| "?".into(), NdSbp::to_string);
     match waits.way {
-        Way::Kept => format!("kept as {sbp}"),
-        Way::Gathered => format!("gathered again from {sbp}"),
-        Way::Sliced => format!("sliced to {sbp} and gathered again"),
-        Way::Recomputed => "recomputed".into(),
+        WaitingWay::Kept => format!("kept as {sbp}"),
+        WaitingWay::Gathered => format!("gathered again from {sbp}"),
+        WaitingWay::Sliced => format!("sliced to {sbp} and gathered again"),
+        WaitingWay::Recomputed => "recomputed".into(),
     }
 }
 
 /// A plan in one screen: stages, how tensors are split, boxing per step, predicted time and memory.
 pub fn summary(plan: &Plan) -> String {
-    let mut text = headline(plan);
+    let mut text = describe_plan(plan);
     if let Some(choice) = &plan.pipeline {
         let layers: Vec<String> = choice.layers.iter().map(usize::to_string).collect();
         let _ = writeln!(
             text,
             "pipeline: chosen for {} per step (bound {}), layers by stage {}",
-            seconds(choice.seconds),
-            seconds(choice.bound_seconds),
+            format_seconds(choice.seconds),
+            format_seconds(choice.bound_seconds),
             layers.join("+"),
         );
     }
@@ -87,11 +89,11 @@ pub fn summary(plan: &Plan) -> String {
     }
     text.push_str(&boxing_lines(plan));
     let peaks: Vec<String> =
-        plan.predicted.peak_memory_bytes.iter().map(|&peak| bytes(peak)).collect();
+        plan.predicted.peak_memory_bytes.iter().map(|&peak| format_bytes(peak)).collect();
     let _ = writeln!(
         text,
         "predicted: {} per step, bubble {:.1} %, peak memory {}",
-        seconds(plan.predicted.step_seconds),
+        format_seconds(plan.predicted.step_seconds),
         plan.predicted.bubble_fraction * 100.0,
         peaks.join(", "),
     );
@@ -110,7 +112,7 @@ fn precision_lines(plan: &Plan) -> String {
     match plan.options.precision {
         Some(DType::F32) => text.push_str("precision: f32, products of half operands too\n"),
         Some(dtype) => {
-            let scaled = if scales(plan) { ", the loss is scaled" } else { "" };
+            let scaled = if has_loss_scale(plan) { ", the loss is scaled" } else { "" };
             let _ = writeln!(
                 text,
                 "precision: {dtype} for products, convolutions and attention, f32 for the rest{scaled}"
@@ -137,13 +139,13 @@ pub fn half_weights(plan: &Plan) -> Option<String> {
     })
 }
 
-fn headline(plan: &Plan) -> String {
+fn describe_plan(plan: &Plan) -> String {
     let mesh: Vec<String> = plan.mesh.iter().map(usize::to_string).collect();
     let status = match plan.planner.status {
         PlannerStatus::Optimal => "proven optimal".to_string(),
         PlannerStatus::Gap => format!("gap {:.2} %", plan.planner.gap * 100.0),
     };
-    let tied = tied(&plan.planner.tied_axes);
+    let tied = describe_tied_axes(&plan.planner.tied_axes);
     let effort = plan.options.effort.map(|percent| format!(", with {percent} % of the work"));
     let effort = effort.unwrap_or_default();
     format!(
@@ -155,8 +157,8 @@ fn headline(plan: &Plan) -> String {
         number_of(plan.stages, "stage", "stages"),
         number_of(plan.microbatches, "microbatch", "microbatches"),
         number_of(plan.programs.len(), "program", "programs"),
-        seconds(plan.planner.objective_seconds),
-        seconds(plan.planner.bound_seconds),
+        format_seconds(plan.planner.objective_seconds),
+        format_seconds(plan.planner.bound_seconds),
     )
 }
 
@@ -166,7 +168,7 @@ pub fn number_of(count: usize, one: &str, several: &str) -> String {
 }
 
 /// The axes that were planned as one, because there are too many.
-fn tied(axes: &[usize]) -> String {
+fn describe_tied_axes(axes: &[usize]) -> String {
     if axes.is_empty() {
         return String::new();
     }
@@ -178,7 +180,8 @@ fn tied(axes: &[usize]) -> String {
 /// One stage: its ranks, and its tensors counted by kind and layout.
 fn stage_lines(plan: &Plan, stage: usize) -> String {
     let tensors: Vec<&TensorEntry> = plan.tensors.iter().filter(|t| t.stage == stage).collect();
-    let ranks = home_of_stage(plan, stage).map_or_else(String::new, |home| runs(&home.ranks));
+    let ranks =
+        home_of_stage(plan, stage).map_or_else(String::new, |home| format_ranks(&home.ranks));
     let mut text = format!("stage {stage} on ranks {ranks}\n");
     let mut counts: BTreeMap<(TensorKind, String), Vec<&str>> = BTreeMap::new();
     for tensor in tensors {
@@ -186,7 +189,8 @@ fn stage_lines(plan: &Plan, stage: usize) -> String {
     }
     for ((kind, sbp), names) in counts {
         let kind = format!("{kind:?}").to_lowercase();
-        let _ = writeln!(text, "  {kind:<10} {sbp:<12} {:>4}  {}", names.len(), examples(&names));
+        let _ =
+            writeln!(text, "  {kind:<10} {sbp:<12} {:>4}  {}", names.len(), list_examples(&names));
     }
     text
 }
@@ -206,7 +210,7 @@ fn home_of_stage(plan: &Plan, stage: usize) -> Option<&TensorEntry> {
 }
 
 /// Ranks in the order in which they are given, three and more in a row as the first and the last: `0-7, 12, 13`.
-fn runs(ranks: &[u32]) -> String {
+fn format_ranks(ranks: &[u32]) -> String {
     let shown = |run: &[u32]| match run {
         [first, _, .., last] => format!("{first}-{last}"),
         few => few.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
@@ -214,7 +218,7 @@ fn runs(ranks: &[u32]) -> String {
     ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b)).map(shown).collect::<Vec<_>>().join(", ")
 }
 
-fn examples(names: &[&str]) -> String {
+fn list_examples(names: &[&str]) -> String {
     let named: Vec<&str> = names.iter().copied().filter(|name| !name.starts_with('%')).collect();
     let shown = named.iter().take(3).copied().collect::<Vec<_>>().join(", ");
     if named.len() > 3 { format!("{shown}, ..") } else { shown }
@@ -234,7 +238,7 @@ fn boxing_lines(plan: &Plan) -> String {
     }
     let parts: Vec<String> = sums
         .iter()
-        .map(|(&kind, (count, sum))| format!("{count} x {} ({})", kind.name(), bytes(*sum)))
+        .map(|(&kind, (count, sum))| format!("{count} x {} ({})", kind.name(), format_bytes(*sum)))
         .collect();
     let parts = if parts.is_empty() { "none".into() } else { parts.join(", ") };
     format!("boxing per step: {parts}\n")
@@ -242,14 +246,14 @@ fn boxing_lines(plan: &Plan) -> String {
 
 /// All tensors of the logical graph with their layouts.
 pub fn tensors(plan: &Plan) -> String {
-    let mut table = table(&["tensor", "kind", "type", "stage", "ranks", "mesh", "sbp"]);
+    let mut table = create_table(&["tensor", "kind", "type", "stage", "ranks", "mesh", "sbp"]);
     for t in &plan.tensors {
         table.add_row([
             t.name.clone(),
             format!("{:?}", t.kind).to_lowercase(),
             format!("{}{:?}", t.dtype, t.shape),
             t.stage.to_string(),
-            runs(&t.ranks),
+            format_ranks(&t.ranks),
             format!("{:?}", t.hierarchy),
             t.sbp.to_string(),
         ]);
@@ -259,7 +263,7 @@ pub fn tensors(plan: &Plan) -> String {
 
 /// All inserted boxing steps.
 pub fn boxing(plan: &Plan) -> String {
-    let mut table = table(&["tensor", "kind", "axis", "from", "to", "bytes", "rate"]);
+    let mut table = create_table(&["tensor", "kind", "axis", "from", "to", "bytes", "rate"]);
     for entry in &plan.boxing {
         table.add_row([
             entry.tensor.clone(),
@@ -267,7 +271,7 @@ pub fn boxing(plan: &Plan) -> String {
             entry.axis.map_or_else(|| "-".into(), |axis| axis.to_string()),
             entry.from.to_string(),
             entry.to.to_string(),
-            bytes(entry.bytes),
+            format_bytes(entry.bytes),
             format!("{:?}", entry.rate).to_lowercase(),
         ]);
     }
@@ -276,26 +280,34 @@ pub fn boxing(plan: &Plan) -> String {
 
 /// Programs: ranks, actors, memory against its lower bound.
 pub fn programs(plan: &Plan) -> String {
-    let mut table =
-        table(&["program", "stage", "ranks", "actors", "registers", "streams", "arena", "live"]);
+    let mut table = create_table(&[
+        "program",
+        "stage",
+        "ranks",
+        "actors",
+        "registers",
+        "streams",
+        "arena",
+        "live",
+    ]);
     for (index, program) in plan.programs.iter().enumerate() {
         let ranks = plan.ranks.iter().enumerate().filter(|(_, r)| r.program.index() == index);
         let ranks: Vec<u32> = ranks.map(|(rank, _)| rank as u32).collect();
         table.add_row([
             index.to_string(),
             program.stage.to_string(),
-            runs(&ranks),
+            format_ranks(&ranks),
             program.actors.len().to_string(),
             program.registers.len().to_string(),
             program.streams.len().to_string(),
-            bytes(program.arena_bytes),
-            bytes(program.live_bytes),
+            format_bytes(program.arena_bytes),
+            format_bytes(program.live_bytes),
         ]);
     }
     format!("{table}\n")
 }
 
-fn table(header: &[&str]) -> Table {
+fn create_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     table
@@ -326,13 +338,13 @@ fn recomputed_ops(all: &[RecomputedOps]) -> String {
         by_count.entry(Reverse(count)).or_default().push(op);
     }
     let line = |(Reverse(count), ops): (&Reverse<usize>, &Vec<&str>)| {
-        format!("{} in {}", counted(ops), number_of(*count, "block", "blocks"))
+        format!("{} in {}", count_names(ops), number_of(*count, "block", "blocks"))
     };
     by_count.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 /// Names, each once, with how often it stands there if that is more than once.
-fn counted(names: &[&str]) -> String {
+fn count_names(names: &[&str]) -> String {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     for &name in names {
         match seen.iter_mut().find(|known| known.0 == name) {
@@ -349,14 +361,14 @@ fn counted(names: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::runs;
+    use super::format_ranks;
 
     #[test]
     fn ranks_in_a_row_are_shown_by_their_ends() {
-        assert_eq!(runs(&[0, 1, 2, 3]), "0-3");
-        assert_eq!(runs(&[0, 1]), "0, 1");
-        assert_eq!(runs(&[8, 9, 10, 4, 6, 7]), "8-10, 4, 6, 7");
-        assert_eq!(runs(&[3]), "3");
-        assert_eq!(runs(&[]), "");
+        assert_eq!(format_ranks(&[0, 1, 2, 3]), "0-3");
+        assert_eq!(format_ranks(&[0, 1]), "0, 1");
+        assert_eq!(format_ranks(&[8, 9, 10, 4, 6, 7]), "8-10, 4, 6, 7");
+        assert_eq!(format_ranks(&[3]), "3");
+        assert_eq!(format_ranks(&[]), "");
     }
 }

@@ -1,8 +1,8 @@
 //! Arrays of the oracle: every element as an `f64`, whatever the element type. Slow and obviously right.
 
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::shard::Rect;
-use crate::types::strides;
+use crate::types::row_major_strides;
 
 /// A dense row-major array. Integers up to 2^53 and truth values (0, 1) are exact.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,13 +32,13 @@ impl Array {
     pub fn from_fn(shape: impl Into<Vec<usize>>, mut element: impl FnMut(&[usize]) -> f64) -> Self {
         let shape = shape.into();
         let n = shape.iter().product();
-        let data = (0..n).map(|position| element(&unravel(position, &shape))).collect();
+        let data = (0..n).map(|position| element(&unravel_position(position, &shape))).collect();
         Self { shape, data }
     }
 
     /// The element at an index.
-    pub fn at(&self, index: &[usize]) -> f64 {
-        self.data[self.offset(index)]
+    pub fn element_at(&self, index: &[usize]) -> f64 {
+        self.data[self.offset_of_index(index)]
     }
 
     /// The element that broadcasting reads at an index of a result of equal or higher rank: dims align at
@@ -50,31 +50,31 @@ impl Array {
             .zip(&self.shape)
             .map(|(&i, &extent)| if extent == 1 { 0 } else { i })
             .collect();
-        self.at(&clamped)
+        self.element_at(&clamped)
     }
 
     /// The row-major position of an index.
-    pub fn offset(&self, index: &[usize]) -> usize {
-        index.iter().zip(strides(&self.shape)).map(|(i, stride)| i * stride).sum()
+    pub fn offset_of_index(&self, index: &[usize]) -> usize {
+        index.iter().zip(row_major_strides(&self.shape)).map(|(i, stride)| i * stride).sum()
     }
 
     /// The part that a rectangle covers.
-    pub fn slice(&self, rect: &Rect) -> Array {
+    pub fn slice_rect(&self, rect: &Rect) -> Array {
         Array::from_fn(rect.extent.clone(), |index| {
             let global: Vec<usize> = index.iter().zip(&rect.origin).map(|(i, o)| i + o).collect();
-            self.at(&global)
+            self.element_at(&global)
         })
     }
 
     /// Writes `part` where the rectangle lies.
-    pub fn write(&mut self, rect: &Rect, part: &Array) {
+    pub fn write_rect(&mut self, rect: &Rect, part: &Array) {
         for (position, &value) in part.data.iter().enumerate() {
-            let index: Vec<usize> = unravel(position, &part.shape)
+            let index: Vec<usize> = unravel_position(position, &part.shape)
                 .iter()
                 .zip(&rect.origin)
                 .map(|(i, o)| i + o)
                 .collect();
-            let offset = self.offset(&index);
+            let offset = self.offset_of_index(&index);
             self.data[offset] = value;
         }
     }

@@ -25,7 +25,7 @@ mod methods;
 mod places;
 
 pub use axis::Axis;
-pub use einsum::{Products, einsum};
+pub use einsum::{Products, apply_einsum};
 
 /// Builds a graph.
 ///
@@ -43,9 +43,9 @@ pub use einsum::{Products, einsum};
 /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
 /// ```
 #[derive(Clone)]
-pub struct GraphBuilder(Rc<RefCell<State>>);
+pub struct GraphBuilder(Rc<RefCell<BuilderState>>);
 
-struct State {
+struct BuilderState {
     graph: Graph,
     /// The values that have names.
     names: BTreeMap<String, ValueId>,
@@ -88,15 +88,15 @@ pub struct BuildErrors(pub Vec<BuildError>);
 impl GraphBuilder {
     /// A builder of an empty graph.
     pub fn new(name: impl Into<String>) -> Self {
-        Self::state(Graph::new(name), false)
+        Self::with_state(Graph::new(name), false)
     }
 
     /// A builder that appends to a graph; what it appends counts as made by the compiler.
-    pub fn extend(graph: Graph) -> Self {
-        Self::state(graph, true)
+    pub fn from_graph(graph: Graph) -> Self {
+        Self::with_state(graph, true)
     }
 
-    fn state(graph: Graph, derived: bool) -> Self {
+    fn with_state(graph: Graph, derived: bool) -> Self {
         let keys = graph.nodes.len() as u64;
         let mut names = BTreeMap::new();
         for (at, value) in graph.values.iter().enumerate() {
@@ -104,7 +104,7 @@ impl GraphBuilder {
                 names.entry(name.clone()).or_insert(ValueId::new(at));
             }
         }
-        Self(Rc::new(RefCell::new(State {
+        Self(Rc::new(RefCell::new(BuilderState {
             graph,
             names,
             errors: Vec::new(),
@@ -152,7 +152,7 @@ impl GraphBuilder {
     /// A variable, trained or not. Its name is prefixed by the scope.
     #[track_caller]
     pub fn variable_of(&self, name: &str, ty: TensorType, init: Init, trainable: bool) -> Tensor {
-        let name = self.scoped(name);
+        let name = self.scoped_name(name);
         let variable = Variable { name: name.clone(), ty, init, trainable };
         self.apply(Op::Variable(variable), &[]).named(&name)
     }
@@ -190,7 +190,7 @@ impl GraphBuilder {
     }
 
     /// Runs `body` with every node it makes in the part and on the placement of a node.
-    pub fn beside<T>(&self, node: &Node, body: impl FnOnce() -> T) -> T {
+    pub fn beside_node<T>(&self, node: &Node, body: impl FnOnce() -> T) -> T {
         let placed = || match &node.placement {
             Some(placement) => self.on(placement, body),
             None => body(),
@@ -202,7 +202,7 @@ impl GraphBuilder {
     }
 
     /// Puts the node that makes a tensor in pipeline stage `stage`, on this placement if one is given.
-    pub fn assign(&self, tensor: &Tensor, stage: usize, placement: Option<&Placement>) {
+    pub fn assign_stage(&self, tensor: &Tensor, stage: usize, placement: Option<&Placement>) {
         self.declare_stage(stage, placement.cloned());
         let Some(id) = tensor.id else { return };
         let mut state = self.0.borrow_mut();
@@ -282,7 +282,7 @@ impl GraphBuilder {
         self.0.borrow().dtype
     }
 
-    fn scoped(&self, name: &str) -> String {
+    fn scoped_name(&self, name: &str) -> String {
         let state = self.0.borrow();
         state.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
@@ -290,7 +290,7 @@ impl GraphBuilder {
     /// Runs `body`; what it makes and what does not fit in it names the caller of the outermost such call, because
     /// the lines of a module's own closures are of no use to whom applies it.
     #[track_caller]
-    pub fn located<T>(&self, body: impl FnOnce() -> T) -> T {
+    pub fn with_location<T>(&self, body: impl FnOnce() -> T) -> T {
         let before = self.0.borrow().location;
         self.0.borrow_mut().location = before.or(Some(Location::caller()));
         let result = body();
@@ -314,9 +314,9 @@ impl GraphBuilder {
     /// Appends a node; all its results. After an error one inert handle.
     #[track_caller]
     pub fn apply_all(&self, op: Op, operands: &[&Tensor]) -> Vec<Tensor> {
-        let place = self.place(Location::caller());
+        let place = self.source_at(Location::caller());
         let Some(ids) = operands.iter().map(|tensor| tensor.id).collect::<Option<Vec<_>>>() else {
-            return vec![self.inert()];
+            return vec![self.inert_tensor()];
         };
         let mut state = self.0.borrow_mut();
         match state.graph.push(op, ids, place.clone()) {
@@ -332,7 +332,7 @@ impl GraphBuilder {
             Err(error) => {
                 state.errors.push(BuildError { place, message: error.to_string() });
                 drop(state);
-                vec![self.inert()]
+                vec![self.inert_tensor()]
             }
         }
     }
@@ -340,12 +340,12 @@ impl GraphBuilder {
     /// Keeps an error that [`GraphBuilder::finish`] will report, at the caller's place.
     #[track_caller]
     pub fn fail(&self, message: impl Into<String>) -> Tensor {
-        let place = self.place(Location::caller());
+        let place = self.source_at(Location::caller());
         self.0.borrow_mut().errors.push(BuildError { place, message: message.into() });
-        self.inert()
+        self.inert_tensor()
     }
 
-    fn place(&self, location: &Location<'_>) -> Source {
+    fn source_at(&self, location: &Location<'_>) -> Source {
         let state = self.0.borrow();
         if state.derived {
             return Source::Derived;
@@ -354,7 +354,7 @@ impl GraphBuilder {
         Source::Rust { file: location.file().into(), line: location.line() }
     }
 
-    fn inert(&self) -> Tensor {
+    fn inert_tensor(&self) -> Tensor {
         Tensor { builder: self.clone(), id: None }
     }
 
@@ -430,7 +430,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn blend_after_step(&self, decay: f64, rate: f64, x: &Tensor) {
-        self.builder.apply(Op::Blend(Blend::of(decay, rate)), &[self, x]);
+        self.builder.apply(Op::Blend(Blend::with_decay(decay, rate)), &[self, x]);
     }
 
     /// Gives it a name; a name that is taken is an error.

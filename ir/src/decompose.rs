@@ -15,7 +15,7 @@ use crate::types::{DType, TensorType};
 
 mod batch_norm;
 
-use batch_norm::{Running, Statistics};
+use batch_norm::{BatchStatistics, RunningStatistics};
 
 /// The graph with each node that `which` chooses, and that can be decomposed, in parts. The parts inherit stage,
 /// placement and source; the values that stand for the node's results inherit name and layout.
@@ -35,7 +35,7 @@ use batch_norm::{Running, Statistics};
 ///
 /// # Errors
 /// Where the graph holds an op that does not take its operands.
-pub fn decompose(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
+pub fn decompose_graph(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
     decompose_values(graph, which).map(|(graph, _)| graph)
 }
 
@@ -62,28 +62,29 @@ pub fn batch_norms_in_mode(
     kept: impl Fn(&Node) -> bool,
 ) -> Result<Graph, OpError> {
     let which = |node: &Node| matches!(node.op, Op::BatchNorm(_));
-    in_parts(graph, which, Some(Running::of(graph, batches, kept))).map(|(graph, _)| graph)
+    in_parts(graph, which, Some(RunningStatistics::from_graph(graph, batches, kept)))
+        .map(|(graph, _)| graph)
 }
 
 fn in_parts(
     graph: &Graph,
     which: impl Fn(&Node) -> bool,
-    mut running: Option<Running>,
+    mut running: Option<RunningStatistics>,
 ) -> Result<(Graph, Vec<ValueId>), OpError> {
-    let mut result = graph.emptied();
+    let mut result = graph.clone_empty();
     let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let of = |values: &[Option<ValueId>], value: ValueId| {
         values[value.index()].expect("nodes stand in topological order")
     };
     for (id, node) in graph.iter() {
         let operands: Vec<ValueId> = node.operands.iter().map(|&v| of(&values, v)).collect();
-        let mut parts = Parts { graph: &mut result, node, statistics: None };
-        let batches = running.as_ref().map_or(0, |running| running.batches(id));
+        let mut parts = NodeDecomposer { graph: &mut result, node, statistics: None };
+        let batches = running.as_ref().map_or(0, |running| running.batches_of_node(id));
         let decomposed = match &node.op {
             Op::BatchNorm(op) if batches > 0 => {
                 Some(parts.batch_norm_in_training(op, batches, &operands)?)
             }
-            _ if which(node) => parts.decompose(&operands)?,
+            _ if which(node) => parts.decompose_node(&operands)?,
             _ => None,
         };
         let results = match decomposed {
@@ -91,7 +92,7 @@ fn in_parts(
             None => parts.push(node.op.clone(), &operands)?,
         };
         if let Some(running) = &mut running {
-            running.take(id, &mut parts, &operands)?;
+            running.take_statistics(id, &mut parts, &operands)?;
         }
         for (&old, new) in node.results.iter().zip(results) {
             values[old.index()] = Some(new);
@@ -108,7 +109,7 @@ fn in_parts(
 }
 
 /// Whether [`decompose`] has parts for an op.
-pub fn decomposes(op: &Op) -> bool {
+pub fn is_decomposable(op: &Op) -> bool {
     matches!(
         op,
         Op::Softmax(_)
@@ -124,16 +125,16 @@ pub fn decomposes(op: &Op) -> bool {
 }
 
 /// Appends the parts of one node.
-struct Parts<'a> {
+struct NodeDecomposer<'a> {
     graph: &'a mut Graph,
     node: &'a Node,
     /// Of a batch normalization in training.
-    statistics: Option<Statistics>,
+    statistics: Option<BatchStatistics>,
 }
 
-impl Parts<'_> {
+impl NodeDecomposer<'_> {
     /// The values that stand for the node's results; `None` where it has no parts.
-    fn decompose(&mut self, operands: &[ValueId]) -> Result<Option<Vec<ValueId>>, OpError> {
+    fn decompose_node(&mut self, operands: &[ValueId]) -> Result<Option<Vec<ValueId>>, OpError> {
         let results = match (&self.node.op, operands) {
             (Op::Softmax(op), &[x]) => vec![self.softmax(x, op.axis)?],
             (Op::LogSoftmax(op), &[x]) => vec![self.log_softmax(x, op.axis)?],
@@ -151,17 +152,17 @@ impl Parts<'_> {
 
     /// exp(x - max) / sum(exp(x - max)).
     fn softmax(&mut self, x: ValueId, axis: usize) -> Result<ValueId, OpError> {
-        let greatest = self.reduce(ReduceFunction::Max, x, axis)?;
-        let shifted = self.binary(BinaryFunction::Sub, x, greatest)?;
-        let exp = self.unary(UnaryFunction::Exp, shifted)?;
-        let sum = self.reduce(ReduceFunction::Sum, exp, axis)?;
-        self.binary(BinaryFunction::Div, exp, sum)
+        let greatest = self.push_reduce(ReduceFunction::Max, x, axis)?;
+        let shifted = self.push_binary(BinaryFunction::Sub, x, greatest)?;
+        let exp = self.push_unary(UnaryFunction::Exp, shifted)?;
+        let sum = self.push_reduce(ReduceFunction::Sum, exp, axis)?;
+        self.push_binary(BinaryFunction::Div, exp, sum)
     }
 
     /// (x - max) - log(sum(exp(x - max))).
     fn log_softmax(&mut self, x: ValueId, axis: usize) -> Result<ValueId, OpError> {
         let (_, shifted, log) = self.shifted_and_log_sum(x, axis)?;
-        self.binary(BinaryFunction::Sub, shifted, log)
+        self.push_binary(BinaryFunction::Sub, shifted, log)
     }
 
     /// max(x), x - max(x) and log(sum(exp(x - max(x)))).
@@ -170,20 +171,20 @@ impl Parts<'_> {
         x: ValueId,
         axis: usize,
     ) -> Result<(ValueId, ValueId, ValueId), OpError> {
-        let greatest = self.reduce(ReduceFunction::Max, x, axis)?;
-        let shifted = self.binary(BinaryFunction::Sub, x, greatest)?;
-        let exp = self.unary(UnaryFunction::Exp, shifted)?;
-        let sum = self.reduce(ReduceFunction::Sum, exp, axis)?;
-        let log = self.unary(UnaryFunction::Log, sum)?;
+        let greatest = self.push_reduce(ReduceFunction::Max, x, axis)?;
+        let shifted = self.push_binary(BinaryFunction::Sub, x, greatest)?;
+        let exp = self.push_unary(UnaryFunction::Exp, shifted)?;
+        let sum = self.push_reduce(ReduceFunction::Sum, exp, axis)?;
+        let log = self.push_unary(UnaryFunction::Log, sum)?;
         Ok((greatest, shifted, log))
     }
 
     /// y (dy - sum(y dy)).
     fn softmax_grad(&mut self, y: ValueId, dy: ValueId, axis: usize) -> Result<ValueId, OpError> {
-        let products = self.binary(BinaryFunction::Mul, y, dy)?;
-        let sum = self.reduce(ReduceFunction::Sum, products, axis)?;
-        let rest = self.binary(BinaryFunction::Sub, dy, sum)?;
-        self.binary(BinaryFunction::Mul, y, rest)
+        let products = self.push_binary(BinaryFunction::Mul, y, dy)?;
+        let sum = self.push_reduce(ReduceFunction::Sum, products, axis)?;
+        let rest = self.push_binary(BinaryFunction::Sub, dy, sum)?;
+        self.push_binary(BinaryFunction::Mul, y, rest)
     }
 
     /// dy - exp(y) sum(dy).
@@ -193,10 +194,10 @@ impl Parts<'_> {
         dy: ValueId,
         axis: usize,
     ) -> Result<ValueId, OpError> {
-        let sum = self.reduce(ReduceFunction::Sum, dy, axis)?;
-        let exp = self.unary(UnaryFunction::Exp, y)?;
-        let product = self.binary(BinaryFunction::Mul, exp, sum)?;
-        self.binary(BinaryFunction::Sub, dy, product)
+        let sum = self.push_reduce(ReduceFunction::Sum, dy, axis)?;
+        let exp = self.push_unary(UnaryFunction::Exp, y)?;
+        let product = self.push_binary(BinaryFunction::Mul, exp, sum)?;
+        self.push_binary(BinaryFunction::Sub, dy, product)
     }
 
     /// ((x - m) r, r), where r = 1 / sqrt(mean((x - m)^2) + epsilon), and m is the mean or 0.
@@ -207,19 +208,19 @@ impl Parts<'_> {
         epsilon: Scalar,
     ) -> Result<Vec<ValueId>, OpError> {
         let dtype = self.graph.value(x).ty.dtype;
-        let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
+        let (x, axis) = (self.cast(x, DType::F32)?, self.last_dim(x));
         let centered = match center {
             true => {
-                let mean = self.reduce(ReduceFunction::Mean, x, axis)?;
-                self.binary(BinaryFunction::Sub, x, mean)?
+                let mean = self.push_reduce(ReduceFunction::Mean, x, axis)?;
+                self.push_binary(BinaryFunction::Sub, x, mean)?
             }
             false => x,
         };
-        let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
-        let variance = self.reduce(ReduceFunction::Mean, squares, axis)?;
-        let offset = self.unary(UnaryFunction::Offset(epsilon), variance)?;
-        let r = self.unary(UnaryFunction::Rsqrt, offset)?;
-        let y = self.binary(BinaryFunction::Mul, centered, r)?;
+        let squares = self.push_binary(BinaryFunction::Mul, centered, centered)?;
+        let variance = self.push_reduce(ReduceFunction::Mean, squares, axis)?;
+        let offset = self.push_unary(UnaryFunction::Offset(epsilon), variance)?;
+        let r = self.push_unary(UnaryFunction::Rsqrt, offset)?;
+        let y = self.push_binary(BinaryFunction::Mul, centered, r)?;
         Ok(vec![self.cast(y, dtype)?, r])
     }
 
@@ -231,18 +232,18 @@ impl Parts<'_> {
         dy: ValueId,
         center: bool,
     ) -> Result<ValueId, OpError> {
-        let (dtype, axis) = (self.graph.value(y).ty.dtype, self.last(y));
+        let (dtype, axis) = (self.graph.value(y).ty.dtype, self.last_dim(y));
         let (y, dy) = (self.cast(y, DType::F32)?, self.cast(dy, DType::F32)?);
-        let products = self.binary(BinaryFunction::Mul, y, dy)?;
-        let slope = self.reduce(ReduceFunction::Mean, products, axis)?;
-        let along = self.binary(BinaryFunction::Mul, y, slope)?;
+        let products = self.push_binary(BinaryFunction::Mul, y, dy)?;
+        let slope = self.push_reduce(ReduceFunction::Mean, products, axis)?;
+        let along = self.push_binary(BinaryFunction::Mul, y, slope)?;
         let mut rest = dy;
         if center {
-            let mean = self.reduce(ReduceFunction::Mean, dy, axis)?;
-            rest = self.binary(BinaryFunction::Sub, dy, mean)?;
+            let mean = self.push_reduce(ReduceFunction::Mean, dy, axis)?;
+            rest = self.push_binary(BinaryFunction::Sub, dy, mean)?;
         }
-        rest = self.binary(BinaryFunction::Sub, rest, along)?;
-        let gradient = self.binary(BinaryFunction::Mul, r, rest)?;
+        rest = self.push_binary(BinaryFunction::Sub, rest, along)?;
+        let gradient = self.push_binary(BinaryFunction::Mul, r, rest)?;
         self.cast(gradient, dtype)
     }
 
@@ -253,35 +254,36 @@ impl Parts<'_> {
         x: ValueId,
         labels: ValueId,
     ) -> Result<Vec<ValueId>, OpError> {
-        let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
+        let (x, axis) = (self.cast(x, DType::F32)?, self.last_dim(x));
         let extent = self.graph.value(x).ty.shape[axis];
         let classes = op.classes.unwrap_or(extent);
         let is_class = self.is_class(extent, classes)?;
         // Padding is less than any score.
-        let x = self.filled(is_class, x, f64::NEG_INFINITY)?;
+        let x = self.fill_elsewhere(is_class, x, f64::NEG_INFINITY)?;
         let (greatest, shifted, log) = self.shifted_and_log_sum(x, axis)?;
-        let log_sum_exp = self.binary(BinaryFunction::Add, greatest, log)?;
+        let log_sum_exp = self.push_binary(BinaryFunction::Add, greatest, log)?;
         let shape = self.graph.value(labels).ty.shape.clone();
         let [log, log_sum_exp] = [log, log_sum_exp]
-            .map(|kept| self.one(Op::Reshape(Reshape { shape: shape.clone() }), &[kept]));
+            .map(|kept| self.push_one(Op::Reshape(Reshape { shape: shape.clone() }), &[kept]));
         let (log, log_sum_exp) = (log?, log_sum_exp?);
-        let mut target = self.one(Op::Pick(Pick { classes: op.classes }), &[shifted, labels])?;
+        let mut target =
+            self.push_one(Op::Pick(Pick { classes: op.classes }), &[shifted, labels])?;
         let smoothing = op.smoothing;
         if !smoothing.is_zero() {
-            let spread = self.filled(is_class, shifted, 0.0)?;
-            let mean = self.reduce(ReduceFunction::Mean, spread, axis)?;
-            let mean = self.one(Op::Reshape(Reshape { shape }), &[mean])?;
+            let spread = self.fill_elsewhere(is_class, shifted, 0.0)?;
+            let mean = self.push_reduce(ReduceFunction::Mean, spread, axis)?;
+            let mean = self.push_one(Op::Reshape(Reshape { shape }), &[mean])?;
             // The mean of the classes.
             let share = Scalar(smoothing.0 * (extent as f64 / classes as f64));
-            let spread = self.unary(UnaryFunction::Scale(share), mean)?;
-            target = self.unary(UnaryFunction::Scale(Scalar(1.0 - smoothing.0)), target)?;
-            target = self.binary(BinaryFunction::Add, target, spread)?;
+            let spread = self.push_unary(UnaryFunction::Scale(share), mean)?;
+            target = self.push_unary(UnaryFunction::Scale(Scalar(1.0 - smoothing.0)), target)?;
+            target = self.push_binary(BinaryFunction::Add, target, spread)?;
         }
-        let loss = self.binary(BinaryFunction::Sub, log, target)?;
+        let loss = self.push_binary(BinaryFunction::Sub, log, target)?;
         let ignored = self.scalar_like(labels, IGNORED_LABEL as f64)?;
-        let counted = self.binary(BinaryFunction::NotEqual, labels, ignored)?;
+        let counted = self.push_binary(BinaryFunction::NotEqual, labels, ignored)?;
         let zero = self.scalar_like(loss, 0.0)?;
-        let loss = self.one(Op::Where(Where {}), &[counted, loss, zero])?;
+        let loss = self.push_one(Op::Where(Where {}), &[counted, loss, zero])?;
         Ok(vec![loss, log_sum_exp])
     }
 
@@ -291,19 +293,24 @@ impl Parts<'_> {
             return Ok(None);
         }
         let ty = TensorType::new(DType::I32, [extent]);
-        let place = self.one(Op::Iota(Iota { ty, dim: 0 }), &[])?;
+        let place = self.push_one(Op::Iota(Iota { ty, dim: 0 }), &[])?;
         let end = self.scalar_like(place, classes as f64)?;
-        self.binary(BinaryFunction::Less, place, end).map(Some)
+        self.push_binary(BinaryFunction::Less, place, end).map(Some)
     }
 
     /// x where it `is` something, elsewhere a number; x where all is.
-    fn filled(&mut self, is: Option<ValueId>, x: ValueId, number: f64) -> Result<ValueId, OpError> {
+    fn fill_elsewhere(
+        &mut self,
+        is: Option<ValueId>,
+        x: ValueId,
+        number: f64,
+    ) -> Result<ValueId, OpError> {
         let Some(is) = is else { return Ok(x) };
         let number = self.scalar_like(x, number)?;
-        self.one(Op::Where(Where {}), &[is, x, number])
+        self.push_one(Op::Where(Where {}), &[is, x, number])
     }
 
-    fn last(&self, value: ValueId) -> usize {
+    fn last_dim(&self, value: ValueId) -> usize {
         self.graph.value(value).ty.shape.len().saturating_sub(1)
     }
 
@@ -312,30 +319,30 @@ impl Parts<'_> {
         if self.graph.value(x).ty.dtype == dtype {
             return Ok(x);
         }
-        self.one(Op::Cast(Cast { dtype }), &[x])
+        self.push_one(Op::Cast(Cast { dtype }), &[x])
     }
 
-    fn unary(&mut self, function: UnaryFunction, x: ValueId) -> Result<ValueId, OpError> {
-        self.one(Op::Unary(Unary { function }), &[x])
+    fn push_unary(&mut self, function: UnaryFunction, x: ValueId) -> Result<ValueId, OpError> {
+        self.push_one(Op::Unary(Unary { function }), &[x])
     }
 
-    fn binary(
+    fn push_binary(
         &mut self,
         function: BinaryFunction,
         a: ValueId,
         b: ValueId,
     ) -> Result<ValueId, OpError> {
-        self.one(Op::Binary(Binary { function }), &[a, b])
+        self.push_one(Op::Binary(Binary { function }), &[a, b])
     }
 
     /// A reduction that keeps the dim.
-    fn reduce(
+    fn push_reduce(
         &mut self,
         function: ReduceFunction,
         x: ValueId,
         axis: usize,
     ) -> Result<ValueId, OpError> {
-        self.one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
+        self.push_one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
     }
 
     /// The same elements in another shape; the same value where it has that.
@@ -343,15 +350,15 @@ impl Parts<'_> {
         if self.graph.value(x).ty.shape == shape {
             return Ok(x);
         }
-        self.one(Op::Reshape(Reshape { shape }), &[x])
+        self.push_one(Op::Reshape(Reshape { shape }), &[x])
     }
 
     fn scalar_like(&mut self, value: ValueId, number: f64) -> Result<ValueId, OpError> {
         let ty = TensorType::new(self.graph.value(value).ty.dtype, []);
-        self.one(Op::Full(Full { ty, value: Scalar(number) }), &[])
+        self.push_one(Op::Full(Full { ty, value: Scalar(number) }), &[])
     }
 
-    fn one(&mut self, op: Op, operands: &[ValueId]) -> Result<ValueId, OpError> {
+    fn push_one(&mut self, op: Op, operands: &[ValueId]) -> Result<ValueId, OpError> {
         Ok(self.push(op, operands)?.swap_remove(0))
     }
 
@@ -367,7 +374,7 @@ mod tests {
     use super::*;
     use crate::array::Array;
     use crate::builder::{GraphBuilder, Tensor};
-    use crate::evaluate::outputs;
+    use crate::evaluate::evaluate_outputs;
     use crate::ops::{LogSoftmaxGrad, NormalizeGrad, SoftmaxGrad};
     use crate::sbp::Sbp;
 
@@ -422,10 +429,11 @@ mod tests {
     #[test]
     fn parts_compute_the_same() {
         let graph = everything();
-        let parts = decompose(&graph, |_| true).expect("fits");
-        assert!(!parts.nodes.iter().any(|node| decomposes(&node.op)));
-        let [whole, parts] = [graph, parts]
-            .map(|graph| outputs(&graph, &feeds(), &Default::default()).expect("all is fed"));
+        let parts = decompose_graph(&graph, |_| true).expect("fits");
+        assert!(!parts.nodes.iter().any(|node| is_decomposable(&node.op)));
+        let [whole, parts] = [graph, parts].map(|graph| {
+            evaluate_outputs(&graph, &feeds(), &Default::default()).expect("all is fed")
+        });
         assert_eq!(whole.len(), 20);
         for (name, array) in &whole {
             let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
@@ -437,7 +445,7 @@ mod tests {
 
     #[test]
     fn every_part_may_split_the_dim() {
-        let parts = decompose(&everything(), |_| true).expect("fits");
+        let parts = decompose_graph(&everything(), |_| true).expect("fits");
         for node in &parts.nodes {
             let types = parts.operand_types(node);
             let rule = node.op.operation().rule(&types).expect("fits");
@@ -460,7 +468,7 @@ mod tests {
         let y = g.in_stage(1, || x.softmax(1).named("y").pin(pin.clone()));
         g.output("out", &y);
         let graph = g.finish().expect("fits");
-        let parts = decompose(&graph, |_| true).expect("fits");
+        let parts = decompose_graph(&graph, |_| true).expect("fits");
         let value = parts.value(parts.outputs[0].value);
         assert_eq!((value.name.as_deref(), &value.pin), (Some("y"), &Some(pin)));
         let original = &graph.nodes[1];
@@ -468,6 +476,6 @@ mod tests {
             assert_eq!((part.part, &part.source), (original.part, &original.source));
         }
         assert_eq!(parts.stages, graph.stages);
-        assert_eq!(decompose(&graph, |_| false).expect("fits"), graph);
+        assert_eq!(decompose_graph(&graph, |_| false).expect("fits"), graph);
     }
 }

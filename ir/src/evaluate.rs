@@ -60,7 +60,7 @@ pub enum EvaluateError {
 ///
 /// # Errors
 /// A missing, unknown or misshapen feed, or an index out of range.
-pub fn evaluate(
+pub fn evaluate_graph(
     graph: &Graph,
     feeds: &BTreeMap<String, Array>,
     cx: &EvalContext,
@@ -69,9 +69,9 @@ pub fn evaluate(
     let regions: Vec<Region> = graph.values.iter().map(|value| Region::whole(&value.ty)).collect();
     let mut arrays: Vec<Option<Array>> = vec![None; graph.values.len()];
     for node in &graph.nodes {
-        let results = match fed(node, feeds)? {
+        let results = match find_feed(node, feeds)? {
             Some(array) => vec![array.clone()],
-            None => apply(node, &arrays, &regions, cx)?,
+            None => evaluate_node(node, &arrays, &regions, cx)?,
         };
         for (&value, array) in node.results.iter().zip(results) {
             arrays[value.index()] = Some(array);
@@ -84,12 +84,12 @@ pub fn evaluate(
 ///
 /// # Errors
 /// Those of [`evaluate`].
-pub fn outputs(
+pub fn evaluate_outputs(
     graph: &Graph,
     feeds: &BTreeMap<String, Array>,
     cx: &EvalContext,
 ) -> Result<BTreeMap<String, Array>, EvaluateError> {
-    let arrays = evaluate(graph, feeds, cx)?;
+    let arrays = evaluate_graph(graph, feeds, cx)?;
     let array = |value: ValueId| arrays[value.index()].clone();
     Ok(graph.outputs.iter().map(|output| (output.name.clone(), array(output.value))).collect())
 }
@@ -110,7 +110,7 @@ fn check_names(graph: &Graph, feeds: &BTreeMap<String, Array>) -> Result<(), Eva
     }
 }
 
-fn fed<'a>(
+fn find_feed<'a>(
     node: &Node,
     feeds: &'a BTreeMap<String, Array>,
 ) -> Result<Option<&'a Array>, EvaluateError> {
@@ -129,7 +129,7 @@ fn fed<'a>(
     Err(EvaluateError::FeedShape { name: name.clone(), expected, found })
 }
 
-fn apply(
+fn evaluate_node(
     node: &Node,
     arrays: &[Option<Array>],
     regions: &[Region],

@@ -165,7 +165,7 @@ impl Graph {
 
     /// An empty graph of the same name with the same stages, and with room for as many nodes.
     #[must_use]
-    pub fn emptied(&self) -> Self {
+    pub fn clone_empty(&self) -> Self {
         Self {
             name: self.name.clone(),
             nodes: Vec::with_capacity(self.nodes.len()),
@@ -186,7 +186,7 @@ impl Graph {
         source: Source,
     ) -> Result<NodeId, OpError> {
         let types: Vec<&TensorType> = operands.iter().map(|&v| &self.value(v).ty).collect();
-        let results = op.infer(&types)?;
+        let results = op.infer_types(&types)?;
         let id = NodeId::new(self.nodes.len());
         let first = self.values.len();
         let ids = (first..first + results.len()).map(ValueId::new).collect();
@@ -244,7 +244,7 @@ impl Graph {
     }
 
     /// For each value the nodes that read it, once per operand position, in order.
-    pub fn consumers(&self) -> Vec<Vec<NodeId>> {
+    pub fn list_consumers(&self) -> Vec<Vec<NodeId>> {
         let mut consumers = vec![Vec::new(); self.values.len()];
         for (id, node) in self.iter() {
             for operand in &node.operands {

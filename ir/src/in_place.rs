@@ -15,7 +15,7 @@ pub struct Pair {
 }
 
 /// The pairs of an actor.
-pub fn pairs(actor: &Actor, microbatches: usize) -> Vec<Pair> {
+pub fn in_place_pairs(actor: &Actor, microbatches: usize) -> Vec<Pair> {
     match &actor.action {
         // A part of a tensor is read on all ranks before it is written on any.
         Action::Collective { kind: BoxingKind::AllReduce, .. } => (0..actor.outputs.len())
@@ -45,7 +45,7 @@ fn compute_pairs(op: &Op, operands: &[OperandSource]) -> Vec<Pair> {
         result - updates.iter().filter(|update| update.0 < result).filter(at_rest).count()
     };
     let pair = |InPlace { result, operand, same_bytes }| {
-        let input = operands.get(operand)?.input()?;
+        let input = operands.get(operand)?.input_index()?;
         Some(Pair { output: output(result), input, same_bytes })
     };
     op.operation().in_place().into_iter().filter_map(pair).collect()

@@ -137,18 +137,20 @@ impl LrSchedule {
                 let passed = milestones.iter().filter(|&&milestone| milestone <= step).count();
                 rise * gamma.0.powf(passed as f64)
             }
-            _ if step < self.rising() => rise,
+            _ if step < self.steps_before_curve() => rise,
             Curve::Cosine { steps, floor } => {
-                let wave = (1.0 + (PI * self.share(step, *steps)).cos()) / 2.0;
+                let wave = (1.0 + (PI * self.curve_progress(step, *steps)).cos()) / 2.0;
                 floor.0 + (1.0 - floor.0) * wave
             }
-            Curve::Linear { steps, floor } => 1.0 - (1.0 - floor.0) * self.share(step, *steps),
+            Curve::Linear { steps, floor } => {
+                1.0 - (1.0 - floor.0) * self.curve_progress(step, *steps)
+            }
             Curve::OneCycle { steps } => self.one_cycle(step, *steps),
         }
     }
 
     /// Steps before the curve begins: of one cycle none, as it rises by itself.
-    fn rising(&self) -> u64 {
+    fn steps_before_curve(&self) -> u64 {
         match self.curve {
             Curve::OneCycle { .. } => 0,
             _ => self.warmup.map_or(0, |warmup| warmup.steps),
@@ -156,8 +158,9 @@ impl LrSchedule {
     }
 
     /// How much of the way from the warm-up's end to `steps` is done.
-    fn share(&self, step: u64, steps: u64) -> f64 {
-        let (done, all) = (step - self.rising(), steps.saturating_sub(self.rising()));
+    fn curve_progress(&self, step: u64, steps: u64) -> f64 {
+        let (done, all) =
+            (step - self.steps_before_curve(), steps.saturating_sub(self.steps_before_curve()));
         if done >= all { 1.0 } else { done as f64 / all as f64 }
     }
 
@@ -181,9 +184,10 @@ impl LrSchedule {
     /// # Errors
     /// The first that makes no sense.
     pub fn check(&self) -> Result<(), LrScheduleError> {
-        let fault = self.curve.fault().or_else(|| self.warmup.as_ref().and_then(Warmup::fault));
+        let fault =
+            self.curve.find_fault().or_else(|| self.warmup.as_ref().and_then(Warmup::find_fault));
         let short = || {
-            let steps = self.curve.steps()?;
+            let steps = self.curve.training_steps()?;
             let rise = self.warmup.map_or(0, |warmup| warmup.steps);
             (steps <= rise).then(|| format!("it ends at step {steps}, its warm-up at {rise}"))
         };
@@ -196,7 +200,7 @@ impl LrSchedule {
 
 impl Curve {
     /// Steps of the whole training, if it ends.
-    fn steps(&self) -> Option<u64> {
+    fn training_steps(&self) -> Option<u64> {
         match self {
             Self::Cosine { steps, .. } | Self::Linear { steps, .. } | Self::OneCycle { steps } => {
                 Some(*steps)
@@ -205,7 +209,7 @@ impl Curve {
         }
     }
 
-    fn fault(&self) -> Option<String> {
+    fn find_fault(&self) -> Option<String> {
         let gamma = |gamma: f64| {
             (!gamma.is_finite() || gamma < 0.0)
                 .then(|| format!("GAMMA is a number of at least 0, not {gamma}"))
@@ -218,7 +222,7 @@ impl Curve {
                 Some("its steps ascend".into())
             }
             Self::MultiStep { gamma: factor, .. } => gamma(factor.0),
-            Self::Cosine { floor, .. } | Self::Linear { floor, .. } if !part(floor.0) => {
+            Self::Cosine { floor, .. } | Self::Linear { floor, .. } if !is_fraction(floor.0) => {
                 Some(format!("FLOOR is a part of the learning rate, 0 to 1, not {floor}"))
             }
             Self::Cosine { steps, .. } | Self::Linear { steps, .. } | Self::OneCycle { steps } => {
@@ -237,10 +241,10 @@ impl Warmup {
         start + (1.0 - start) * step as f64 / self.steps as f64
     }
 
-    fn fault(&self) -> Option<String> {
+    fn find_fault(&self) -> Option<String> {
         match (self.steps, self.start) {
             (0, _) => Some("a warm-up has at least 1 step".into()),
-            (_, Some(start)) if !part(start.0) => Some(format!(
+            (_, Some(start)) if !is_fraction(start.0) => Some(format!(
                 "a warm-up starts at a part of the learning rate, 0 to 1, not {start}"
             )),
             _ => None,
@@ -248,7 +252,7 @@ impl Warmup {
     }
 }
 
-fn part(value: f64) -> bool {
+fn is_fraction(value: f64) -> bool {
     (0.0..=1.0).contains(&value)
 }
 
@@ -308,58 +312,61 @@ impl FromStr for Curve {
 
     fn from_str(text: &str) -> Result<Self, LrScheduleError> {
         let text = text.trim();
-        let curve = curve(text).map_err(|reason| LrScheduleError { text: text.into(), reason })?;
-        match curve.fault() {
+        let curve =
+            parse_curve(text).map_err(|reason| LrScheduleError { text: text.into(), reason })?;
+        match curve.find_fault() {
             None => Ok(curve),
             Some(reason) => Err(LrScheduleError { text: text.into(), reason }),
         }
     }
 }
 
-fn curve(text: &str) -> Result<Curve, String> {
+fn parse_curve(text: &str) -> Result<Curve, String> {
     let (name, numbers) = text.split_once(':').unwrap_or((text, ""));
     let numbers: Vec<&str> = match numbers {
         "" => Vec::new(),
         numbers => numbers.split(',').map(str::trim).collect(),
     };
-    let floor = |rest: &[&str]| rest.first().map_or(Ok(Scalar(0.0)), |floor| number(floor));
+    let floor = |rest: &[&str]| rest.first().map_or(Ok(Scalar(0.0)), |floor| parse_number(floor));
     match (name, numbers.as_slice()) {
         ("constant", []) => Ok(Curve::Constant),
-        ("step", [size, gamma]) => Ok(Curve::Step { size: count(size)?, gamma: number(gamma)? }),
+        ("step", [size, gamma]) => {
+            Ok(Curve::Step { size: parse_step_count(size)?, gamma: parse_number(gamma)? })
+        }
         ("multistep", [milestones @ .., gamma]) if !milestones.is_empty() => {
-            let milestones = milestones.iter().map(|milestone| count(milestone));
+            let milestones = milestones.iter().map(|milestone| parse_step_count(milestone));
             Ok(Curve::MultiStep {
                 milestones: milestones.collect::<Result<_, _>>()?,
-                gamma: number(gamma)?,
+                gamma: parse_number(gamma)?,
             })
         }
         ("cosine", [steps, rest @ ..]) if rest.len() < 2 => {
-            Ok(Curve::Cosine { steps: count(steps)?, floor: floor(rest)? })
+            Ok(Curve::Cosine { steps: parse_step_count(steps)?, floor: floor(rest)? })
         }
         ("linear", [steps, rest @ ..]) if rest.len() < 2 => {
-            Ok(Curve::Linear { steps: count(steps)?, floor: floor(rest)? })
+            Ok(Curve::Linear { steps: parse_step_count(steps)?, floor: floor(rest)? })
         }
-        ("onecycle", [steps]) => Ok(Curve::OneCycle { steps: count(steps)? }),
+        ("onecycle", [steps]) => Ok(Curve::OneCycle { steps: parse_step_count(steps)? }),
         ("constant", _) => Err("constant has no numbers".into()),
-        ("step", _) => Err(written("step:SIZE,GAMMA", "step:30,0.1")),
-        ("multistep", _) => Err(written("multistep:A,B,..,GAMMA", "multistep:60,80,0.1")),
-        ("cosine", _) => Err(written("cosine:STEPS or cosine:STEPS,FLOOR", "cosine:1000")),
-        ("linear", _) => Err(written("linear:STEPS or linear:STEPS,FLOOR", "linear:1000")),
-        ("onecycle", _) => Err(written("onecycle:STEPS", "onecycle:1000")),
+        ("step", _) => Err(explain_form("step:SIZE,GAMMA", "step:30,0.1")),
+        ("multistep", _) => Err(explain_form("multistep:A,B,..,GAMMA", "multistep:60,80,0.1")),
+        ("cosine", _) => Err(explain_form("cosine:STEPS or cosine:STEPS,FLOOR", "cosine:1000")),
+        ("linear", _) => Err(explain_form("linear:STEPS or linear:STEPS,FLOOR", "linear:1000")),
+        ("onecycle", _) => Err(explain_form("onecycle:STEPS", "onecycle:1000")),
         _ => Err(format!("there is no `{name}`")),
     }
 }
 
 /// Why a schedule that is known by its name is none.
-fn written(form: &str, example: &str) -> String {
+fn explain_form(form: &str, example: &str) -> String {
     format!("write {form}, as in {example}")
 }
 
-fn count(text: &str) -> Result<u64, String> {
+fn parse_step_count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("`{text}` is no number of steps"))
 }
 
-fn number(text: &str) -> Result<Scalar, String> {
+fn parse_number(text: &str) -> Result<Scalar, String> {
     text.parse().map(Scalar).map_err(|_| format!("`{text}` is no number"))
 }
 
@@ -369,11 +376,11 @@ impl FromStr for Warmup {
     fn from_str(text: &str) -> Result<Self, LrScheduleError> {
         let error = |reason| LrScheduleError { text: format!("warmup:{text}"), reason };
         let (steps, start) = match text.split_once(',') {
-            Some((steps, start)) => (steps, Some(number(start.trim()).map_err(error)?)),
+            Some((steps, start)) => (steps, Some(parse_number(start.trim()).map_err(error)?)),
             None => (text, None),
         };
-        let warmup = Self { steps: count(steps.trim()).map_err(error)?, start };
-        warmup.fault().map_or(Ok(warmup), |reason| Err(error(reason)))
+        let warmup = Self { steps: parse_step_count(steps.trim()).map_err(error)?, start };
+        warmup.find_fault().map_or(Ok(warmup), |reason| Err(error(reason)))
     }
 }
 
@@ -410,13 +417,13 @@ impl From<f64> for LearningRate {
 
 impl LearningRate {
     /// The rate at a step, from 0.
-    pub fn at(&self, step: u64) -> f64 {
+    pub fn rate_at(&self, step: u64) -> f64 {
         self.base.0 * self.schedule.factor(step)
     }
 
     /// The rate at a step, from 0, or what stands in its place.
     pub fn at_or_given(&self, step: u64, given: Option<GivenRate>) -> f64 {
-        given.map_or_else(|| self.at(step), |given| given.of(self.base.0))
+        given.map_or_else(|| self.rate_at(step), |given| given.rate_for_base(self.base.0))
     }
 }
 
@@ -439,7 +446,7 @@ impl GivenRate {
     /// let given = GivenRate { rate: 0.3, planned: 0.5 };
     /// assert_eq!([0.5, 0.25, 0.0].map(|base| given.of(base)), [0.3, 0.15, 0.0]);
     /// ```
-    pub fn of(self, base: f64) -> f64 {
+    pub fn rate_for_base(self, base: f64) -> f64 {
         // A quotient of 1 could round.
         if base == self.planned { self.rate } else { base / self.planned * self.rate }
     }
@@ -471,7 +478,8 @@ impl TryFrom<Form> for LearningRate {
             Form::Text(text) => text,
         };
         let (base, schedule) = text.split_once(' ').unwrap_or((&text, "constant"));
-        let base = number(base).map_err(|reason| LrScheduleError { text: text.clone(), reason })?;
+        let base =
+            parse_number(base).map_err(|reason| LrScheduleError { text: text.clone(), reason })?;
         Ok(Self { base, schedule: schedule.parse()? })
     }
 }

@@ -168,7 +168,7 @@ impl Machine {
     }
 
     /// The reason why an action may not begin; `None` where it may.
-    pub fn blocked(&self, action: ActionId) -> Option<Blocked> {
+    pub fn find_blocker(&self, action: ActionId) -> Option<Blocked> {
         if self.of_step.is_some_and(|of_step| self.finished < action.step * of_step) {
             return Some(Blocked::Step);
         }
@@ -176,9 +176,9 @@ impl Machine {
         if let Some(before) = actor.after.filter(|&before| self.is_ahead(action, before)) {
             return Some(Blocked::Behind { actor: before });
         }
-        let input = |&(register, _): &(u32, u32)| self.empty(register, action);
-        let output = |&register: &u32| self.full(register, actor, action);
-        let update = |&register: &u32| self.unread(register, action);
+        let input = |&(register, _): &(u32, u32)| self.find_empty_input(register, action);
+        let output = |&register: &u32| self.find_full_output(register, actor, action);
+        let update = |&register: &u32| self.find_unread_update(register, action);
         (actor.inputs.iter().find_map(input))
             .or_else(|| actor.outputs.iter().find_map(output))
             .or_else(|| actor.updates.iter().find_map(update))
@@ -187,24 +187,29 @@ impl Machine {
     /// Whether an action would come before that of an actor which it stands behind, of the same rate.
     fn is_ahead(&self, action: ActionId, before: ActorId) -> bool {
         let acted = self.actors[before.index()].acted;
-        acted <= self.count(self.actors[before.index()].rate, action)
+        acted <= self.count_occurrences(self.actors[before.index()].rate, action)
     }
 
-    fn empty(&self, register: u32, action: ActionId) -> Option<Blocked> {
+    fn find_empty_input(&self, register: u32, action: ActionId) -> Option<Blocked> {
         let state = &self.registers[register as usize];
-        let needed = self.content(state, action);
+        let needed = self.content_number(state, action);
         let endless = state.variable && state.producer.is_none();
         (state.made <= needed && !endless)
             .then_some(Blocked::Empty { register: RegisterId(register), producer: state.producer })
     }
 
-    fn full(&self, register: u32, actor: &ActorState, action: ActionId) -> Option<Blocked> {
+    fn find_full_output(
+        &self,
+        register: u32,
+        actor: &ActorState,
+        action: ActionId,
+    ) -> Option<Blocked> {
         let state = &self.registers[register as usize];
         // Over a step-rate register an accumulation has begun with its first microbatch and holds the slot since.
         if actor.rate == Rate::Microbatch && state.rate == Rate::Step && action.microbatch > 0 {
             return None;
         }
-        let content = self.content(state, action);
+        let content = self.content_number(state, action);
         let late =
             |&&(_, given_back): &&(ActorId, u64)| content - given_back.min(content) >= state.slots;
         let reader = state.readers.iter().find(late)?.0;
@@ -212,7 +217,7 @@ impl Machine {
     }
 
     /// An update overwrites a variable once everybody else has read this step's version.
-    fn unread(&self, register: u32, action: ActionId) -> Option<Blocked> {
+    fn find_unread_update(&self, register: u32, action: ActionId) -> Option<Blocked> {
         let state = &self.registers[register as usize];
         let late = |&&(_, given_back): &&(ActorId, u64)| given_back <= action.step;
         let reader = state.readers.iter().find(late)?.0;
@@ -220,7 +225,7 @@ impl Machine {
     }
 
     /// Counts a finished action: its outputs are full, its inputs given back.
-    pub fn finish(&mut self, action: ActionId) {
+    pub fn finish_action(&mut self, action: ActionId) {
         let last = action.microbatch as u64 + 1 == self.microbatches;
         self.finished += 1;
         self.actors[action.actor.index()].acted += 1;
@@ -245,12 +250,12 @@ impl Machine {
     }
 
     /// The content of a register that an action reads or makes.
-    fn content(&self, register: &RegisterState, action: ActionId) -> u64 {
-        self.count(register.rate, action)
+    fn content_number(&self, register: &RegisterState, action: ActionId) -> u64 {
+        self.count_occurrences(register.rate, action)
     }
 
     /// The number of times that something of a rate has happened before an action.
-    fn count(&self, rate: Rate, action: ActionId) -> u64 {
+    fn count_occurrences(&self, rate: Rate, action: ActionId) -> u64 {
         match rate {
             Rate::Step => action.step,
             Rate::Microbatch => action.step * self.microbatches + u64::from(action.microbatch),
@@ -260,7 +265,7 @@ impl Machine {
     /// The slot of a register that an action reads or fills.
     pub fn slot(&self, register: RegisterId, action: ActionId) -> u64 {
         let state = &self.registers[register.index()];
-        if state.variable { 0 } else { self.content(state, action) % state.slots.max(1) }
+        if state.variable { 0 } else { self.content_number(state, action) % state.slots.max(1) }
     }
 
     /// The greatest number of contents of a register that existed at once.

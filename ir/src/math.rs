@@ -13,12 +13,16 @@ pub fn erf(x: f64) -> f64 {
     if x.is_nan() {
         return x;
     }
-    if x.abs() < SERIES_BELOW { series(x) } else { (1.0 - tail(x.abs())).copysign(x) }
+    if x.abs() < SERIES_BELOW {
+        erf_by_series(x)
+    } else {
+        (1.0 - erfc_by_fraction(x.abs())).copysign(x)
+    }
 }
 
 /// The complementary error function, 1 - erf(x), without cancellation for large x.
 pub fn erfc(x: f64) -> f64 {
-    if x < SERIES_BELOW { 1.0 - erf(x) } else { tail(x) }
+    if x < SERIES_BELOW { 1.0 - erf(x) } else { erfc_by_fraction(x) }
 }
 
 /// The distribution function of the standard normal distribution: Phi of GELU.
@@ -36,7 +40,7 @@ pub fn sigmoid(x: f64) -> f64 {
     if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
 }
 
-fn series(x: f64) -> f64 {
+fn erf_by_series(x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (x, x, 0.0);
     while term.abs() > sum.abs() * 1e-18 {
         n += 1.0;
@@ -47,7 +51,7 @@ fn series(x: f64) -> f64 {
 }
 
 /// erfc for x >= 2 by its continued fraction (Abramowitz and Stegun 7.1.14), from the inside out.
-fn tail(x: f64) -> f64 {
+fn erfc_by_fraction(x: f64) -> f64 {
     if x > 27.5 {
         return 0.0;
     }

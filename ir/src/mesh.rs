@@ -94,12 +94,12 @@ impl Placement {
 
     /// The coordinates of the rank at `position`, one per axis.
     pub fn coordinates(&self, position: usize) -> Vec<usize> {
-        unravel(position, &self.hierarchy)
+        unravel_position(position, &self.hierarchy)
     }
 
     /// The mesh of stage `stage` of `stages`: a slice of the first axis that keeps every axis.
     /// `None` where `stages` does not divide the first axis.
-    pub fn stage(&self, stage: usize, stages: usize) -> Option<Self> {
+    pub fn slice_stage(&self, stage: usize, stages: usize) -> Option<Self> {
         if stages == 0 || !self.hierarchy[0].is_multiple_of(stages) {
             return None;
         }
@@ -112,7 +112,7 @@ impl Placement {
 }
 
 /// The row-major coordinates of `position` in a grid of these `extents`.
-pub fn unravel(position: usize, extents: &[usize]) -> Vec<usize> {
+pub fn unravel_position(position: usize, extents: &[usize]) -> Vec<usize> {
     let mut rest = position;
     let mut coordinates = vec![0; extents.len()];
     for (axis, &extent) in extents.iter().enumerate().rev() {

@@ -7,7 +7,7 @@
 //!   results, all valid SBP signatures on every mesh, FLOPs and bytes follow from it ([`crate::rule`]).
 //! - [`Operation::gradient`] is written with the builder, so a gradient is itself a graph.
 //! - [`Operation::evaluate`] is the oracle. It computes shards in `f64`, and knows each whole shape and where each shard begins.
-//! - The other methods answer questions, e.g. [`Operation::is_elementwise`], [`Operation::acts`] and [`Operation::movement`].
+//! - The other methods answer questions, e.g. [`Operation::is_elementwise`], [`Operation::is_executed`] and [`Operation::movement`].
 //!   Passes, planner and lowering ask these questions. They name an op only where they mean that one op.
 //!
 //! Most ops take a fixed number of FLOPs for each point of their iteration space. An op that does not overrides
@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::ops::*;
-use crate::random::Stream;
+use crate::random::RandomStream;
 use crate::rule::Rule;
 use crate::shard::Rect;
 use crate::types::{DType, TensorType};
 
-pub use error::{OpError, arity, dtypes, shapes};
+pub use error::{OpError, check_arity, dtype_error, shape_error};
 
 /// One op with its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ pub enum Op {
     /// Gradient of normalization.
     NormalizeGrad(NormalizeGrad),
     /// Rows of a table.
-    Embedding(Embedding),
+    Embedding(EmbeddingOp),
     /// Rows added into a table.
     EmbeddingGrad(EmbeddingGrad),
     /// Elements at computed places.
@@ -153,7 +153,7 @@ pub enum Op {
     /// Gradient of the weights of [`Op::Combine`].
     CombineWeightsGrad(CombineWeightsGrad),
     /// Random zeros, the rest scaled.
-    Dropout(Dropout),
+    Dropout(DropoutOp),
     /// The lower or upper triangle.
     Triangle(Triangle),
     /// A step of SGD.
@@ -286,7 +286,7 @@ impl Op {
 
     /// The element type in which it computes, which decides the peak that its FLOPs are held against: of matrix products that of
     /// their operands, in whatever they add up; of other ops that of the first result, f32 where there is none.
-    pub fn precision(&self, operands: &[&TensorType], results: &[&TensorType]) -> DType {
+    pub fn compute_dtype(&self, operands: &[&TensorType], results: &[&TensorType]) -> DType {
         let decides = match self.operation().multiplies_matrices() {
             true => operands.first(),
             false => results.first(),
@@ -294,12 +294,12 @@ impl Op {
         decides.map_or(DType::F32, |ty| ty.dtype)
     }
 
-    /// Result types from operand types: element types by [`Operation::dtypes`], shapes by the rule.
+    /// Result types from operand types: element types by [`Operation::infer_dtypes`], shapes by the rule.
     ///
     /// # Errors
     /// Where number, element types or shapes of the operands do not fit the op.
-    pub fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
-        let dtypes = self.operation().dtypes(operands)?;
+    pub fn infer_types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let dtypes = self.operation().infer_dtypes(operands)?;
         let shapes = self.operation().rule(operands)?.result_shapes();
         Ok(dtypes
             .into_iter()
@@ -340,9 +340,9 @@ pub trait Operation {
     ///
     /// # Errors
     /// Where the number or the element types of the operands do not fit.
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError>;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError>;
 
-    /// The iteration space. Called after [`Operation::dtypes`] has accepted the operands.
+    /// The iteration space. Called after [`Operation::infer_dtypes`] has accepted the operands.
     ///
     /// # Errors
     /// Where the shapes do not fit.
@@ -355,7 +355,7 @@ pub trait Operation {
 
     /// Floating-point operations of the whole iteration space, or of the part that a rule with smaller factors describes.
     fn flops(&self, rule: &Rule) -> f64 {
-        rule.points() * self.flops_per_point()
+        rule.count_points() * self.flops_per_point()
     }
 
     /// Floating-point operations of that part of the iteration space `whole` which has most of them, of all parts whose factors are as
@@ -376,7 +376,7 @@ pub trait Operation {
 
     /// Whether ranks do something for it. A variable, and what only says in which layout a tensor is taken, cost nothing by
     /// themselves.
-    fn acts(&self) -> bool {
+    fn is_executed(&self) -> bool {
         true
     }
 
@@ -531,7 +531,7 @@ pub struct EvalContext {
 
 impl EvalContext {
     /// The random stream of a key at this step.
-    pub fn stream(&self, key: u64) -> Stream {
-        Stream { seed: self.seed, key, step: self.step }
+    pub fn random_stream(&self, key: u64) -> RandomStream {
+        RandomStream { seed: self.seed, key, step: self.step }
     }
 }

@@ -102,9 +102,9 @@ impl Plan {
     }
 
     /// The names of all variables.
-    pub fn variables(&self) -> BTreeSet<&str> {
+    pub fn variable_names(&self) -> BTreeSet<&str> {
         let registers = self.programs.iter().flat_map(|program| &program.registers);
-        registers.filter_map(Register::variable).collect()
+        registers.filter_map(Register::variable_name).collect()
     }
 
     /// The names of the variables that steps change: parameters that are trained, states, running statistics.
@@ -113,7 +113,7 @@ impl Plan {
             let updates = program.actors.iter().flat_map(|actor| &actor.updates);
             updates.map(|register| &program.registers[register.index()])
         });
-        updated.filter_map(Register::variable).collect()
+        updated.filter_map(Register::variable_name).collect()
     }
 }
 
@@ -354,7 +354,7 @@ pub struct Register {
 
 impl Register {
     /// The name of the variable that it holds.
-    pub fn variable(&self) -> Option<&str> {
+    pub fn variable_name(&self) -> Option<&str> {
         match &self.kind {
             RegisterKind::Variable { name, .. } => Some(name),
             RegisterKind::Activation => None,
@@ -491,7 +491,7 @@ pub struct FusedOp {
 
 impl FusedOp {
     /// The op that the chain begins with, where it is one whose kernels have an epilogue.
-    pub fn head(&self) -> Option<&FusedStep> {
+    pub fn chain_head(&self) -> Option<&FusedStep> {
         self.steps.iter().find(|step| step.op.operation().begins_chain())
     }
 }

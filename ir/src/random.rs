@@ -7,7 +7,7 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// Names one stream of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub struct RandomStream {
     /// The job's seed.
     pub seed: u64,
     /// The op's key.
@@ -16,7 +16,7 @@ pub struct Stream {
     pub step: u64,
 }
 
-impl Stream {
+impl RandomStream {
     /// Four random words of one element. (Inlined into kernels' loops, which vectorize it.)
     #[inline(always)]
     pub fn words(&self, element: u64) -> [u32; 4] {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn moments_are_those_of_the_distribution() {
-        let stream = Stream { seed: 7, key: key_of("w"), step: 0 };
+        let stream = RandomStream { seed: 7, key: key_of("w"), step: 0 };
         let n = 100_000;
         let normal: Vec<f64> = (0..n).map(|i| f64::from(stream.normal(i))).collect();
         let mean = normal.iter().sum::<f64>() / n as f64;

@@ -98,12 +98,12 @@ impl DimRule {
 
 impl Rule {
     /// Whether the op contracts: it has more points than any of its tensors has elements, as a product has.
-    pub fn contracts(&self) -> bool {
+    pub fn is_contraction(&self) -> bool {
         let elements = |dims: &Vec<DimRule>| -> f64 {
             dims.iter().map(|dim| self.extent(dim) as f64).product()
         };
         let tensors = self.operands.iter().chain(&self.results);
-        self.points() > tensors.map(elements).fold(1.0, f64::max)
+        self.count_points() > tensors.map(elements).fold(1.0, f64::max)
     }
 
     /// The factors that fit.
@@ -128,16 +128,16 @@ impl Rule {
     }
 
     /// Adds a factor and returns its index.
-    pub fn factor(&mut self, size: usize, kind: FactorKind) -> usize {
+    pub fn add_factor(&mut self, size: usize, kind: FactorKind) -> usize {
         self.factors.push(Factor { size, kind });
         self.factors.len() - 1
     }
 
     /// Adds a parallel factor for each extent and returns their dims.
-    pub fn parallel(&mut self, shape: &[usize]) -> Vec<DimRule> {
+    pub fn add_parallel_dims(&mut self, shape: &[usize]) -> Vec<DimRule> {
         shape
             .iter()
-            .map(|&size| DimRule::Factors(vec![self.factor(size, FactorKind::Parallel)]))
+            .map(|&size| DimRule::Factors(vec![self.add_factor(size, FactorKind::Parallel)]))
             .collect()
     }
 
@@ -155,14 +155,14 @@ impl Rule {
     }
 
     /// Number of points of the iteration space: factors times the largest product of whole dims.
-    pub fn points(&self) -> f64 {
+    pub fn count_points(&self) -> f64 {
         let factors: f64 = self.factors.iter().map(|factor| factor.size as f64).product();
         let whole = self.operands.iter().chain(&self.results).map(|dims| whole_extent(dims));
         factors * whole.fold(1.0, f64::max)
     }
 
     /// The choices that one mesh axis has, valid or not together with those of other axes.
-    pub fn choices(&self) -> Vec<Choice> {
+    pub fn axis_choices(&self) -> Vec<Choice> {
         let mut choices = vec![Choice::Replicate];
         let splittable = |f: &usize| self.factors[*f].kind != FactorKind::Whole;
         choices.extend((0..self.factors.len()).filter(splittable).map(Choice::Factor));
@@ -175,7 +175,7 @@ impl Rule {
 
     /// Every valid signature on a mesh of this hierarchy, without repetitions, in a fixed order.
     pub fn signatures(&self, hierarchy: &[usize]) -> Vec<Signature> {
-        let choices = self.choices();
+        let choices = self.axis_choices();
         let mut partial = vec![Vec::new()];
         for _ in hierarchy {
             partial = partial
@@ -188,7 +188,7 @@ impl Rule {
         }
         let mut signatures: Vec<Signature> = Vec::new();
         for choices in partial {
-            let signature = self.layouts(choices);
+            let signature = self.build_signature(choices);
             let known =
                 |s: &Signature| s.operands == signature.operands && s.results == signature.results;
             if !signatures.iter().any(known) {
@@ -199,8 +199,8 @@ impl Rule {
     }
 
     /// The signature of these choices on a mesh of this hierarchy; `None` where they are not valid together.
-    pub fn signature(&self, choices: &[Choice], hierarchy: &[usize]) -> Option<Signature> {
-        self.splits_fit(choices, hierarchy).then(|| self.layouts(choices.to_vec()))
+    pub fn choose_signature(&self, choices: &[Choice], hierarchy: &[usize]) -> Option<Signature> {
+        self.splits_fit(choices, hierarchy).then(|| self.build_signature(choices.to_vec()))
     }
 
     /// Whether the factors split as chosen: leading factors only, evenly in composite dims, and every result
@@ -220,7 +220,7 @@ impl Rule {
         true
     }
 
-    fn dims(&self) -> impl Iterator<Item = &Vec<usize>> {
+    fn factor_dims(&self) -> impl Iterator<Item = &Vec<usize>> {
         self.operands.iter().chain(&self.results).flatten().filter_map(|dim| match dim {
             DimRule::Factors(factors) => Some(factors),
             DimRule::Whole(_) => None,
@@ -228,13 +228,13 @@ impl Rule {
     }
 
     fn must_be_even(&self, factor: usize) -> bool {
-        self.dims().any(|dim| {
+        self.factor_dims().any(|dim| {
             dim.contains(&factor) && dim.iter().any(|&f| f != factor && self.factors[f].size != 1)
         })
     }
 
     fn leads_everywhere(&self, factor: usize, remaining: &[usize]) -> bool {
-        self.dims().filter(|dim| dim.contains(&factor)).all(|dim| {
+        self.factor_dims().filter(|dim| dim.contains(&factor)).all(|dim| {
             dim.iter().take_while(|&&f| f != factor).all(|&before| remaining[before] == 1)
         })
     }
@@ -244,7 +244,7 @@ impl Rule {
             || self.results.iter().all(|dims| split_dim(dims, factor).is_some())
     }
 
-    fn layouts(&self, choices: Vec<Choice>) -> Signature {
+    fn build_signature(&self, choices: Vec<Choice>) -> Signature {
         let operand = |index: usize, dims: &[DimRule]| {
             NdSbp(choices.iter().map(|&choice| self.operand_sbp(choice, index, dims)).collect())
         };
@@ -301,9 +301,9 @@ mod tests {
 
     fn matmul() -> Rule {
         let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
-        let i = rule.factor(4, FactorKind::Parallel);
-        let j = rule.factor(8, FactorKind::Parallel);
-        let k = rule.factor(6, FactorKind::Reduction(ReduceKind::Sum));
+        let i = rule.add_factor(4, FactorKind::Parallel);
+        let j = rule.add_factor(8, FactorKind::Parallel);
+        let k = rule.add_factor(6, FactorKind::Reduction(ReduceKind::Sum));
         let dim = |f| DimRule::Factors(vec![f]);
         rule.operands = vec![vec![dim(i), dim(k)], vec![dim(k), dim(j)]];
         rule.results = vec![vec![dim(i), dim(j)]];
@@ -331,15 +331,16 @@ mod tests {
     #[test]
     fn a_composite_dim_splits_evenly_by_leading_factors() {
         let mut rule = Rule::default();
-        let a = rule.factor(2, FactorKind::Parallel);
-        let b = rule.factor(6, FactorKind::Parallel);
+        let a = rule.add_factor(2, FactorKind::Parallel);
+        let b = rule.add_factor(6, FactorKind::Parallel);
         rule.operands = vec![vec![DimRule::Factors(vec![a]), DimRule::Factors(vec![b])]];
         rule.results = vec![vec![DimRule::Factors(vec![a, b])]];
         assert_eq!(rule.signatures(&[2]).len(), 2, "B and the leading factor");
         assert_eq!(rule.signatures(&[4]).len(), 1, "2 does not divide by 4");
-        let both = rule.signature(&[Choice::Factor(a), Choice::Factor(b)], &[2, 3]).expect("fits");
+        let both =
+            rule.choose_signature(&[Choice::Factor(a), Choice::Factor(b)], &[2, 3]).expect("fits");
         assert_eq!(both.operands[0].to_string(), "S(0), S(1)");
         assert_eq!(both.results[0].to_string(), "S(0), S(0)");
-        assert!(rule.signature(&[Choice::Factor(b), Choice::Factor(a)], &[3, 2]).is_none());
+        assert!(rule.choose_signature(&[Choice::Factor(b), Choice::Factor(a)], &[3, 2]).is_none());
     }
 }

@@ -12,7 +12,7 @@ pub struct Scalar(pub f64);
 
 impl PartialEq for Scalar {
     fn eq(&self, other: &Self) -> bool {
-        self.bits() == other.bits()
+        self.canonical_bits() == other.canonical_bits()
     }
 }
 
@@ -20,7 +20,7 @@ impl Eq for Scalar {}
 
 impl Hash for Scalar {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.bits().hash(state);
+        self.canonical_bits().hash(state);
     }
 }
 
@@ -31,7 +31,7 @@ impl Scalar {
     }
 
     /// Its bits, those of one NaN for all.
-    fn bits(self) -> u64 {
+    fn canonical_bits(self) -> u64 {
         if self.0.is_nan() { f64::NAN.to_bits() } else { self.0.to_bits() }
     }
 }

@@ -67,7 +67,12 @@ pub fn overlapping_parts(extent: usize, parts: usize, elements: Range<usize>) ->
 
 /// The rectangle of a tensor of `shape` that the rank at `coordinates` holds. Splits of one dim nest in
 /// the order of the mesh axes; broadcast and partial axes hold the full range.
-pub fn shard(shape: &[usize], hierarchy: &[usize], sbp: &NdSbp, coordinates: &[usize]) -> Rect {
+pub fn shard_rect(
+    shape: &[usize],
+    hierarchy: &[usize],
+    sbp: &NdSbp,
+    coordinates: &[usize],
+) -> Rect {
     let mut rect = Rect::whole(shape);
     for (axis, sbp) in sbp.0.iter().enumerate() {
         if let Sbp::Split(dim) = *sbp {
@@ -107,9 +112,9 @@ mod tests {
     #[test]
     fn splits_of_one_dim_nest_in_axis_order() {
         let sbp = NdSbp(vec![Sbp::Split(0), Sbp::Split(0)]);
-        let rect = shard(&[7, 3], &[2, 2], &sbp, &[0, 1]);
+        let rect = shard_rect(&[7, 3], &[2, 2], &sbp, &[0, 1]);
         assert_eq!(rect, Rect { origin: vec![2, 0], extent: vec![2, 3] });
-        let rect = shard(&[7, 3], &[2, 2], &sbp, &[1, 1]);
+        let rect = shard_rect(&[7, 3], &[2, 2], &sbp, &[1, 1]);
         assert_eq!(rect, Rect { origin: vec![6, 0], extent: vec![1, 3] });
     }
 }

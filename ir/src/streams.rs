@@ -26,13 +26,13 @@ pub struct Known {
 /// All actions of a program's step in an order in which they may come: of two streams, communication as soon as it may;
 /// of others one stream after another.
 pub fn one_order(program: &Program) -> Vec<(ActorId, u32)> {
-    let both = Known::of(program).and_then(|known| known.one_order());
-    both.unwrap_or_else(|| program.streams.iter().flat_map(actions).collect())
+    let both = Known::from_program(program).and_then(|known| known.one_order());
+    both.unwrap_or_else(|| program.streams.iter().flat_map(list_actions).collect())
 }
 
 /// Something on the other stream that an actor waits for.
 #[derive(Clone, Copy)]
-struct Wait {
+struct CrossStreamWait {
     actor: usize,
     which: Which,
 }
@@ -50,9 +50,9 @@ enum Which {
 
 impl Known {
     /// The knowledge of a program with two streams; `None` of others.
-    pub fn of(program: &Program) -> Option<Self> {
+    pub fn from_program(program: &Program) -> Option<Self> {
         let [first, second] = program.streams.as_slice() else { return None };
-        let actions = [actions(first), actions(second)];
+        let actions = [list_actions(first), list_actions(second)];
         let mut places: Vec<(usize, Vec<u32>)> = vec![(0, Vec::new()); program.actors.len()];
         for (stream, actions) in actions.iter().enumerate() {
             for (index, &(actor, _)) in actions.iter().enumerate() {
@@ -60,12 +60,12 @@ impl Known {
                 places[actor.index()].1.push(index as u32);
             }
         }
-        let waits = waits(program, &places);
+        let waits = find_waits(program, &places);
         let of_other = [0, 1].map(|stream| {
             let mut most = 0;
             let of = |&(actor, microbatch): &(ActorId, u32)| {
                 for wait in &waits[actor.index()] {
-                    most = most.max(needed(&places[wait.actor].1, wait.which, microbatch));
+                    most = most.max(count_needed(&places[wait.actor].1, wait.which, microbatch));
                 }
                 most
             };
@@ -79,7 +79,7 @@ impl Known {
     pub fn one_order(&self) -> Option<Vec<(ActorId, u32)>> {
         let mut done = [0, 0];
         let mut order = Vec::new();
-        while let Some((stream, action)) = self.next(done) {
+        while let Some((stream, action)) = self.next_action(done) {
             order.push(self.actions[stream][action]);
             done[stream] += 1;
         }
@@ -88,7 +88,7 @@ impl Known {
     }
 
     /// Where so many actions of both streams are done: the stream and number of one that may be next.
-    pub fn next(&self, done: [usize; 2]) -> Option<(usize, usize)> {
+    pub fn next_action(&self, done: [usize; 2]) -> Option<(usize, usize)> {
         let may = |&stream: &usize| {
             let needed = self.of_other[stream].get(done[stream]);
             needed.is_some_and(|&needed| needed as usize <= done[1 - stream])
@@ -99,13 +99,13 @@ impl Known {
     }
 
     /// Actions of the other stream that have ended when an action begins.
-    pub fn ended(&self, stream: usize, action: usize) -> u32 {
+    pub fn count_ended(&self, stream: usize, action: usize) -> u32 {
         self.of_other[stream][action]
     }
 }
 
 /// The number of actions that must have ended for one of an actor's to have, given the places of all of its.
-fn needed(places: &[u32], which: Which, microbatch: u32) -> u32 {
+fn count_needed(places: &[u32], which: Which, microbatch: u32) -> u32 {
     let index = match which {
         Which::Same => Some(microbatch as usize),
         Which::Before(microbatches) => microbatch.checked_sub(microbatches).map(|m| m as usize),
@@ -114,13 +114,13 @@ fn needed(places: &[u32], which: Which, microbatch: u32) -> u32 {
     index.and_then(|index| places.get(index)).map_or(0, |place| place + 1)
 }
 
-fn actions(stream: &Stream) -> Vec<(ActorId, u32)> {
+fn list_actions(stream: &Stream) -> Vec<(ActorId, u32)> {
     let blocks = stream.order.iter().map(|item| (&stream.blocks[item.block as usize], item));
     blocks.flat_map(|(block, item)| block.iter().map(|&actor| (actor, item.microbatch))).collect()
 }
 
 /// By actor: what it waits for on the other stream.
-fn waits(program: &Program, places: &[(usize, Vec<u32>)]) -> Vec<Vec<Wait>> {
+fn find_waits(program: &Program, places: &[(usize, Vec<u32>)]) -> Vec<Vec<CrossStreamWait>> {
     let mut producers = vec![None; program.registers.len()];
     let mut readers = vec![Vec::new(); program.registers.len()];
     for (index, actor) in program.actors.iter().enumerate() {
@@ -136,7 +136,7 @@ fn waits(program: &Program, places: &[(usize, Vec<u32>)]) -> Vec<Vec<Wait>> {
         let mut waits = Vec::new();
         let mut wait = |other: usize, which: Which| {
             if places[other].0 != places[index].0 {
-                waits.push(Wait { actor: other, which });
+                waits.push(CrossStreamWait { actor: other, which });
             }
         };
         for input in &actor.inputs {

@@ -124,7 +124,7 @@ pub enum Samples {
 
 impl Samples {
     /// This dim counts samples.
-    pub fn along(dim: usize) -> Self {
+    pub fn along_dim(dim: usize) -> Self {
         if dim == 0 { Self::First } else { Self::Dim(dim) }
     }
 
@@ -138,7 +138,7 @@ impl Samples {
     }
 
     /// Samples of a tensor of this shape.
-    pub fn count(self, shape: &[usize]) -> Option<usize> {
+    pub fn count_samples(self, shape: &[usize]) -> Option<usize> {
         self.dim(shape.len()).map(|dim| shape[dim])
     }
 
@@ -149,7 +149,7 @@ impl Samples {
 }
 
 /// Row-major strides of a shape, in elements.
-pub fn strides(shape: &[usize]) -> Vec<usize> {
+pub fn row_major_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for dim in (1..shape.len()).rev() {
         strides[dim - 1] = strides[dim] * shape[dim];

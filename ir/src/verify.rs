@@ -42,24 +42,24 @@ impl fmt::Display for VerifyError {
 ///
 /// # Errors
 /// All that does not hold.
-pub fn verify(graph: &Graph) -> Result<(), VerifyErrors> {
+pub fn verify_graph(graph: &Graph) -> Result<(), VerifyErrors> {
     let steps = |op: &Op| !matches!(op, Op::Blend(_)) && !op.operation().updates().is_empty();
     let trains = graph.nodes.iter().any(|node| steps(&node.op));
     let mut verifier = Verifier { graph, trains, errors: Vec::new() };
-    verifier.links();
+    verifier.check_links();
     for (id, node) in graph.iter() {
-        if verifier.operands(id, node) {
-            verifier.types(id, node);
-            verifier.stage(id, node);
+        if verifier.check_operands(id, node) {
+            verifier.check_types(id, node);
+            verifier.check_stage(id, node);
         }
-        verifier.layouts(id, node);
+        verifier.check_layouts(id, node);
     }
     if verifier.errors.is_empty() {
-        verifier.updates();
+        verifier.check_updates();
     }
-    verifier.names();
-    verifier.outputs();
-    verifier.placements();
+    verifier.check_names();
+    verifier.check_outputs();
+    verifier.check_placements();
     if verifier.errors.is_empty() { Ok(()) } else { Err(VerifyErrors(verifier.errors)) }
 }
 
@@ -71,7 +71,7 @@ struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    fn fail(&mut self, id: NodeId, message: impl Into<String>) {
+    fn record_error(&mut self, id: NodeId, message: impl Into<String>) {
         let node = self.graph.node(id);
         self.errors.push(VerifyError {
             node: Some(id),
@@ -88,22 +88,22 @@ impl Verifier<'_> {
     }
 
     /// Each value is a result of exactly one node, which the value names.
-    fn links(&mut self) {
+    fn check_links(&mut self) {
         let mut seen = vec![false; self.graph.values.len()];
         for (id, node) in self.graph.iter() {
             for (index, &result) in node.results.iter().enumerate() {
                 let Some(value) = self.graph.values.get(result.index()) else {
-                    self.fail(id, format!("result {result} is no value of the graph"));
+                    self.record_error(id, format!("result {result} is no value of the graph"));
                     continue;
                 };
                 if std::mem::replace(&mut seen[result.index()], true) {
-                    self.fail(id, format!("result {result} is produced twice"));
+                    self.record_error(id, format!("result {result} is produced twice"));
                 } else if (value.producer, value.index) != (id, index) {
                     let (producer, at) = (value.producer, value.index);
                     let text = format!(
                         "result {index}, {result}, says that it is result {at} of {producer}"
                     );
-                    self.fail(id, text);
+                    self.record_error(id, text);
                 }
             }
         }
@@ -113,14 +113,16 @@ impl Verifier<'_> {
     }
 
     /// Whether all operands exist and are produced before.
-    fn operands(&mut self, id: NodeId, node: &Node) -> bool {
+    fn check_operands(&mut self, id: NodeId, node: &Node) -> bool {
         let before = self.errors.len();
         for &operand in &node.operands {
             match self.graph.values.get(operand.index()) {
-                None => self.fail(id, format!("operand {operand} is no value of the graph")),
+                None => {
+                    self.record_error(id, format!("operand {operand} is no value of the graph"))
+                }
                 Some(value) if value.producer >= id => {
                     let name = self.graph.display_name(operand);
-                    self.fail(id, format!("operand {name} is used before it is defined"));
+                    self.record_error(id, format!("operand {name} is used before it is defined"));
                 }
                 Some(_) => {}
             }
@@ -128,32 +130,37 @@ impl Verifier<'_> {
         self.errors.len() == before
     }
 
-    fn types(&mut self, id: NodeId, node: &Node) {
+    fn check_types(&mut self, id: NodeId, node: &Node) {
         let types: Vec<&TensorType> = self.graph.operand_types(node);
-        let inferred = match node.op.infer(&types) {
+        let inferred = match node.op.infer_types(&types) {
             Ok(inferred) => inferred,
-            Err(error) => return self.fail(id, error.to_string()),
+            Err(error) => return self.record_error(id, error.to_string()),
         };
         if inferred.len() != node.results.len() {
             let (expected, found) = (inferred.len(), node.results.len());
-            return self
-                .fail(id, format!("it has {found} results, where inference gives {expected}"));
+            return self.record_error(
+                id,
+                format!("it has {found} results, where inference gives {expected}"),
+            );
         }
         for (&result, expected) in node.results.iter().zip(&inferred) {
             let Some(value) = self.graph.values.get(result.index()) else { continue };
             if value.ty != *expected {
                 let name = self.graph.display_name(result);
-                self.fail(id, format!("{name} is {}, where inference gives {expected}", value.ty));
+                self.record_error(
+                    id,
+                    format!("{name} is {}, where inference gives {expected}", value.ty),
+                );
             }
         }
     }
 
     /// Stages are declared, and data does not flow back to an earlier one. Gradients do flow back, so the second holds
     /// only between ops that the user wrote, in a graph that does not update its variables.
-    fn stage(&mut self, id: NodeId, node: &Node) {
+    fn check_stage(&mut self, id: NodeId, node: &Node) {
         let Some(stage) = node.stage() else { return };
         if stage.index() >= self.graph.stages.len() {
-            return self.fail(id, format!("stage {} is not declared", stage.index()));
+            return self.record_error(id, format!("stage {} is not declared", stage.index()));
         }
         if node.source == Source::Derived || self.trains {
             return;
@@ -165,7 +172,7 @@ impl Verifier<'_> {
             if let Some(before) = producer.stage().filter(|&before| before > stage && !source) {
                 let name = self.graph.display_name(operand);
                 let (before, stage) = (before.index(), stage.index());
-                self.fail(
+                self.record_error(
                     id,
                     format!("in stage {stage} it takes {name} from the later stage {before}"),
                 );
@@ -174,7 +181,7 @@ impl Verifier<'_> {
     }
 
     /// What is updated is a variable, once a step; what it becomes is there when the step ends, so other updates alone read it.
-    fn updates(&mut self) {
+    fn check_updates(&mut self) {
         let mut updated = BTreeMap::new();
         let mut becomes = BTreeSet::new();
         for (id, node) in self.graph.iter() {
@@ -183,18 +190,21 @@ impl Verifier<'_> {
                 let variable = node.operands[operand];
                 let name = self.graph.display_name(variable);
                 if !matches!(self.graph.producer(variable).op, Op::Variable(_)) {
-                    self.fail(id, format!("it updates {name}, which is no variable"));
+                    self.record_error(id, format!("it updates {name}, which is no variable"));
                 } else if let Some(first) = updated.insert(variable, id) {
                     let first = self.graph.node(first);
                     let by = format!("{} ({})", first.op.name(), first.source);
-                    self.fail(id, format!("{name} is updated already, by {by}"));
+                    self.record_error(id, format!("{name} is updated already, by {by}"));
                 }
                 becomes.insert(node.results[result]);
             }
             let read = node.operands.iter().find(|operand| becomes.contains(operand));
             if let Some(&read) = read.filter(|_| pairs.is_empty()) {
                 let name = self.graph.display_name(read);
-                self.fail(id, format!("it reads {name}, what a variable becomes after the step"));
+                self.record_error(
+                    id,
+                    format!("it reads {name}, what a variable becomes after the step"),
+                );
             }
         }
         for output in &self.graph.outputs {
@@ -208,9 +218,9 @@ impl Verifier<'_> {
     }
 
     /// The node's placement and pins, and those that its payload holds.
-    fn layouts(&mut self, id: NodeId, node: &Node) {
+    fn check_layouts(&mut self, id: NodeId, node: &Node) {
         if let Some(error) = node.placement.as_ref().and_then(placement_error) {
-            self.fail(id, error);
+            self.record_error(id, error);
         }
         let stage = node.stage().and_then(|stage| self.graph.stages.get(stage.index()));
         let mesh = node.placement.as_ref().or(stage.and_then(Option::as_ref));
@@ -220,7 +230,7 @@ impl Verifier<'_> {
             let Some(pin) = &value.pin else { continue };
             if let Some(error) = layout_error(pin, value.ty.shape.len(), axes) {
                 let name = self.graph.display_name(result);
-                self.fail(id, format!("the pin ({pin}) of {name} does not fit: {error}"));
+                self.record_error(id, format!("the pin ({pin}) of {name} does not fit: {error}"));
             }
         }
         if let Op::ToGlobal(op) = &node.op {
@@ -229,13 +239,13 @@ impl Verifier<'_> {
             let rank = value.map_or(0, |value| value.ty.shape.len());
             let error = layout_error(&op.sbp, rank, Some(op.placement.hierarchy.len()));
             if let Some(error) = placement_error(&op.placement).or(error) {
-                self.fail(id, format!("the layout ({}) does not fit: {error}", op.sbp));
+                self.record_error(id, format!("the layout ({}) does not fit: {error}", op.sbp));
             }
         }
     }
 
     /// Names of values, of inputs and of variables are unique, each among its own.
-    fn names(&mut self) {
+    fn check_names(&mut self) {
         let mut values = BTreeMap::new();
         let mut tensors = BTreeMap::new();
         for (id, node) in self.graph.iter() {
@@ -243,7 +253,10 @@ impl Verifier<'_> {
                 let value = self.graph.values.get(result.index());
                 let Some(name) = value.and_then(|value| value.name.as_deref()) else { continue };
                 if let Some(other) = values.insert(name, id) {
-                    self.fail(id, format!("the name `{name}` is taken by a result of {other}"));
+                    self.record_error(
+                        id,
+                        format!("the name `{name}` is taken by a result of {other}"),
+                    );
                 }
             }
             let (kind, name) = match &node.op {
@@ -252,12 +265,12 @@ impl Verifier<'_> {
                 _ => continue,
             };
             if let Some(other) = tensors.insert((kind, name), id) {
-                self.fail(id, format!("{other} is an {kind} of the same name `{name}`"));
+                self.record_error(id, format!("{other} is an {kind} of the same name `{name}`"));
             }
         }
     }
 
-    fn outputs(&mut self) {
+    fn check_outputs(&mut self) {
         let mut names = BTreeMap::new();
         for output in &self.graph.outputs {
             let name = &output.name;
@@ -273,7 +286,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn placements(&mut self) {
+    fn check_placements(&mut self) {
         for (stage, placement) in self.graph.stages.iter().enumerate() {
             if let Some(error) = placement.as_ref().and_then(placement_error) {
                 self.fail_graph(format!("stage {stage}: {error}"));

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use graphc_ir::text::{ParseErrors, parse};
+use graphc_ir::text::{ParseErrors, parse_graph};
 
 #[test]
 fn errors_are_as_the_files_say() {
@@ -22,7 +22,7 @@ fn check(path: &Path) -> Option<String> {
     let (text, expected): (Vec<&str>, Vec<&str>) =
         file.lines().partition(|line| !line.starts_with("//!"));
     let text = text.join("\n") + "\n";
-    let errors: ParseErrors = parse(&text).expect_err("the text is wrong");
+    let errors: ParseErrors = parse_graph(&text).expect_err("the text is wrong");
     let found = errors.to_string();
     let found: Vec<String> =
         found.lines().map(|line| format!("//! {line}").trim_end().to_string()).collect();

@@ -6,9 +6,9 @@ use graphc_ir::ids::StageId;
 use graphc_ir::mesh::{DeviceKind, Placement};
 use graphc_ir::ops::{BinaryFunction, Distribution, Init, UnaryFunction};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
-use graphc_ir::text::{Unresolved, parse, parse_with, print};
+use graphc_ir::text::{Unresolved, parse_graph, parse_with, print_graph};
 use graphc_ir::types::DType;
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 use proptest::prelude::*;
 
 /// A choice of the generator: which op, on which values, with which numbers.
@@ -126,9 +126,9 @@ proptest! {
     #[test]
     fn what_is_printed_is_read_back(steps in prop::collection::vec(step(), 0..12), name in "\\PC{0,8}") {
         let graph = graph(&steps, &name);
-        prop_assert_eq!(verify(&graph), Ok(()));
-        let text = print(&graph);
-        match parse(&text) {
+        prop_assert_eq!(verify_graph(&graph), Ok(()));
+        let text = print_graph(&graph);
+        match parse_graph(&text) {
             Ok(again) => prop_assert_eq!(&again, &graph, "{}", text),
             Err(errors) => prop_assert!(false, "{errors}\n{text}"),
         }
@@ -139,7 +139,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..8),
         mutations in prop::collection::vec((any::<prop::sample::Index>(), mutation()), 1..6),
     ) {
-        let mut chars: Vec<char> = print(&graph(&steps, "g")).chars().collect();
+        let mut chars: Vec<char> = print_graph(&graph(&steps, "g")).chars().collect();
         for (place, mutation) in &mutations {
             let at = place.index(chars.len().max(1)).min(chars.len());
             match mutation {
@@ -155,7 +155,7 @@ proptest! {
         }
         let text: String = chars.into_iter().collect();
         let _ = Unresolved::new(text.as_str()).symbols();
-        if let Err(errors) = parse(&text) {
+        if let Err(errors) = parse_graph(&text) {
             prop_assert!(!errors.errors.is_empty());
             let _ = errors.to_string();
         }
@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_the_parser_panic(text in "\\PC{0,60}") {
-        let _ = parse(&text).map_err(|errors| errors.to_string());
+        let _ = parse_graph(&text).map_err(|errors| errors.to_string());
     }
 }
 
@@ -238,7 +238,7 @@ fn extents_may_be_names_and_products_wherever_they_stand() {
 fn numbers_of_unnamed_values_need_not_be_in_order() {
     let text = "graph @g { // comment\n %7 = input \"x\" : f32[2]\n %x = unary %7 {function=\"relu\"}\n \
                 return \"out\" = %x // \"}\"\n}\n// end\n";
-    let graph = parse(text).expect("fits");
+    let graph = parse_graph(text).expect("fits");
     assert_eq!(graph.values[0].name, None);
     assert_eq!(graph.values[1].name.as_deref(), Some("x"));
 }

@@ -3,9 +3,9 @@
 use graphc_ir::graph::{Graph, Output, Part};
 use graphc_ir::ids::{NodeId, StageId, ValueId};
 use graphc_ir::mesh::{DeviceKind, Placement};
-use graphc_ir::text::parse;
+use graphc_ir::text::parse_graph;
 use graphc_ir::types::{DType, TensorType};
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
 fn graph() -> Graph {
     let text = "graph @g {
@@ -18,15 +18,15 @@ fn graph() -> Graph {
   return \"z\" = %z
 }
 ";
-    parse(text).expect("fits")
+    parse_graph(text).expect("fits")
 }
 
 /// What the verifier says of a graph after a change.
 fn after(change: impl FnOnce(&mut Graph)) -> String {
     let mut graph = graph();
-    assert_eq!(verify(&graph), Ok(()));
+    assert_eq!(verify_graph(&graph), Ok(()));
     change(&mut graph);
-    verify(&graph).expect_err("the graph is broken").to_string()
+    verify_graph(&graph).expect_err("the graph is broken").to_string()
 }
 
 #[test]

@@ -16,35 +16,37 @@ use crate::view::{View, ViewMut};
 ///
 /// # Errors
 /// Where the shapes or element types differ, or elements cannot be added.
-pub fn accumulate(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), KernelError> {
-    combine(ReduceKind::Sum, into, from)
+pub fn accumulate_into(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), KernelError> {
+    combine_into(ReduceKind::Sum, into, from)
 }
 
 /// `into = into + from`, or the greater or the lesser of both (a NaN stays a NaN), element by element.
 ///
 /// # Errors
 /// Where the shapes or element types differ, or elements cannot be added.
-pub fn combine(
+pub fn combine_into(
     kind: ReduceKind,
     into: &mut ViewMut<'_>,
     from: &View<'_>,
 ) -> Result<(), KernelError> {
     if into.len() != from.len() || into.dtype != from.dtype {
         let reason = format!("{}{:?} into {}{:?}", from.dtype, from.shape, into.dtype, into.shape);
-        return Err(KernelError::call("accumulate", reason));
+        return Err(KernelError::bad_call("accumulate", reason));
     }
     match into.dtype {
-        DType::F32 => floats(kind, into.as_mut_slice()?, from.as_slice()?),
-        DType::I64 => integers::<i64>(kind, into.as_mut_slice()?, from.as_slice()?),
-        DType::I32 => integers::<i32>(kind, into.as_mut_slice()?, from.as_slice()?),
-        DType::U8 => integers::<u8>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::F32 => combine_floats(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::I64 => combine_integers::<i64>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::I32 => combine_integers::<i32>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::U8 => combine_integers::<u8>(kind, into.as_mut_slice()?, from.as_slice()?),
         // The sum of truth values is whether any holds.
         DType::Bool if kind == ReduceKind::Min => {
-            integers::<u8>(ReduceKind::Min, into.as_mut_slice()?, from.as_slice()?);
+            combine_integers::<u8>(ReduceKind::Min, into.as_mut_slice()?, from.as_slice()?);
         }
-        DType::Bool => integers::<u8>(ReduceKind::Max, into.as_mut_slice()?, from.as_slice()?),
-        DType::F16 => halves::<f16>(kind, into.as_mut_slice()?, from.as_slice()?),
-        DType::BF16 => halves::<bf16>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::Bool => {
+            combine_integers::<u8>(ReduceKind::Max, into.as_mut_slice()?, from.as_slice()?)
+        }
+        DType::F16 => combine_halves::<f16>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::BF16 => combine_halves::<bf16>(kind, into.as_mut_slice()?, from.as_slice()?),
     }
     Ok(())
 }
@@ -71,7 +73,7 @@ vectorized! {
 }
 
 vectorized! {
-    fn floats(kind: ReduceKind, into: &mut [f32], from: &[f32]) {
+    fn combine_floats(kind: ReduceKind, into: &mut [f32], from: &[f32]) {
         let pairs = into.iter_mut().zip(from);
         match kind {
             ReduceKind::Sum => pairs.for_each(|(into, &x)| *into += x),
@@ -85,18 +87,18 @@ vectorized! {
     }
 }
 
-fn halves<T: Float>(kind: ReduceKind, into: &mut [T], from: &[T]) {
+fn combine_halves<T: Float>(kind: ReduceKind, into: &mut [T], from: &[T]) {
     let (mut a, mut b) = ([0.0; 256], [0.0; 256]);
     for (into, from) in into.chunks_mut(256).zip(from.chunks(256)) {
         let (a, b) = (&mut a[..into.len()], &mut b[..into.len()]);
         T::widen(into, a);
         T::widen(from, b);
-        floats(kind, a, b);
+        combine_floats(kind, a, b);
         T::narrow(a, into);
     }
 }
 
-fn integers<T: Integer>(kind: ReduceKind, into: &mut [T], from: &[T]) {
+fn combine_integers<T: Integer>(kind: ReduceKind, into: &mut [T], from: &[T]) {
     for (into, &x) in into.iter_mut().zip(from) {
         *into = match kind {
             ReduceKind::Sum => T::wrap((*into).into().wrapping_add(x.into())),

@@ -22,19 +22,19 @@ pub(crate) fn square_sum<T: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let ([x], [result]) = (operands, results) else {
-        return Err(KernelError::call("square_sum", "takes 1 operand and gives 1 result"));
+        return Err(KernelError::bad_call("square_sum", "takes 1 operand and gives 1 result"));
     };
     let x = x.as_slice::<T>()?;
     let chunks = x.len().div_ceil(CHUNK);
-    let parts = parallel::parts(cx, x.len()).min(chunks).max(1);
-    let (pool, room) = (cx.pool, T::room(CHUNK));
+    let parts = parallel::count_parts(cx, x.len()).min(chunks).max(1);
+    let (pool, room) = (cx.pool, T::scratch_len(CHUNK));
     let (sums, rooms) = cx.scratch.take_both::<f32, f32>([chunks, parts * room]);
     let each = chunks.div_ceil(parts).max(1);
     let pieces = sums.chunks_mut(each).zip(x.chunks(each * CHUNK));
     let pieces = parallel::with_rooms(pieces, rooms, room);
-    parallel::run(pool, pieces, &|((sums, x), room)| {
+    parallel::run_parts(pool, pieces, &|((sums, x), room)| {
         for (sum, x) in sums.iter_mut().zip(x.chunks(CHUNK)) {
-            *sum = squares(T::read(x, room));
+            *sum = sum_squares(T::read_values(x, room));
         }
         Ok(())
     })?;
@@ -44,8 +44,8 @@ pub(crate) fn square_sum<T: Float>(
 }
 
 vectorized! {
-    fn squares(x: &[f32]) -> f32 {
-        rows::dot(x, x)
+    fn sum_squares(x: &[f32]) -> f32 {
+        rows::dot_product(x, x)
     }
 }
 
@@ -57,12 +57,12 @@ pub(crate) fn clip_factor(
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::ClipFactor(clip), [sum, factor @ ..], [_, _]) = (op, operands, &*results) else {
-        return Err(KernelError::call("clip_factor", "takes 1 or 2 numbers and gives 2"));
+        return Err(KernelError::bad_call("clip_factor", "takes 1 or 2 numbers and gives 2"));
     };
     let number = |view: &View<'_>| -> Result<f64, KernelError> {
         Ok(f64::from(view.block::<f32>(0..1)?[0]))
     };
-    let found = clip.step(number(sum)?, factor.first().map(number).transpose()?);
+    let found = clip.compute_factor(number(sum)?, factor.first().map(number).transpose()?);
     for (result, number) in results.iter_mut().zip(found) {
         result.as_mut_slice::<f32>()?[0] = number as f32;
     }

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
-use crate::parallel::{Output, over_rows};
+use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
 use crate::view::{Element, View, ViewMut};
 
@@ -20,46 +20,51 @@ pub(crate) fn cumulative_sum(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::CumulativeSum(op), [x], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("cumulative_sum", "takes one operand and gives one result"));
+        return Err(KernelError::bad_call(
+            "cumulative_sum",
+            "takes one operand and gives one result",
+        ));
     };
     if x.shape != out.shape || op.axis >= x.shape.len() {
-        return Err(KernelError::call(
+        return Err(KernelError::bad_call(
             "cumulative_sum",
             format!("dim {} of {:?}", op.axis, x.shape),
         ));
     }
     match x.dtype {
-        DType::F32 => floats::<f32>(op, x, out, cx),
-        DType::F16 => floats::<f16>(op, x, out, cx),
-        DType::BF16 => floats::<bf16>(op, x, out, cx),
-        DType::I64 => integers::<i64>(op, x, out, cx),
-        DType::I32 => integers::<i32>(op, x, out, cx),
-        DType::U8 | DType::Bool => Err(KernelError::call("cumulative_sum", "of small integers")),
+        DType::F32 => accumulate_floats::<f32>(op, x, out, cx),
+        DType::F16 => accumulate_floats::<f16>(op, x, out, cx),
+        DType::BF16 => accumulate_floats::<bf16>(op, x, out, cx),
+        DType::I64 => accumulate_integers::<i64>(op, x, out, cx),
+        DType::I32 => accumulate_integers::<i32>(op, x, out, cx),
+        DType::U8 | DType::Bool => {
+            Err(KernelError::bad_call("cumulative_sum", "of small integers"))
+        }
     }
 }
 
-fn floats<T: Float>(
+fn accumulate_floats<T: Float>(
     op: &CumulativeSum,
     x: &View<'_>,
     out: &mut ViewMut<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let add = |sum: f64, x: T| sum + f64::from(x.value());
-    lanes(op, x, out, cx, add, |sum| T::nearest(sum as f32))
+    accumulate_lanes(op, x, out, cx, add, |sum| T::round_from(sum as f32))
 }
 
-fn integers<T: Integer>(
+fn accumulate_integers<T: Integer>(
     op: &CumulativeSum,
     x: &View<'_>,
     out: &mut ViewMut<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let add = |sum: i64, x: T| sum.wrapping_add(x.into());
-    lanes(op, x, out, cx, add, T::wrap)
+    accumulate_lanes(op, x, out, cx, add, T::wrap)
 }
 
 /// Sums each lane of slabs [extent, inner]; threads share the slabs.
-fn lanes<T: Element, S: Copy + Default>(
+fn accumulate_lanes<T: Element, S: Copy + Default>(
     op: &CumulativeSum,
     x: &View<'_>,
     out: &mut ViewMut<'_>,
@@ -74,7 +79,7 @@ fn lanes<T: Element, S: Copy + Default>(
         return Ok(());
     }
     let (x, slabs) = (x.as_slice::<T>()?, out.len() / slab);
-    let out = Output::new(out.as_mut_slice::<T>()?, slab);
+    let out = RowOutput::new(out.as_mut_slice::<T>()?, slab);
     over_rows(cx, [slabs, slab], 0, out, &|range, mut out, _| {
         for (index, first) in range.enumerate() {
             let (x, out) = (&x[first * slab..][..slab], out.row(index));

@@ -52,7 +52,7 @@ impl CustomKernels {
         self
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<CustomKernel>> {
+    pub(crate) fn find_kernel(&self, name: &str) -> Option<Arc<CustomKernel>> {
         self.0.get(name).cloned()
     }
 }
@@ -80,17 +80,17 @@ impl PartialEq for CustomKernels {
 impl Eq for CustomKernels {}
 
 /// A kernel that was found for its op.
-pub(crate) struct Found {
+pub(crate) struct FoundKernel {
     op: Custom,
     kernel: Arc<CustomKernel>,
 }
 
-impl Found {
+impl FoundKernel {
     /// # Errors
     /// Where there is no kernel of the op's name.
-    pub(crate) fn of(op: &Custom, kernels: &CustomKernels) -> Result<Self, KernelError> {
+    pub(crate) fn from_op(op: &Custom, kernels: &CustomKernels) -> Result<Self, KernelError> {
         let missing = || KernelError::NoCustomKernel { name: op.name.clone() };
-        let kernel = kernels.get(&op.name).ok_or_else(missing)?;
+        let kernel = kernels.find_kernel(&op.name).ok_or_else(missing)?;
         Ok(Self { op: op.clone(), kernel })
     }
 
@@ -105,19 +105,19 @@ impl Found {
         let reason = match catch_unwind(call) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => format!("it panicked: {}", text(&*panic)),
+            Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
         };
         Err(KernelError::Custom { name: self.op.name.clone(), reason })
     }
 }
 
-impl fmt::Debug for Found {
+impl fmt::Debug for FoundKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Found({})", self.op.name)
     }
 }
 
-fn text(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<String>().cloned();
     let literal = || panic.downcast_ref::<&str>().map(|&text| text.to_owned());
     message.or_else(literal).unwrap_or_else(|| "without a message".to_owned())

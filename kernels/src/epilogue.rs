@@ -20,7 +20,7 @@ use crate::elementwise::{Chain, Following};
 use crate::error::KernelError;
 use crate::parallel::{self, with_rooms};
 use crate::threads::ThreadPool;
-use crate::view::{Element, Parts, View, ViewMut};
+use crate::view::{Element, OutputParts, View, ViewMut};
 
 /// A convolution and the chain behind it, worked out for operands and results of some types.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Headed {
     ///
     /// # Errors
     /// Where the types do not fit the chain.
-    pub(crate) fn of(
+    pub(crate) fn from_chain(
         fused: &FusedOp,
         operands: &[TensorType],
         results: &[TensorType],
@@ -50,25 +50,26 @@ impl Headed {
         let begins = |step: &FusedStep| step.op.operation().begins_chain();
         let Some(at) = fused.steps.iter().position(begins) else { return Ok(None) };
         let head = &fused.steps[at];
-        let unfit = |reason: &str| KernelError::call(head.op.name(), reason);
+        let unfit = |reason: &str| KernelError::bad_call(head.op.name(), reason);
         let indices = head.args.iter().map(|arg| match *arg {
             FusedArg::Operand(operand) => Some(operand),
             FusedArg::Step(_) => None,
         });
         let head_operands: Vec<usize> =
             indices.collect::<Option<_>>().ok_or_else(|| unfit("reads another step"))?;
-        let types = chosen(operands, &head_operands).ok_or_else(|| unfit("has no operand"))?;
-        let given = head.op.operation().dtypes(&types.iter().collect::<Vec<_>>());
+        let types =
+            select_places(operands, &head_operands).ok_or_else(|| unfit("has no operand"))?;
+        let given = head.op.operation().infer_dtypes(&types.iter().collect::<Vec<_>>());
         let Ok(&[dtype]) = given.as_deref() else { return Err(unfit("operands of other types")) };
         let place =
             place_of(fused, at, |output| results.get(output).is_some_and(|r| r.dtype == dtype))
                 .ok_or_else(|| unfit("no result in whose place it could be written"))?;
-        let (rest, own) = without(fused, at);
+        let (rest, own) = drop_head(fused, at);
         let written: Vec<usize> =
             (0..fused.outputs.len()).filter(|&output| fused.outputs[output] != at).collect();
         let mut types = vec![results[place].clone()];
-        types.extend(chosen(operands, &own).ok_or_else(|| unfit("has no operand"))?);
-        let made = chosen(results, &written).ok_or_else(|| unfit("has no result"))?;
+        types.extend(select_places(operands, &own).ok_or_else(|| unfit("has no operand"))?);
+        let made = select_places(results, &written).ok_or_else(|| unfit("has no result"))?;
         let chain = Chain::of(&rest, &types, &made)?;
         if chain.sums() {
             return Err(unfit("cannot be summed while it is made"));
@@ -87,24 +88,25 @@ impl Headed {
         results: &mut [ViewMut<'_>],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let missing = || KernelError::call(self.head.name(), "operands or results of other number");
-        let head = chosen(operands, &self.head_operands).ok_or_else(missing)?;
-        let others = chosen(operands, &self.operands).ok_or_else(missing)?;
+        let missing =
+            || KernelError::bad_call(self.head.name(), "operands or results of other number");
+        let head = select_places(operands, &self.head_operands).ok_or_else(missing)?;
+        let others = select_places(operands, &self.operands).ok_or_else(missing)?;
         // SAFETY: who is given a part of a result reads it in that part alone, between writes.
-        let results: Vec<(View<'_>, Parts<'_>)> =
-            results.iter_mut().map(|result| unsafe { result.shared() }).collect();
+        let results: Vec<(View<'_>, OutputParts<'_>)> =
+            results.iter_mut().map(|result| unsafe { result.shared_parts() }).collect();
         let &(made, parts) = results.get(self.place).ok_or_else(missing)?;
         let written = self.results.iter().map(|&index| results.get(index).map(|result| result.1));
-        let written = written.collect::<Option<Vec<Parts<'_>>>>().ok_or_else(missing)?;
+        let written = written.collect::<Option<Vec<OutputParts<'_>>>>().ok_or_else(missing)?;
         let operands: Vec<View<'_>> = [made].into_iter().chain(others).collect();
         let chain = self.chain.following(&operands, written)?;
-        let to = Sink { parts, chain: Some(&chain) };
+        let to = ResultSink { parts, chain: Some(&chain) };
         convolution::to_sink(&self.head, &head, (made.shape, to), cx)
     }
 }
 
 /// Those of all at some places.
-fn chosen<T: Clone>(all: &[T], places: &[usize]) -> Option<Vec<T>> {
+fn select_places<T: Clone>(all: &[T], places: &[usize]) -> Option<Vec<T>> {
     places.iter().map(|&place| all.get(place).cloned()).collect()
 }
 
@@ -115,7 +117,7 @@ fn place_of(fused: &FusedOp, step: usize, fits: impl Fn(usize) -> bool) -> Optio
 }
 
 /// The chain without its head, which is its first operand, and which operands of the whole the others are.
-pub(crate) fn without(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
+pub(crate) fn drop_head(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
     let rest = || fused.steps.iter().enumerate().filter(|&(index, _)| index != head);
     let mut operands: Vec<usize> = Vec::new();
     for arg in rest().flat_map(|(_, step)| &step.args) {
@@ -145,20 +147,20 @@ pub(crate) fn without(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
 
 /// Where a kernel writes its result, part by part, and what is done with each part when it is there.
 #[derive(Clone, Copy)]
-pub(crate) struct Sink<'a> {
-    parts: Parts<'a>,
+pub(crate) struct ResultSink<'a> {
+    parts: OutputParts<'a>,
     chain: Option<&'a Following<'a>>,
 }
 
-impl<'a> Sink<'a> {
+impl<'a> ResultSink<'a> {
     /// A result that nothing follows.
-    pub fn plain(parts: Parts<'a>) -> Self {
+    pub fn from_parts(parts: OutputParts<'a>) -> Self {
         Self { parts, chain: None }
     }
 
     /// The same result, with which nothing is done yet.
     #[cfg(target_arch = "x86_64")]
-    pub fn alone(self) -> Self {
+    pub fn without_followers(self) -> Self {
         Self { chain: None, ..self }
     }
 
@@ -187,11 +189,11 @@ impl<'a> Sink<'a> {
     /// Nobody else reaches them while they are borrowed.
     pub unsafe fn part<T: Element>(&self, range: Range<usize>) -> Result<&'a mut [T], KernelError> {
         // SAFETY: as the caller says.
-        unsafe { self.parts.part(range) }.all()
+        unsafe { self.parts.part(range) }.into_slice()
     }
 
-    /// How much memory [`Sink::follow`] works in.
-    pub fn words(&self) -> usize {
+    /// How much memory [`ResultSink::follow_part`] works in.
+    pub fn scratch_words(&self) -> usize {
         self.chain.map_or(0, Following::words)
     }
 
@@ -199,18 +201,22 @@ impl<'a> Sink<'a> {
     ///
     /// # Safety
     /// Nobody else reaches these elements of the results meanwhile.
-    pub unsafe fn follow(&self, range: Range<usize>, words: &mut [i64]) -> Result<(), KernelError> {
+    pub unsafe fn follow_part(
+        &self,
+        range: Range<usize>,
+        words: &mut [i64],
+    ) -> Result<(), KernelError> {
         // SAFETY: as the caller says.
         self.chain.map_or(Ok(()), |chain| unsafe { chain.evaluate(range, words) })
     }
 
     /// The same for all elements, where they have all been written.
     pub fn finish(self, cx: &mut KernelContext<'_>) -> Result<(), KernelError> {
-        let parts = parallel::parts(cx, self.len());
-        self.finish_in((cx.pool, parts), cx.scratch.take::<i64>(parts * self.words()))
+        let parts = parallel::count_parts(cx, self.len());
+        self.finish_in((cx.pool, parts), cx.scratch.take::<i64>(parts * self.scratch_words()))
     }
 
-    /// The same on as many threads, in memory of as many times [`Sink::words`].
+    /// The same on as many threads, in memory of as many times [`ResultSink::scratch_words`].
     pub fn finish_in(
         self,
         (pool, parts): (Option<&ThreadPool>, usize),
@@ -220,8 +226,10 @@ impl<'a> Sink<'a> {
             return Ok(());
         }
         let ranges = (0..parts).map(|part| split_range(self.len(), parts, part));
-        let pieces = with_rooms(ranges, words, self.words());
+        let pieces = with_rooms(ranges, words, self.scratch_words());
         // SAFETY: the ranges do not overlap, and who wrote the elements is done.
-        parallel::run(pool, pieces, &|(range, words)| unsafe { self.follow(range, words) })
+        parallel::run_parts(pool, pieces, &|(range, words)| unsafe {
+            self.follow_part(range, words)
+        })
     }
 }

@@ -9,7 +9,7 @@ use graphc_ir::types::DType;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KernelError {
     /// No kernel for this op, these element types and this device.
-    #[error("no kernel for {op} of {types} on {device}", types = Types(dtypes), device = name(*device))]
+    #[error("no kernel for {op} of {types} on {device}", types = KernelTypes(dtypes), device = device_name(*device))]
     NoKernel {
         /// The op.
         op: &'static str,
@@ -69,9 +69,9 @@ pub enum KernelError {
 }
 
 /// `(f32, i64) -> (f32)`
-struct Types<'a>(&'a [Vec<DType>; 2]);
+struct KernelTypes<'a>(&'a [Vec<DType>; 2]);
 
-impl fmt::Display for Types<'_> {
+impl fmt::Display for KernelTypes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |dtypes: &[DType]| {
             let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
@@ -82,7 +82,7 @@ impl fmt::Display for Types<'_> {
     }
 }
 
-fn name(device: DeviceKind) -> &'static str {
+fn device_name(device: DeviceKind) -> &'static str {
     match device {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Cuda => "cuda",
@@ -91,7 +91,7 @@ fn name(device: DeviceKind) -> &'static str {
 
 impl KernelError {
     /// An error of a call.
-    pub fn call(op: &'static str, reason: impl Into<String>) -> Self {
+    pub fn bad_call(op: &'static str, reason: impl Into<String>) -> Self {
         Self::Call { op, reason: reason.into() }
     }
 

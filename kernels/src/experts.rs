@@ -5,7 +5,7 @@ use graphc_ir::ops::hand_out_places;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::indices::Indices;
+use crate::indices::IndexView;
 use crate::parallel;
 use crate::precision::{Float, parts_of};
 use crate::rows;
@@ -13,29 +13,32 @@ use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::Dispatch`].
-pub(crate) fn dispatch<T: Float>(
+pub(crate) fn dispatch_tokens<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Dispatch(op), [x, chosen, weights @ ..], [y]) = (op, operands, results) else {
-        return Err(KernelError::call("dispatch", "takes two or three operands, gives one result"));
+        return Err(KernelError::bad_call(
+            "dispatch",
+            "takes two or three operands, gives one result",
+        ));
     };
-    let space = Space::new("dispatch", x.shape, x.origin, chosen, (y.shape, y.origin))?;
-    let weights = Weights::<T>::new("dispatch", weights.first(), &space)?;
+    let space = ExpertExtents::new("dispatch", x.shape, x.origin, chosen, (y.shape, y.origin))?;
+    let weights = ExpertWeights::<T>::new("dispatch", weights.first(), &space)?;
     let (x, y) = (x.as_slice::<T>()?, y.as_mut_slice::<T>()?);
-    let pool = cx.pool.filter(|_| parallel::parts(cx, y.len()) > 1);
+    let pool = cx.pool.filter(|_| parallel::count_parts(cx, y.len()) > 1);
     let parts = if pool.is_some() { cx.threads.max(1) } else { 1 };
-    let room = T::room(2 * space.width);
-    let (slots, rooms) = space.slots(chosen, [op.experts, op.capacity], parts * room, cx)?;
+    let room = T::scratch_len(2 * space.width);
+    let (slots, rooms) = space.assign_slots(chosen, [op.experts, op.capacity], parts * room, cx)?;
     let of_expert = space.groups * space.room * space.width;
     if of_expert == 0 || y.is_empty() {
         return Ok(());
     }
     let each = space.experts.div_ceil(parts);
     let pieces = parallel::with_rooms(y.chunks_mut(each * of_expert).enumerate(), rooms, room);
-    parallel::run(pool, pieces, &|((piece, y), room)| {
+    parallel::run_parts(pool, pieces, &|((piece, y), room)| {
         let [of_x, of_y] = parts_of(room);
         y.fill(T::default());
         let held = piece * each..piece * each + y.len() / of_expert;
@@ -44,9 +47,9 @@ pub(crate) fn dispatch<T: Float>(
                 if held.contains(&expert) {
                     let to = (expert - held.start) * space.groups + row / space.tokens;
                     let to = &mut y[(to * space.room + place) * space.width..][..space.width];
-                    let x = T::read(&x[row * space.width..][..space.width], of_x);
+                    let x = T::read_values(&x[row * space.width..][..space.width], of_x);
                     // A place is one token's.
-                    T::write(to, of_y, |to| {
+                    T::write_values(to, of_y, |to| {
                         to.fill(0.0);
                         add_scaled(x, weight, to);
                     });
@@ -58,24 +61,27 @@ pub(crate) fn dispatch<T: Float>(
 }
 
 /// The kernel of [`Op::Combine`].
-pub(crate) fn combine<T: Float>(
+pub(crate) fn combine_experts<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Combine(_), [y, chosen, weights @ ..], [x]) = (op, operands, results) else {
-        return Err(KernelError::call("combine", "takes two or three operands, gives one result"));
+        return Err(KernelError::bad_call(
+            "combine",
+            "takes two or three operands, gives one result",
+        ));
     };
-    let space = Space::new("combine", x.shape, x.origin, chosen, (y.shape, y.origin))?;
-    let weights = Weights::<T>::new("combine", weights.first(), &space)?;
+    let space = ExpertExtents::new("combine", x.shape, x.origin, chosen, (y.shape, y.origin))?;
+    let weights = ExpertWeights::<T>::new("combine", weights.first(), &space)?;
     let sizes = [y.global[0], y.global[2]];
     let (y, x) = (y.as_slice::<T>()?, x.as_mut_slice::<T>()?);
-    let of_y = T::room(space.width);
+    let of_y = T::scratch_len(space.width);
     space.each_token(chosen, sizes, cx, (x, space.width, of_y), |slots, row, x, of_y| {
         x.fill(0.0);
         space.places_of(slots, &weights, row, |expert, place, weight| {
-            add_scaled(T::read(space.row_of(y, row, expert, place), of_y), weight, x);
+            add_scaled(T::read_values(space.row_of(y, row, expert, place), of_y), weight, x);
         });
     })
 }
@@ -89,33 +95,33 @@ pub(crate) fn weights_grad<T: Float>(
 ) -> Result<(), KernelError> {
     let (Op::CombineWeightsGrad(_), [y, chosen, x], [out]) = (op, operands, results) else {
         let reason = "takes three operands and gives one result";
-        return Err(KernelError::call("combine_weights_grad", reason));
+        return Err(KernelError::bad_call("combine_weights_grad", reason));
     };
     let places = (y.shape, y.origin);
-    let space = Space::new("combine_weights_grad", x.shape, x.origin, chosen, places)?;
+    let space = ExpertExtents::new("combine_weights_grad", x.shape, x.origin, chosen, places)?;
     let &[groups, tokens, choices] = out.shape else {
-        return Err(KernelError::call("combine_weights_grad", "a result of other rank than 3"));
+        return Err(KernelError::bad_call("combine_weights_grad", "a result of other rank than 3"));
     };
     if [groups, tokens] != [space.groups, space.tokens] {
-        return Err(KernelError::call("combine_weights_grad", "tokens of another rank"));
+        return Err(KernelError::bad_call("combine_weights_grad", "tokens of another rank"));
     }
     let first = out.origin[2];
     let sizes = [y.global[0], y.global[2]];
     let (y, x) = (y.as_slice::<T>()?, x.as_slice::<T>()?);
-    let result = (out.as_mut_slice::<T>()?, choices, T::room(2 * space.width));
+    let result = (out.as_mut_slice::<T>()?, choices, T::scratch_len(2 * space.width));
     space.each_token(chosen, sizes, cx, result, |slots, row, out, room| {
         let [of_x, of_y] = parts_of(room);
-        let x = T::read(&x[row * space.width..][..space.width], of_x);
+        let x = T::read_values(&x[row * space.width..][..space.width], of_x);
         for (choice, out) in out.iter_mut().enumerate() {
             *out = space.place(slots, row, first + choice).map_or(0.0, |(expert, place)| {
-                dot(T::read(space.row_of(y, row, expert, place), of_y), x)
+                dot_product(T::read_values(space.row_of(y, row, expert, place), of_y), x)
             });
         }
     })
 }
 
 /// Extents of the shards of tokens and of places, and where they lie.
-struct Space {
+struct ExpertExtents {
     groups: usize,
     tokens: usize,
     width: usize,
@@ -129,7 +135,7 @@ struct Space {
     first_place: usize,
 }
 
-impl Space {
+impl ExpertExtents {
     fn new(
         op: &'static str,
         tokens: &[usize],
@@ -137,7 +143,8 @@ impl Space {
         chosen: &View<'_>,
         (places, at): (&[usize], &[usize]),
     ) -> Result<Self, KernelError> {
-        let misfit = || KernelError::call(op, format!("tokens {tokens:?} and places {places:?}"));
+        let misfit =
+            || KernelError::bad_call(op, format!("tokens {tokens:?} and places {places:?}"));
         let (&[groups, count, width], &[of_chosen, all_tokens, choices]) = (tokens, chosen.shape)
         else {
             return Err(misfit());
@@ -164,15 +171,15 @@ impl Space {
 
     /// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped; and room for as
     /// many `f32`.
-    fn slots<'a>(
+    fn assign_slots<'a>(
         &self,
         chosen: &View<'_>,
         [experts, capacity]: [usize; 2],
         room: usize,
         cx: &'a mut KernelContext<'_>,
     ) -> Result<(Slots<'a>, &'a mut [f32]), KernelError> {
-        let indices = Indices::new("expert", chosen, experts, None)?;
-        (0..indices.len()).try_for_each(|position| indices.get(position).map(drop))?;
+        let indices = IndexView::new("expert", chosen, experts, None)?;
+        (0..indices.len()).try_for_each(|position| indices.index_at(position).map(drop))?;
         let chosen = chosen.as_slice::<i64>()?;
         let (slots, room) = cx.scratch.take_both::<i64, f32>([chosen.len() + experts, room]);
         let (slots, count) = slots.split_at_mut(chosen.len());
@@ -202,7 +209,7 @@ impl Space {
     fn places_of<T: Float>(
         &self,
         slots: Slots<'_>,
-        weights: &Weights<'_, T>,
+        weights: &ExpertWeights<'_, T>,
         row: usize,
         mut body: impl FnMut(usize, usize, f32),
     ) {
@@ -230,19 +237,19 @@ impl Space {
         (result, size, room): (&mut [T], usize, usize),
         work: impl Fn(Slots<'_>, usize, &mut [f32], &mut [f32]) + Send + Sync,
     ) -> Result<(), KernelError> {
-        let parts = parallel::parts(cx, self.groups * self.tokens * self.width);
-        let (pool, all) = (cx.pool, T::room(size) + room);
-        let (slots, rooms) = self.slots(chosen, sizes, parts * all, cx)?;
+        let parts = parallel::count_parts(cx, self.groups * self.tokens * self.width);
+        let (pool, all) = (cx.pool, T::scratch_len(size) + room);
+        let (slots, rooms) = self.assign_slots(chosen, sizes, parts * all, cx)?;
         if result.is_empty() {
             return Ok(());
         }
         let each = (result.len() / size).div_ceil(parts);
         let pieces = parallel::with_rooms(result.chunks_mut(each * size).enumerate(), rooms, all);
-        parallel::run(pool, pieces, &|((piece, result), room)| {
-            let (of_result, room) = room.split_at_mut(T::room(size));
+        parallel::run_parts(pool, pieces, &|((piece, result), room)| {
+            let (of_result, room) = room.split_at_mut(T::scratch_len(size));
             for (index, result) in result.chunks_mut(size).enumerate() {
                 let work = |result: &mut [f32]| work(slots, piece * each + index, result, room);
-                T::write(result, of_result, work);
+                T::write_values(result, of_result, work);
             }
             Ok(())
         })
@@ -257,17 +264,17 @@ struct Slots<'a> {
 }
 
 /// The weights of a shard's tokens, or 1 each, for a range of choices.
-struct Weights<'a, T> {
+struct ExpertWeights<'a, T> {
     all: Option<&'a [T]>,
     first: usize,
     choices: usize,
 }
 
-impl<'a, T: Float> Weights<'a, T> {
+impl<'a, T: Float> ExpertWeights<'a, T> {
     fn new(
         op: &'static str,
         weights: Option<&View<'a>>,
-        space: &Space,
+        space: &ExpertExtents,
     ) -> Result<Self, KernelError> {
         let Some(weights) = weights else {
             return Ok(Self { all: None, first: 0, choices: space.choices });
@@ -277,7 +284,7 @@ impl<'a, T: Float> Weights<'a, T> {
                 let (all, first) = (Some(weights.as_slice()?), weights.origin[2]);
                 Ok(Self { all, first, choices })
             }
-            _ => Err(KernelError::call(op, format!("weights {:?}", weights.shape))),
+            _ => Err(KernelError::bad_call(op, format!("weights {:?}", weights.shape))),
         }
     }
 }
@@ -291,7 +298,7 @@ vectorized! {
 }
 
 vectorized! {
-    fn dot(x: &[f32], y: &[f32]) -> f32 {
-        rows::dot(x, y)
+    fn dot_product(x: &[f32], y: &[f32]) -> f32 {
+        rows::dot_product(x, y)
     }
 }

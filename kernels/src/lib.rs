@@ -57,11 +57,11 @@ mod updated;
 mod vectors;
 mod view;
 
-pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
+pub use accumulate::{accumulate_into, combine_into, sum_in_both, sum_of_two};
 pub use context::KernelContext;
 pub use custom::{CustomError, CustomKernels};
 pub use error::KernelError;
-pub use precision::{narrow, widen};
-pub use prepare::{Prepared, prepare, prepare_custom, prepare_fused, prepare_updated};
+pub use precision::{narrow_to_halves, widen_halves};
+pub use prepare::{Prepared, prepare_custom, prepare_fused, prepare_op, prepare_updated};
 pub use threads::ThreadPool;
 pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -5,7 +5,7 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::context::Kernel;
-use crate::update::Given;
+use crate::update::UpdateTensors;
 use crate::{
     attention, clipping, convolution, cumulative, embedding, experts, gather, loss, matmul,
     movement, normalize, pool, recurrence, reduce, resize, rotary, scaling, scatter, softmax,
@@ -39,14 +39,14 @@ macro_rules! update {
     };
     ($update:path: $variable:ty, $gradient:ty) => {
         |op, operands, results, cx| {
-            $update(op, operands, results, cx, Given::of::<$variable, $gradient>())
+            $update(op, operands, results, cx, UpdateTensors::of_types::<$variable, $gradient>())
         }
     };
 }
 
 /// The kernel of the processor for an op of these element types, which the op takes and gives. Elementwise ops are
 /// chains of one step, see [`crate::prepare`].
-pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kernel> {
+pub(crate) fn find_cpu_kernel(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kernel> {
     let first = *operands.first().or(results.first())?;
     // Where the first operand holds indices.
     let second = *operands.get(1).unwrap_or(&first);
@@ -57,13 +57,15 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         | Op::Concat(_)
         | Op::Split(_)
         | Op::Expand(_)
-        | Op::Pad(_) => movement::movement,
-        Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => movement::copy,
+        | Op::Pad(_) => movement::move_elements,
+        Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
+            movement::copy_elements
+        }
         Op::Triangle(_) => source::triangle,
         Op::Embedding(_) => embedding::embedding,
         Op::Gather(_) => gather::gather,
-        Op::Full(_) => source::full,
-        Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => source::source,
+        Op::Full(_) => source::fill_with_value,
+        Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => source::generate_source,
         Op::Reduce(_) => reduce::reduce,
         Op::ArgMax(_) => reduce::argmax,
         Op::TopK(_) => top_k::top_k,
@@ -75,7 +77,7 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => float!(first, softmax::softmax_grad),
         Op::Normalize(_) => float!(first, normalize::normalize),
         Op::NormalizeGrad(_) => float!(first, normalize::normalize_grad),
-        Op::Pick(_) => float!(first, loss::pick),
+        Op::Pick(_) => float!(first, loss::pick_scores),
         Op::PickGrad(_) => float!(second, loss::pick_grad),
         Op::CrossEntropy(_) => float!(first, loss::cross_entropy),
         Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
@@ -94,27 +96,27 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Convolution(_) => convolution::convolution,
         Op::ConvolutionInputGrad(_) => convolution::input_grad,
         Op::ConvolutionKernelGrad(_) => convolution::kernel_grad,
-        Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool),
+        Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool_images),
         Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => float!(first, pool::pool_grad),
         Op::Resize(_) | Op::ResizeGrad(_) => float!(first, resize::resize),
-        Op::Dispatch(_) => float!(first, experts::dispatch),
-        Op::Combine(_) => float!(first, experts::combine),
+        Op::Dispatch(_) => float!(first, experts::dispatch_tokens),
+        Op::Combine(_) => float!(first, experts::combine_experts),
         Op::CombineWeightsGrad(_) => float!(first, experts::weights_grad),
         Op::Dropout(_) => float!(first, source::dropout),
-        Op::SgdUpdate(_) => update!(first, second, update::sgd),
-        Op::AdamUpdate(_) => update!(first, second, update::adam),
-        Op::RmspropUpdate(_) => update!(first, second, update::rmsprop),
+        Op::SgdUpdate(_) => update!(first, second, update::sgd_update),
+        Op::AdamUpdate(_) => update!(first, second, update::adam_update),
+        Op::RmspropUpdate(_) => update!(first, second, update::rmsprop_update),
         Op::LambDirection(_) => update!(first, second, update::lamb_direction),
-        Op::LambUpdate(_) => update!(first, DType::F32, update::lamb),
+        Op::LambUpdate(_) => update!(first, DType::F32, update::lamb_update),
         Op::SquareSum(_) => float!(first, clipping::square_sum),
         Op::ClipFactor(_) => clipping::clip_factor,
         Op::Blend(_) => match first {
-            DType::F32 if second == DType::F16 => update!(update::blend: f32, f16),
-            DType::F32 if second == DType::BF16 => update!(update::blend: f32, bf16),
-            DType::F32 | DType::F16 | DType::BF16 => update!(first, second, update::blend),
-            DType::I64 => update::count::<i64>,
-            DType::I32 => update::count::<i32>,
-            DType::U8 | DType::Bool => update::count::<u8>,
+            DType::F32 if second == DType::F16 => update!(update::blend_floats: f32, f16),
+            DType::F32 if second == DType::BF16 => update!(update::blend_floats: f32, bf16),
+            DType::F32 | DType::F16 | DType::BF16 => update!(first, second, update::blend_floats),
+            DType::I64 => update::blend_integers::<i64>,
+            DType::I32 => update::blend_integers::<i32>,
+            DType::U8 | DType::Bool => update::blend_integers::<u8>,
         },
         Op::NonFinite(_) => float!(first, scaling::non_finite),
         Op::LossScale(_) => scaling::loss_scale,

@@ -8,25 +8,25 @@ use graphc_ir::ops::{CrossEntropy, IGNORED_LABEL};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::indices::Indices;
+use crate::indices::IndexView;
 use crate::math;
-use crate::parallel::{Output, over_rows};
+use crate::parallel::{RowOutput, over_rows};
 use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 /// The scores that a shard holds.
-struct Classes {
+struct ShardClasses {
     held: Range<usize>,
     global: usize,
     /// How many of all scores are those of classes: the others are padding.
     count: usize,
 }
 
-impl Classes {
+impl ShardClasses {
     /// From the last dim of a shard, of which so many are `classes`.
-    fn of(
+    fn from_shard(
         op: &'static str,
         (shape, origin, global): (&[usize], &[usize], &[usize]),
         rows: usize,
@@ -39,22 +39,22 @@ impl Classes {
                 let count = classes.unwrap_or(global);
                 Ok(Self { held: first..first + extent, global, count })
             }
-            _ => Err(KernelError::call(op, format!("{shape:?} with {rows} labels"))),
+            _ => Err(KernelError::bad_call(op, format!("{shape:?} with {rows} labels"))),
         }
     }
 
     /// How many scores of a row of the shard are those of classes: the first.
-    fn here(&self) -> usize {
+    fn count_held(&self) -> usize {
         self.count.clamp(self.held.start, self.held.end) - self.held.start
     }
 
     /// The labels, which lead to classes.
-    fn labels<'a>(&self, labels: &View<'a>) -> Result<Indices<'a>, KernelError> {
-        Indices::new("label", labels, self.count, Some(IGNORED_LABEL))
+    fn labels<'a>(&self, labels: &View<'a>) -> Result<IndexView<'a>, KernelError> {
+        IndexView::new("label", labels, self.count, Some(IGNORED_LABEL))
     }
 
     /// Where a label's class is in the shard; `None` where another rank holds it, or it is ignored.
-    fn place(&self, label: Option<usize>) -> Option<usize> {
+    fn find_class(&self, label: Option<usize>) -> Option<usize> {
         label.filter(|label| self.held.contains(label)).map(|label| label - self.held.start)
     }
 }
@@ -68,24 +68,26 @@ pub(crate) fn cross_entropy<T: Float>(
 ) -> Result<(), KernelError> {
     const OP: &str = "cross_entropy";
     let (Op::CrossEntropy(op), [x, labels], [loss, l]) = (op, operands, results) else {
-        return Err(KernelError::call(OP, "takes two operands and gives two results"));
+        return Err(KernelError::bad_call(OP, "takes two operands and gives two results"));
     };
-    let classes = Classes::of(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
+    let classes =
+        ShardClasses::from_shard(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     let (extent, count) = (classes.held.len(), classes.count);
     if extent != classes.global || loss.len() != labels.len() || l.len() != labels.len() {
-        return Err(KernelError::call(OP, format!("{:?} of {:?}", x.shape, x.global)));
+        return Err(KernelError::bad_call(OP, format!("{:?} of {:?}", x.shape, x.global)));
     }
     let labels = classes.labels(labels)?;
     let x = x.as_slice::<T>()?;
     let [losses, ls] = [loss, l].map(|out| out.as_mut_slice::<f32>());
-    let outputs = (Output::new(losses?, 1), Output::new(ls?, 1));
-    let (rows, room) = (labels.len(), T::room(extent));
+    let outputs = (RowOutput::new(losses?, 1), RowOutput::new(ls?, 1));
+    let (rows, room) = (labels.len(), T::scratch_len(extent));
     over_rows(cx, [rows, extent], room, outputs, &|range, (mut losses, mut ls), room| {
         for (index, row) in range.enumerate() {
-            let x = T::read(&x[row * extent..row * extent + count], room);
+            let x = T::read_values(&x[row * extent..row * extent + count], room);
             let (greatest, log) = log_sum_exp(x);
             ls.row(index)[0] = greatest + log;
-            let loss = labels.get(row)?.map(|label| log - target(op, x, label, greatest));
+            let loss =
+                labels.index_at(row)?.map(|label| log - target_score(op, x, label, greatest));
             losses.row(index)[0] = loss.unwrap_or(0.0);
         }
         Ok(())
@@ -93,7 +95,7 @@ pub(crate) fn cross_entropy<T: Float>(
 }
 
 /// The score of the label less the greatest score; smoothed, with its share of the mean of all scores.
-fn target(op: &CrossEntropy, x: &[f32], label: usize, greatest: f32) -> f32 {
+fn target_score(op: &CrossEntropy, x: &[f32], label: usize, greatest: f32) -> f32 {
     let own = x[label] - greatest;
     if op.smoothing.is_zero() {
         return own;
@@ -111,38 +113,39 @@ pub(crate) fn cross_entropy_grad<T: Float>(
 ) -> Result<(), KernelError> {
     const OP: &str = "cross_entropy_grad";
     let (Op::CrossEntropyGrad(op), [x, l, labels, g], [dx]) = (op, operands, results) else {
-        return Err(KernelError::call(OP, "takes four operands and gives one result"));
+        return Err(KernelError::bad_call(OP, "takes four operands and gives one result"));
     };
-    let classes = Classes::of(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
+    let classes =
+        ShardClasses::from_shard(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     if dx.shape != x.shape || l.len() != labels.len() || g.len() != labels.len() {
-        return Err(KernelError::call(OP, "operands of other shapes"));
+        return Err(KernelError::bad_call(OP, "operands of other shapes"));
     }
-    let (extent, here) = (classes.held.len(), classes.here());
+    let (extent, here) = (classes.held.len(), classes.count_held());
     let labels = classes.labels(labels)?;
     let (x, l, g) = (x.as_slice::<T>()?, l.as_slice::<f32>()?, g.as_slice::<f32>()?);
-    let dx = Output::new(dx.as_mut_slice::<T>()?, extent);
+    let dx = RowOutput::new(dx.as_mut_slice::<T>()?, extent);
     // What the target gives the label, and every class besides.
     let own = (1.0 - op.smoothing.0) as f32;
     let each = (op.smoothing.0 / classes.count as f64) as f32;
-    let (rows, room) = (labels.len(), T::room(2 * extent));
+    let (rows, room) = (labels.len(), T::scratch_len(2 * extent));
     over_rows(cx, [rows, extent], room, dx, &|range, mut dx, room| {
         let [of_x, of_dx] = parts_of(room);
         for (index, row) in range.enumerate() {
             let (dx, padding) = dx.row(index).split_at_mut(here);
             padding.fill(T::default());
-            let label = labels.get(row)?;
+            let label = labels.index_at(row)?;
             if label.is_none() {
                 dx.fill(T::default());
                 continue;
             }
-            let x = T::read(&x[row * extent..row * extent + here], of_x);
-            T::write(dx, of_dx, |dx| {
+            let x = T::read_values(&x[row * extent..row * extent + here], of_x);
+            T::write_values(dx, of_dx, |dx| {
                 scaled_softmax(x, l[row], g[row], dx);
-                if let Some(place) = classes.place(label) {
+                if let Some(place) = classes.find_class(label) {
                     dx[place] -= own * g[row];
                 }
                 if !op.smoothing.is_zero() {
-                    lower(dx, each * g[row]);
+                    subtract_from(dx, each * g[row]);
                 }
             });
         }
@@ -151,23 +154,24 @@ pub(crate) fn cross_entropy_grad<T: Float>(
 }
 
 /// The kernel of [`Op::Pick`].
-pub(crate) fn pick<T: Float>(
+pub(crate) fn pick_scores<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Pick(op), [x, labels], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("pick", "takes two operands and gives one result"));
+        return Err(KernelError::bad_call("pick", "takes two operands and gives one result"));
     };
-    let classes = Classes::of("pick", (x.shape, x.origin, x.global), labels.len(), op.classes)?;
+    let classes =
+        ShardClasses::from_shard("pick", (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     if out.len() != labels.len() {
-        return Err(KernelError::call("pick", "a result of another shape"));
+        return Err(KernelError::bad_call("pick", "a result of another shape"));
     }
     let labels = classes.labels(labels)?;
     let x = x.as_slice::<T>()?;
     for (row, out) in out.as_mut_slice::<T>()?.iter_mut().enumerate() {
-        let place = classes.place(labels.get(row)?);
+        let place = classes.find_class(labels.index_at(row)?);
         *out = place.map_or(T::default(), |place| x[row * classes.held.len() + place]);
     }
     Ok(())
@@ -182,24 +186,25 @@ pub(crate) fn label_rank<T: Float>(
 ) -> Result<(), KernelError> {
     const OP: &str = "label_rank";
     let (Op::LabelRank(op), [x, labels, scores], [ranks]) = (op, operands, results) else {
-        return Err(KernelError::call(OP, "takes three operands and gives one result"));
+        return Err(KernelError::bad_call(OP, "takes three operands and gives one result"));
     };
-    let classes = Classes::of(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
+    let classes =
+        ShardClasses::from_shard(OP, (x.shape, x.origin, x.global), labels.len(), op.classes)?;
     if scores.len() != labels.len() || ranks.len() != labels.len() {
-        return Err(KernelError::call(OP, "operands of other shapes"));
+        return Err(KernelError::bad_call(OP, "operands of other shapes"));
     }
-    let (extent, here) = (classes.held.len(), classes.here());
+    let (extent, here) = (classes.held.len(), classes.count_held());
     let labels = classes.labels(labels)?;
     let (x, scores) = (x.as_slice::<T>()?, scores.as_slice::<T>()?);
-    let ranks = Output::new(ranks.as_mut_slice::<f32>()?, 1);
-    let (rows, room) = (labels.len(), T::room(extent));
+    let ranks = RowOutput::new(ranks.as_mut_slice::<f32>()?, 1);
+    let (rows, room) = (labels.len(), T::scratch_len(extent));
     over_rows(cx, [rows, extent], room, ranks, &|range, mut ranks, room| {
         for (index, row) in range.enumerate() {
-            let Some(label) = labels.get(row)? else {
+            let Some(label) = labels.index_at(row)? else {
                 ranks.row(index)[0] = 0.0;
                 continue;
             };
-            let x = T::read(&x[row * extent..row * extent + here], room);
+            let x = T::read_values(&x[row * extent..row * extent + here], room);
             // Of equal scores those of lower classes come first.
             let (lower, rest) = x.split_at(label.saturating_sub(classes.held.start).min(here));
             let score = scores[row].value();
@@ -219,19 +224,19 @@ pub(crate) fn pick_grad<T: Float>(
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::PickGrad(op), [labels, g], [dx]) = (op, operands, results) else {
-        return Err(KernelError::call("pick_grad", "takes two operands and gives one result"));
+        return Err(KernelError::bad_call("pick_grad", "takes two operands and gives one result"));
     };
     let place = (dx.shape, dx.origin, dx.global);
-    let classes = Classes::of("pick_grad", place, labels.len(), Some(op.classes))?;
+    let classes = ShardClasses::from_shard("pick_grad", place, labels.len(), Some(op.classes))?;
     if g.len() != labels.len() {
-        return Err(KernelError::call("pick_grad", "a gradient of another shape"));
+        return Err(KernelError::bad_call("pick_grad", "a gradient of another shape"));
     }
     let labels = classes.labels(labels)?;
     let g = g.as_slice::<T>()?;
     let dx = dx.as_mut_slice::<T>()?;
     dx.fill(T::default());
     for (row, &g) in g.iter().enumerate() {
-        if let Some(place) = classes.place(labels.get(row)?) {
+        if let Some(place) = classes.find_class(labels.index_at(row)?) {
             dx[row * classes.held.len() + place] = g;
         }
     }
@@ -241,7 +246,7 @@ pub(crate) fn pick_grad<T: Float>(
 vectorized! {
     /// The greatest x, and log(sum(exp(x - greatest))).
     fn log_sum_exp(x: &[f32]) -> (f32, f32) {
-        let greatest = rows::greatest(x);
+        let greatest = rows::greatest_of_row(x);
         (greatest, math::log(rows::sum_exp(x, greatest)))
     }
 }
@@ -258,13 +263,13 @@ vectorized! {
 vectorized! {
     /// The sum of a row.
     fn row_sum(x: &[f32]) -> f32 {
-        rows::sum(x)
+        rows::sum_row(x)
     }
 }
 
 vectorized! {
     /// Takes a number from each element.
-    fn lower(out: &mut [f32], by: f32) {
+    fn subtract_from(out: &mut [f32], by: f32) {
         for out in out {
             *out -= by;
         }

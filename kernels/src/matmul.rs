@@ -15,7 +15,7 @@ use crate::parallel;
 use crate::product::{self, Hands, Layout, Number, Then, Write, multiply, room, threads_for};
 use crate::strided;
 use crate::threads::ThreadPool;
-use crate::view::{Parts, Scratch, View, ViewMut};
+use crate::view::{OutputParts, Scratch, View, ViewMut};
 
 /// Multiplications below which a plain loop is faster than packing.
 const SMALL: usize = 1 << 10;
@@ -31,16 +31,16 @@ pub(crate) fn matmul(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::MatMul(op), [a, b], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("matmul", "takes two operands and gives one result"));
+        return Err(KernelError::bad_call("matmul", "takes two operands and gives one result"));
     };
-    let plan = Product::new(op, a.shape, b.shape, out.shape)?;
+    let plan = BatchProduct::new(op, a.shape, b.shape, out.shape)?;
     match out.dtype {
-        DType::F32 => plan.floats::<f32>([a, b], out, cx),
-        DType::BF16 => plan.floats::<bf16>([a, b], out, cx),
-        DType::F16 => plan.floats::<f16>([a, b], out, cx),
-        DType::I64 => plan.integers::<i64>(a, b, out),
-        DType::I32 => plan.integers::<i32>(a, b, out),
-        DType::U8 => plan.integers::<u8>(a, b, out),
+        DType::F32 => plan.multiply_floats::<f32>([a, b], out, cx),
+        DType::BF16 => plan.multiply_floats::<bf16>([a, b], out, cx),
+        DType::F16 => plan.multiply_floats::<f16>([a, b], out, cx),
+        DType::I64 => plan.multiply_integers::<i64>(a, b, out),
+        DType::I32 => plan.multiply_integers::<i32>(a, b, out),
+        DType::U8 => plan.multiply_integers::<u8>(a, b, out),
         dtype => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
 }
@@ -50,7 +50,7 @@ const MANY: usize = 1 << 16;
 
 /// Whether [`in_turn`] gives the product of such factors part by part.
 pub(crate) fn comes_in_turn(op: &MatMul, [a, b]: [&TensorType; 2], out: &TensorType) -> bool {
-    let Ok(plan) = Product::new(op, &a.shape, &b.shape, &out.shape) else { return false };
+    let Ok(plan) = BatchProduct::new(op, &a.shape, &b.shape, &out.shape) else { return false };
     let single = [a, b, out].iter().all(|ty| ty.dtype == DType::F32);
     single
         && plan.starts.len() == 1
@@ -66,9 +66,9 @@ pub(crate) fn in_turn(
     [a, b]: [&View<'_>; 2],
     (area, shape): (&mut [f32], &[usize]),
     cx: &mut KernelContext<'_>,
-    then: (&[Parts<'_>], Then<'_>),
+    then: (&[OutputParts<'_>], Then<'_>),
 ) -> Result<(), KernelError> {
-    let plan = Product::new(op, a.shape, b.shape, shape)?;
+    let plan = BatchProduct::new(op, a.shape, b.shape, shape)?;
     let extents = plan.extents();
     let threads = threads_for(cx, extents.iter().product());
     let pool = cx.pool.filter(|_| threads > 1);
@@ -78,7 +78,7 @@ pub(crate) fn in_turn(
 }
 
 /// Extents and strides of a batch of products `[rows, inner] x [inner, columns]`.
-struct Product {
+struct BatchProduct {
     rows: usize,
     inner: usize,
     columns: usize,
@@ -88,16 +88,17 @@ struct Product {
     starts: Vec<(usize, usize)>,
 }
 
-impl Product {
+impl BatchProduct {
     fn new(op: &MatMul, a: &[usize], b: &[usize], out: &[usize]) -> Result<Self, KernelError> {
-        let misfit = || KernelError::call("matmul", format!("{a:?} and {b:?} do not give {out:?}"));
+        let misfit =
+            || KernelError::bad_call("matmul", format!("{a:?} and {b:?} do not give {out:?}"));
         if a.len() < 2 || b.len() < 2 || out.len() != a.len().max(b.len()) {
             return Err(misfit());
         }
-        let ((a_batch, a_last), (b_batch, b_last)) = (split(a), split(b));
-        let (out_batch, out_last) = split(out);
-        let (rows, inner, a_layout) = layout(a_last, op.transpose_a);
-        let (inner_b, columns, b_layout) = layout(b_last, op.transpose_b);
+        let ((a_batch, a_last), (b_batch, b_last)) = (split_batch(a), split_batch(b));
+        let (out_batch, out_last) = split_batch(out);
+        let (rows, inner, a_layout) = matrix_layout(a_last, op.transpose_a);
+        let (inner_b, columns, b_layout) = matrix_layout(b_last, op.transpose_b);
         if inner != inner_b || out_last != [rows, columns] {
             return Err(misfit());
         }
@@ -112,7 +113,12 @@ impl Product {
         let a_strides = batch_strides(a_batch, out_batch, rows * inner).ok_or_else(misfit)?;
         let b_strides = batch_strides(b_batch, out_batch, inner * columns).ok_or_else(misfit)?;
         product.starts = (0..out_batch.iter().product())
-            .map(|index| (start(index, out_batch, &a_strides), start(index, out_batch, &b_strides)))
+            .map(|index| {
+                (
+                    batch_start(index, out_batch, &a_strides),
+                    batch_start(index, out_batch, &b_strides),
+                )
+            })
             .collect();
         Ok(product)
     }
@@ -121,7 +127,7 @@ impl Product {
         [self.rows, self.inner, self.columns]
     }
 
-    fn floats<T: Number>(
+    fn multiply_floats<T: Number>(
         &self,
         [a, b]: [&View<'_>; 2],
         out: &mut ViewMut<'_>,
@@ -142,7 +148,7 @@ impl Product {
         }
         if pool.is_none() || count < threads {
             let room = cx.scratch.take::<f32>(room::<T, T, T>(extents, threads));
-            self.matrices(&self.starts, a, b, out, Hands { pool, threads, room });
+            self.multiply_matrices(&self.starts, a, b, out, Hands { pool, threads, room });
             return Ok(());
         }
         let each = count.div_ceil(threads);
@@ -152,8 +158,8 @@ impl Product {
         let pieces = pieces
             .map(|(starts, out)| (starts, out, rest.split_off_mut(..own).unwrap_or_default()))
             .collect();
-        parallel::run(pool, pieces, &|(starts, out, room)| {
-            self.matrices(starts, a, b, out, Hands::own(room));
+        parallel::run_parts(pool, pieces, &|(starts, out, room)| {
+            self.multiply_matrices(starts, a, b, out, Hands::own(room));
             Ok(())
         })
     }
@@ -181,7 +187,7 @@ impl Product {
             multiply(extents, 1.0, (a, self.a), from, to, Write::Replace, hands);
             let each = self.rows.div_ceil(threads);
             let pieces = out.chunks_mut(each * self.columns).enumerate().collect();
-            parallel::run(pool, pieces, &|(piece, out)| {
+            parallel::run_parts(pool, pieces, &|(piece, out)| {
                 let into = (&mut out[first..], self.columns);
                 strided::transpose_part(columns, into, [part, self.rows], piece * each);
                 Ok(())
@@ -201,7 +207,7 @@ impl Product {
     }
 
     /// Computes the matrices that begin at `starts`.
-    fn matrices<T: Number>(
+    fn multiply_matrices<T: Number>(
         &self,
         starts: &[(usize, usize)],
         a: &[T],
@@ -215,27 +221,33 @@ impl Product {
         {
             let (a, b) = (&a[at_a..], &b[at_b..]);
             if self.rows * self.columns * self.inner <= SMALL {
-                self.plain(
+                self.multiply_plainly(
                     a,
                     b,
                     out,
                     0.0,
                     |sum: f32, a, b| sum + a.value() * b.value(),
-                    T::nearest,
+                    T::round_from,
                 );
             } else {
                 let to = Layout::rows(self.columns);
-                self.gemm(a, b, (out, to), Hands { pool, threads, room: &mut *room });
+                self.multiply_matrix(a, b, (out, to), Hands { pool, threads, room: &mut *room });
             }
         }
     }
 
     /// Writes a product into `out`, which is dense and laid out by rows or by columns.
-    fn gemm<T: Number>(&self, a: &[T], b: &[T], out: (&mut [T], Layout), hands: Hands<'_>) {
+    fn multiply_matrix<T: Number>(
+        &self,
+        a: &[T],
+        b: &[T],
+        out: (&mut [T], Layout),
+        hands: Hands<'_>,
+    ) {
         multiply(self.extents(), 1.0, (a, self.a), (b, self.b), out, Write::Replace, hands);
     }
 
-    fn integers<T: Integer>(
+    fn multiply_integers<T: Integer>(
         &self,
         a: &View<'_>,
         b: &View<'_>,
@@ -252,12 +264,14 @@ impl Product {
         for (&(at_a, at_b), out) in
             self.starts.iter().zip(out.chunks_exact_mut(self.rows * self.columns))
         {
-            self.plain(&a[at_a..], &b[at_b..], out, T::default(), multiply_add, |sum| sum);
+            self.multiply_plainly(&a[at_a..], &b[at_b..], out, T::default(), multiply_add, |sum| {
+                sum
+            });
         }
         Ok(())
     }
 
-    fn plain<T: Copy, S: Copy>(
+    fn multiply_plainly<T: Copy, S: Copy>(
         &self,
         a: &[T],
         b: &[T],
@@ -279,13 +293,13 @@ impl Product {
     }
 }
 
-fn split(shape: &[usize]) -> (&[usize], [usize; 2]) {
+fn split_batch(shape: &[usize]) -> (&[usize], [usize; 2]) {
     let (batch, last) = shape.split_at(shape.len() - 2);
     (batch, [last[0], last[1]])
 }
 
 /// Rows, columns and strides of a matrix that is stored as it is, or transposed.
-fn layout([rows, columns]: [usize; 2], transposed: bool) -> (usize, usize, Layout) {
+fn matrix_layout([rows, columns]: [usize; 2], transposed: bool) -> (usize, usize, Layout) {
     if transposed {
         (columns, rows, Layout { row: 1, column: columns })
     } else {
@@ -309,7 +323,7 @@ fn batch_strides(batch: &[usize], to: &[usize], size: usize) -> Option<Vec<usize
     Some(strides)
 }
 
-fn start(mut index: usize, extents: &[usize], strides: &[usize]) -> usize {
+fn batch_start(mut index: usize, extents: &[usize], strides: &[usize]) -> usize {
     let mut start = 0;
     for (&extent, &stride) in extents.iter().zip(strides).rev() {
         start += index % extent * stride;

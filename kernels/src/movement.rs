@@ -2,18 +2,18 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Concat, Expand, Pad, Slice, Split, Transpose};
-use graphc_ir::types::{DType, strides};
+use graphc_ir::types::{DType, row_major_strides};
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::strided::{self, Dim, Walk};
+use crate::strided::{self, StridedDim, StridedWalk};
 use crate::view::{View, ViewMut};
 
 type Views<'a, 'b> = &'a mut [ViewMut<'b>];
 
 /// The kernel of all ops that move elements between dims.
-pub(crate) fn movement(
+pub(crate) fn move_elements(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -22,34 +22,35 @@ pub(crate) fn movement(
     let name = op.name();
     let takes = |count: usize| match operands.len() == count {
         true => Ok(()),
-        false => {
-            Err(KernelError::call(name, format!("takes {count} operands, not {}", operands.len())))
-        }
+        false => Err(KernelError::bad_call(
+            name,
+            format!("takes {count} operands, not {}", operands.len()),
+        )),
     };
     match op {
-        Op::Transpose(op) => takes(1).and_then(|()| transpose(op, &operands[0], results, cx)),
-        Op::Slice(op) => takes(1).and_then(|()| slice(op, &operands[0], results, cx)),
-        Op::Expand(op) => takes(1).and_then(|()| expand(op, &operands[0], results, cx)),
-        Op::Pad(op) => takes(1).and_then(|()| pad(op, &operands[0], results, cx)),
-        Op::Split(op) => takes(1).and_then(|()| split(op, &operands[0], results, cx)),
-        Op::Concat(op) => concat(op, operands, results, cx),
-        _ => Err(KernelError::call(name, "moves no elements")),
+        Op::Transpose(op) => takes(1).and_then(|()| transpose_view(op, &operands[0], results, cx)),
+        Op::Slice(op) => takes(1).and_then(|()| slice_view(op, &operands[0], results, cx)),
+        Op::Expand(op) => takes(1).and_then(|()| expand_view(op, &operands[0], results, cx)),
+        Op::Pad(op) => takes(1).and_then(|()| pad_view(op, &operands[0], results, cx)),
+        Op::Split(op) => takes(1).and_then(|()| split_view(op, &operands[0], results, cx)),
+        Op::Concat(op) => concat_views(op, operands, results, cx),
+        _ => Err(KernelError::bad_call(name, "moves no elements")),
     }
 }
 
 /// The kernel of ops that leave the elements as they are: reshape, `to_global`, accumulate.
-pub(crate) fn copy(
+pub(crate) fn copy_elements(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let ([from], [to]) = (operands, results) else {
-        return Err(KernelError::call(op.name(), "takes one operand and gives one result"));
+        return Err(KernelError::bad_call(op.name(), "takes one operand and gives one result"));
     };
     if from.len() != to.len() || from.dtype != to.dtype {
         let reason = format!("{}{:?} into {}{:?}", from.dtype, from.shape, to.dtype, to.shape);
-        return Err(KernelError::call(op.name(), reason));
+        return Err(KernelError::bad_call(op.name(), reason));
     }
     if !to.is_same(from) {
         to.bytes_mut().copy_from_slice(from.bytes());
@@ -57,149 +58,160 @@ pub(crate) fn copy(
     Ok(())
 }
 
-fn only<'a, 'b>(
+fn only_result<'a, 'b>(
     op: &'static str,
     results: Views<'a, 'b>,
 ) -> Result<&'a mut ViewMut<'b>, KernelError> {
     match results {
         [result] => Ok(result),
-        _ => Err(KernelError::call(op, "gives one result")),
+        _ => Err(KernelError::bad_call(op, "gives one result")),
     }
 }
 
-fn misfit(op: &'static str, from: &View<'_>, to: &ViewMut<'_>) -> KernelError {
-    KernelError::call(op, format!("{:?} into {:?}", from.shape, to.shape))
+fn mismatch_error(op: &'static str, from: &View<'_>, to: &ViewMut<'_>) -> KernelError {
+    KernelError::bad_call(op, format!("{:?} into {:?}", from.shape, to.shape))
 }
 
-fn transpose(
+fn transpose_view(
     op: &Transpose,
     from: &View<'_>,
     results: Views<'_, '_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let to = only("transpose", results)?;
-    let (own, target) = (strides(from.shape), strides(to.shape));
+    let to = only_result("transpose", results)?;
+    let (own, target) = (row_major_strides(from.shape), row_major_strides(to.shape));
     let fits = op.permutation.len() == to.shape.len()
         && from.shape.len() == to.shape.len()
         && op.permutation.iter().zip(to.shape).all(|(&dim, to)| from.shape.get(dim) == Some(to));
     if !fits {
-        return Err(misfit("transpose", from, to));
+        return Err(mismatch_error("transpose", from, to));
     }
-    let dim = |(to, &dim): (usize, &usize)| Dim {
+    let dim = |(to, &dim): (usize, &usize)| StridedDim {
         extent: from.shape[dim],
         from: own[dim],
         to: target[to],
     };
     let dims = op.permutation.iter().enumerate().map(dim).collect();
-    strided::copy("transpose", &Walk { dims, from: 0, to: 0 }, from, to, cx)
+    strided::copy_strided("transpose", &StridedWalk { dims, from: 0, to: 0 }, from, to, cx)
 }
 
-fn slice(
+fn slice_view(
     op: &Slice,
     from: &View<'_>,
     results: Views<'_, '_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let to = only("slice", results)?;
+    let to = only_result("slice", results)?;
     let rank = from.shape.len();
     if to.shape.len() != rank || [&op.starts, &op.ends, &op.steps].iter().any(|v| v.len() != rank) {
-        return Err(misfit("slice", from, to));
+        return Err(mismatch_error("slice", from, to));
     }
-    let (own, target) = (strides(from.shape), strides(to.shape));
-    let mut walk = Walk::default();
+    let (own, target) = (row_major_strides(from.shape), row_major_strides(to.shape));
+    let mut walk = StridedWalk::default();
     for dim in 0..rank {
         let (start, step, extent) = (op.starts[dim], op.steps[dim], to.shape[dim]);
         // A dim taken whole may be split, and then both shards hold the same part.
         if extent > 0 && start + (extent - 1) * step >= from.shape[dim] {
-            return Err(misfit("slice", from, to));
+            return Err(mismatch_error("slice", from, to));
         }
         walk.from += start * own[dim];
-        walk.dims.push(Dim { extent, from: own[dim] * step, to: target[dim] });
+        walk.dims.push(StridedDim { extent, from: own[dim] * step, to: target[dim] });
     }
-    strided::copy("slice", &walk, from, to, cx)
+    strided::copy_strided("slice", &walk, from, to, cx)
 }
 
-fn expand(
+fn expand_view(
     _op: &Expand,
     from: &View<'_>,
     results: Views<'_, '_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let to = only("expand", results)?;
+    let to = only_result("expand", results)?;
     let Some(skip) = to.shape.len().checked_sub(from.shape.len()) else {
-        return Err(misfit("expand", from, to));
+        return Err(mismatch_error("expand", from, to));
     };
-    let (own, target) = (strides(from.shape), strides(to.shape));
-    let mut walk = Walk::default();
+    let (own, target) = (row_major_strides(from.shape), row_major_strides(to.shape));
+    let mut walk = StridedWalk::default();
     for (dim, &extent) in to.shape.iter().enumerate() {
         let stride = match dim.checked_sub(skip).map(|dim| (from.shape[dim], own[dim])) {
             None | Some((1, _)) => 0,
             Some((own, stride)) if own == extent => stride,
-            Some(_) => return Err(misfit("expand", from, to)),
+            Some(_) => return Err(mismatch_error("expand", from, to)),
         };
-        walk.dims.push(Dim { extent, from: stride, to: target[dim] });
+        walk.dims.push(StridedDim { extent, from: stride, to: target[dim] });
     }
-    strided::copy("expand", &walk, from, to, cx)
+    strided::copy_strided("expand", &walk, from, to, cx)
 }
 
-fn pad(
+fn pad_view(
     op: &Pad,
     from: &View<'_>,
     results: Views<'_, '_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let to = only("pad", results)?;
+    let to = only_result("pad", results)?;
     let rank = from.shape.len();
     if to.shape.len() != rank || [&op.low, &op.high, &op.interior].iter().any(|v| v.len() != rank) {
-        return Err(misfit("pad", from, to));
+        return Err(mismatch_error("pad", from, to));
     }
-    let (own, target) = (strides(from.shape), strides(to.shape));
-    let mut walk = Walk::default();
+    let (own, target) = (row_major_strides(from.shape), row_major_strides(to.shape));
+    let mut walk = StridedWalk::default();
     for dim in 0..rank {
         let (low, step, extent) = (op.low[dim], op.interior[dim] + 1, from.shape[dim]);
         let end = low + extent + extent.saturating_sub(1) * (step - 1) + op.high[dim];
         if end != to.shape[dim] {
-            return Err(misfit("pad", from, to));
+            return Err(mismatch_error("pad", from, to));
         }
         walk.to += low * target[dim];
-        walk.dims.push(Dim { extent, from: own[dim], to: target[dim] * step });
+        walk.dims.push(StridedDim { extent, from: own[dim], to: target[dim] * step });
     }
-    fill(to, op.value.0)?;
-    strided::copy("pad", &walk, from, to, cx)
+    fill_view(to, op.value.0)?;
+    strided::copy_strided("pad", &walk, from, to, cx)
 }
 
-fn concat(
+fn concat_views(
     op: &Concat,
     operands: &[View<'_>],
     results: Views<'_, '_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let to = only("concat", results)?;
-    let target = strides(to.shape);
+    let to = only_result("concat", results)?;
+    let target = row_major_strides(to.shape);
     let mut place = 0;
     for from in operands {
         check_part("concat", op.axis, from.shape, to.shape, place)?;
-        let walk =
-            Walk::row_major(from.shape, &strides(from.shape), &target, 0, place * target[op.axis]);
-        strided::copy("concat", &walk, from, to, cx)?;
+        let walk = StridedWalk::row_major(
+            from.shape,
+            &row_major_strides(from.shape),
+            &target,
+            0,
+            place * target[op.axis],
+        );
+        strided::copy_strided("concat", &walk, from, to, cx)?;
         place += from.shape[op.axis];
     }
     Ok(())
 }
 
-fn split(
+fn split_view(
     op: &Split,
     from: &View<'_>,
     results: Views<'_, '_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let own = strides(from.shape);
+    let own = row_major_strides(from.shape);
     let mut place = 0;
     for to in results {
         check_part("split", op.axis, to.shape, from.shape, place)?;
-        let walk = Walk::row_major(to.shape, &own, &strides(to.shape), place * own[op.axis], 0);
+        let walk = StridedWalk::row_major(
+            to.shape,
+            &own,
+            &row_major_strides(to.shape),
+            place * own[op.axis],
+            0,
+        );
         place += to.shape[op.axis];
-        strided::copy("split", &walk, from, to, cx)?;
+        strided::copy_strided("split", &walk, from, to, cx)?;
     }
     Ok(())
 }
@@ -220,12 +232,12 @@ fn check_part(
         });
     match fits {
         true => Ok(()),
-        false => Err(KernelError::call(op, format!("{part:?} at {place} of {whole:?}"))),
+        false => Err(KernelError::bad_call(op, format!("{part:?} at {place} of {whole:?}"))),
     }
 }
 
 /// Fills a tensor with one value; integers truncate and wrap around.
-pub(crate) fn fill(to: &mut ViewMut<'_>, value: f64) -> Result<(), KernelError> {
+pub(crate) fn fill_view(to: &mut ViewMut<'_>, value: f64) -> Result<(), KernelError> {
     match to.dtype {
         DType::F32 => to.as_mut_slice::<f32>()?.fill(value as f32),
         DType::I64 => to.as_mut_slice::<i64>()?.fill(value as i64),

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::vectors::{LANES, MOST_VECTORS, first};
+use crate::vectors::{LANES, MOST_VECTORS, mask_first};
 
 /// Columns of a result that are computed together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub(crate) struct Panels {
 }
 
 /// The panels of so many columns.
-pub(crate) fn panels(columns: usize) -> Panels {
+pub(crate) fn cut_panels(columns: usize) -> Panels {
     Panels { columns, start: 0 }
 }
 
@@ -45,7 +45,7 @@ impl Iterator for Panels {
         };
         let start = self.start;
         self.start += vectors;
-        let last = first(self.columns - (self.start - 1) * LANES);
+        let last = mask_first(self.columns - (self.start - 1) * LANES);
         Some(Panel { start, vectors, last })
     }
 }
@@ -53,7 +53,7 @@ impl Iterator for Panels {
 /// Up to 16 rows of up to 16 numbers, `stride` apart, and 0 where there are none.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(crate) fn load(
+pub(crate) fn load_rows(
     data: &[f32],
     start: usize,
     stride: usize,
@@ -62,7 +62,7 @@ pub(crate) fn load(
     let mut loaded = [_mm512_setzero_ps(); LANES];
     let Some(last) = rows.checked_sub(1) else { return loaded };
     let all = &data[start..start + last * stride + count];
-    let (from, mask) = (all.as_ptr(), first(count));
+    let (from, mask) = (all.as_ptr(), mask_first(count));
     // SAFETY: the last row ends where these numbers do, and the mask keeps to the rows.
     let row = |row: usize| unsafe { _mm512_maskz_loadu_ps(mask, from.add(row * stride)) };
     if rows == LANES {
@@ -116,7 +116,7 @@ fn copy_rows_of(data: &[f32], stride: usize, count: usize, ahead: usize, to: &mu
     let vectors = count.div_ceil(LANES);
     let rows = to.len() / (vectors * LANES);
     assert!(rows == 0 || (rows - 1) * stride + count <= data.len(), "rows to pack");
-    let last = first(count - (vectors - 1) * LANES);
+    let last = mask_first(count - (vectors - 1) * LANES);
     for row in 0..rows {
         let from = data.as_ptr().wrapping_add(row * stride);
         for vector in 0..vectors {
@@ -140,7 +140,7 @@ fn copy_rows_of(data: &[f32], stride: usize, count: usize, ahead: usize, to: &mu
 pub(crate) fn load_first(data: &[f32], start: usize, count: usize) -> __m512 {
     let part = &data[start..start + count];
     // SAFETY: the mask keeps to the part.
-    unsafe { _mm512_maskz_loadu_ps(first(count), part.as_ptr()) }
+    unsafe { _mm512_maskz_loadu_ps(mask_first(count), part.as_ptr()) }
 }
 
 /// Writes the first `count` lanes.
@@ -149,7 +149,7 @@ pub(crate) fn load_first(data: &[f32], start: usize, count: usize) -> __m512 {
 pub(crate) fn store_first(to: &mut [f32], at: usize, count: usize, vector: __m512) {
     let part = &mut to[at..at + count];
     // SAFETY: the mask keeps to the part.
-    unsafe { _mm512_mask_storeu_ps(part.as_mut_ptr(), first(count), vector) };
+    unsafe { _mm512_mask_storeu_ps(part.as_mut_ptr(), mask_first(count), vector) };
 }
 
 #[cfg(test)]
@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn panels_are_wide_and_alike() {
-        let widths = |columns| panels(columns).map(|panel| panel.vectors).collect::<Vec<_>>();
+        let widths = |columns| cut_panels(columns).map(|panel| panel.vectors).collect::<Vec<_>>();
         assert_eq!(widths(64), [4]);
         assert_eq!(widths(80), [3, 2]);
         assert_eq!(widths(96), [3, 3]);
         assert_eq!(widths(160), [4, 3, 3]);
-        assert!(panels(24).eq([Panel { start: 0, vectors: 2, last: 0xFF }]));
+        assert!(cut_panels(24).eq([Panel { start: 0, vectors: 2, last: 0xFF }]));
     }
 }

@@ -14,14 +14,14 @@ use crate::threads::ThreadPool;
 const WORTHWHILE: usize = 1 << 14;
 
 /// In how many parts work on this many elements is cut.
-pub(crate) fn parts(cx: &KernelContext<'_>, elements: usize) -> usize {
+pub(crate) fn count_parts(cx: &KernelContext<'_>, elements: usize) -> usize {
     if cx.pool.is_none() || elements < WORTHWHILE { 1 } else { cx.threads.max(1) }
 }
 
 /// Works on each part, in parallel where there are several. Of several errors the first part's is returned.
 ///
 /// The work is called by its address, so that the compiler makes one copy of a kernel's loops, not one for each way to run them.
-pub(crate) fn run<P: Send>(
+pub(crate) fn run_parts<P: Send>(
     pool: Option<&ThreadPool>,
     parts: Vec<P>,
     work: &(dyn Fn(P) -> Result<(), KernelError> + Sync),
@@ -30,14 +30,14 @@ pub(crate) fn run<P: Send>(
         return parts.into_iter().try_for_each(work);
     };
     let parts: Vec<Mutex<Option<P>>> = parts.into_iter().map(|p| Mutex::new(Some(p))).collect();
-    each(Some(pool), parts.len(), &|index| {
+    for_each_index(Some(pool), parts.len(), &|index| {
         let part = parts[index].lock().unwrap_or_else(PoisonError::into_inner).take();
         part.map_or(Ok(()), work)
     })
 }
 
 /// Calls `work` once for each index; of several errors that of the least is returned.
-pub(crate) fn each(
+pub(crate) fn for_each_index(
     pool: Option<&ThreadPool>,
     count: usize,
     work: &(dyn Fn(usize) -> Result<(), KernelError> + Sync),
@@ -59,18 +59,18 @@ pub(crate) fn each(
 }
 
 /// What is cut between rows: an output, or several.
-pub(crate) trait Rows: Send + Sized {
+pub(crate) trait CutRows: Send + Sized {
     /// The first rows, and the rest.
-    fn cut(self, rows: usize) -> (Self, Self);
+    fn split_rows(self, rows: usize) -> (Self, Self);
 }
 
 /// An output that has `width` elements a row.
-pub(crate) struct Output<'a, T> {
+pub(crate) struct RowOutput<'a, T> {
     elements: &'a mut [T],
     width: usize,
 }
 
-impl<'a, T> Output<'a, T> {
+impl<'a, T> RowOutput<'a, T> {
     pub(crate) fn new(elements: &'a mut [T], width: usize) -> Self {
         Self { elements, width }
     }
@@ -81,22 +81,22 @@ impl<'a, T> Output<'a, T> {
     }
 
     /// All elements of the part.
-    pub(crate) fn all(self) -> &'a mut [T] {
+    pub(crate) fn into_elements(self) -> &'a mut [T] {
         self.elements
     }
 }
 
-impl<T: Send> Rows for Output<'_, T> {
-    fn cut(self, rows: usize) -> (Self, Self) {
+impl<T: Send> CutRows for RowOutput<'_, T> {
+    fn split_rows(self, rows: usize) -> (Self, Self) {
         let (own, rest) = self.elements.split_at_mut(rows * self.width);
         (Self::new(own, self.width), Self::new(rest, self.width))
     }
 }
 
-impl<A: Rows, B: Rows> Rows for (A, B) {
-    fn cut(self, rows: usize) -> (Self, Self) {
-        let (a, rest_a) = self.0.cut(rows);
-        let (b, rest_b) = self.1.cut(rows);
+impl<A: CutRows, B: CutRows> CutRows for (A, B) {
+    fn split_rows(self, rows: usize) -> (Self, Self) {
+        let (a, rest_a) = self.0.split_rows(rows);
+        let (b, rest_b) = self.1.split_rows(rows);
         ((a, b), (rest_a, rest_b))
     }
 }
@@ -106,14 +106,14 @@ type OnRows<'a, R> = dyn Fn(Range<usize>, R, &mut [f32]) -> Result<(), KernelErr
 
 /// Calls `work(rows, their part of the outputs, room)` for ranges of `rows` rows, of the weight of `weight` elements each;
 /// `room` is memory to work in, as many `f32` for each range.
-pub(crate) fn over_rows<R: Rows>(
+pub(crate) fn over_rows<R: CutRows>(
     cx: &mut KernelContext<'_>,
     [rows, weight]: [usize; 2],
     room: usize,
     outputs: R,
     work: &OnRows<'_, R>,
 ) -> Result<(), KernelError> {
-    let (pool, count) = (cx.pool, parts(cx, rows * weight).min(rows).max(1));
+    let (pool, count) = (cx.pool, count_parts(cx, rows * weight).min(rows).max(1));
     let mut rooms = cx.scratch.take::<f32>(count * room);
     if count == 1 {
         return work(0..rows, outputs, rooms);
@@ -122,13 +122,13 @@ pub(crate) fn over_rows<R: Rows>(
     let mut pieces = Vec::with_capacity(count);
     for index in 0..count {
         let range = split_range(rows, count, index);
-        let (own, tail) = rest.cut(range.len());
+        let (own, tail) = rest.split_rows(range.len());
         rest = tail;
         let (room, others) = rooms.split_at_mut(room);
         rooms = others;
         pieces.push((range, own, room));
     }
-    run(pool, pieces, &|(range, own, room)| work(range, own, room))
+    run_parts(pool, pieces, &|(range, own, room)| work(range, own, room))
 }
 
 /// Gives each piece of work `room` elements of `rooms` to work in.

@@ -12,14 +12,14 @@ use crate::view::Element;
 
 /// A floating-point element type: `f32`, `f16` or `bf16`. Kernels compute in `f32` whatever it is.
 pub(crate) trait Float: Element {
-    /// How many `f32` [`Float::read`] and [`Float::write`] need to work on `count` elements.
-    fn room(count: usize) -> usize;
+    /// How many `f32` [`Float::read_values`] and [`Float::write_values`] need to work on `count` elements.
+    fn scratch_len(count: usize) -> usize;
 
     /// The value of one element.
     fn value(self) -> f32;
 
     /// The element nearest to a value.
-    fn nearest(value: f32) -> Self;
+    fn round_from(value: f32) -> Self;
 
     /// Writes the values to as many places.
     fn widen(from: &[Self], to: &mut [f32]);
@@ -28,14 +28,14 @@ pub(crate) trait Float: Element {
     fn narrow(from: &[f32], to: &mut [Self]);
 
     /// The values: where they lie, or in `room`.
-    fn read<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
+    fn read_values<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
 
     /// Lets `work` write all values: where they belong, or to `room`, from where they are rounded.
-    fn write<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R;
+    fn write_values<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R;
 }
 
 impl Float for f32 {
-    fn room(_count: usize) -> usize {
+    fn scratch_len(_count: usize) -> usize {
         0
     }
 
@@ -45,7 +45,7 @@ impl Float for f32 {
     }
 
     #[inline(always)]
-    fn nearest(value: f32) -> Self {
+    fn round_from(value: f32) -> Self {
         value
     }
 
@@ -58,18 +58,22 @@ impl Float for f32 {
     }
 
     #[inline(always)]
-    fn read<'a>(from: &'a [Self], _room: &'a mut [f32]) -> &'a [f32] {
+    fn read_values<'a>(from: &'a [Self], _room: &'a mut [f32]) -> &'a [f32] {
         from
     }
 
     #[inline(always)]
-    fn write<R>(to: &mut [Self], _room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+    fn write_values<R>(
+        to: &mut [Self],
+        _room: &mut [f32],
+        work: impl FnOnce(&mut [f32]) -> R,
+    ) -> R {
         work(to)
     }
 }
 
 impl Float for bf16 {
-    fn room(count: usize) -> usize {
+    fn scratch_len(count: usize) -> usize {
         count
     }
 
@@ -79,7 +83,7 @@ impl Float for bf16 {
     }
 
     #[inline(always)]
-    fn nearest(value: f32) -> Self {
+    fn round_from(value: f32) -> Self {
         bf16::from_bits((nearest_bf16(value.to_bits()) >> 16) as u16)
     }
 
@@ -93,17 +97,17 @@ impl Float for bf16 {
         narrow_bf16(from, to);
     }
 
-    fn read<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
-        widened(from, room)
+    fn read_values<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
+        read_widened(from, room)
     }
 
-    fn write<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
-        narrowed(to, room, work)
+    fn write_values<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+        write_narrowed(to, room, work)
     }
 }
 
 impl Float for f16 {
-    fn room(count: usize) -> usize {
+    fn scratch_len(count: usize) -> usize {
         count
     }
 
@@ -113,7 +117,7 @@ impl Float for f16 {
     }
 
     #[inline(always)]
-    fn nearest(value: f32) -> Self {
+    fn round_from(value: f32) -> Self {
         f16::from_f32(value)
     }
 
@@ -125,12 +129,12 @@ impl Float for f16 {
         to.convert_from_f32_slice(from);
     }
 
-    fn read<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
-        widened(from, room)
+    fn read_values<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
+        read_widened(from, room)
     }
 
-    fn write<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
-        narrowed(to, room, work)
+    fn write_values<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+        write_narrowed(to, room, work)
     }
 }
 
@@ -138,7 +142,7 @@ impl Float for f16 {
 const BLOCK: usize = 512;
 
 /// Writes the values of 16-bit elements, `f16` or `bf16`, that lie in memory of any alignment.
-pub fn widen(dtype: DType, from: &[u8], to: &mut [f32]) {
+pub fn widen_halves(dtype: DType, from: &[u8], to: &mut [f32]) {
     match dtype {
         DType::BF16 => widen_bytes(from, to, bf16::from_ne_bytes),
         _ => widen_bytes(from, to, f16::from_ne_bytes),
@@ -146,7 +150,7 @@ pub fn widen(dtype: DType, from: &[u8], to: &mut [f32]) {
 }
 
 /// Writes the nearest 16-bit elements, `f16` or `bf16`, to memory of any alignment.
-pub fn narrow(dtype: DType, from: &[f32], to: &mut [u8]) {
+pub fn narrow_to_halves(dtype: DType, from: &[f32], to: &mut [u8]) {
     match dtype {
         DType::BF16 => narrow_bytes(from, to, bf16::to_ne_bytes),
         _ => narrow_bytes(from, to, f16::to_ne_bytes),
@@ -171,13 +175,17 @@ fn narrow_bytes<T: Float>(from: &[f32], to: &mut [u8], bytes: impl Fn(T) -> [u8;
     }
 }
 
-fn widened<'a, T: Float>(from: &[T], room: &'a mut [f32]) -> &'a [f32] {
+fn read_widened<'a, T: Float>(from: &[T], room: &'a mut [f32]) -> &'a [f32] {
     let room = &mut room[..from.len()];
     T::widen(from, room);
     room
 }
 
-fn narrowed<T: Float, R>(to: &mut [T], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+fn write_narrowed<T: Float, R>(
+    to: &mut [T],
+    room: &mut [f32],
+    work: impl FnOnce(&mut [f32]) -> R,
+) -> R {
     let room = &mut room[..to.len()];
     let result = work(room);
     T::narrow(room, to);
@@ -206,7 +214,7 @@ vectorized! {
 vectorized! {
     fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
         for (to, from) in to.iter_mut().zip(from) {
-            *to = bf16::nearest(*from);
+            *to = bf16::round_from(*from);
         }
     }
 }

@@ -11,7 +11,7 @@ use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
 
 use crate::context::{Kernel, KernelContext};
-use crate::custom::{CustomKernels, Found};
+use crate::custom::{CustomKernels, FoundKernel};
 use crate::elementwise::Chain;
 use crate::epilogue::Headed;
 use crate::error::KernelError;
@@ -19,12 +19,12 @@ use crate::lookup;
 use crate::updated::Updated;
 use crate::view::{View, ViewMut};
 
-/// A call of a kernel for shards of known types. Made by [`prepare`] and [`prepare_fused`].
+/// A call of a kernel for shards of known types. Made by [`prepare_op`] and [`prepare_fused`].
 #[derive(Debug)]
-pub struct Prepared(Call);
+pub struct Prepared(PreparedCall);
 
 #[derive(Debug)]
-enum Call {
+enum PreparedCall {
     /// An op other than an elementwise one.
     Op { kernel: Kernel, op: Op },
     /// One elementwise op, or several.
@@ -32,7 +32,7 @@ enum Call {
     /// A convolution and elementwise ops behind it.
     Headed(Box<Headed>),
     /// An op of a program's own.
-    Custom(Found),
+    Custom(FoundKernel),
     /// A matrix product and the update of which it is the gradient.
     Updated(Box<Updated>),
 }
@@ -49,11 +49,11 @@ impl Prepared {
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         match &self.0 {
-            Call::Op { kernel, op } => kernel(op, operands, results, cx),
-            Call::Chain(chain) => chain.evaluate(operands, results, cx),
-            Call::Headed(headed) => headed.evaluate(operands, results, cx),
-            Call::Custom(found) => found.call(operands, results),
-            Call::Updated(updated) => updated.evaluate(operands, results, cx),
+            PreparedCall::Op { kernel, op } => kernel(op, operands, results, cx),
+            PreparedCall::Chain(chain) => chain.evaluate(operands, results, cx),
+            PreparedCall::Headed(headed) => headed.evaluate(operands, results, cx),
+            PreparedCall::Custom(found) => found.call(operands, results),
+            PreparedCall::Updated(updated) => updated.evaluate(operands, results, cx),
         }
     }
 }
@@ -62,26 +62,27 @@ impl Prepared {
 ///
 /// # Errors
 /// Where the op does not take such elements, or has no kernel for them on this device.
-pub fn prepare(
+pub fn prepare_op(
     op: &Op,
     operands: &[TensorType],
     results: &[TensorType],
     device: DeviceKind,
 ) -> Result<Prepared, KernelError> {
     let missing = || no_kernel(op.name(), operands, results, device);
-    let given = op.operation().dtypes(&operands.iter().collect::<Vec<_>>());
-    if !given.is_ok_and(|given| given == dtypes(results)) || device != DeviceKind::Cpu {
+    let given = op.operation().infer_dtypes(&operands.iter().collect::<Vec<_>>());
+    if !given.is_ok_and(|given| given == list_dtypes(results)) || device != DeviceKind::Cpu {
         return Err(missing());
     }
     if op.operation().is_elementwise() {
         let chain = Chain::single(op, operands, results)?;
-        return Ok(Prepared(Call::Chain(Box::new(chain))));
+        return Ok(Prepared(PreparedCall::Chain(Box::new(chain))));
     }
     if let Op::Custom(op) = op {
         return Err(KernelError::NoCustomKernel { name: op.name.clone() });
     }
-    let kernel = lookup::cpu(op, &dtypes(operands), &dtypes(results)).ok_or_else(missing)?;
-    Ok(Prepared(Call::Op { kernel, op: op.clone() }))
+    let kernel = lookup::find_cpu_kernel(op, &list_dtypes(operands), &list_dtypes(results))
+        .ok_or_else(missing)?;
+    Ok(Prepared(PreparedCall::Op { kernel, op: op.clone() }))
 }
 
 /// Prepares an op of a program's own, for the processor.
@@ -89,7 +90,7 @@ pub fn prepare(
 /// # Errors
 /// Where its kernel is not among these.
 pub fn prepare_custom(op: &Custom, kernels: &CustomKernels) -> Result<Prepared, KernelError> {
-    Ok(Prepared(Call::Custom(Found::of(op, kernels)?)))
+    Ok(Prepared(PreparedCall::Custom(FoundKernel::from_op(op, kernels)?)))
 }
 
 /// Prepares a chain of elementwise ops, or of a convolution and elementwise ops; operands broadcast to the shape of the results.
@@ -104,11 +105,11 @@ pub fn prepare_fused(
 ) -> Result<Prepared, KernelError> {
     match device {
         DeviceKind::Cpu => {
-            if let Some(headed) = Headed::of(fused, operands, results)? {
-                return Ok(Prepared(Call::Headed(Box::new(headed))));
+            if let Some(headed) = Headed::from_chain(fused, operands, results)? {
+                return Ok(Prepared(PreparedCall::Headed(Box::new(headed))));
             }
             let chain = Chain::of(fused, operands, results)?;
-            Ok(Prepared(Call::Chain(Box::new(chain))))
+            Ok(Prepared(PreparedCall::Chain(Box::new(chain))))
         }
         DeviceKind::Cuda => {
             let first = fused.steps.first().map_or("fused", |step| step.op.name());
@@ -126,11 +127,11 @@ pub fn prepare_updated(
     update: &Op,
     operands: &[TensorType],
 ) -> Option<Prepared> {
-    let updated = Updated::of(product, factors, update, operands)?;
-    Some(Prepared(Call::Updated(Box::new(updated))))
+    let updated = Updated::from_product(product, factors, update, operands)?;
+    Some(Prepared(PreparedCall::Updated(Box::new(updated))))
 }
 
-fn dtypes(types: &[TensorType]) -> Vec<DType> {
+fn list_dtypes(types: &[TensorType]) -> Vec<DType> {
     types.iter().map(|ty| ty.dtype).collect()
 }
 
@@ -140,6 +141,6 @@ fn no_kernel(
     results: &[TensorType],
     device: DeviceKind,
 ) -> KernelError {
-    let dtypes = Box::new([dtypes(operands), dtypes(results)]);
+    let dtypes = Box::new([list_dtypes(operands), list_dtypes(results)]);
     KernelError::NoKernel { op, dtypes, device }
 }

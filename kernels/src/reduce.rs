@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
-use crate::parallel::{self, Output, over_rows, with_rooms};
+use crate::parallel::{self, RowOutput, over_rows, with_rooms};
 use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
@@ -27,18 +27,18 @@ const AT_ONCE: usize = 4;
 
 /// A run of dims that are all kept or all reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Group {
+struct DimGroup {
     extent: usize,
     reduced: bool,
 }
 
-fn groups(shape: &[usize], axes: &[usize]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn group_dims(shape: &[usize], axes: &[usize]) -> Vec<DimGroup> {
+    let mut groups: Vec<DimGroup> = Vec::new();
     for (dim, &extent) in shape.iter().enumerate().filter(|&(_, &extent)| extent != 1) {
         let reduced = axes.contains(&dim);
         match groups.last_mut() {
             Some(last) if last.reduced == reduced => last.extent *= extent,
-            _ => groups.push(Group { extent, reduced }),
+            _ => groups.push(DimGroup { extent, reduced }),
         }
     }
     groups
@@ -52,43 +52,43 @@ pub(crate) fn reduce(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Reduce(op), [x], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("reduce", "takes one operand and gives one result"));
+        return Err(KernelError::bad_call("reduce", "takes one operand and gives one result"));
     };
-    let groups = groups(x.shape, &op.axes);
+    let groups = group_dims(x.shape, &op.axes);
     let kept: usize =
         groups.iter().filter(|group| !group.reduced).map(|group| group.extent).product();
     if kept != out.len() || op.axes.iter().any(|&axis| axis >= x.shape.len()) {
         let reason = format!("{:?} over {:?} into {:?}", x.shape, op.axes, out.shape);
-        return Err(KernelError::call("reduce", reason));
+        return Err(KernelError::bad_call("reduce", reason));
     }
-    let count = op.count(x.global);
-    let fold = Fold {
+    let count = op.count_elements(x.global);
+    let fold = FloatFold {
         kind: op.function.kind(),
         divisor: (op.function == ReduceFunction::Mean).then_some(count as f64),
     };
     match out.dtype {
-        DType::F32 => fold.floats::<f32>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
-        DType::F16 => fold.floats::<f16>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
-        DType::BF16 => fold.floats::<bf16>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
-        DType::I64 => integers::<i64>(op.function, &groups, count, x, out),
-        DType::I32 => integers::<i32>(op.function, &groups, count, x, out),
-        DType::U8 => integers::<u8>(op.function, &groups, count, x, out),
-        DType::Bool => truths(op.function, &groups, x, out),
+        DType::F32 => fold.reduce_floats::<f32>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
+        DType::F16 => fold.reduce_floats::<f16>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
+        DType::BF16 => fold.reduce_floats::<bf16>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
+        DType::I64 => reduce_integers::<i64>(op.function, &groups, count, x, out),
+        DType::I32 => reduce_integers::<i32>(op.function, &groups, count, x, out),
+        DType::U8 => reduce_integers::<u8>(op.function, &groups, count, x, out),
+        DType::Bool => reduce_truths(op.function, &groups, x, out),
     }
 }
 
 /// A reduction of floating-point numbers. Whatever their type, what is joined is `f32` until the result is rounded.
 #[derive(Clone, Copy)]
-struct Fold {
+struct FloatFold {
     kind: ReduceKind,
     /// What a mean divides by.
     divisor: Option<f64>,
 }
 
-impl Fold {
-    fn floats<T: Float>(
+impl FloatFold {
+    fn reduce_floats<T: Float>(
         self,
-        groups: &[Group],
+        groups: &[DimGroup],
         x: &[T],
         out: &mut [T],
         cx: &mut KernelContext<'_>,
@@ -97,7 +97,7 @@ impl Fold {
         let reduced: Vec<bool> = groups.iter().map(|group| group.reduced).collect();
         match reduced.as_slice() {
             _ if x.is_empty() => {
-                T::write(out, cx.scratch.take(T::room(out.len())), |out| {
+                T::write_values(out, cx.scratch.take(T::scratch_len(out.len())), |out| {
                     out.fill(self.kind.identity() as f32);
                     self.divide(out);
                 });
@@ -107,14 +107,16 @@ impl Fold {
                 out.copy_from_slice(x);
                 Ok(())
             }
-            [true] => self.row(x, out, cx),
-            [false, true] => self.rows(x, extents(1), out, cx),
-            [true, false] => self.columns(x, extents(0), extents(1), out, cx),
-            [false, true, false] => self.columns(x, extents(1), extents(2), out, cx),
+            [true] => self.reduce_row(x, out, cx),
+            [false, true] => self.reduce_rows(x, extents(1), out, cx),
+            [true, false] => self.reduce_columns(x, extents(0), extents(1), out, cx),
+            [false, true, false] => self.reduce_columns(x, extents(1), extents(2), out, cx),
             _ => {
-                T::write(out, cx.scratch.take(T::room(out.len())), |out| {
+                T::write_values(out, cx.scratch.take(T::scratch_len(out.len())), |out| {
                     let identity = self.kind.identity() as f32;
-                    fold_general(groups, x, out, identity, |a, b| join(self.kind, a, b.value()));
+                    fold_general(groups, x, out, identity, |a, b| {
+                        join_values(self.kind, a, b.value())
+                    });
                     self.divide(out);
                 });
                 Ok(())
@@ -137,7 +139,7 @@ impl Fold {
     }
 
     /// One long row to one element: its chunks are shared among the threads.
-    fn row<T: Float>(
+    fn reduce_row<T: Float>(
         self,
         x: &[T],
         out: &mut [T],
@@ -145,43 +147,44 @@ impl Fold {
     ) -> Result<(), KernelError> {
         let chunks = x.len().div_ceil(CHUNK);
         let pool = cx.pool;
-        let parts = parallel::parts(cx, x.len()).min(chunks);
-        let room = T::room(CHUNK);
+        let parts = parallel::count_parts(cx, x.len()).min(chunks);
+        let room = T::scratch_len(CHUNK);
         let (partial, rooms) = cx.scratch.take_both::<f32, f32>([chunks, parts * room]);
         let each = chunks.div_ceil(parts);
         let pieces =
             parallel::with_rooms(partial.chunks_mut(each).zip(x.chunks(each * CHUNK)), rooms, room);
-        parallel::run(pool, pieces, &|((partial, x), room)| {
+        parallel::run_parts(pool, pieces, &|((partial, x), room)| {
             for (partial, x) in partial.iter_mut().zip(x.chunks(CHUNK)) {
-                *partial = fold_chunk(self.kind, T::read(x, room));
+                *partial = fold_chunk(self.kind, T::read_values(x, room));
             }
             Ok(())
         })?;
-        out[0] = T::nearest(self.finish(partial.iter().copied()));
+        out[0] = T::round_from(self.finish(partial.iter().copied()));
         Ok(())
     }
 
     /// Each row of `extent` elements to one.
-    fn rows<T: Float>(
+    fn reduce_rows<T: Float>(
         self,
         x: &[T],
         extent: usize,
         out: &mut [T],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let (count, room) = (out.len(), T::room(CHUNK.min(extent)));
-        over_rows(cx, [count, extent], room, Output::new(out, 1), &|range, mut out, room| {
+        let (count, room) = (out.len(), T::scratch_len(CHUNK.min(extent)));
+        over_rows(cx, [count, extent], room, RowOutput::new(out, 1), &|range, mut out, room| {
             for (index, row) in range.enumerate() {
                 let x = &x[row * extent..(row + 1) * extent];
-                let chunks = x.chunks(CHUNK).map(|x| fold_chunk(self.kind, T::read(x, room)));
-                out.row(index)[0] = T::nearest(self.finish(chunks));
+                let chunks =
+                    x.chunks(CHUNK).map(|x| fold_chunk(self.kind, T::read_values(x, room)));
+                out.row(index)[0] = T::round_from(self.finish(chunks));
             }
             Ok(())
         })
     }
 
     /// Each column of matrices of `rows` rows and `columns` columns to one.
-    fn columns<T: Float>(
+    fn reduce_columns<T: Float>(
         self,
         x: &[T],
         rows: usize,
@@ -189,19 +192,19 @@ impl Fold {
         out: &mut [T],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let parts = parallel::parts(cx, x.len());
+        let parts = parallel::count_parts(cx, x.len());
         // Threads share matrices, or where there is one, its rows or its columns.
         let several = out.len() > columns;
         if !several && parts > 1 && rows >= parts * BLOCK && columns <= TILE {
-            return self.blocks(x, columns, out, cx);
+            return self.reduce_blocks(x, columns, out, cx);
         }
         let width = if several { columns } else { columns.div_ceil(parts).max(16) };
         let each = if several { (out.len() / columns).div_ceil(parts) * columns } else { width };
-        let room = T::room((AT_ONCE + 1) * TILE);
+        let room = T::scratch_len((AT_ONCE + 1) * TILE);
         let rooms = cx.scratch.take::<f32>(out.len().div_ceil(each) * room);
         let pieces = with_rooms(out.chunks_mut(each).enumerate(), rooms, room);
-        parallel::run(cx.pool, pieces, &|((piece, out), room)| {
-            let (of_out, room) = room.split_at_mut(T::room(TILE));
+        parallel::run_parts(cx.pool, pieces, &|((piece, out), room)| {
+            let (of_out, room) = room.split_at_mut(T::scratch_len(TILE));
             let mut at = piece * each;
             for out in out.chunks_mut(width) {
                 let (matrix, first) = (at / columns, at % columns);
@@ -209,7 +212,7 @@ impl Fold {
                 let x = &x[matrix * rows * columns..(matrix + 1) * rows * columns];
                 for (index, out) in out.chunks_mut(TILE).enumerate() {
                     let x = &x[first + index * TILE..];
-                    T::write(out, of_out, |out| {
+                    T::write_values(out, of_out, |out| {
                         fold_tile(self.kind, x, columns, rows, out, room);
                         self.divide(out);
                     });
@@ -220,7 +223,7 @@ impl Fold {
     }
 
     /// Each column of one matrix of many rows to one: threads share blocks of rows, which are joined in their order.
-    fn blocks<T: Float>(
+    fn reduce_blocks<T: Float>(
         self,
         x: &[T],
         columns: usize,
@@ -228,24 +231,24 @@ impl Fold {
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         let count = (x.len() / columns).div_ceil(BLOCK);
-        let each = count.div_ceil(parallel::parts(cx, x.len()));
-        let (of_out, own) = (T::room(columns), T::room(AT_ONCE * TILE));
+        let each = count.div_ceil(parallel::count_parts(cx, x.len()));
+        let (of_out, own) = (T::scratch_len(columns), T::scratch_len(AT_ONCE * TILE));
         let room = cx.scratch.take(of_out + count * columns + count.div_ceil(each) * own);
         let (of_out, room) = room.split_at_mut(of_out);
         let (folded, rooms) = room.split_at_mut(count * columns);
         let pieces = folded.chunks_mut(each * columns).zip(x.chunks(each * BLOCK * columns));
-        parallel::run(cx.pool, with_rooms(pieces, rooms, own), &|((folded, x), room)| {
+        parallel::run_parts(cx.pool, with_rooms(pieces, rooms, own), &|((folded, x), room)| {
             let blocks = folded.chunks_exact_mut(columns).zip(x.chunks(BLOCK * columns));
             for (folded, x) in blocks {
                 fold_tile(self.kind, x, columns, x.len() / columns, folded, room);
             }
             Ok(())
         })?;
-        T::write(out, of_out, |out| {
+        T::write_values(out, of_out, |out| {
             out.fill(self.kind.identity() as f32);
             for folded in folded.chunks_exact(columns) {
                 let pairs = out.iter_mut().zip(folded);
-                pairs.for_each(|(out, &folded)| *out = join(self.kind, *out, folded));
+                pairs.for_each(|(out, &folded)| *out = join_values(self.kind, *out, folded));
             }
             self.divide(out);
         });
@@ -255,21 +258,21 @@ impl Fold {
 
 /// Both values as one; a NaN stays a NaN.
 #[inline(always)]
-fn join(kind: ReduceKind, a: f32, b: f32) -> f32 {
+fn join_values(kind: ReduceKind, a: f32, b: f32) -> f32 {
     match kind {
         ReduceKind::Sum => a + b,
-        ReduceKind::Max => greater(a, b),
-        ReduceKind::Min => lesser(a, b),
+        ReduceKind::Max => greater_of(a, b),
+        ReduceKind::Min => lesser_of(a, b),
     }
 }
 
 #[inline(always)]
-fn greater(a: f32, b: f32) -> f32 {
+fn greater_of(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }
 
 #[inline(always)]
-fn lesser(a: f32, b: f32) -> f32 {
+fn lesser_of(a: f32, b: f32) -> f32 {
     if a < b || a.is_nan() { a } else { b }
 }
 
@@ -277,9 +280,9 @@ vectorized! {
     fn fold_chunk(kind: ReduceKind, x: &[f32]) -> f32 {
         let identity = kind.identity() as f32;
         match kind {
-            ReduceKind::Sum => rows::sum(x),
-            ReduceKind::Max => rows::fold([x], identity, |a, [x]| greater(a, x), greater),
-            ReduceKind::Min => rows::fold([x], identity, |a, [x]| lesser(a, x), lesser),
+            ReduceKind::Sum => rows::sum_row(x),
+            ReduceKind::Max => rows::fold_row([x], identity, |a, [x]| greater_of(a, x), greater_of),
+            ReduceKind::Min => rows::fold_row([x], identity, |a, [x]| lesser_of(a, x), lesser_of),
         }
     }
 }
@@ -288,15 +291,15 @@ vectorized! {
     /// Folds `rows` rows, `stride` apart, of a tile as wide as `out`.
     fn fold_tile<T: Float>(kind: ReduceKind, x: &[T], stride: usize, rows: usize, out: &mut [f32], room: &mut [f32]) {
         match kind {
-            ReduceKind::Sum => tile([stride, rows], x, out, room, 0.0, |a, b| a + b),
-            ReduceKind::Max => tile([stride, rows], x, out, room, f32::NEG_INFINITY, greater),
-            ReduceKind::Min => tile([stride, rows], x, out, room, f32::INFINITY, lesser),
+            ReduceKind::Sum => reduce_tile([stride, rows], x, out, room, 0.0, |a, b| a + b),
+            ReduceKind::Max => reduce_tile([stride, rows], x, out, room, f32::NEG_INFINITY, greater_of),
+            ReduceKind::Min => reduce_tile([stride, rows], x, out, room, f32::INFINITY, lesser_of),
         }
     }
 }
 
 #[inline(always)]
-fn tile<T: Float>(
+fn reduce_tile<T: Float>(
     [stride, rows]: [usize; 2],
     x: &[T],
     out: &mut [f32],
@@ -315,15 +318,15 @@ fn tile<T: Float>(
         block.fill(identity);
         let mut at = start;
         while at + AT_ONCE <= end {
-            let (a, b) = (T::read(row(at), of_a), T::read(row(at + 1), of_b));
-            let (c, d) = (T::read(row(at + 2), of_c), T::read(row(at + 3), of_d));
+            let (a, b) = (T::read_values(row(at), of_a), T::read_values(row(at + 1), of_b));
+            let (c, d) = (T::read_values(row(at + 2), of_c), T::read_values(row(at + 3), of_d));
             for i in 0..width {
                 block[i] = both(block[i], both(both(a[i], b[i]), both(c[i], d[i])));
             }
             at += AT_ONCE;
         }
         for at in at..end {
-            let x = T::read(row(at), of_a);
+            let x = T::read_values(row(at), of_a);
             block.iter_mut().zip(x).for_each(|(block, &x)| *block = both(*block, x));
         }
         out.iter_mut().zip(&*block).for_each(|(out, &block)| *out = both(*out, block));
@@ -332,7 +335,7 @@ fn tile<T: Float>(
 
 /// Any pattern of groups: every element in order into its result.
 fn fold_general<T: Copy, U: Copy>(
-    groups: &[Group],
+    groups: &[DimGroup],
     x: &[T],
     out: &mut [U],
     identity: U,
@@ -362,9 +365,9 @@ fn fold_general<T: Copy, U: Copy>(
     }
 }
 
-fn integers<T: Integer>(
+fn reduce_integers<T: Integer>(
     function: ReduceFunction,
-    groups: &[Group],
+    groups: &[DimGroup],
     count: usize,
     x: &View<'_>,
     out: &mut ViewMut<'_>,
@@ -390,9 +393,9 @@ fn integers<T: Integer>(
 }
 
 /// Of truth values: any, all.
-fn truths(
+fn reduce_truths(
     function: ReduceFunction,
-    groups: &[Group],
+    groups: &[DimGroup],
     x: &View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<(), KernelError> {
@@ -412,14 +415,14 @@ pub(crate) fn argmax(
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::ArgMax(op), [x], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("argmax", "takes one operand and gives one result"));
+        return Err(KernelError::bad_call("argmax", "takes one operand and gives one result"));
     };
     let shape = x.shape;
     let inner: usize = shape.iter().skip(op.axis + 1).product();
     let outer: usize = shape.iter().take(op.axis).product();
     let out = out.as_mut_slice::<i64>()?;
     if op.axis >= shape.len() || out.len() != outer * inner {
-        return Err(KernelError::call("argmax", format!("dim {} of {shape:?}", op.axis)));
+        return Err(KernelError::bad_call("argmax", format!("dim {} of {shape:?}", op.axis)));
     }
     let extent = shape[op.axis];
     match x.dtype {

@@ -18,13 +18,13 @@ pub(crate) fn rotary<T: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Rotary(op), [x], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("rotary", "takes one operand and gives one result"));
+        return Err(KernelError::bad_call("rotary", "takes one operand and gives one result"));
     };
     let &[.., time, heads, width] = x.shape else {
-        return Err(KernelError::call("rotary", "needs dims of time, heads and width"));
+        return Err(KernelError::bad_call("rotary", "needs dims of time, heads and width"));
     };
     if out.shape != x.shape || width % 2 != 0 {
-        return Err(KernelError::call("rotary", format!("{:?} to {:?}", x.shape, out.shape)));
+        return Err(KernelError::bad_call("rotary", format!("{:?} to {:?}", x.shape, out.shape)));
     }
     let rank = x.shape.len();
     let (first, first_pair) = (x.origin[rank - 3], x.origin[rank - 1] / 2);
@@ -35,8 +35,8 @@ pub(crate) fn rotary<T: Float>(
         return Ok(());
     }
     // For each position the sines of all pairs, then the cosines.
-    let parts = parallel::parts(cx, out.len());
-    let room = T::room(2 * width);
+    let parts = parallel::count_parts(cx, out.len());
+    let room = T::scratch_len(2 * width);
     let (angles, rooms) = cx.scratch.take_both::<f32, f32>([time * width, parts * room]);
     for (index, row) in angles.chunks_exact_mut(width).enumerate() {
         let (sines, cosines) = row.split_at_mut(width / 2);
@@ -53,14 +53,14 @@ pub(crate) fn rotary<T: Float>(
         rooms,
         room,
     );
-    parallel::run(cx.pool, pieces, &|((piece, (x, out)), room)| {
+    parallel::run_parts(cx.pool, pieces, &|((piece, (x, out)), room)| {
         let [of_x, of_out] = parts_of(room);
         for (index, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate()
         {
             let position = (piece * each + index / heads) % time;
             let (sin, cos) = angles[position * width..][..width].split_at(width / 2);
-            let x = T::read(x, of_x);
-            T::write(out, of_out, |out| match op.interleaved {
+            let x = T::read_values(x, of_x);
+            T::write_values(out, of_out, |out| match op.interleaved {
                 true => turn_neighbours(x, sin, cos, out),
                 false => turn_halves(x, sin, cos, out),
             });

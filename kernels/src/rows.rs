@@ -11,7 +11,7 @@ const LONG: usize = 256;
 
 /// Folds a row in lanes: `each` into every lane, `both` to join lanes.
 #[inline(always)]
-pub(crate) fn fold<const N: usize>(
+pub(crate) fn fold_row<const N: usize>(
     rows: [&[f32]; N],
     identity: f32,
     each: impl Fn(f32, [f32; N]) -> f32,
@@ -24,7 +24,7 @@ pub(crate) fn fold<const N: usize>(
         let mut many = [identity; MANY];
         rest = fold_chunks(rest, &mut many, &each);
         for chunk in many.as_chunks::<LANES>().0 {
-            join(&mut lanes, chunk, &both);
+            join_lanes(&mut lanes, chunk, &both);
         }
     }
     let rest = fold_chunks(rest, &mut lanes, &each);
@@ -34,7 +34,7 @@ pub(crate) fn fold<const N: usize>(
     let mut width = LANES / 2;
     while width > 0 {
         let (lanes, others) = lanes.split_at_mut(width);
-        join(lanes, others, &both);
+        join_lanes(lanes, others, &both);
         width /= 2;
     }
     lanes[0]
@@ -60,7 +60,7 @@ fn fold_chunks<'a, const N: usize, const L: usize>(
 
 /// Joins lanes with as many others.
 #[inline(always)]
-fn join(lanes: &mut [f32], others: &[f32], both: &impl Fn(f32, f32) -> f32) {
+fn join_lanes(lanes: &mut [f32], others: &[f32], both: &impl Fn(f32, f32) -> f32) {
     for (lane, &other) in lanes.iter_mut().zip(others) {
         *lane = both(*lane, other);
     }
@@ -68,21 +68,21 @@ fn join(lanes: &mut [f32], others: &[f32], both: &impl Fn(f32, f32) -> f32) {
 
 /// The sum of a row.
 #[inline(always)]
-pub(crate) fn sum(x: &[f32]) -> f32 {
-    fold([x], 0.0, |sum, [x]| sum + x, |a, b| a + b)
+pub(crate) fn sum_row(x: &[f32]) -> f32 {
+    fold_row([x], 0.0, |sum, [x]| sum + x, |a, b| a + b)
 }
 
 /// The sum of products.
 #[inline(always)]
-pub(crate) fn dot(x: &[f32], y: &[f32]) -> f32 {
-    fold([x, y], 0.0, |sum, [x, y]| sum + x * y, |a, b| a + b)
+pub(crate) fn dot_product(x: &[f32], y: &[f32]) -> f32 {
+    fold_row([x, y], 0.0, |sum, [x, y]| sum + x * y, |a, b| a + b)
 }
 
 /// The greatest of a row, -inf where it is empty; NaNs are passed over.
 #[inline(always)]
-pub(crate) fn greatest(x: &[f32]) -> f32 {
+pub(crate) fn greatest_of_row(x: &[f32]) -> f32 {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
-    fold([x], f32::NEG_INFINITY, |a, [x]| greater(a, x), greater)
+    fold_row([x], f32::NEG_INFINITY, |a, [x]| greater(a, x), greater)
 }
 
 /// Writes exp(x - shift) and returns the sum; the shift is the greatest.
@@ -91,11 +91,11 @@ pub(crate) fn exp_and_sum(x: &[f32], shift: f32, out: &mut [f32]) -> f32 {
     for (out, &x) in out.iter_mut().zip(x) {
         *out = math::exp_below(x - shift);
     }
-    sum(out)
+    sum_row(out)
 }
 
 /// The sum of exp(x - shift); the shift is the greatest.
 #[inline(always)]
 pub(crate) fn sum_exp(x: &[f32], shift: f32) -> f32 {
-    fold([x], 0.0, |sum, [x]| sum + math::exp_below(x - shift), |a, b| a + b)
+    fold_row([x], 0.0, |sum, [x]| sum + math::exp_below(x - shift), |a, b| a + b)
 }

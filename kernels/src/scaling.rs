@@ -19,13 +19,13 @@ pub(crate) fn non_finite<T: Float>(
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let ([operand], [result]) = (operands, results) else {
-        return Err(KernelError::call("non_finite", "takes 1 operand and gives 1 result"));
+        return Err(KernelError::bad_call("non_finite", "takes 1 operand and gives 1 result"));
     };
     let mut count = 0;
     let mut room = [0.0; BLOCK];
     for start in (0..operand.len()).step_by(BLOCK) {
         let elements = operand.block::<T>(start..operand.len().min(start + BLOCK))?;
-        let block = T::read(elements, &mut room);
+        let block = T::read_values(elements, &mut room);
         let mut largest = [0];
         largest_bits(block, &mut largest);
         if largest[0] >= f32::INFINITY.to_bits() {
@@ -53,14 +53,14 @@ pub(crate) fn loss_scale(
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::LossScale(scaling) = op else {
-        return Err(KernelError::call("loss_scale", "another op"));
+        return Err(KernelError::bad_call("loss_scale", "another op"));
     };
     if !matches!(operands.len(), 4 | 5) || results.len() != 7 {
-        return Err(KernelError::call("loss_scale", "takes 4 or 5 numbers and gives 7"));
+        return Err(KernelError::bad_call("loss_scale", "takes 4 or 5 numbers and gives 7"));
     }
-    let of_step = numbers(operands)?;
-    let factor = operands.get(4).map(number).transpose()?;
-    write(results, &scaling.guarded(of_step, factor))
+    let of_step = read_numbers(operands)?;
+    let factor = operands.get(4).map(read_number).transpose()?;
+    write_numbers(results, &scaling.evaluate_guarded_step(of_step, factor))
 }
 
 /// The kernel of [`Op::SkipStep`]. Results may be the operands' memory.
@@ -71,30 +71,30 @@ pub(crate) fn skip_step(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::SkipStep(skip) = op else {
-        return Err(KernelError::call("skip_step", "another op"));
+        return Err(KernelError::bad_call("skip_step", "another op"));
     };
     if operands.len() != 2 || results.len() != 4 {
-        return Err(KernelError::call("skip_step", "takes 2 numbers and gives 4"));
+        return Err(KernelError::bad_call("skip_step", "takes 2 numbers and gives 4"));
     }
-    write(results, &skip.step(numbers(operands)?, cx.step))
+    write_numbers(results, &skip.evaluate_step(read_numbers(operands)?, cx.step))
 }
 
-fn numbers<const N: usize>(operands: &[View<'_>]) -> Result<[f64; N], KernelError> {
+fn read_numbers<const N: usize>(operands: &[View<'_>]) -> Result<[f64; N], KernelError> {
     let mut numbers = [0.0; N];
     for (result, operand) in numbers.iter_mut().zip(operands) {
-        *result = number(operand)?;
+        *result = read_number(operand)?;
     }
     Ok(numbers)
 }
 
-fn number(operand: &View<'_>) -> Result<f64, KernelError> {
+fn read_number(operand: &View<'_>) -> Result<f64, KernelError> {
     match operand.is_empty() {
-        true => Err(KernelError::call("loss_scale", "takes numbers")),
+        true => Err(KernelError::bad_call("loss_scale", "takes numbers")),
         false => Ok(f64::from(operand.block::<f32>(0..1)?[0])),
     }
 }
 
-fn write(results: &mut [ViewMut<'_>], numbers: &[f64]) -> Result<(), KernelError> {
+fn write_numbers(results: &mut [ViewMut<'_>], numbers: &[f64]) -> Result<(), KernelError> {
     for (result, &number) in results.iter_mut().zip(numbers) {
         result.as_mut_slice::<f32>()?[0] = number as f32;
     }

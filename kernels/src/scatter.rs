@@ -8,8 +8,8 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
-use crate::gather::Places;
-use crate::parallel::{Output, over_rows};
+use crate::gather::GatherPlaces;
+use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
 use crate::view::{Element, View, ViewMut};
 
@@ -21,73 +21,68 @@ pub(crate) fn scatter(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Scatter(op), [x, places, values], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("scatter", "takes three operands and gives one result"));
+        return Err(KernelError::bad_call("scatter", "takes three operands and gives one result"));
     };
     let dim = places.shape.len().wrapping_sub(1);
     let range = x.global.get(dim).copied().unwrap_or(0);
-    let places = Places::new("scatter", places, [x.shape, x.origin], range)?;
+    let places = GatherPlaces::new("scatter", places, [x.shape, x.origin], range)?;
     if x.shape != out.shape || values.len() != places.len() * places.width {
-        return Err(KernelError::call("scatter", format!("values of {:?}", values.shape)));
+        return Err(KernelError::bad_call("scatter", format!("values of {:?}", values.shape)));
     }
     let function = op.function;
-    let call = Call { function, x, places, values, out, cx };
+    let call = ScatterCall { function, x, places, values, out, cx };
     match call.x.dtype {
-        DType::F32 => call.floats::<f32>(),
-        DType::F16 => call.floats::<f16>(),
-        DType::BF16 => call.floats::<bf16>(),
-        DType::I64 => call.integers::<i64>(),
-        DType::I32 => call.integers::<i32>(),
-        DType::U8 | DType::Bool => call.integers::<u8>(),
+        DType::F32 => call.scatter_floats::<f32>(),
+        DType::F16 => call.scatter_floats::<f16>(),
+        DType::BF16 => call.scatter_floats::<bf16>(),
+        DType::I64 => call.scatter_integers::<i64>(),
+        DType::I32 => call.scatter_integers::<i32>(),
+        DType::U8 | DType::Bool => call.scatter_integers::<u8>(),
     }
 }
 
-struct Call<'a, 'b, 'c> {
+struct ScatterCall<'a, 'b, 'c> {
     function: ScatterFunction,
     x: &'a View<'a>,
-    places: Places<'a>,
+    places: GatherPlaces<'a>,
     values: &'a View<'a>,
     out: &'a mut ViewMut<'b>,
     cx: &'a mut KernelContext<'c>,
 }
 
-impl Call<'_, '_, '_> {
-    fn floats<T: Float>(self) -> Result<(), KernelError> {
+impl ScatterCall<'_, '_, '_> {
+    fn scatter_floats<T: Float>(self) -> Result<(), KernelError> {
         let join = |join: fn(f32, f32) -> f32| {
-            move |there: T, value: T| T::nearest(join(there.value(), value.value()))
+            move |there: T, value: T| T::round_from(join(there.value(), value.value()))
         };
         match self.function {
-            ScatterFunction::Set => self.each::<T>(|_, value| value),
-            ScatterFunction::Mul => self.each(join(|there, value| there * value)),
-            ScatterFunction::Max => {
-                self.each(join(
-                    |there, value| {
-                        if there > value || there.is_nan() { there } else { value }
-                    },
-                ))
-            }
-            ScatterFunction::Min => {
-                self.each(join(
-                    |there, value| {
-                        if there < value || there.is_nan() { there } else { value }
-                    },
-                ))
-            }
+            ScatterFunction::Set => self.scatter_values::<T>(|_, value| value),
+            ScatterFunction::Mul => self.scatter_values(join(|there, value| there * value)),
+            ScatterFunction::Max => self.scatter_values(join(|there, value| {
+                if there > value || there.is_nan() { there } else { value }
+            })),
+            ScatterFunction::Min => self.scatter_values(join(|there, value| {
+                if there < value || there.is_nan() { there } else { value }
+            })),
         }
     }
 
-    fn integers<T: Integer>(self) -> Result<(), KernelError> {
+    fn scatter_integers<T: Integer>(self) -> Result<(), KernelError> {
         match self.function {
-            ScatterFunction::Set => self.each::<T>(|_, value| value),
-            ScatterFunction::Mul => self.each(|there: T, value: T| {
+            ScatterFunction::Set => self.scatter_values::<T>(|_, value| value),
+            ScatterFunction::Mul => self.scatter_values(|there: T, value: T| {
                 let (there, value): (i64, i64) = (there.into(), value.into());
                 T::wrap(there.wrapping_mul(value))
             }),
-            ScatterFunction::Max => self.each(T::max),
-            ScatterFunction::Min => self.each(T::min),
+            ScatterFunction::Max => self.scatter_values(T::max),
+            ScatterFunction::Min => self.scatter_values(T::min),
         }
     }
 
-    fn each<T: Element>(self, join: impl Fn(T, T) -> T + Send + Sync) -> Result<(), KernelError> {
+    fn scatter_values<T: Element>(
+        self,
+        join: impl Fn(T, T) -> T + Send + Sync,
+    ) -> Result<(), KernelError> {
         let Self { x, places, values, out, cx, .. } = self;
         let (width, slab) = (places.width, places.extent * places.width);
         let (x, values, out) = (x.as_slice::<T>()?, values.as_slice::<T>()?, out.as_mut_slice()?);
@@ -96,11 +91,11 @@ impl Call<'_, '_, '_> {
             return places.check();
         }
         let batches = out.len() / slab;
-        over_rows(cx, [batches, slab], 0, Output::new(out, slab), &|range, mut out, _| {
+        over_rows(cx, [batches, slab], 0, RowOutput::new(out, slab), &|range, mut out, _| {
             for (index, batch) in range.enumerate() {
                 let out = out.row(index);
                 for position in batch * places.count..(batch + 1) * places.count {
-                    let Some(place) = places.get(position)? else { continue };
+                    let Some(place) = places.place_at(position)? else { continue };
                     let out = &mut out[place * width..][..width];
                     let values = &values[position * width..][..width];
                     out.iter_mut().zip(values).for_each(|(out, &value)| *out = join(*out, value));

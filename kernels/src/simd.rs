@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 /// Which instructions the processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other processors have neither"))]
-pub(crate) enum Level {
+pub(crate) enum SimdLevel {
     Avx512,
     Avx2,
     Plain,
@@ -13,13 +13,13 @@ pub(crate) enum Level {
 
 /// The best level of this processor.
 #[inline]
-pub(crate) fn level() -> Level {
+pub(crate) fn simd_level() -> SimdLevel {
     // The standard library keeps each feature; all of them together would be asked for at every call.
-    static LEVEL: LazyLock<Level> = LazyLock::new(found);
+    static LEVEL: LazyLock<SimdLevel> = LazyLock::new(detect_level);
     *LEVEL
 }
 
-fn found() -> Level {
+fn detect_level() -> SimdLevel {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("fma")
@@ -28,13 +28,13 @@ fn found() -> Level {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
         {
-            return Level::Avx512;
+            return SimdLevel::Avx512;
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Level::Avx2;
+            return SimdLevel::Avx2;
         }
     }
-    Level::Plain
+    SimdLevel::Plain
 }
 
 /// Defines a function whose body is compiled for AVX-512, AVX2 and the baseline. All that the body calls must be
@@ -59,13 +59,13 @@ macro_rules! vectorized {
                 body($($arg),*)
             }
 
-            match crate::simd::level() {
+            match crate::simd::simd_level() {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: the processor has the features, as `level` has just found.
-                crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: the processor has the features, as `simd_level` has just found.
+                crate::simd::SimdLevel::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
-                crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                crate::simd::SimdLevel::Avx2 => unsafe { avx2($($arg),*) },
                 _ => body($($arg),*),
             }
         }

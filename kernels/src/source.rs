@@ -4,76 +4,77 @@ use std::ops::Range;
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Triangle};
-use graphc_ir::random::{Stream, key_of};
-use graphc_ir::types::{DType, strides};
+use graphc_ir::random::{RandomStream, key_of};
+use graphc_ir::types::{DType, row_major_strides};
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::movement;
-use crate::parallel::{self, Output, over_rows};
+use crate::parallel::{self, RowOutput, over_rows};
 use crate::precision::Float;
 use crate::simd::vectorized;
 use crate::view::{Element, Flat, View, ViewMut};
 
 /// The kernel of [`Op::Full`].
-pub(crate) fn full(
+pub(crate) fn fill_with_value(
     op: &Op,
     _operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     _cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     match (op, results) {
-        (Op::Full(op), [out]) => movement::fill(out, op.value.0),
-        _ => Err(KernelError::call("full", "gives one result")),
+        (Op::Full(op), [out]) => movement::fill_view(out, op.value.0),
+        _ => Err(KernelError::bad_call("full", "gives one result")),
     }
 }
 
 /// The kernel of sources whose elements differ: constants, iota, random numbers, first contents of variables.
-pub(crate) fn source(
+pub(crate) fn generate_source(
     op: &Op,
     _operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let name = op.name();
-    let [out] = results else { return Err(KernelError::call(name, "gives one result")) };
+    let [out] = results else { return Err(KernelError::bad_call(name, "gives one result")) };
     let rank = out.global.len();
     match op {
         Op::Constant(op) if op.data.len() == out.global.iter().product::<usize>() => {
             fill_by(out, cx, |position| op.data[position].0)
         }
         Op::Iota(op) if op.dim < rank => {
-            let (stride, extent) = (strides(out.global)[op.dim], out.global[op.dim]);
+            let (stride, extent) = (row_major_strides(out.global)[op.dim], out.global[op.dim]);
             fill_by(out, cx, |position| (position / stride % extent) as f64)
         }
         Op::Random(op) => {
-            let stream = Stream { seed: cx.seed, key: op.key, step: cx.step };
+            let stream = RandomStream { seed: cx.seed, key: op.key, step: cx.step };
             fill_by(out, cx, |position| f64::from(op.distribution.draw(&stream, position as u64)))
         }
         Op::Variable(op) => match op.init {
-            Init::Weights => Err(KernelError::call(name, "its content is in a file")),
-            Init::Table(_) => Err(KernelError::call(name, "its content is in a table")),
-            Init::Fill(value) => movement::fill(out, value.0),
+            Init::Weights => Err(KernelError::bad_call(name, "its content is in a file")),
+            Init::Table(_) => Err(KernelError::bad_call(name, "its content is in a table")),
+            Init::Fill(value) => movement::fill_view(out, value.0),
             Init::Normal { mean, std } => {
                 let distribution = graphc_ir::ops::Distribution::Normal { mean, std };
-                let stream = Stream { seed: cx.seed, key: key_of(&op.name), step: 0 };
+                let stream = RandomStream { seed: cx.seed, key: key_of(&op.name), step: 0 };
                 fill_by(out, cx, |position| f64::from(distribution.draw(&stream, position as u64)))
             }
             Init::Uniform { low, high } => {
                 let distribution = graphc_ir::ops::Distribution::Uniform { low, high };
-                let stream = Stream { seed: cx.seed, key: key_of(&op.name), step: 0 };
+                let stream = RandomStream { seed: cx.seed, key: key_of(&op.name), step: 0 };
                 fill_by(out, cx, |position| f64::from(distribution.draw(&stream, position as u64)))
             }
         },
-        _ => {
-            Err(KernelError::call(name, format!("cannot fill {:?} of {:?}", out.shape, out.global)))
-        }
+        _ => Err(KernelError::bad_call(
+            name,
+            format!("cannot fill {:?} of {:?}", out.shape, out.global),
+        )),
     }
 }
 
 /// The rows (along the last dim) of a shard, and where each begins in the whole tensor.
-struct Rows {
+struct ShardRows {
     count: usize,
     extent: usize,
     shape: Vec<usize>,
@@ -81,9 +82,9 @@ struct Rows {
     first: usize,
 }
 
-impl Rows {
-    fn of(shape: &[usize], origin: &[usize], global: &[usize]) -> Self {
-        let mut strides = strides(global);
+impl ShardRows {
+    fn from_shard(shape: &[usize], origin: &[usize], global: &[usize]) -> Self {
+        let mut strides = row_major_strides(global);
         let first = origin.iter().zip(&strides).map(|(origin, stride)| origin * stride).sum();
         let (extent, outer) = shape.split_last().map_or((1, &[][..]), |(&e, outer)| (e, outer));
         strides.truncate(outer.len());
@@ -122,9 +123,9 @@ fn fill_as<T: Element>(
     cx: &mut KernelContext<'_>,
     element: impl Fn(usize) -> T + Send + Sync,
 ) -> Result<(), KernelError> {
-    let rows = Rows::of(out.shape, out.origin, out.global);
+    let rows = ShardRows::from_shard(out.shape, out.origin, out.global);
     let (count, extent) = (rows.count, rows.extent);
-    let out = Output::new(out.as_mut_slice::<T>()?, extent);
+    let out = RowOutput::new(out.as_mut_slice::<T>()?, extent);
     over_rows(cx, [count, extent], 0, out, &|range, mut out, _| {
         for (index, row) in range.enumerate() {
             let first = rows.position(row);
@@ -143,22 +144,25 @@ pub(crate) fn dropout<T: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Dropout(dropout), [x]) = (op, operands) else {
-        return Err(KernelError::call("dropout", "takes one operand"));
+        return Err(KernelError::bad_call("dropout", "takes one operand"));
     };
-    if !dropout.drops() {
-        return movement::copy(op, operands, results, cx);
+    if !dropout.can_drop() {
+        return movement::copy_elements(op, operands, results, cx);
     }
-    let [out] = results else { return Err(KernelError::call("dropout", "gives one result")) };
+    let [out] = results else { return Err(KernelError::bad_call("dropout", "gives one result")) };
     if out.shape != x.shape {
-        return Err(KernelError::call("dropout", format!("{:?} into {:?}", x.shape, out.shape)));
+        return Err(KernelError::bad_call(
+            "dropout",
+            format!("{:?} into {:?}", x.shape, out.shape),
+        ));
     }
-    let mask = Mask {
-        stream: Stream { seed: cx.seed, key: dropout.key, step: cx.step },
+    let mask = DropoutMask {
+        stream: RandomStream { seed: cx.seed, key: dropout.key, step: cx.step },
         threshold: (dropout.probability.0 * 16_777_216.0).ceil() as u32,
         kept: (1.0 - dropout.probability.0) as f32,
     };
-    let rows = Rows::of(out.shape, out.origin, out.global);
-    let parts = parallel::parts(cx, out.len()).min(rows.count.max(1));
+    let rows = ShardRows::from_shard(out.shape, out.origin, out.global);
+    let parts = parallel::count_parts(cx, out.len()).min(rows.count.max(1));
     let mut rest = out.flat();
     let mut pieces = Vec::with_capacity(parts);
     for part in 0..parts {
@@ -167,7 +171,7 @@ pub(crate) fn dropout<T: Float>(
         rest = tail;
         pieces.push((range, own));
     }
-    parallel::run(cx.pool, pieces, &|(range, mut out)| {
+    parallel::run_parts(cx.pool, pieces, &|(range, mut out)| {
         let skip = range.start * rows.extent;
         for row in range {
             let elements = row * rows.extent..(row + 1) * rows.extent;
@@ -178,8 +182,8 @@ pub(crate) fn dropout<T: Float>(
 }
 
 /// What is dropped.
-struct Mask {
-    stream: Stream,
+struct DropoutMask {
+    stream: RandomStream,
     /// An element is dropped where the first 24 random bits are less: as `uniform() < probability`, exactly.
     threshold: u32,
     /// The probability of what is kept.
@@ -189,7 +193,7 @@ struct Mask {
 /// Drops elements of a row, block by block through the stack; `first` is the row's position in the whole tensor,
 /// `skip` elements come before `out`.
 fn drop_row<T: Float>(
-    mask: &Mask,
+    mask: &DropoutMask,
     first: u64,
     x: &View<'_>,
     row: Range<usize>,
@@ -201,7 +205,7 @@ fn drop_row<T: Float>(
     for start in row.clone().step_by(BLOCK) {
         let end = row.end.min(start + BLOCK);
         let buffer = &mut buffer[..end - start];
-        let x = T::read(x.block(start..end)?, &mut room);
+        let x = T::read_values(x.block(start..end)?, &mut room);
         drop_block(mask, first + (start - row.start) as u64, x, buffer);
         T::narrow(buffer, out.block(start - skip..end - skip)?);
     }
@@ -209,7 +213,7 @@ fn drop_row<T: Float>(
 }
 
 vectorized! {
-    fn drop_block(mask: &Mask, first: u64, x: &[f32], out: &mut [f32]) {
+    fn drop_block(mask: &DropoutMask, first: u64, x: &[f32], out: &mut [f32]) {
         for ((i, out), &x) in out.iter_mut().enumerate().zip(x) {
             let bits = mask.stream.words(first + i as u64)[0] >> 8;
             *out = if bits < mask.threshold { 0.0 } else { x / mask.kept };
@@ -225,13 +229,16 @@ pub(crate) fn triangle(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Triangle(op), [x], [out]) = (op, operands, results) else {
-        return Err(KernelError::call("triangle", "takes one operand and gives one result"));
+        return Err(KernelError::bad_call("triangle", "takes one operand and gives one result"));
     };
     let ([.., rows, columns], [.., first_row, first_column]) = (x.shape, x.origin) else {
-        return Err(KernelError::call("triangle", format!("a matrix of {:?}", x.shape)));
+        return Err(KernelError::bad_call("triangle", format!("a matrix of {:?}", x.shape)));
     };
     if out.shape != x.shape || out.dtype != x.dtype {
-        return Err(KernelError::call("triangle", format!("{:?} into {:?}", x.shape, out.shape)));
+        return Err(KernelError::bad_call(
+            "triangle",
+            format!("{:?} into {:?}", x.shape, out.shape),
+        ));
     }
     let size = x.dtype.size();
     let bytes = columns * size;
@@ -241,10 +248,10 @@ pub(crate) fn triangle(
         cx,
         [count, *columns],
         0,
-        Output::new(out.bytes_mut(), bytes),
+        RowOutput::new(out.bytes_mut(), bytes),
         &|range, mut out, _| {
             for (index, line) in range.enumerate() {
-                let kept = kept(op, first_row + line % rows, *first_column, *columns);
+                let kept = kept_columns(op, first_row + line % rows, *first_column, *columns);
                 let kept = kept.start * size..kept.end * size;
                 let out = out.row(index);
                 out[..kept.start].fill(0);
@@ -258,7 +265,7 @@ pub(crate) fn triangle(
 }
 
 /// The columns of a shard that are kept in a row of the whole tensor.
-fn kept(op: &Triangle, row: usize, first: usize, columns: usize) -> Range<usize> {
+fn kept_columns(op: &Triangle, row: usize, first: usize, columns: usize) -> Range<usize> {
     let clamp = |column: i64| column.clamp(0, columns as i64) as usize;
     let diagonal = (row as i64).saturating_add(op.diagonal).saturating_sub(first as i64);
     if op.lower { 0..clamp(diagonal.saturating_add(1)) } else { clamp(diagonal)..columns }

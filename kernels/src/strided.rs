@@ -10,7 +10,7 @@ const TILE: usize = 16;
 
 /// A dim of a copy; strides in elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Dim {
+pub(crate) struct StridedDim {
     pub(crate) extent: usize,
     pub(crate) from: usize,
     pub(crate) to: usize,
@@ -18,13 +18,13 @@ pub(crate) struct Dim {
 
 /// A copy: where it starts in both tensors and its dims, outermost of the target first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Walk {
-    pub(crate) dims: Vec<Dim>,
+pub(crate) struct StridedWalk {
+    pub(crate) dims: Vec<StridedDim>,
     pub(crate) from: usize,
     pub(crate) to: usize,
 }
 
-impl Walk {
+impl StridedWalk {
     /// A copy of a box between tensors of these strides.
     pub(crate) fn row_major(
         extents: &[usize],
@@ -35,13 +35,13 @@ impl Walk {
     ) -> Self {
         let strides = from_strides.iter().zip(to_strides);
         let dims = extents.iter().zip(strides);
-        let dims = dims.map(|(&extent, (&from, &to))| Dim { extent, from, to }).collect();
+        let dims = dims.map(|(&extent, (&from, &to))| StridedDim { extent, from, to }).collect();
         Self { dims, from, to }
     }
 
     /// Merges neighbouring dims that are walked evenly; dims of extent 1 vanish.
     fn merge(&mut self) {
-        let mut merged: Vec<Dim> = Vec::with_capacity(self.dims.len()); // innermost first
+        let mut merged: Vec<StridedDim> = Vec::with_capacity(self.dims.len()); // innermost first
         for &dim in self.dims.iter().rev().filter(|dim| dim.extent != 1) {
             match merged.last_mut() {
                 Some(inner)
@@ -70,36 +70,36 @@ impl Walk {
 }
 
 /// Copies elements of any type. The dims of the target do not overlap.
-pub(crate) fn copy(
+pub(crate) fn copy_strided(
     op: &'static str,
-    walk: &Walk,
+    walk: &StridedWalk,
     from: &View<'_>,
     to: &mut ViewMut<'_>,
     cx: &KernelContext<'_>,
 ) -> Result<(), KernelError> {
     if from.dtype != to.dtype {
-        return Err(KernelError::call(op, format!("{} into {}", from.dtype, to.dtype)));
+        return Err(KernelError::bad_call(op, format!("{} into {}", from.dtype, to.dtype)));
     }
     if walk.dims.iter().any(|dim| dim.extent == 0) {
         return Ok(());
     }
     let (last_from, last_to) = walk.last();
     if last_from >= from.len() || last_to >= to.len() {
-        return Err(KernelError::call(op, format!("{:?} into {:?}", from.shape, to.shape)));
+        return Err(KernelError::bad_call(op, format!("{:?} into {:?}", from.shape, to.shape)));
     }
     let size = from.dtype.size();
     let (from, to) = (from.bytes(), to.bytes_mut());
     match size {
-        1 => share::<1>(walk, from, to, cx),
-        2 => share::<2>(walk, from, to, cx),
-        4 => share::<4>(walk, from, to, cx),
-        _ => share::<8>(walk, from, to, cx),
+        1 => share_copy::<1>(walk, from, to, cx),
+        2 => share_copy::<2>(walk, from, to, cx),
+        4 => share_copy::<4>(walk, from, to, cx),
+        _ => share_copy::<8>(walk, from, to, cx),
     }
 }
 
 /// Shares the outermost dim among threads.
-fn share<const N: usize>(
-    walk: &Walk,
+fn share_copy<const N: usize>(
+    walk: &StridedWalk,
     from: &[u8],
     to: &mut [u8],
     cx: &KernelContext<'_>,
@@ -107,9 +107,9 @@ fn share<const N: usize>(
     let (from, mut to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
     let mut walk = walk.clone();
     walk.merge();
-    let parts = parallel::parts(cx, walk.elements());
+    let parts = parallel::count_parts(cx, walk.elements());
     let Some(&outer) = walk.dims.first().filter(|dim| parts > 1 && dim.extent >= parts) else {
-        run(&walk, from, to);
+        run_copy(&walk, from, to);
         return Ok(());
     };
     to = &mut to[walk.to..];
@@ -119,18 +119,19 @@ fn share<const N: usize>(
         let end = if part + 1 == parts { to.len() } else { range.len() * outer.to };
         let (own, rest) = to.split_at_mut(end);
         to = rest;
-        let mut walk = Walk { from: walk.from + range.start * outer.from, to: 0, ..walk.clone() };
+        let mut walk =
+            StridedWalk { from: walk.from + range.start * outer.from, to: 0, ..walk.clone() };
         walk.dims[0].extent = range.len();
         pieces.push((walk, own));
     }
-    parallel::run(cx.pool, pieces, &|(walk, to)| {
-        run(&walk, from, to);
+    parallel::run_parts(cx.pool, pieces, &|(walk, to)| {
+        run_copy(&walk, from, to);
         Ok(())
     })
 }
 
 /// Copies on one thread; the dims are merged and not empty.
-fn run<const N: usize>(walk: &Walk, from: &[[u8; N]], to: &mut [[u8; N]]) {
+fn run_copy<const N: usize>(walk: &StridedWalk, from: &[[u8; N]], to: &mut [[u8; N]]) {
     let Some((&inner, outer)) = walk.dims.split_last() else {
         to[walk.to] = from[walk.from];
         return;
@@ -139,16 +140,18 @@ fn run<const N: usize>(walk: &Walk, from: &[[u8; N]], to: &mut [[u8; N]]) {
     if let (Some(other), false) = (other, inner.from == 0) {
         let mut rest = outer.to_vec();
         let across = rest.remove(other);
-        each(&rest, walk, |at, out| transpose(across, inner, &from[at..], &mut to[out..]));
+        for_each_index(&rest, walk, |at, out| {
+            transpose_matrix(across, inner, &from[at..], &mut to[out..])
+        });
         return;
     }
     let count = inner.extent;
     match (inner.from, inner.to) {
-        (1, 1) => each(outer, walk, |at, out| {
+        (1, 1) => for_each_index(outer, walk, |at, out| {
             to[out..out + count].copy_from_slice(&from[at..at + count]);
         }),
-        (0, 1) => each(outer, walk, |at, out| to[out..out + count].fill(from[at])),
-        _ => each(outer, walk, |at, out| {
+        (0, 1) => for_each_index(outer, walk, |at, out| to[out..out + count].fill(from[at])),
+        _ => for_each_index(outer, walk, |at, out| {
             for i in 0..count {
                 to[out + i * inner.to] = from[at + i * inner.from];
             }
@@ -157,7 +160,7 @@ fn run<const N: usize>(walk: &Walk, from: &[[u8; N]], to: &mut [[u8; N]]) {
 }
 
 /// Calls `work(source, target)` at each index of the dims.
-fn each(dims: &[Dim], walk: &Walk, mut work: impl FnMut(usize, usize)) {
+fn for_each_index(dims: &[StridedDim], walk: &StridedWalk, mut work: impl FnMut(usize, usize)) {
     let mut index = vec![0; dims.len()];
     let (mut from, mut to) = (walk.from, walk.to);
     loop {
@@ -186,8 +189,8 @@ pub(crate) fn transpose_rows<T: Copy>(
     [rows, columns]: [usize; 2],
     first: usize,
 ) {
-    let across = Dim { extent: to.len() / rows, from: 1, to: rows };
-    transpose(across, Dim { extent: rows, from: columns, to: 1 }, &from[first..], to);
+    let across = StridedDim { extent: to.len() / rows, from: 1, to: rows };
+    transpose_matrix(across, StridedDim { extent: rows, from: columns, to: 1 }, &from[first..], to);
 }
 
 /// The same where the transpose is some columns of a matrix, whose rows begin so many elements apart in `to`.
@@ -197,17 +200,17 @@ pub(crate) fn transpose_part<T: Copy>(
     [rows, columns]: [usize; 2],
     first: usize,
 ) {
-    let across = Dim { extent: to.len().div_ceil(stride), from: 1, to: stride };
-    transpose(across, Dim { extent: rows, from: columns, to: 1 }, &from[first..], to);
+    let across = StridedDim { extent: to.len().div_ceil(stride), from: 1, to: stride };
+    transpose_matrix(across, StridedDim { extent: rows, from: columns, to: 1 }, &from[first..], to);
 }
 
 /// Copies a matrix whose rows are contiguous in the target and whose columns are contiguous in the source.
-fn transpose<T: Copy>(across: Dim, inner: Dim, from: &[T], to: &mut [T]) {
+fn transpose_matrix<T: Copy>(across: StridedDim, inner: StridedDim, from: &[T], to: &mut [T]) {
     match inner.extent {
         extent if across.to != extent => {}
-        2 => return interleave::<2, T>(across.extent, from, inner.from, to),
-        3 => return interleave::<3, T>(across.extent, from, inner.from, to),
-        4 => return interleave::<4, T>(across.extent, from, inner.from, to),
+        2 => return interleave_columns::<2, T>(across.extent, from, inner.from, to),
+        3 => return interleave_columns::<3, T>(across.extent, from, inner.from, to),
+        4 => return interleave_columns::<4, T>(across.extent, from, inner.from, to),
         _ => {}
     }
     for row in (0..across.extent).step_by(TILE) {
@@ -230,7 +233,12 @@ fn transpose<T: Copy>(across: Dim, inner: Dim, from: &[T], to: &mut [T]) {
 }
 
 /// The same of few columns, as the colours of images are, where rows of the target follow each other.
-fn interleave<const N: usize, T: Copy>(rows: usize, from: &[T], stride: usize, to: &mut [T]) {
+fn interleave_columns<const N: usize, T: Copy>(
+    rows: usize,
+    from: &[T],
+    stride: usize,
+    to: &mut [T],
+) {
     let columns: [&[T]; N] = std::array::from_fn(|column| &from[column * stride..][..rows]);
     for (row, to) in to.as_chunks_mut::<N>().0[..rows].iter_mut().enumerate() {
         *to = columns.map(|column| column[row]);

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::parallel::{Output, over_rows};
+use crate::parallel::{RowOutput, over_rows};
 use crate::view::{Element, View, ViewMut};
 
 /// The kernel of [`Op::TopK`]. Threads share the rows.
@@ -20,19 +20,19 @@ pub(crate) fn top_k(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::TopK(op), [x], [values, places]) = (op, operands, results) else {
-        return Err(KernelError::call("top_k", "takes one operand and gives two results"));
+        return Err(KernelError::bad_call("top_k", "takes one operand and gives two results"));
     };
     match x.dtype {
-        DType::F32 => best::<f32>(op, x, values, places, cx),
-        DType::F16 => best::<f16>(op, x, values, places, cx),
-        DType::BF16 => best::<bf16>(op, x, values, places, cx),
-        DType::I64 => best::<i64>(op, x, values, places, cx),
-        DType::I32 => best::<i32>(op, x, values, places, cx),
-        DType::U8 | DType::Bool => best::<u8>(op, x, values, places, cx),
+        DType::F32 => select_best::<f32>(op, x, values, places, cx),
+        DType::F16 => select_best::<f16>(op, x, values, places, cx),
+        DType::BF16 => select_best::<bf16>(op, x, values, places, cx),
+        DType::I64 => select_best::<i64>(op, x, values, places, cx),
+        DType::I32 => select_best::<i32>(op, x, values, places, cx),
+        DType::U8 | DType::Bool => select_best::<u8>(op, x, values, places, cx),
     }
 }
 
-fn best<T: Element>(
+fn select_best<T: Element>(
     op: &TopK,
     x: &View<'_>,
     values: &mut ViewMut<'_>,
@@ -42,11 +42,11 @@ fn best<T: Element>(
     let extent = x.shape.last().copied().unwrap_or(0);
     let rows = x.len().checked_div(extent).unwrap_or(0);
     if values.len() != rows * op.count || places.len() != values.len() || op.count > extent {
-        return Err(KernelError::call("top_k", format!("{} of {:?}", op.count, x.shape)));
+        return Err(KernelError::bad_call("top_k", format!("{} of {:?}", op.count, x.shape)));
     }
     let x = x.as_slice::<T>()?;
-    let values = Output::new(values.as_mut_slice::<T>()?, op.count);
-    let places = Output::new(places.as_mut_slice::<i64>()?, op.count);
+    let values = RowOutput::new(values.as_mut_slice::<T>()?, op.count);
+    let places = RowOutput::new(places.as_mut_slice::<i64>()?, op.count);
     over_rows(cx, [rows, extent], 0, (values, places), &|range, (mut values, mut places), _| {
         for (index, row) in range.enumerate() {
             let x = &x[row * extent..][..extent];
@@ -60,7 +60,7 @@ fn best<T: Element>(
 fn best_of<T: Element>(greatest: bool, x: &[T], values: &mut [T], places: &mut [i64]) {
     let mut kept = 0;
     for (place, &value) in x.iter().enumerate() {
-        let before = |other: &T| order(greatest, *other, value) != Ordering::Greater;
+        let before = |other: &T| compare_elements(greatest, *other, value) != Ordering::Greater;
         let at = values[..kept].partition_point(before);
         if at == values.len() {
             continue;
@@ -74,7 +74,7 @@ fn best_of<T: Element>(greatest: bool, x: &[T], values: &mut [T], places: &mut [
 
 /// How two elements come one after the other; a NaN is greater than any number.
 #[allow(clippy::eq_op, reason = "what is not equal to itself is a NaN")]
-fn order<T: Element>(greatest: bool, a: T, b: T) -> Ordering {
+fn compare_elements<T: Element>(greatest: bool, a: T, b: T) -> Ordering {
     let ascending = a.partial_cmp(&b).unwrap_or((a != a).cmp(&(b != b)));
     if greatest { ascending.reverse() } else { ascending }
 }

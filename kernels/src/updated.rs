@@ -16,8 +16,8 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::matmul;
 use crate::product::Then;
-use crate::update::{Given, Parted, Update, in_parts};
-use crate::view::{Parts, View, ViewMut};
+use crate::update::{PartedGradient, Update, UpdateTensors, in_parts};
+use crate::view::{OutputParts, View, ViewMut};
 
 /// A product and an update behind it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Updated {
 impl Updated {
     /// `None` where the product does not come part by part, or the update does not take it so. Operands are those of the update,
     /// whose second is the product.
-    pub(crate) fn of(
+    pub(crate) fn from_product(
         product: &MatMul,
         factors: [&TensorType; 2],
         update: &Op,
@@ -54,34 +54,34 @@ impl Updated {
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         let ([a, b, variable, states @ ..], [gradient, results @ ..]) = (operands, results) else {
-            return Err(KernelError::call(self.update.name(), "operands of other number"));
+            return Err(KernelError::bad_call(self.update.name(), "operands of other number"));
         };
         // SAFETY: the update reads the gradient from parts, not from its operand.
-        let (there, area) = unsafe { gradient.shared() };
-        let made = Made { op: self.product, factors: [a, b], area, shape: there.shape };
+        let (there, area) = unsafe { gradient.shared_parts() };
+        let made = PartedProduct { op: self.product, factors: [a, b], area, shape: there.shape };
         let operands: Vec<View<'_>> =
             [*variable, there].into_iter().chain(states.iter().copied()).collect();
-        (self.kernel)(&self.update, &operands, results, cx, Given::in_parts(&made))
+        (self.kernel)(&self.update, &operands, results, cx, UpdateTensors::in_parts(&made))
     }
 }
 
 /// The product.
-struct Made<'a> {
+struct PartedProduct<'a> {
     op: MatMul,
     factors: [&'a View<'a>; 2],
-    area: Parts<'a>,
+    area: OutputParts<'a>,
     shape: &'a [usize],
 }
 
-impl Parted for Made<'_> {
-    fn each(
+impl PartedGradient for PartedProduct<'_> {
+    fn for_each_part(
         &self,
         cx: &mut KernelContext<'_>,
-        beside: &[Parts<'_>],
+        beside: &[OutputParts<'_>],
         take: Then<'_>,
     ) -> Result<(), KernelError> {
         // SAFETY: nobody else reaches the gradient's memory.
-        let area = unsafe { self.area.part(0..self.area.len()) }.all::<f32>()?;
+        let area = unsafe { self.area.part(0..self.area.len()) }.into_slice::<f32>()?;
         matmul::in_turn(&self.op, self.factors, (area, self.shape), cx, (beside, take))
     }
 }
@@ -92,10 +92,10 @@ mod tests {
 
     use graphc_ir::mesh::DeviceKind;
     use graphc_ir::ops::{AdamUpdate, SgdUpdate};
-    use graphc_ir::random::Stream;
+    use graphc_ir::random::RandomStream;
 
     use super::*;
-    use crate::prepare::prepare;
+    use crate::prepare::prepare_op;
     use crate::threads::ThreadPool;
     use crate::view::Scratch;
 
@@ -105,7 +105,7 @@ mod tests {
     impl Tensors {
         fn of(shapes: &[&[usize]]) -> Self {
             let numbers = |(index, shape): (usize, &&[usize])| {
-                let stream = Stream { seed: 5, key: index as u64, step: 0 };
+                let stream = RandomStream { seed: 5, key: index as u64, step: 0 };
                 let count = shape.iter().product::<usize>() as u64;
                 // Second moments are not negative.
                 (shape.to_vec(), (0..count).map(|i| stream.normal(i).abs()).collect())
@@ -173,11 +173,11 @@ mod tests {
         let together = bits(&results);
 
         let op = Op::MatMul(product);
-        let call = prepare(&op, &factors.types(), &gradient.types(), DeviceKind::Cpu);
+        let call = prepare_op(&op, &factors.types(), &gradient.types(), DeviceKind::Cpu);
         let call = call.expect("a kernel");
         call.launch(&factors.views(), &mut gradient.views_mut(), &mut cx).expect("computes");
         operands.0[1].1.clone_from(&gradient.0[0].1);
-        let call = prepare(update, &operands.types(), &results.types(), DeviceKind::Cpu);
+        let call = prepare_op(update, &operands.types(), &results.types(), DeviceKind::Cpu);
         let call = call.expect("a kernel");
         call.launch(&operands.views(), &mut results.views_mut(), &mut cx).expect("computes");
         [bits(&results), together]
@@ -212,11 +212,16 @@ mod tests {
         let of = |dtype, inner, rows, columns| {
             let ty = |a, b| TensorType::new(dtype, vec![a, b]);
             let operands = [ty(rows, columns), ty(rows, columns)];
-            Updated::of(&product, [&ty(inner, rows), &ty(inner, columns)], &update, &operands)
+            Updated::from_product(
+                &product,
+                [&ty(inner, rows), &ty(inner, columns)],
+                &update,
+                &operands,
+            )
         };
         assert!(of(DType::F32, 128, 64, 64).is_none());
         assert!(of(DType::BF16, 128, 512, 512).is_none());
-        let fast = crate::simd::level() == crate::simd::Level::Avx512;
+        let fast = crate::simd::simd_level() == crate::simd::SimdLevel::Avx512;
         assert_eq!(of(DType::F32, 128, 512, 512).is_some(), fast);
     }
 }

@@ -26,24 +26,24 @@ pub(crate) struct Tap {
 }
 
 /// A mask of as many ones.
-pub(crate) fn first(count: usize) -> u16 {
+pub(crate) fn mask_first(count: usize) -> u16 {
     ((1u32 << count.min(LANES)) - 1) as u16
 }
 
 /// A result that several threads write, each its own places.
 #[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct VectorTarget<'a> {
     pointer: *mut f32,
     len: usize,
     of: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: who writes vouches that nobody else reaches the same places: `multiply` and `accumulate` ask for it.
-unsafe impl Send for Target<'_> {}
+// SAFETY: who writes vouches that nobody else reaches the same places: `multiply_strip` and `accumulate_outer` ask for it.
+unsafe impl Send for VectorTarget<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Target<'_> {}
+unsafe impl Sync for VectorTarget<'_> {}
 
-impl<'a> Target<'a> {
+impl<'a> VectorTarget<'a> {
     pub fn new(result: &'a mut [f32]) -> Self {
         Self { pointer: result.as_mut_ptr(), len: result.len(), of: PhantomData }
     }
@@ -52,7 +52,7 @@ impl<'a> Target<'a> {
     ///
     /// # Safety
     /// They are valid for reads and writes for `'a`.
-    pub unsafe fn of(pointer: *mut f32, len: usize) -> Self {
+    pub unsafe fn from_raw(pointer: *mut f32, len: usize) -> Self {
         Self { pointer, len, of: PhantomData }
     }
 
@@ -71,20 +71,20 @@ impl<'a> Target<'a> {
     pub unsafe fn write(self, at: usize, count: usize, lanes: __m512) {
         assert!(at + count <= self.len, "the result");
         // SAFETY: the mask keeps to the places.
-        unsafe { _mm512_mask_storeu_ps(self.pointer.add(at), first(count), lanes) };
+        unsafe { _mm512_mask_storeu_ps(self.pointer.add(at), mask_first(count), lanes) };
     }
 }
 
 /// Where rows begin: the source of each one's first tap, and its result.
 #[derive(Clone, Copy)]
-pub(crate) enum Rows<'a> {
+pub(crate) enum RowStarts<'a> {
     /// Anywhere.
     Listed(&'a [(usize, usize)]),
     /// So many, of which each lies so far from the one before: the source of the first begins at 0, the result at `to`.
     Even { count: usize, to: usize, apart: (usize, usize) },
 }
 
-impl Rows<'_> {
+impl RowStarts<'_> {
     fn len(self) -> usize {
         match self {
             Self::Listed(rows) => rows.len(),
@@ -93,7 +93,7 @@ impl Rows<'_> {
     }
 
     #[inline(always)]
-    fn at(self, index: usize) -> (usize, usize) {
+    fn start_of(self, index: usize) -> (usize, usize) {
         match self {
             Self::Listed(rows) => rows[index],
             Self::Even { to, apart, .. } => (index * apart.0, to + index * apart.1),
@@ -101,12 +101,12 @@ impl Rows<'_> {
     }
 }
 
-/// The work of one call of [`multiply`]: `to[row + column] = scale sum over taps and channels of
+/// The work of one call of [`multiply_strip`]: `to[row + column] = scale sum over taps and channels of
 /// from[row + tap + channel] panel[tap + channel][column]`.
-pub(crate) struct Strip<'a> {
+pub(crate) struct VectorStrip<'a> {
     pub from: &'a [f32],
-    pub to: Target<'a>,
-    pub rows: Rows<'a>,
+    pub to: VectorTarget<'a>,
+    pub rows: RowStarts<'a>,
     pub taps: &'a [Tap],
     pub channels: usize,
     /// From one channel of a row to the next.
@@ -121,12 +121,12 @@ pub(crate) struct Strip<'a> {
     pub scale: f32,
     pub add: bool,
     /// The lines that are read after this strip.
-    pub next: &'a [Lines],
+    pub next: &'a [PrefetchLines],
 }
 
 /// Cache lines of a matrix, about: rows or columns that are contiguous in memory. They are asked for, not read.
 #[derive(Clone, Copy)]
-pub(crate) struct Lines {
+pub(crate) struct PrefetchLines {
     pub first: *const f32,
     /// From one row or column to the next, in numbers, and how many lines each has.
     pub stride: usize,
@@ -134,7 +134,7 @@ pub(crate) struct Lines {
     pub count: usize,
 }
 
-impl Strip<'_> {
+impl VectorStrip<'_> {
     /// # Panics
     /// Where a row or a tap lies outside its memory.
     fn check(&self) {
@@ -153,12 +153,12 @@ impl Strip<'_> {
             assert!(to + written <= self.to.len, "a row of the result");
         };
         match self.rows {
-            Rows::Listed(rows) => rows.iter().copied().for_each(check),
-            Rows::Even { count: 0, .. } => {}
-            rows @ Rows::Even { count, apart, .. } => {
+            RowStarts::Listed(rows) => rows.iter().copied().for_each(check),
+            RowStarts::Even { count: 0, .. } => {}
+            rows @ RowStarts::Even { count, apart, .. } => {
                 // All others lie between the first and the last.
                 assert!(count.checked_mul(apart.0.max(apart.1)).is_some(), "rows so far apart");
-                [0, count - 1].into_iter().map(|row| rows.at(row)).for_each(check);
+                [0, count - 1].into_iter().map(|row| rows.start_of(row)).for_each(check);
             }
         }
     }
@@ -172,7 +172,7 @@ impl Strip<'_> {
 /// # Panics
 /// Where a row or a tap lies outside its memory.
 #[target_feature(enable = "avx512f")]
-pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
+pub(crate) unsafe fn multiply_strip(strip: &VectorStrip<'_>) {
     strip.check();
     let rows = strip.rows.len();
     let tiles = rows.div_ceil(rows_beside(strip.vectors)).max(1);
@@ -186,15 +186,15 @@ pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
 }
 
 /// # Safety
-/// As [`multiply`]; the rows are the strip's.
+/// As [`multiply_strip`]; the rows are the strip's.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn multiply_tile(strip: &Strip<'_>, tile: Range<usize>, ahead: Ahead<'_>) {
+unsafe fn multiply_tile(strip: &VectorStrip<'_>, tile: Range<usize>, ahead: Ahead<'_>) {
     macro_rules! of_rows {
         ($vectors:literal: $($rows:literal)*) => {
             match tile.len() {
                 // SAFETY: as the caller says.
-                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile.start, ahead) },)*
+                $($rows => unsafe { sum_tile::<$rows, $vectors>(strip, tile.start, ahead) },)*
                 count => unreachable!("a tile of {count} rows"),
             }
         };
@@ -211,7 +211,7 @@ unsafe fn multiply_tile(strip: &Strip<'_>, tile: Range<usize>, ahead: Ahead<'_>)
 /// Asks for the lines of the result that are written next, and for those that are read after the strip, a few at a time: all at
 /// once they would hold up what is read.
 struct Ahead<'a> {
-    rows: Rows<'a>,
+    rows: RowStarts<'a>,
     next: Range<usize>,
     to: *const f32,
     vectors: usize,
@@ -220,7 +220,7 @@ struct Ahead<'a> {
     left: usize,
     each: usize,
     /// Of what is read later: the lines of this tile among those of all, of which some are behind.
-    later: &'a [Lines],
+    later: &'a [PrefetchLines],
     behind: usize,
     range: Range<usize>,
     each_later: usize,
@@ -229,7 +229,7 @@ struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     /// For one of so many tiles; `next` are the rows of the one behind it.
     #[inline(always)]
-    fn new(strip: &Strip<'a>, next: Range<usize>, [tile, tiles]: [usize; 2]) -> Self {
+    fn new(strip: &VectorStrip<'a>, next: Range<usize>, [tile, tiles]: [usize; 2]) -> Self {
         let steps = (strip.taps.len() * strip.channels.div_ceil(UNROLLED)).max(1);
         let each = (next.len() * strip.vectors).div_ceil(steps);
         let all = strip.next.iter().map(|lines| lines.count).sum();
@@ -251,11 +251,12 @@ impl<'a> Ahead<'a> {
     }
 
     #[inline(always)]
-    fn ask(&mut self) {
+    fn prefetch_next(&mut self) {
         for _ in 0..self.each {
             if self.left == 0 {
                 let Some(row) = self.next.next() else { break };
-                (self.line, self.left) = (self.to.wrapping_add(self.rows.at(row).1), self.vectors);
+                (self.line, self.left) =
+                    (self.to.wrapping_add(self.rows.start_of(row).1), self.vectors);
             }
             // SAFETY: a hint, which writes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.line.cast()) };
@@ -284,13 +285,13 @@ const UNROLLED: usize = 4;
 /// As [`multiply_tile`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn sums<const R: usize, const V: usize>(
-    strip: &Strip<'_>,
+unsafe fn sum_tile<const R: usize, const V: usize>(
+    strip: &VectorStrip<'_>,
     first: usize,
     mut ahead: Ahead<'_>,
 ) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    let rows: [(usize, usize); R] = std::array::from_fn(|row| strip.rows.at(first + row));
+    let rows: [(usize, usize); R] = std::array::from_fn(|row| strip.rows.start_of(first + row));
     for tap in strip.taps {
         let mut a = [std::ptr::null(); R];
         for (a, row) in a.iter_mut().zip(rows) {
@@ -300,27 +301,27 @@ unsafe fn sums<const R: usize, const V: usize>(
         let mut panel = strip.panel.as_ptr().wrapping_add(start);
         let (mut channel, mut at) = (0, 0);
         while channel + UNROLLED <= strip.channels {
-            ahead.ask();
+            ahead.prefetch_next();
             // Written out: of a loop some optimisation levels keep the sums in memory.
             // SAFETY: the channels are the row's and the panel's.
             unsafe {
-                step(&mut sums, &a, at, (panel, strip.last));
+                add_channel(&mut sums, &a, at, (panel, strip.last));
                 (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
-                step(&mut sums, &a, at, (panel, strip.last));
+                add_channel(&mut sums, &a, at, (panel, strip.last));
                 (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
-                step(&mut sums, &a, at, (panel, strip.last));
+                add_channel(&mut sums, &a, at, (panel, strip.last));
                 (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
-                step(&mut sums, &a, at, (panel, strip.last));
+                add_channel(&mut sums, &a, at, (panel, strip.last));
                 (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
             }
             channel += UNROLLED;
         }
         if channel < strip.channels {
-            ahead.ask();
+            ahead.prefetch_next();
         }
         while channel < strip.channels {
             // SAFETY: as above.
-            unsafe { step(&mut sums, &a, at, (panel, strip.last)) };
+            unsafe { add_channel(&mut sums, &a, at, (panel, strip.last)) };
             (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
             channel += 1;
         }
@@ -347,7 +348,7 @@ unsafe fn sums<const R: usize, const V: usize>(
 /// The channel may be read in all rows, and `V` vectors, of the last one some lanes, at `panel`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn step<const R: usize, const V: usize>(
+unsafe fn add_channel<const R: usize, const V: usize>(
     sums: &mut [[__m512; V]; R],
     a: &[*const f32; R],
     channel: usize,
@@ -370,13 +371,13 @@ unsafe fn step<const R: usize, const V: usize>(
 
 /// A run of places of which the sum is taken: where the first lies in both factors, and how many there are.
 #[derive(Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct PlaceRun {
     pub wide: usize,
     pub narrow: usize,
     pub count: usize,
 }
 
-/// The work of one call of [`accumulate`]: `to[row][column] += sum over places of narrow[place][row] wide[place][column]`.
+/// The work of one call of [`accumulate_outer`]: `to[row][column] += sum over places of narrow[place][row] wide[place][column]`.
 pub(crate) struct Outer<'a> {
     /// Read as vectors.
     pub wide: &'a [f32],
@@ -384,8 +385,8 @@ pub(crate) struct Outer<'a> {
     pub narrow: &'a [f32],
     /// From place to place within a run: of `wide`, of `narrow`.
     pub steps: [usize; 2],
-    pub runs: &'a [Run],
-    pub to: Target<'a>,
+    pub runs: &'a [PlaceRun],
+    pub to: VectorTarget<'a>,
     /// Where the first row of the result begins, and how far the next one lies from it.
     pub at: [usize; 2],
     pub rows: usize,
@@ -418,7 +419,7 @@ impl Outer<'_> {
 /// # Panics
 /// Where a place lies outside its memory.
 #[target_feature(enable = "avx512f")]
-pub(crate) unsafe fn accumulate(outer: &Outer<'_>) {
+pub(crate) unsafe fn accumulate_outer(outer: &Outer<'_>) {
     outer.check();
     macro_rules! of_rows {
         ($vectors:literal: $($rows:literal)*) => {
@@ -439,7 +440,7 @@ pub(crate) unsafe fn accumulate(outer: &Outer<'_>) {
 }
 
 /// # Safety
-/// As [`accumulate`].
+/// As [`accumulate_outer`].
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn outer_sums<const R: usize, const V: usize>(outer: &Outer<'_>) {

@@ -14,7 +14,7 @@ pub trait Element:
     Copy + Default + Send + Sync + PartialEq + PartialOrd + sealed::Plain + 'static
 {
     /// Whether elements of `dtype` are of this type.
-    fn holds(dtype: DType) -> bool;
+    fn holds_dtype(dtype: DType) -> bool;
 
     /// One of two elements, by their bits: of `if` the compiler would make a choice between addresses.
     fn choose(first: bool, a: Self, b: Self) -> Self;
@@ -31,7 +31,7 @@ mod sealed {
 }
 
 impl Element for f32 {
-    fn holds(dtype: DType) -> bool {
+    fn holds_dtype(dtype: DType) -> bool {
         dtype == DType::F32
     }
 
@@ -43,7 +43,7 @@ impl Element for f32 {
 }
 
 impl Element for i64 {
-    fn holds(dtype: DType) -> bool {
+    fn holds_dtype(dtype: DType) -> bool {
         dtype == DType::I64
     }
 
@@ -54,7 +54,7 @@ impl Element for i64 {
 }
 
 impl Element for i32 {
-    fn holds(dtype: DType) -> bool {
+    fn holds_dtype(dtype: DType) -> bool {
         dtype == DType::I32
     }
 
@@ -66,7 +66,7 @@ impl Element for i32 {
 
 /// `u8`, and truth values as 0 or 1.
 impl Element for u8 {
-    fn holds(dtype: DType) -> bool {
+    fn holds_dtype(dtype: DType) -> bool {
         matches!(dtype, DType::U8 | DType::Bool)
     }
 
@@ -77,7 +77,7 @@ impl Element for u8 {
 }
 
 impl Element for f16 {
-    fn holds(dtype: DType) -> bool {
+    fn holds_dtype(dtype: DType) -> bool {
         dtype == DType::F16
     }
 
@@ -88,7 +88,7 @@ impl Element for f16 {
 }
 
 impl Element for bf16 {
-    fn holds(dtype: DType) -> bool {
+    fn holds_dtype(dtype: DType) -> bool {
         dtype == DType::BF16
     }
 
@@ -129,7 +129,7 @@ unsafe impl Sync for View<'_> {}
 
 impl<'a> View<'a> {
     /// Asks the cache for elements, which are not read.
-    pub(crate) fn ask(&self, range: Range<usize>) {
+    pub(crate) fn prefetch_range(&self, range: Range<usize>) {
         let size = self.dtype.size();
         #[cfg(target_arch = "x86_64")]
         for byte in (range.start * size..range.end * size).step_by(64) {
@@ -165,7 +165,7 @@ impl<'a> View<'a> {
         origin: &'a [usize],
         data: &'a [T],
     ) -> Self {
-        assert!(T::holds(dtype), "a slice of another type than {dtype}");
+        assert!(T::holds_dtype(dtype), "a slice of another type than {dtype}");
         assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of {shape:?}");
         // SAFETY: the slice is borrowed for 'a, has this type and this many elements.
         unsafe { Self::new(dtype, shape, global, origin, data.as_ptr().cast()) }
@@ -229,7 +229,11 @@ impl<'a> View<'a> {
     }
 
     fn check<T: Element>(&self) -> Result<(), KernelError> {
-        if T::holds(self.dtype) { Ok(()) } else { Err(KernelError::wrong_dtype::<T>(self.dtype)) }
+        if T::holds_dtype(self.dtype) {
+            Ok(())
+        } else {
+            Err(KernelError::wrong_dtype::<T>(self.dtype))
+        }
     }
 }
 
@@ -279,7 +283,7 @@ impl<'a> ViewMut<'a> {
         origin: &'a [usize],
         data: &'a mut [T],
     ) -> Self {
-        assert!(T::holds(dtype), "a slice of another type than {dtype}");
+        assert!(T::holds_dtype(dtype), "a slice of another type than {dtype}");
         assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of {shape:?}");
         // SAFETY: the slice is exclusively borrowed for 'a, has this type and this many elements.
         unsafe { Self::new(dtype, shape, global, origin, data.as_mut_ptr().cast()) }
@@ -305,7 +309,7 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Where the element type is another.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], KernelError> {
-        if !T::holds(self.dtype) {
+        if !T::holds_dtype(self.dtype) {
             return Err(KernelError::wrong_dtype::<T>(self.dtype));
         }
         if self.len == 0 {
@@ -329,7 +333,7 @@ impl<'a> ViewMut<'a> {
     /// # Errors
     /// Where the element type is another.
     pub fn ptr<T: Element>(&mut self) -> Result<*mut T, KernelError> {
-        if T::holds(self.dtype) {
+        if T::holds_dtype(self.dtype) {
             Ok(self.data.cast())
         } else {
             Err(KernelError::wrong_dtype::<T>(self.dtype))
@@ -342,15 +346,15 @@ impl<'a> ViewMut<'a> {
     }
 
     /// The elements as parts that several threads write.
-    pub(crate) fn parts(&mut self) -> Parts<'_> {
-        Parts { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
+    pub(crate) fn parts(&mut self) -> OutputParts<'_> {
+        OutputParts { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
     }
 
     /// The elements as parts, and to be read when a part is there.
     ///
     /// # Safety
     /// What is read is not held while it is written.
-    pub(crate) unsafe fn shared(&mut self) -> (View<'_>, Parts<'_>) {
+    pub(crate) unsafe fn shared_parts(&mut self) -> (View<'_>, OutputParts<'_>) {
         // SAFETY: the memory that `new` was given.
         let view =
             unsafe { View::new(self.dtype, self.shape, self.global, self.origin, self.data) };
@@ -365,7 +369,7 @@ impl<'a> ViewMut<'a> {
 
 /// The elements of an output that several threads write, each its own part, and read again when a part is there.
 #[derive(Clone, Copy)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct OutputParts<'a> {
     dtype: DType,
     data: *mut u8,
     len: usize,
@@ -373,14 +377,14 @@ pub(crate) struct Parts<'a> {
 }
 
 // SAFETY: who takes a part vouches that nobody else reaches its elements meanwhile.
-unsafe impl Send for Parts<'_> {}
+unsafe impl Send for OutputParts<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Parts<'_> {}
+unsafe impl Sync for OutputParts<'_> {}
 
-impl<'a> Parts<'a> {
+impl<'a> OutputParts<'a> {
     /// All elements of a slice; panics where the element type is another.
-    pub(crate) fn of<T: Element>(dtype: DType, slice: &'a mut [T]) -> Self {
-        assert!(T::holds(dtype), "a slice of another type than {dtype}");
+    pub(crate) fn from_slice<T: Element>(dtype: DType, slice: &'a mut [T]) -> Self {
+        assert!(T::holds_dtype(dtype), "a slice of another type than {dtype}");
         Self { dtype, data: slice.as_mut_ptr().cast(), len: slice.len(), lifetime: PhantomData }
     }
 
@@ -395,7 +399,7 @@ impl<'a> Parts<'a> {
     /// Where the element type is another.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
-        if T::holds(self.dtype) {
+        if T::holds_dtype(self.dtype) {
             Ok(self.data.cast())
         } else {
             Err(KernelError::wrong_dtype::<T>(self.dtype))
@@ -418,7 +422,7 @@ impl<'a> Parts<'a> {
     /// Nobody else reaches them while the part is there, unless between two of its writes.
     pub(crate) unsafe fn part(&self, range: Range<usize>) -> Flat<'a> {
         let Self { dtype, data, len, lifetime } = *self;
-        Flat { dtype, data, len, lifetime }.within(range)
+        Flat { dtype, data, len, lifetime }.cut_range(range)
     }
 }
 
@@ -442,12 +446,12 @@ impl<'a> Flat<'a> {
     }
 
     /// The same elements for a shorter time.
-    pub(crate) fn again(&mut self) -> Flat<'_> {
+    pub(crate) fn reborrow(&mut self) -> Flat<'_> {
         Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
     }
 
     /// Some of the elements.
-    pub(crate) fn within(self, range: Range<usize>) -> Flat<'a> {
+    pub(crate) fn cut_range(self, range: Range<usize>) -> Flat<'a> {
         self.split_at(range.end).0.split_at(range.start).1
     }
 
@@ -496,7 +500,7 @@ impl<'a> Flat<'a> {
     ///
     /// # Errors
     /// Where the element type is another.
-    pub(crate) fn all<T: Element>(mut self) -> Result<&'a mut [T], KernelError> {
+    pub(crate) fn into_slice<T: Element>(mut self) -> Result<&'a mut [T], KernelError> {
         let len = self.len;
         let data = self.block::<T>(0..len)?.as_mut_ptr();
         // SAFETY: the memory is borrowed for 'a, and `self` is gone.
@@ -508,7 +512,7 @@ impl<'a> Flat<'a> {
     /// # Errors
     /// Where the element type is another.
     pub fn block<T: Element>(&mut self, range: Range<usize>) -> Result<&mut [T], KernelError> {
-        if !T::holds(self.dtype) {
+        if !T::holds_dtype(self.dtype) {
             return Err(KernelError::wrong_dtype::<T>(self.dtype));
         }
         assert!(range.start <= range.end && range.end <= self.len, "block of an output");
@@ -523,7 +527,7 @@ impl<'a> Flat<'a> {
 }
 
 /// The first `count` elements that [`Flat::of_words`] has written to.
-pub(crate) fn elements<T: Element>(words: &[i64], count: usize) -> &[T] {
+pub(crate) fn read_elements<T: Element>(words: &[i64], count: usize) -> &[T] {
     assert!(count <= words.len() && size_of::<T>() <= size_of::<i64>(), "elements of a buffer");
     // SAFETY: inside the words, which are aligned for every element type; any bits are a `T`.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), count) }
@@ -531,19 +535,19 @@ pub(crate) fn elements<T: Element>(words: &[i64], count: usize) -> &[T] {
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
+struct CacheLine(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
 
 /// Memory that kernels use while they run: kept from call to call, grown where a call needs more.
 #[derive(Default)]
 pub struct Scratch {
-    lines: Lines,
+    lines: CacheLines,
     /// Of kernels that others call.
     inner: Option<Box<Scratch>>,
 }
 
 /// Lines of a cache, as many as were ever needed.
 #[derive(Default)]
-pub(crate) struct Lines(Vec<Line>);
+pub(crate) struct CacheLines(Vec<CacheLine>);
 
 impl Scratch {
     /// No memory yet.
@@ -565,18 +569,18 @@ impl Scratch {
     }
 
     /// This memory, and other memory for a kernel that is called while this is in use.
-    pub(crate) fn nested(&mut self) -> (&mut Lines, &mut Scratch) {
+    pub(crate) fn nested(&mut self) -> (&mut CacheLines, &mut Scratch) {
         (&mut self.lines, self.inner.get_or_insert_default())
     }
 }
 
-impl Lines {
+impl CacheLines {
     /// Elements of two types, of any content, each aligned to 64 bytes.
     pub fn take<A: Element, B: Element>(&mut self, counts: [usize; 2]) -> (&mut [A], &mut [B]) {
         let bytes = [counts[0] * size_of::<A>(), counts[1] * size_of::<B>()];
         let lines = bytes.map(|bytes| bytes.div_ceil(64));
         if self.0.len() < lines[0] + lines[1] {
-            self.0.resize(lines[0] + lines[1], Line([0; 64]));
+            self.0.resize(lines[0] + lines[1], CacheLine([0; 64]));
         }
         let (a, b) = self.0.split_at_mut(lines[0]);
         // SAFETY: the lines are initialized bytes, as many as the elements need, aligned to 64; any bits are an `A`.

@@ -12,8 +12,8 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate, prepare,
-    prepare_fused,
+    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate_into, prepare_fused,
+    prepare_op,
 };
 
 fn f32s(shape: &[usize]) -> TensorType {
@@ -22,8 +22,8 @@ fn f32s(shape: &[usize]) -> TensorType {
 
 /// A call for f32 tensors and whatever the op gives of them.
 fn prepared(op: &Op, operands: &[TensorType]) -> Prepared {
-    let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
-    prepare(op, operands, &results, DeviceKind::Cpu).expect("a kernel")
+    let results = op.infer_types(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+    prepare_op(op, operands, &results, DeviceKind::Cpu).expect("a kernel")
 }
 
 fn context(scratch: &mut Scratch) -> KernelContext<'_> {
@@ -49,7 +49,7 @@ fn large_cases() -> Vec<Case> {
             let data: Vec<f64> = (0..ty.elements()).map(fill).collect();
             operands.push((Region::whole(ty), Memory::of(ty.dtype, &data)));
         }
-        let results = op.infer(&types.iter().collect::<Vec<_>>()).expect("the types fit");
+        let results = op.infer_types(&types.iter().collect::<Vec<_>>()).expect("the types fit");
         cases.push(Case { op, operands, results: results.iter().map(Region::whole).collect() });
     };
     add(Op::Unary(Unary { function: UnaryFunction::Gelu }), std::slice::from_ref(&x), random);
@@ -72,7 +72,7 @@ fn large_cases() -> Vec<Case> {
     add(Op::EmbeddingGrad(EmbeddingGrad { rows: 300 }), &[ids.clone(), x.clone()], random);
     add(Op::CrossEntropy(CrossEntropy::default()), &[x.clone(), ids], random);
     add(
-        Op::Dropout(Dropout { probability: Scalar(0.1), key: 1, training: true }),
+        Op::Dropout(DropoutOp { probability: Scalar(0.1), key: 1, training: true }),
         std::slice::from_ref(&x),
         random,
     );
@@ -100,16 +100,16 @@ fn large_cases() -> Vec<Case> {
         let [of_gates, states] = [gates, 20].map(|width| f32s(&[200, 3, width]));
         let (weight, bias, state) = (f32s(&[gates, 20]), f32s(&[gates]), f32s(&[200, 20]));
         let mut types = vec![of_gates.clone(), weight.clone(), bias, state.clone()];
-        types.extend(cell.keeps().then(|| state.clone()));
+        types.extend(cell.keeps_values().then(|| state.clone()));
         add(Op::Recurrence(Recurrence { cell, reverse: false }), &types, random);
-        let third = if cell.keeps() { state } else { of_gates.clone() };
+        let third = if cell.keeps_values() { state } else { of_gates.clone() };
         let types = [weight, of_gates, third, states.clone(), states];
         add(Op::RecurrenceGrad(RecurrenceGrad { cell, reverse: true }), &types, random);
     }
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (x, k) = (f32s(&[3, 8, 20, 21]), f32s(&[10, 8, 3, 3]));
     let convolution = Op::Convolution(Convolution { window, groups: 1, channels_last: false });
-    let y = convolution.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+    let y = convolution.infer_types(&[&x, &k]).expect("it fits").swap_remove(0);
     add(convolution, &[x.clone(), k.clone()], random);
     let of_x = ConvolutionInputGrad { window, groups: 1, extents: [20, 21], channels_last: false };
     add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random);
@@ -119,7 +119,7 @@ fn large_cases() -> Vec<Case> {
     for (channels_last, x) in [(false, [3, 40, 20, 21]), (true, [3, 20, 21, 40])] {
         let (x, kernel) = (f32s(&x), [3, 3]);
         let max = Op::MaxPool(MaxPool { kernel, window: pool, channels_last });
-        let y = max.infer(&[&x]).expect("it fits").swap_remove(0);
+        let y = max.infer_types(&[&x]).expect("it fits").swap_remove(0);
         add(max, std::slice::from_ref(&x), random);
         let of_max = Op::MaxPoolGrad(MaxPoolGrad { kernel, window: pool, channels_last });
         add(of_max, &[x.clone(), y.clone()], random);
@@ -136,7 +136,7 @@ fn large_cases() -> Vec<Case> {
         let x = f32s(&[5, 6, 7, groups * inputs]);
         let k = f32s(&[groups * outputs, inputs, extent, extent]);
         let op = Op::Convolution(Convolution { window, groups, channels_last: true });
-        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+        let y = op.infer_types(&[&x, &k]).expect("it fits").swap_remove(0);
         add(op, &[x.clone(), k.clone()], random);
         let of_x = ConvolutionInputGrad { window, groups, extents: [6, 7], channels_last: true };
         add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random);
@@ -164,7 +164,7 @@ fn in_half(case: &Case, half: DType) -> Option<Case> {
         };
         case.operands.iter().enumerate().map(ty).collect::<Vec<_>>()
     };
-    let infer = |types: &[TensorType]| case.op.infer(&types.iter().collect::<Vec<_>>());
+    let infer = |types: &[TensorType]| case.op.infer_types(&types.iter().collect::<Vec<_>>());
     let count = case.operands.len();
     // The most of them that the op takes.
     let masks = (1..1usize << count).filter(|&mask| infer(&floats(mask)).is_ok());
@@ -187,7 +187,7 @@ fn product(a: &[usize], b: &[usize], transpose_a: bool, transpose_b: bool) -> Ca
         let data: Vec<f64> = (0..ty.elements()).map(|_| ordinary(random, 0, DType::F32)).collect();
         (Region::whole(ty), Memory::of(DType::F32, &data))
     };
-    let results = op.infer(&[&types[0], &types[1]]).expect("the types fit");
+    let results = op.infer_types(&[&types[0], &types[1]]).expect("the types fit");
     let operands = types.iter().map(|ty| operand(ty, random)).collect();
     Case { op, operands, results: results.iter().map(Region::whole).collect() }
 }
@@ -286,7 +286,7 @@ fn chain_by_oracle(op: &FusedOp, operands: &[(Region, Memory)], shape: &[usize])
             .collect();
         let types: Vec<TensorType> =
             args.iter().map(|arg| TensorType::new(arg.0.dtype, arg.0.global.clone())).collect();
-        let dtype = step.op.infer(&types.iter().collect::<Vec<_>>()).unwrap()[0].dtype;
+        let dtype = step.op.infer_types(&types.iter().collect::<Vec<_>>()).unwrap()[0].dtype;
         let region = Region::whole(&TensorType::new(dtype, shape));
         let args: Vec<Operand<'_>> =
             args.iter().map(|&(region, array)| Operand { array, region }).collect();
@@ -364,16 +364,16 @@ fn results_may_be_an_operands_memory() {
         (Op::Where(Where {}), vec![condition, x.clone(), x.clone()]),
         (Op::Cast(Cast { dtype: DType::F32 }), vec![x.clone()]),
         (
-            Op::Dropout(Dropout { probability: Scalar(0.5), key: 2, training: true }),
+            Op::Dropout(DropoutOp { probability: Scalar(0.5), key: 2, training: true }),
             vec![x.clone()],
         ),
         (Op::Reshape(Reshape { shape: vec![3300] }), vec![x.clone()]),
         (Op::Accumulate(Accumulate {}), vec![x.clone()]),
         (Op::SgdUpdate(momentum), vec![x.clone(); 3]),
-        (Op::Blend(Blend::of(0.9, 0.1)), vec![x.clone(); 2]),
-        (Op::Blend(Blend::of(1.0, 1.0)), vec![counts; 2]),
+        (Op::Blend(Blend::with_decay(0.9, 0.1)), vec![x.clone(); 2]),
+        (Op::Blend(Blend::with_decay(1.0, 1.0)), vec![counts; 2]),
     ] {
-        let results = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+        let results = op.infer_types(&types.iter().collect::<Vec<_>>()).unwrap();
         let operands = types
             .iter()
             .map(|ty| {
@@ -424,7 +424,7 @@ fn step_by_step(op: &FusedOp, operands: &[(Region, Memory)]) -> Vec<(Region, Mem
         let operands: Vec<(Region, Memory)> = step.args.iter().map(arg).collect();
         let types = operands.iter().map(|(r, _)| TensorType::new(r.dtype, r.global.clone()));
         let types: Vec<TensorType> = types.collect();
-        let results = step.op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+        let results = step.op.infer_types(&types.iter().collect::<Vec<_>>()).unwrap();
         let results: Vec<Region> = results.iter().map(Region::whole).collect();
         let case = Case { op: step.op.clone(), operands, results };
         let value = case.kernel(&EvalContext::default(), None).unwrap().remove(0);
@@ -493,13 +493,13 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
 fn what_has_no_kernel_is_said() {
     let (op, x) = (Op::Softmax(Softmax { axis: 0 }), f32s(&[3]));
     let one = std::slice::from_ref(&x);
-    let error = prepare(&op, one, one, DeviceKind::Cuda).unwrap_err();
+    let error = prepare_op(&op, one, one, DeviceKind::Cuda).unwrap_err();
     assert_eq!(error.to_string(), "no kernel for softmax of (f32) -> (f32) on cuda");
     let half = TensorType::new(DType::BF16, [3]);
-    let error = prepare(&op, one, std::slice::from_ref(&half), DeviceKind::Cpu).unwrap_err();
+    let error = prepare_op(&op, one, std::slice::from_ref(&half), DeviceKind::Cpu).unwrap_err();
     assert_eq!(error.to_string(), "no kernel for softmax of (f32) -> (bf16) on cpu");
     let add = Op::Binary(Binary { function: BinaryFunction::Add });
-    let error = prepare(&add, &[x.clone(), half], one, DeviceKind::Cpu).unwrap_err();
+    let error = prepare_op(&add, &[x.clone(), half], one, DeviceKind::Cpu).unwrap_err();
     assert_eq!(error.to_string(), "no kernel for binary of (f32, bf16) -> (f32) on cpu");
 }
 
@@ -514,7 +514,7 @@ fn views_that_do_not_fit_are_errors() {
         Op::Transpose(Transpose { permutation: vec![1, 0] }),
         Op::Reduce(Reduce { function: ReduceFunction::Sum, axes: vec![0], keep_dims: false }),
         Op::Concat(Concat { axis: 0 }),
-        Op::Embedding(Embedding {}),
+        Op::Embedding(EmbeddingOp {}),
         Op::AdamUpdate(AdamUpdate {
             lr: 0.0.into(),
             beta1: Scalar(0.0),
@@ -527,7 +527,7 @@ fn views_that_do_not_fit_are_errors() {
     ] {
         let mut results = [ViewMut::whole(DType::F32, &[2, 3], &mut out)];
         let types = [f32s(&[2, 3]), f32s(&[2, 3])];
-        let refused = match prepare(&op, &types, &types[..1], DeviceKind::Cpu) {
+        let refused = match prepare_op(&op, &types, &types[..1], DeviceKind::Cpu) {
             Ok(call) => {
                 let mut scratch = Scratch::new();
                 call.launch(&views, &mut results, &mut context(&mut scratch)).is_err()
@@ -542,6 +542,6 @@ fn views_that_do_not_fit_are_errors() {
 fn accumulation_adds() {
     let mut into = [1.0f32, 2.0];
     let mut view = ViewMut::whole(DType::F32, &[2], &mut into);
-    accumulate(&mut view, &View::whole(DType::F32, &[2], &[0.5, -1.0f32])).unwrap();
+    accumulate_into(&mut view, &View::whole(DType::F32, &[2], &[0.5, -1.0f32])).unwrap();
     assert_eq!(into, [1.5, 1.0]);
 }

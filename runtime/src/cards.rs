@@ -2,7 +2,7 @@
 //! `graphc kernels`; and a workbench, on which a card executes single calls.
 
 pub use crate::device::cuda::{
-    Card, Content, Found, Library, NotFound, PrepareError, Workbench, WorkbenchError, cards,
+    Card, Content, Found, Library, NotFound, PrepareError, Workbench, WorkbenchError, list_cards,
     take_notes,
 };
-pub use crate::session::{Prepared, prepare_kernels};
+pub use crate::session::{PreparedKernels, prepare_kernels};

@@ -12,10 +12,10 @@ use crate::threads::side_by_side;
 pub(crate) const STREAMED: usize = 8 << 20;
 
 /// Copies a part of `whole` bytes.
-pub(crate) fn copy(into: &mut [u8], from: &[u8], whole: usize) {
+pub(crate) fn copy_part(into: &mut [u8], from: &[u8], whole: usize) {
     match whole < STREAMED {
         true => into.copy_from_slice(from),
-        false => stream(into, from),
+        false => stream_bytes(into, from),
     }
 }
 
@@ -23,19 +23,19 @@ pub(crate) fn copy(into: &mut [u8], from: &[u8], whole: usize) {
 pub(crate) fn copy_in_parts(into: &mut [u8], from: &[u8]) {
     assert_eq!(into.len(), from.len(), "a copy has the size of what is copied");
     if into.len() <= STREAMED {
-        return copy(into, from, into.len());
+        return copy_part(into, from, into.len());
     }
     let parts = into.chunks_mut(STREAMED).zip(from.chunks(STREAMED));
     let parts: Vec<Mutex<(&mut [u8], &[u8])>> = parts.map(Mutex::new).collect();
     side_by_side(parts.len(), |at| {
         let mut part = parts[at].lock().unwrap_or_else(PoisonError::into_inner);
         let (into, from) = &mut *part;
-        copy(into, from, STREAMED);
+        copy_part(into, from, STREAMED);
     });
 }
 
 #[cfg(target_arch = "x86_64")]
-fn stream(into: &mut [u8], from: &[u8]) {
+fn stream_bytes(into: &mut [u8], from: &[u8]) {
     if std::arch::is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has these instructions, as just found.
         unsafe { stream_512(into, from) }
@@ -48,13 +48,16 @@ fn stream(into: &mut [u8], from: &[u8]) {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn stream(into: &mut [u8], from: &[u8]) {
+fn stream_bytes(into: &mut [u8], from: &[u8]) {
     into.copy_from_slice(from);
 }
 
 /// Cuts both at the first address of `into` that is a cache line's, and at its last; copies what is not whole lines.
 #[cfg(target_arch = "x86_64")]
-fn lines<'a>(into: &'a mut [u8], from: &'a [u8]) -> (&'a mut [[u8; 64]], &'a [[u8; 64]]) {
+fn split_cache_lines<'a>(
+    into: &'a mut [u8],
+    from: &'a [u8],
+) -> (&'a mut [[u8; 64]], &'a [[u8; 64]]) {
     assert_eq!(into.len(), from.len(), "a copy has the size of what is copied");
     let before = into.as_ptr().align_offset(64).min(into.len());
     let (first, into) = into.split_at_mut(before);
@@ -70,7 +73,7 @@ fn lines<'a>(into: &'a mut [u8], from: &'a [u8]) -> (&'a mut [[u8; 64]], &'a [[u
 #[target_feature(enable = "avx512f")]
 fn stream_512(into: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{_mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
-    let (into, from) = lines(into, from);
+    let (into, from) = split_cache_lines(into, from);
     for (into, from) in into.iter_mut().zip(from) {
         // SAFETY: 64 bytes each, and `into` is aligned to as many.
         unsafe {
@@ -86,7 +89,7 @@ fn stream_512(into: &mut [u8], from: &[u8]) {
 #[target_feature(enable = "avx")]
 fn stream_256(into: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{_mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
-    let (into, from) = lines(into, from);
+    let (into, from) = split_cache_lines(into, from);
     for (into, from) in into.iter_mut().zip(from) {
         // SAFETY: halves of 32 bytes of 64, and `into` is aligned to 64.
         unsafe {
@@ -108,7 +111,7 @@ mod tests {
     #[test]
     fn every_byte_is_copied_whatever_the_alignment() {
         let from: Vec<u8> = (0..1000_u32).map(|i| (i * 7 % 251) as u8).collect();
-        let ways: [Way; 2] = [stream, stream_narrow];
+        let ways: [Way; 2] = [stream_bytes, stream_narrow];
         for way in ways {
             for start in [0, 1, 31, 63] {
                 for bytes in [0, 1, 63, 64, 65, 500, 900] {
@@ -139,6 +142,6 @@ mod tests {
             // SAFETY: the processor has these instructions, as just found.
             return unsafe { stream_256(into, from) };
         }
-        stream(into, from);
+        stream_bytes(into, from);
     }
 }

@@ -223,11 +223,11 @@ pub enum RuntimeError {
 
 impl RuntimeError {
     /// The error that the system gave no thread for a rank.
-    pub(crate) fn thread(rank: u32, error: std::io::Error) -> Self {
-        Self::Thread { rank, reason: crate::threads::explain(error).to_string() }
+    pub(crate) fn from_thread_error(rank: u32, error: std::io::Error) -> Self {
+        Self::Thread { rank, reason: crate::threads::explain_thread_error(error).to_string() }
     }
 
-    pub(crate) fn plan(reason: impl Into<String>) -> Self {
+    pub(crate) fn invalid_plan(reason: impl Into<String>) -> Self {
         Self::Plan { reason: reason.into() }
     }
 }

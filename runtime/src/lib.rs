@@ -48,7 +48,7 @@ pub use checkpoint::{
     Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord, is_table,
 };
 pub use error::{Cause, Failure, RuntimeError};
-pub use routine::{Call, Routine, Routines};
+pub use routine::{Routine, RoutineCall, Routines};
 pub use session::{
     ActorStatistics, OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions,
     Statistics, StepHandle, known_weights, memory_and_swap,

@@ -2,7 +2,7 @@
 //!
 //! An arena is shared by the workers of a rank. Who may touch which bytes when is said by the plan: registers that are
 //! alive at one time do not overlap, and a worker reads or fills a register only while the machine's credits let it
-//! ([`graphc_ir::machine::Machine::blocked`]). News of credits travel through channels and so order the accesses.
+//! ([`graphc_ir::machine::Machine::find_blocker`]). News of credits travel through channels and so order the accesses.
 //!
 //! The `unsafe` of this file lends bytes of arenas and mapped files. Every access is checked to be inside the arena, and
 //! every address to fit its element type.
@@ -19,7 +19,7 @@ use graphc_ir::types::DType;
 use graphc_kernels::{View, ViewMut};
 use memmap2::{Mmap, MmapOptions, MmapRaw};
 
-use crate::transport::process::{Outbox, Segment};
+use crate::transport::process::{Outbox, SharedSegment};
 
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -29,15 +29,15 @@ const LARGE: usize = 1 << 21;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
 #[derive(Debug)]
-pub struct Arena {
+pub struct HostArena {
     start: NonNull<u8>,
     bytes: usize,
-    owner: Owner,
+    owner: ArenaOwner,
 }
 
 /// The owner of an arena's memory.
 #[derive(Debug)]
-enum Owner {
+enum ArenaOwner {
     /// An allocation, which the arena is inside of.
     Heap { base: NonNull<u8>, layout: Layout },
     /// Pages of its own.
@@ -58,7 +58,7 @@ enum Owner {
 /// place as long as it is kept.
 #[derive(Debug)]
 pub struct Offered {
-    segment: Segment,
+    segment: SharedSegment,
     outbox: Arc<Outbox>,
     /// The number by which others know it.
     number: u32,
@@ -67,38 +67,38 @@ pub struct Offered {
 impl Offered {
     /// Memory of so many bytes; `None` where the system gives none.
     pub(crate) fn new(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
-        let segment = Segment::new(bytes.max(ALIGNMENT as u64)).ok()?;
-        let number = outbox.lend(&segment)?;
+        let segment = SharedSegment::new(bytes.max(ALIGNMENT as u64)).ok()?;
+        let number = outbox.lend_arena(&segment)?;
         Some(Self { segment, outbox: Arc::clone(outbox), number })
     }
 }
 
 impl Drop for Offered {
     fn drop(&mut self) {
-        self.outbox.withdraw(self.number);
+        self.outbox.withdraw_arena(self.number);
     }
 }
 
 // SAFETY: an arena owns plain bytes.
-unsafe impl Send for Arena {}
+unsafe impl Send for HostArena {}
 // SAFETY: workers touch disjoint registers at one time, see the head of this file.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for HostArena {}
 
 /// Bytes of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ArenaRange {
     pub(crate) offset: usize,
     pub(crate) bytes: usize,
 }
 
-impl Place {
+impl ArenaRange {
     /// A part of it.
-    pub(crate) fn part(self, range: &Range<usize>) -> Place {
+    pub(crate) fn subrange(self, range: &Range<usize>) -> ArenaRange {
         assert!(range.start <= range.end && range.end <= self.bytes, "part of a register");
-        Place { offset: self.offset + range.start, bytes: range.len() }
+        ArenaRange { offset: self.offset + range.start, bytes: range.len() }
     }
 
-    pub(crate) fn overlaps(self, other: Place) -> bool {
+    pub(crate) fn overlaps(self, other: ArenaRange) -> bool {
         self.offset < other.offset + other.bytes && other.offset < self.offset + self.bytes
     }
 }
@@ -108,10 +108,10 @@ impl Place {
 pub struct Lent<'a> {
     start: NonNull<u8>,
     bytes: usize,
-    arena: PhantomData<&'a Arena>,
+    arena: PhantomData<&'a HostArena>,
 }
 
-// SAFETY: it stands for plain bytes of an arena, which threads share (see `Arena`).
+// SAFETY: it stands for plain bytes of an arena, which threads share (see `HostArena`).
 unsafe impl Send for Lent<'_> {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Lent<'_> {}
@@ -121,7 +121,7 @@ impl<'a> Lent<'a> {
     ///
     /// # Safety
     /// It is mapped, readable and writable, for `'a`, and its owner has lent it for the time that this is used.
-    pub(crate) unsafe fn mapped(start: NonNull<u8>, bytes: usize) -> Self {
+    pub(crate) unsafe fn from_mapped(start: NonNull<u8>, bytes: usize) -> Self {
         Self { start, bytes, arena: PhantomData }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Lent<'a> {
     }
 
     /// Whether both stand for the same bytes.
-    pub(crate) fn same(&self, other: &Lent<'_>) -> bool {
+    pub(crate) fn is_same(&self, other: &Lent<'_>) -> bool {
         (self.start, self.bytes) == (other.start, other.bytes)
     }
 
@@ -164,14 +164,14 @@ impl<'a> Lent<'a> {
 
 /// The shape of a shard, as a kernel is told it beside its elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct ShardShape<'a> {
     pub(crate) dtype: DType,
     pub(crate) extent: &'a [usize],
     pub(crate) global: &'a [usize],
     pub(crate) origin: &'a [usize],
 }
 
-impl Arena {
+impl HostArena {
     /// An arena of zeros; `None` where the system has not so much.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
@@ -186,7 +186,7 @@ impl Arena {
         let base = NonNull::new(base)?;
         // SAFETY: at most `ALIGNMENT` bytes on, which the allocation has beyond `bytes`.
         let start = unsafe { base.add(base.align_offset(ALIGNMENT)) };
-        Some(Self { start, bytes, owner: Owner::Heap { base, layout } })
+        Some(Self { start, bytes, owner: ArenaOwner::Heap { base, layout } })
     }
 
     /// An arena of large pages, where the system has such: kernels that go through matrices find each of its pages at once.
@@ -195,24 +195,24 @@ impl Arena {
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         let start = NonNull::new(map.as_mut_ptr())?;
-        Some(Self { start, bytes, owner: Owner::Pages { map } })
+        Some(Self { start, bytes, owner: ArenaOwner::Pages { map } })
     }
 
     /// An arena in memory that a transport offers.
-    pub(crate) fn of(offered: Offered) -> Option<Self> {
+    pub(crate) fn from_offered(offered: Offered) -> Option<Self> {
         let start = NonNull::new(offered.segment.start())?;
         let bytes = offered.segment.len();
-        Some(Self { start, bytes, owner: Owner::Offered { offered } })
+        Some(Self { start, bytes, owner: ArenaOwner::Offered { offered } })
     }
 
     /// Memory of arbitrary content in an outbox; `None` where that is full.
     pub(crate) fn in_outbox(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
-        let (offset, start) = outbox.block(bytes)?;
-        let owner = Owner::Outbox { outbox: Arc::clone(outbox), offset };
+        let (offset, start) = outbox.allocate_block(bytes)?;
+        let owner = ArenaOwner::Outbox { outbox: Arc::clone(outbox), offset };
         Some(Self { start, bytes: usize::try_from(bytes).ok()?, owner })
     }
 
-    fn address(&self, place: Place) -> *mut u8 {
+    fn address(&self, place: ArenaRange) -> *mut u8 {
         let end = place.offset.checked_add(place.bytes);
         assert!(end.is_some_and(|end| end <= self.bytes), "{place:?} is inside the arena");
         // SAFETY: inside the allocation, or one past it.
@@ -220,27 +220,27 @@ impl Arena {
     }
 
     /// Bytes to be read.
-    pub(crate) fn read(&self, place: Place) -> &[u8] {
+    pub(crate) fn read(&self, place: ArenaRange) -> &[u8] {
         // SAFETY: inside the allocation, initialized; nobody writes there, see the head of this file.
         unsafe { std::slice::from_raw_parts(self.address(place), place.bytes) }
     }
 
     /// Bytes to be written.
     #[expect(clippy::mut_from_ref, reason = "exclusive by the plan, see the head of this file")]
-    pub(crate) fn write(&self, place: Place) -> &mut [u8] {
+    pub(crate) fn write(&self, place: ArenaRange) -> &mut [u8] {
         // SAFETY: inside the allocation, initialized; nobody else reads or writes, see the head of this file.
         unsafe { std::slice::from_raw_parts_mut(self.address(place), place.bytes) }
     }
 
     /// Bytes that other ranks may read and write.
-    pub(crate) fn lend(&self, place: Place) -> Lent<'_> {
+    pub(crate) fn lend(&self, place: ArenaRange) -> Lent<'_> {
         let start = NonNull::new(self.address(place)).expect("an address inside an allocation");
         Lent { start, bytes: place.bytes, arena: PhantomData }
     }
 
     /// A shard to be read by a kernel.
-    pub(crate) fn view<'a>(&'a self, place: Place, shape: Shape<'a>) -> View<'a> {
-        check(place, shape);
+    pub(crate) fn view<'a>(&'a self, place: ArenaRange, shape: ShardShape<'a>) -> View<'a> {
+        check_shape(place, shape);
         let data = self.address(place);
         // SAFETY: aligned and of the shape's size, as just checked; alive as the arena; an output of the same call is
         // the same memory only where `Operation::in_place` has the pair, as is proven of every plan.
@@ -248,28 +248,30 @@ impl Arena {
     }
 
     /// A shard to be written by a kernel.
-    pub(crate) fn view_mut<'a>(&'a self, place: Place, shape: Shape<'a>) -> ViewMut<'a> {
-        check(place, shape);
+    pub(crate) fn view_mut<'a>(&'a self, place: ArenaRange, shape: ShardShape<'a>) -> ViewMut<'a> {
+        check_shape(place, shape);
         let data = self.address(place);
         // SAFETY: as in `view`; nobody else reaches it, see the head of this file.
         unsafe { ViewMut::new(shape.dtype, shape.extent, shape.global, shape.origin, data) }
     }
 }
 
-fn check(place: Place, shape: Shape<'_>) {
+fn check_shape(place: ArenaRange, shape: ShardShape<'_>) {
     let elements: usize = shape.extent.iter().product();
     assert!(place.offset.is_multiple_of(ALIGNMENT), "registers are aligned");
     assert_eq!(place.bytes, elements * shape.dtype.size(), "a register has its shape's bytes");
 }
 
-impl Drop for Arena {
+impl Drop for HostArena {
     fn drop(&mut self) {
         match &self.owner {
             // SAFETY: allocated in `new` with this layout.
-            Owner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
+            ArenaOwner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             // Gives itself back.
-            Owner::Pages { .. } | Owner::Offered { .. } => {}
-            Owner::Outbox { outbox, offset } => outbox.release(*offset, self.bytes as u64),
+            ArenaOwner::Pages { .. } | ArenaOwner::Offered { .. } => {}
+            ArenaOwner::Outbox { outbox, offset } => {
+                outbox.release_block(*offset, self.bytes as u64)
+            }
         }
     }
 }

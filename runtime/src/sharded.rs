@@ -4,10 +4,12 @@ use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::shard::Rect;
-use graphc_ir::types::{DType, TensorType, strides};
-use graphc_kernels::narrow;
+use graphc_ir::types::{DType, TensorType, row_major_strides};
+use graphc_kernels::narrow_to_halves;
 
-use crate::rectangles::{Move, contributions, fill_identity, masked, partial_kind, sums_wide};
+use crate::rectangles::{
+    Move, fill_identity, list_contributions, masked_kind, partial_kind, sums_wide,
+};
 use crate::tensor::{HostTensor, TensorError, write_element};
 
 /// A tensor that lies on the ranks of a mesh in some layout, with the shards of all of them.
@@ -113,10 +115,11 @@ impl ShardedTensor {
     fn shard_in(&self, to: &Layout, rank: u32) -> Result<HostTensor, TensorError> {
         let target = rect_of(to, rank);
         let mut shard = HostTensor::zeros(to.dtype, target.extent.clone());
-        if let Some(kind) = masked(to, rank) {
+        if let Some(kind) = masked_kind(to, rank) {
             fill_identity(to.dtype, kind, shard.bytes_mut());
         }
-        let parts = contributions(&self.layout, to, rank, 0, 1).map_err(TensorError::Layout)?;
+        let parts =
+            list_contributions(&self.layout, to, rank, 0, 1).map_err(TensorError::Layout)?;
         let sums = parts.iter().any(|part| sums_wide(to.dtype, part.combine));
         let mut wide = if sums { vec![0.0; target.elements()] } else { Vec::new() };
         for part in parts {
@@ -124,12 +127,12 @@ impl ShardedTensor {
             let held = rect_of(&self.layout, part.source);
             let step = Move::new(to.dtype, &part.part, &held, &target);
             match sums {
-                true => step.sum(part.combine.is_some(), source.bytes(), &mut wide),
+                true => step.sum_wide(part.combine.is_some(), source.bytes(), &mut wide),
                 false => step.apply(part.combine, source.bytes(), shard.bytes_mut()),
             }
         }
         if sums {
-            narrow(to.dtype, &wide, shard.bytes_mut());
+            narrow_to_halves(to.dtype, &wide, shard.bytes_mut());
         }
         Ok(shard)
     }
@@ -139,12 +142,19 @@ impl HostTensor {
     /// What `rank` holds in a layout of the tensor whose elements are this function of their row-major place in the whole;
     /// `None` where it is not of the layout. In a partial layout the first rank holds the elements and the others what
     /// changes nothing.
-    pub fn shard(layout: &Layout, rank: u32, element: &mut dyn FnMut(u64) -> f64) -> Option<Self> {
+    pub fn generate_shard(
+        layout: &Layout,
+        rank: u32,
+        element: &mut dyn FnMut(u64) -> f64,
+    ) -> Option<Self> {
         let rect = layout.rect(rank, 0, 1)?;
-        let (size, own, whole) =
-            (layout.dtype.size(), strides(&rect.extent), strides(&layout.shape));
+        let (size, own, whole) = (
+            layout.dtype.size(),
+            row_major_strides(&rect.extent),
+            row_major_strides(&layout.shape),
+        );
         let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
-        if let Some(kind) = masked(layout, rank) {
+        if let Some(kind) = masked_kind(layout, rank) {
             fill_identity(layout.dtype, kind, shard.bytes_mut());
             return Some(shard);
         }
@@ -159,11 +169,11 @@ impl HostTensor {
         Some(shard)
     }
 
-    /// What `rank` holds of a whole tensor in a layout of it; as [`HostTensor::shard`].
+    /// What `rank` holds of a whole tensor in a layout of it; as [`HostTensor::generate_shard`].
     pub fn shard_of(whole: &Self, layout: &Layout, rank: u32) -> Option<Self> {
         let rect = layout.rect(rank, 0, 1)?;
         let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
-        match masked(layout, rank) {
+        match masked_kind(layout, rank) {
             Some(kind) => fill_identity(layout.dtype, kind, shard.bytes_mut()),
             None if rect.elements() == 0 => {}
             None => {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use graphc_ir::types::{DType, strides};
+use graphc_ir::types::{DType, row_major_strides};
 
 use crate::tensor::{HostTensor, read_element};
 
@@ -15,7 +15,8 @@ impl Display for HostTensor {
     /// `[[1, 2.5], [3, 4]]`; an alternate form (`{:#}`) has a line for each row.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let ends = if self.shape().iter().product::<usize>() > ALL { ENDS } else { usize::MAX / 2 };
-        Shown { tensor: self, strides: strides(self.shape()), ends }.dim(0, 0, f)
+        ShownTensor { tensor: self, strides: row_major_strides(self.shape()), ends }
+            .write_dim(0, 0, f)
     }
 }
 
@@ -26,32 +27,32 @@ impl fmt::Debug for HostTensor {
     }
 }
 
-struct Shown<'a> {
+struct ShownTensor<'a> {
     tensor: &'a HostTensor,
     strides: Vec<usize>,
     ends: usize,
 }
 
-impl Shown<'_> {
+impl ShownTensor<'_> {
     /// What begins at element `at` and has the dims from `dim` on.
-    fn dim(&self, dim: usize, at: usize, f: &mut Formatter<'_>) -> fmt::Result {
-        let Some(&extent) = self.tensor.shape().get(dim) else { return self.number(at, f) };
+    fn write_dim(&self, dim: usize, at: usize, f: &mut Formatter<'_>) -> fmt::Result {
+        let Some(&extent) = self.tensor.shape().get(dim) else { return self.write_number(at, f) };
         f.write_str("[")?;
         let mut first = true;
         for index in (0..extent).filter(|&i| i <= self.ends || i + self.ends >= extent) {
             if !std::mem::take(&mut first) {
-                self.between(dim, f)?;
+                self.write_separator(dim, f)?;
             }
             match index == self.ends && index + self.ends < extent {
                 true => f.write_str("..")?,
-                false => self.dim(dim + 1, at + index * self.strides[dim], f)?,
+                false => self.write_dim(dim + 1, at + index * self.strides[dim], f)?,
             }
         }
         f.write_str("]")
     }
 
     /// What stands between two parts of a dim.
-    fn between(&self, dim: usize, f: &mut Formatter<'_>) -> fmt::Result {
+    fn write_separator(&self, dim: usize, f: &mut Formatter<'_>) -> fmt::Result {
         let inner = self.tensor.shape().len() - dim - 1;
         match f.alternate() && inner > 0 {
             true => write!(f, ",{}{:width$}", "\n".repeat(inner), "", width = dim + 1),
@@ -59,7 +60,7 @@ impl Shown<'_> {
         }
     }
 
-    fn number(&self, at: usize, f: &mut Formatter<'_>) -> fmt::Result {
+    fn write_number(&self, at: usize, f: &mut Formatter<'_>) -> fmt::Result {
         let dtype = self.tensor.dtype();
         let size = dtype.size();
         let bytes = &self.tensor.bytes()[at * size..(at + 1) * size];

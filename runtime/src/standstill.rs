@@ -24,7 +24,7 @@ impl Looks {
     }
 
     /// Leaves out the time that the thread itself has waited since the last look: it was no standstill.
-    pub(crate) fn skip(&mut self) {
+    pub(crate) fn skip_wait(&mut self) {
         self.last = Instant::now();
     }
 }

@@ -129,8 +129,8 @@ impl HostTensor {
     /// # Errors
     /// Where the element type is another.
     pub fn to_f32(&self) -> Result<Vec<f32>, TensorError> {
-        self.expect(DType::F32)?;
-        Ok(words(&self.bytes).map(f32::from_ne_bytes).collect())
+        self.expect_dtype(DType::F32)?;
+        Ok(iter_words(&self.bytes).map(f32::from_ne_bytes).collect())
     }
 
     /// The elements of a tensor of `i64`.
@@ -138,8 +138,8 @@ impl HostTensor {
     /// # Errors
     /// Where the element type is another.
     pub fn to_i64(&self) -> Result<Vec<i64>, TensorError> {
-        self.expect(DType::I64)?;
-        Ok(words(&self.bytes).map(i64::from_ne_bytes).collect())
+        self.expect_dtype(DType::I64)?;
+        Ok(iter_words(&self.bytes).map(i64::from_ne_bytes).collect())
     }
 
     /// The elements of any element type as `f64` (integers beyond 2^53 are rounded).
@@ -147,7 +147,7 @@ impl HostTensor {
         self.bytes.chunks_exact(self.dtype.size()).map(|e| read_element(self.dtype, e)).collect()
     }
 
-    fn expect(&self, expected: DType) -> Result<(), TensorError> {
+    fn expect_dtype(&self, expected: DType) -> Result<(), TensorError> {
         if self.dtype == expected {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl HostTensor {
 }
 
 /// The elements of `N` bytes each.
-fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+fn iter_words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()
 }
 

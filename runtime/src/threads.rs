@@ -13,15 +13,15 @@ use std::thread::{Builder, JoinHandle};
 ///
 /// # Errors
 /// Where the system gives none: what it says, and what can be done.
-pub fn start<T: Send + 'static>(
+pub fn start_thread<T: Send + 'static>(
     name: impl Into<String>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    Builder::new().name(name.into()).spawn(work).map_err(explain)
+    Builder::new().name(name.into()).spawn(work).map_err(explain_thread_error)
 }
 
 /// Adds what can be done to what the system says where it gives no thread or no process; other errors stay as they are.
-pub fn explain(error: io::Error) -> io::Error {
+pub fn explain_thread_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(
             error.kind(),
@@ -77,10 +77,10 @@ mod tests {
 
     #[test]
     fn only_a_lack_of_threads_is_explained() {
-        let lack = explain(io::ErrorKind::WouldBlock.into());
+        let lack = explain_thread_error(io::ErrorKind::WouldBlock.into());
         assert_eq!(lack.kind(), io::ErrorKind::WouldBlock);
         assert!(lack.to_string().contains("ulimit -u"), "{lack}");
-        let other = explain(io::ErrorKind::NotFound.into());
+        let other = explain_thread_error(io::ErrorKind::NotFound.into());
         assert!(!other.to_string().contains("ulimit"), "{other}");
     }
 }

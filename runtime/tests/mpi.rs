@@ -16,7 +16,7 @@ use std::time::Duration;
 use collectives::{check_moves, check_reductions};
 use graphc_ir::types::DType;
 use graphc_runtime::dist::Group;
-use graphc_runtime::job::{Job, JobOptions, Links};
+use graphc_runtime::job::{Job, JobOptions, TransportLinks};
 use graphc_runtime::{Session, SessionOptions};
 use tour::{feeds, grand_tour};
 
@@ -47,7 +47,7 @@ fn rank() {
     let job = Job::join(options.clone()).expect("all come");
     assert_eq!((job.rank(), job.world_size()), (options.rank, options.world_size));
     assert_eq!((job.local_rank(), job.nodes()), (job.rank(), 1));
-    let neighbours = if links == Links::Mpi { 1 } else { job.world_size() as usize };
+    let neighbours = if links == TransportLinks::Mpi { 1 } else { job.world_size() as usize };
     assert_eq!(job.neighbours(), neighbours);
     bytes_are_gathered(&job);
     // Messages that the library sends at once, and such that it asks the receiver for.

@@ -6,7 +6,9 @@ use anyhow::{Context, Result, bail};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use graphc::report;
-use graphc_compiler::compile::advise::{Binds, Depth, Figures, Least, Way, advise, least_ranks};
+use graphc_compiler::compile::advise::{
+    Binds, Depth, Figures, Least, Way, advise_ways, least_ranks,
+};
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Recompute};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::args::{AdviseArgs, Count, Format, LossChoice, OptimizerName, SharedArgs};
 use super::options;
-use super::output::{print, say};
+use super::output::{print_escaped, print_message};
 
 /// A model, what is to be done with it and on which machines.
 struct Question {
@@ -24,8 +26,8 @@ struct Question {
 }
 
 /// Runs the command.
-pub fn run(args: &AdviseArgs) -> Result<()> {
-    let question = question(args)?;
+pub fn run_advise(args: &AdviseArgs) -> Result<()> {
+    let question = read_question(args)?;
     let of = || format!("no advice on {}", args.model.display());
     match args.ranks {
         Some(ranks) => print_ways(args, &question, ranks).with_context(of),
@@ -33,27 +35,27 @@ pub fn run(args: &AdviseArgs) -> Result<()> {
     }
 }
 
-fn question(args: &AdviseArgs) -> Result<Question> {
-    let shared = opened(&args.shared);
-    let (imported, dims) = options::model(&args.model, &shared, None)?;
-    imported.warnings.iter().for_each(|warning| say("warning", warning));
+fn read_question(args: &AdviseArgs) -> Result<Question> {
+    let shared = open_options(&args.shared);
+    let (imported, dims) = options::read_model(&args.model, &shared, None)?;
+    imported.warnings.iter().for_each(|warning| print_message("warning", warning));
     let options = options::compile_options(&shared, dims)?;
     let cluster = options::shared_cluster(&shared, None)?;
     Ok(Question { graph: imported.graph, options, cluster })
 }
 
 /// The options with all left open that may be, and a training where none is said.
-fn opened(args: &SharedArgs) -> SharedArgs {
+fn open_options(args: &SharedArgs) -> SharedArgs {
     let mut args = args.clone();
     args.stages = args.stages.or(Some(Count::Auto));
     args.microbatches = args.microbatches.or(Some(Count::Auto));
     args.recompute = args.recompute.or(Some(Recompute::Auto));
     if args.optimizer.is_none() {
-        say("note", "no --optimizer is given: advice is for adamw");
+        print_message("note", "no --optimizer is given: advice is for adamw");
         args.optimizer = Some(OptimizerName::Adamw);
     }
     if args.loss.is_none() {
-        say("note", "no --loss is given: advice is for cross_entropy");
+        print_message("note", "no --loss is given: advice is for cross_entropy");
         args.loss = Some(LossChoice::Of(Loss::CrossEntropy));
     }
     args
@@ -69,11 +71,11 @@ fn print_ways(args: &AdviseArgs, question: &Question, ranks: usize) -> Result<()
         bar.set_position(done as u64);
     };
     let depth = Depth { ways: args.ways, plans: args.plans.min(args.ways) };
-    let ways = advise(graph, options, cluster, (ranks, depth), &mut reached);
+    let ways = advise_ways(graph, options, cluster, (ranks, depth), &mut reached);
     bar.finish_and_clear();
     let ways = ways?;
-    print(&match args.shared.format {
-        Format::Text => text(question, ranks, &ways),
+    print_escaped(&match args.shared.format {
+        Format::Text => render_text(question, ranks, &ways),
         Format::Json => {
             let ways: Vec<Value> = ways.iter().map(|way| as_json(way, &ways)).collect();
             serde_json::to_string_pretty(&json!({ "ranks": ranks, "ways": ways }))? + "\n"
@@ -83,7 +85,7 @@ fn print_ways(args: &AdviseArgs, question: &Question, ranks: usize) -> Result<()
 
 /// The share of the peak of a way: of one without a plan what its seconds make of that of one with a plan, as both
 /// compute the same.
-fn mfu(way: &Way, ways: &[Way]) -> Option<f64> {
+fn share_of_peak(way: &Way, ways: &[Way]) -> Option<f64> {
     let own = |way: &Way| way.planned.as_ref()?.as_ref().ok()?.mfu;
     let known = || ways.iter().find_map(|known| Some(own(known)? * known.seconds()));
     own(way).or_else(|| Some(known()? / way.seconds()))
@@ -97,14 +99,14 @@ fn as_json(way: &Way, ways: &[Way]) -> Value {
         "microbatches": choice.microbatches,
         "step_seconds": way.seconds(),
         "priced_seconds": choice.seconds,
-        "mfu": mfu(way, ways),
+        "mfu": share_of_peak(way, ways),
         "planned": matches!(way.planned, Some(Ok(_))),
-        "why": why(way),
+        "why": explain_way(way),
     });
     match &way.planned {
         Some(Ok(figures)) => {
             value["memory_bytes"] = figures.memory_bytes.into();
-            value["binds"] = name(figures.binds()).into();
+            value["binds"] = bound_name(figures.binding_limit()).into();
             value["gap"] = figures.gap.into();
         }
         Some(Err(error)) => value["error"] = error.to_string().into(),
@@ -113,9 +115,9 @@ fn as_json(way: &Way, ways: &[Way]) -> Value {
     value
 }
 
-fn text(question: &Question, ranks: usize, ways: &[Way]) -> String {
+fn render_text(question: &Question, ranks: usize, ways: &[Way]) -> String {
     let Question { graph, options, cluster } = question;
-    let memory = report::bytes(options.memory.unwrap_or(cluster.device.memory));
+    let memory = report::format_bytes(options.memory.unwrap_or(cluster.device.memory));
     let mut text = format!("`{}` on {ranks} ranks of {} with {memory}\n", graph.name, cluster.name);
     let mut table = Table::new();
     let header = ["mesh", "stages", "microbatches", "step", "memory", "mfu", "why"];
@@ -125,13 +127,13 @@ fn text(question: &Question, ranks: usize, ways: &[Way]) -> String {
         let about = if planned.is_some() { "" } else { "~" };
         let share = |share: f64| format!("{about}{:.1} %", share * 100.0);
         table.add_row([
-            mesh(&way.mesh),
+            format_mesh(&way.mesh),
             way.choice.stages.to_string(),
             way.choice.microbatches.to_string(),
-            format!("{about}{}", report::seconds(way.seconds())),
-            planned.map_or("-".into(), |figures| report::bytes(figures.memory_bytes)),
-            mfu(way, ways).map_or("-".into(), share),
-            why(way),
+            format!("{about}{}", report::format_seconds(way.seconds())),
+            planned.map_or("-".into(), |figures| report::format_bytes(figures.memory_bytes)),
+            share_of_peak(way, ways).map_or("-".into(), share),
+            explain_way(way),
         ]);
     }
     // Writing to a string cannot fail.
@@ -139,11 +141,11 @@ fn text(question: &Question, ranks: usize, ways: &[Way]) -> String {
     text
 }
 
-fn mesh(mesh: &[usize]) -> String {
+fn format_mesh(mesh: &[usize]) -> String {
     mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
 
-fn name(binds: Binds) -> &'static str {
+fn bound_name(binds: Binds) -> &'static str {
     match binds {
         Binds::Bubble => "bubble",
         Binds::Links => "links",
@@ -153,7 +155,7 @@ fn name(binds: Binds) -> &'static str {
 }
 
 /// A line of why a step takes so long.
-fn why(way: &Way) -> String {
+fn explain_way(way: &Way) -> String {
     match &way.planned {
         None => "by the prices of its layers alone".into(),
         Some(Err(error)) => {
@@ -169,7 +171,7 @@ fn why_planned(figures: &Figures) -> String {
     let shares = &figures.shares;
     let [compute, links, waiting] =
         [shares.compute, shares.communication, shares.waiting].map(percent);
-    let binds = figures.binds();
+    let binds = figures.binding_limit();
     let short = match figures.is_short && binds != Binds::Memory {
         true => "; for want of memory some is computed or gathered again",
         false => "",
@@ -188,7 +190,7 @@ fn why_planned(figures: &Figures) -> String {
         }
         Binds::Kernels => format!("they take {compute} of the time"),
     };
-    format!("{}: {said}{short}", name(binds))
+    format!("{}: {said}{short}", bound_name(binds))
 }
 
 fn print_least(format: Format, question: &Question) -> Result<()> {
@@ -200,11 +202,11 @@ fn print_least(format: Format, question: &Question) -> Result<()> {
         bail!(
             "no number of ranks that was tried has a plan ({}): its variables are {}, and a rank has {}",
             tried.join(", "),
-            report::bytes(least.variables),
-            report::bytes(limit)
+            report::format_bytes(least.variables),
+            report::format_bytes(limit)
         );
     };
-    print(&match format {
+    print_escaped(&match format {
         Format::Text => least_text(&least, found, limit),
         Format::Json => {
             let value = json!({
@@ -227,7 +229,7 @@ fn least_text(least: &Least, found: &[usize], limit: u64) -> String {
     let mut text = format!(
         "fits on {} as {}, in one stage and {}\n",
         report::number_of(ranks, "rank", "ranks"),
-        mesh(found),
+        format_mesh(found),
         report::number_of(least.microbatches, "microbatch", "microbatches")
     );
     let _ = writeln!(
@@ -243,8 +245,8 @@ fn least_text(least: &Least, found: &[usize], limit: u64) -> String {
         text,
         "proven: not on fewer than {}, as variables are {} and a rank has {}",
         least.proven,
-        report::bytes(least.variables),
-        report::bytes(limit)
+        report::format_bytes(least.variables),
+        report::format_bytes(limit)
     );
     text
 }

@@ -17,17 +17,18 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, Strategy};
 use graphc_ir::types::DType;
 
-use super::numbers::{positive, whole};
+use super::numbers::{parse_positive, parse_whole};
 use super::training::TrainingArgs;
 pub use advise::AdviseArgs;
 pub use check::CheckArgs;
 pub use launch::LaunchArgs;
 pub use loss::{LossChoice, LossParser};
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
-pub use train::{Accumulate, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+pub use train::{AccumulationChoice, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 use values::{
-    bytes, count, dim, effort, emit, framework, mesh, not_negative, pin, precision, recompute,
-    schedule, seconds, share, strategy, threads,
+    not_negative, parse_bytes, parse_count, parse_dim, parse_effort, parse_emit, parse_framework,
+    parse_mesh, parse_pin, parse_precision, parse_recompute, parse_schedule, parse_seconds,
+    parse_share, parse_strategy, parse_threads,
 };
 
 /// A static-graph compiler for distributed deep learning.
@@ -106,11 +107,11 @@ pub struct CompileArgs {
     #[arg(long, value_name = "PAGE.html", conflicts_with_all = ["compare", "emit"])]
     pub report: Option<PathBuf>,
     /// Plan with each of these strategies and print a table, e.g. data,zero3,auto; writes no plan
-    #[arg(long, value_name = "STRATEGIES", value_delimiter = ',', value_parser = strategy,
+    #[arg(long, value_name = "STRATEGIES", value_delimiter = ',', value_parser = parse_strategy,
           conflicts_with_all = ["output", "emit", "strategy"])]
     pub compare: Vec<Strategy>,
     /// Print the graph after this pass, as text, and stop
-    #[arg(long, value_name = "after:PASS", value_parser = emit)]
+    #[arg(long, value_name = "after:PASS", value_parser = parse_emit)]
     pub emit: Option<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -193,7 +194,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub cluster: Option<String>,
     /// Judge the plan as this framework would run it: graphc, torch-eager, torch-compile, megatron or megatron-core
-    #[arg(long, value_parser = framework)]
+    #[arg(long, value_parser = parse_framework)]
     pub framework: Option<Framework>,
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
@@ -223,7 +224,7 @@ pub struct ReportArgs {
     pub measured: Option<PathBuf>,
     /// Tensors whose alternatives are planned, heaviest first, each as often as it has layouts; default: 6, as far as 10 seconds
     /// allow
-    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
+    #[arg(long, value_name = "N", value_parser = parse_whole::<usize>)]
     pub explain: Option<usize>,
 }
 
@@ -275,16 +276,16 @@ pub struct ExportArgs {
 #[derive(Args)]
 pub struct RuntimeArgs {
     /// Seed of initial parameters and dropout; default 0, or a resumed checkpoint's
-    #[arg(long, value_parser = whole::<u64>)]
+    #[arg(long, value_parser = parse_whole::<u64>)]
     pub seed: Option<u64>,
     /// What ranks compute on; default what the plan was made for. cpu runs a plan for GPUs on the processor
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
     /// Threads of each rank; default: the cores shared by the ranks
-    #[arg(long, value_parser = threads)]
+    #[arg(long, value_parser = parse_threads)]
     pub threads: Option<usize>,
     /// Seconds after which a rank that waits gives up
-    #[arg(long, default_value_t = 300.0, value_parser = seconds)]
+    #[arg(long, default_value_t = 300.0, value_parser = parse_seconds)]
     pub timeout: f64,
 }
 
@@ -299,25 +300,25 @@ pub struct SharedArgs {
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,
     /// What predicted times are of: graphc, torch-eager, torch-compile, megatron or megatron-core; default what the cluster file says, else graphc
-    #[arg(long, value_parser = framework)]
+    #[arg(long, value_parser = parse_framework)]
     pub framework: Option<Framework>,
     /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
-    #[arg(long, value_parser = mesh)]
+    #[arg(long, value_parser = parse_mesh)]
     pub mesh: Option<Mesh>,
     /// Pipeline stages, or auto; divides the first axis of the mesh; default 1
-    #[arg(long, value_name = "N|auto", value_parser = count)]
+    #[arg(long, value_name = "N|auto", value_parser = parse_count)]
     pub stages: Option<Count>,
     /// Parts of a step's batch, gradients accumulated, or auto; default 1
-    #[arg(long, value_name = "M|auto", value_parser = count)]
+    #[arg(long, value_name = "M|auto", value_parser = parse_count)]
     pub microbatches: Option<Count>,
     /// Order of microbatches: 1f1b (default), gpipe, or interleaved:V with V chunks of layers for each stage
-    #[arg(long, value_parser = schedule)]
+    #[arg(long, value_parser = parse_schedule)]
     pub schedule: Option<Schedule>,
     /// Value of a symbolic first dim of the model
-    #[arg(long, value_parser = positive::<usize>)]
+    #[arg(long, value_parser = parse_positive::<usize>)]
     pub batch: Option<usize>,
     /// Value of another symbolic dim
-    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, usize)>,
     /// Loss on the first output, or output:NAME where the model computes its loss itself
     #[arg(long, value_parser = LossParser)]
@@ -342,16 +343,16 @@ pub struct SharedArgs {
     #[arg(long, value_parser = not_negative)]
     pub weight_decay: Option<f64>,
     /// Adam's and LAMB's decay of the first moment
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_parser = parse_share)]
     pub beta1: Option<f64>,
     /// Adam's and LAMB's decay of the second moment
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_parser = parse_share)]
     pub beta2: Option<f64>,
     /// The addend to the root of the second moment of Adam, LAMB and RMSprop
     #[arg(long, value_parser = not_negative)]
     pub eps: Option<f64>,
     /// RMSprop's decay of the mean of squares
-    #[arg(long, value_parser = share)]
+    #[arg(long, value_parser = parse_share)]
     pub alpha: Option<f64>,
     /// RMSprop divides by the deviation of gradients, not by their mean square
     #[arg(long)]
@@ -360,21 +361,21 @@ pub struct SharedArgs {
     #[allow(missing_docs)]
     pub training: TrainingArgs,
     /// Keep a moving average of each trained weight too, which keeps this share of itself at a step: e.g. 0.999
-    #[arg(long, value_name = "DECAY", requires = "optimizer", value_parser = share)]
+    #[arg(long, value_name = "DECAY", requires = "optimizer", value_parser = parse_share)]
     pub ema: Option<f64>,
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
-    #[arg(long, value_parser = strategy)]
+    #[arg(long, value_parser = parse_strategy)]
     pub strategy: Option<Strategy>,
     /// Activations: kept (none, the default), computed again in the backward pass where that is cheap (selective) or all of each
     /// block (full), or as little as the memory needs (auto)
-    #[arg(long, value_parser = recompute)]
+    #[arg(long, value_parser = parse_recompute)]
     pub recompute: Option<Recompute>,
     /// Automatic mixed precision: products, convolutions and attention in bf16 or f16, the rest in f32; weights and states
     /// stay f32. Default: as the model is written
-    #[arg(long, value_name = "f32|bf16|f16", value_parser = precision)]
+    #[arg(long, value_name = "f32|bf16|f16", value_parser = parse_precision)]
     pub precision: Option<DType>,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
-    #[arg(long = "pin", value_name = "NAME=SBP", value_parser = pin)]
+    #[arg(long = "pin", value_name = "NAME=SBP", value_parser = parse_pin)]
     pub pins: Vec<Pin>,
     /// Weights that are not trained, by pattern
     #[arg(long, value_name = "PATTERN")]
@@ -389,11 +390,11 @@ pub struct SharedArgs {
     #[arg(long)]
     pub keep_eval: bool,
     /// Memory per rank, e.g. 16GiB; default the device's
-    #[arg(long, value_parser = bytes)]
+    #[arg(long, value_parser = parse_bytes)]
     pub memory: Option<u64>,
     /// The work that the search for a plan may take, in percent of all that it would: with less, the best plan that was found by
     /// then is taken, with a larger proven gap. Default 100
-    #[arg(long, value_name = "1..100", value_parser = effort)]
+    #[arg(long, value_name = "1..100", value_parser = parse_effort)]
     pub effort: Option<u32>,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::{BestBy, CheckpointArgs};
-use super::checkpoints::{create, same};
+use super::checkpoints::{is_same_path, open_directory};
 use super::data::read_text;
 use super::ranks::Ranks;
 
@@ -20,33 +20,34 @@ const FOLDER: &str = "best";
 const RECORD: (&str, u64) = ("best.json", 1 << 12);
 
 /// The best checkpoint so far, and where the next goes.
-pub struct Best {
+pub struct BestCheckpoint {
     by: BestBy,
-    found: Option<Record>,
+    found: Option<BestRecord>,
     checkpoints: Checkpoints,
     path: PathBuf,
 }
 
 /// What makes a checkpoint the best.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct BestRecord {
     metric: String,
     value: f64,
     step: u64,
 }
 
-impl Best {
+impl BestCheckpoint {
     /// What the command line asks for. A resumed training goes on with the best checkpoint of what it resumes.
     pub fn new(args: &CheckpointArgs, accepts_non_finite: bool) -> Result<Option<Self>> {
         let (Some(by), Some(save)) = (args.keep_best, &args.save) else { return Ok(None) };
         let folder = save.join(FOLDER);
-        let checkpoints = create(&folder, 1, accepts_non_finite)?;
+        let checkpoints = open_directory(&folder, 1, accepts_non_finite)?;
         let path = folder.join(RECORD.0);
         let is_within = |resume: &Path| {
-            same(resume, save) || resume.parent().is_some_and(|parent| same(parent, save))
+            is_same_path(resume, save)
+                || resume.parent().is_some_and(|parent| is_same_path(parent, save))
         };
         let found = if args.resume.as_deref().is_some_and(is_within) {
-            read(&path)?.filter(|found| found.metric == by.name())
+            read_record(&path)?.filter(|found| found.metric == by.name())
         } else {
             checkpoints.check_next(1)?;
             None
@@ -56,7 +57,7 @@ impl Best {
 
     /// Saves the session, together with the other processes, where what an evaluation after so many steps has found is better
     /// than all before. A training that is made again from an earlier step finds the same again.
-    pub fn offer(
+    pub fn save_if_best(
         &mut self,
         scores: &Value,
         step: u64,
@@ -73,7 +74,7 @@ impl Best {
         }
         session.save_checkpoint_with(&mut self.checkpoints, &mut || ranks.barrier())?;
         if let (true, Some(value)) = (ranks.leads(), better) {
-            let record = Record { metric: self.by.name().into(), value, step };
+            let record = BestRecord { metric: self.by.name().into(), value, step };
             write_file(&self.path, &serde_json::to_vec(&record)?)?;
             self.found = Some(record);
         }
@@ -82,7 +83,7 @@ impl Best {
 }
 
 /// What is said of the best checkpoint so far, if there is one.
-fn read(path: &Path) -> Result<Option<Record>> {
+fn read_record(path: &Path) -> Result<Option<BestRecord>> {
     if !path.exists() {
         return Ok(None);
     }

@@ -22,11 +22,11 @@ use serde_json::{Value, json};
 
 use super::args::{CheckArgs, Format};
 use super::compile::is_plan;
-use super::data::{session_weights, tensors};
+use super::data::{read_tensors, session_weights};
 use super::options;
-use super::output::{print, say};
+use super::output::{print_escaped, print_message};
 use super::run::session_options;
-use super::verify::{distance, tolerance};
+use super::verify::{number_distance, output_tolerance};
 
 /// Tensors by name.
 type Tensors = BTreeMap<String, HostTensor>;
@@ -41,16 +41,16 @@ const MASK: f64 = 1e8;
 const MOST_ABOVE: usize = 64;
 
 /// Runs the command.
-pub fn run(args: &CheckArgs) -> Result<()> {
+pub fn run_check(args: &CheckArgs) -> Result<()> {
     check_args(args)?;
-    let (expected, types) = tensors(&args.against)?;
+    let (expected, types) = read_tensors(&args.against)?;
     let (fed, types) = match &args.inputs {
-        Some(inputs) => tensors(inputs)?,
+        Some(inputs) => read_tensors(inputs)?,
         None => (expected.clone(), types),
     };
-    let (imported, dims) = options::model(&args.model, &args.shared, Some(&types))?;
+    let (imported, dims) = options::read_model(&args.model, &args.shared, Some(&types))?;
     for warning in &imported.warnings {
-        say("warning", warning);
+        print_message("warning", warning);
     }
     let checker = Checker {
         args,
@@ -62,7 +62,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         expected,
     };
     let graph = imported.graph;
-    let (values, strangers) = values(&graph, &checker.expected);
+    let (values, strangers) = select_values(&graph, &checker.expected);
     ensure!(
         !values.is_empty(),
         "{} has no value of {}: its tensors must have the names of the model's values",
@@ -70,18 +70,20 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         args.model.display()
     );
     let each = Graph { outputs: values, ..graph.clone() };
-    let mut found = checker.compare(&each, Form::Each)?;
+    let mut found = checker.compare(&each, CheckedForm::Each)?;
     let named = |output: &Output| checker.expected.contains_key(&output.name);
     if graph.outputs.iter().any(named) {
-        found.compared.extend(checker.compare(&graph, Form::Planned)?.compared);
+        found.compared.extend(checker.compare(&graph, CheckedForm::Planned)?.compared);
     }
     match args.shared.format {
-        Format::Text => print(&text(&found, &strangers))?,
-        Format::Json => print(&(serde_json::to_string_pretty(&json(&found, &strangers))? + "\n"))?,
+        Format::Text => print_escaped(&render_text(&found, &strangers))?,
+        Format::Json => print_escaped(
+            &(serde_json::to_string_pretty(&render_json(&found, &strangers))? + "\n"),
+        )?,
     }
-    match found.first() {
+    match found.first_difference() {
         None => Ok(()),
-        Some(first) => bail!("{}", first.said(found.tolerance)),
+        Some(first) => bail!("{}", first.describe_difference(found.tolerance)),
     }
 }
 
@@ -98,7 +100,7 @@ fn check_args(args: &CheckArgs) -> Result<()> {
 }
 
 /// The values of a graph that a file has, in the graph's order, as outputs, and the names of the file that are none of the graph's values.
-fn values(graph: &Graph, expected: &Tensors) -> (Vec<Output>, Vec<String>) {
+fn select_values(graph: &Graph, expected: &Tensors) -> (Vec<Output>, Vec<String>) {
     let own: BTreeMap<&str, ValueId> =
         graph.outputs.iter().map(|output| (output.name.as_str(), output.value)).collect();
     let named = graph.iter().flat_map(|(_, node)| &node.results).filter_map(|&value| {
@@ -119,7 +121,7 @@ fn values(graph: &Graph, expected: &Tensors) -> (Vec<Output>, Vec<String>) {
 
 /// In which form a model is computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum CheckedForm {
     /// Each value is there.
     Each,
     /// As `graphc run` does it.
@@ -136,7 +138,7 @@ struct Compared {
     module: Option<String>,
     /// The nearest weight above it.
     weight: Option<String>,
-    form: Form,
+    form: CheckedForm,
     /// The greatest difference, and as a share of the largest element.
     apart: [f64; 2],
     /// What makes a comparison impossible.
@@ -146,11 +148,11 @@ struct Compared {
 
 impl Compared {
     /// Where and by how much it differs, in words.
-    fn said(&self, tolerance: f64) -> String {
+    fn describe_difference(&self, tolerance: f64) -> String {
         let Self { name, op, place, .. } = self;
         let mut said = match self.form {
-            Form::Each => format!("the first value that differs is `{name}`"),
-            Form::Planned => format!(
+            CheckedForm::Each => format!("the first value that differs is `{name}`"),
+            CheckedForm::Planned => format!(
                 "all values agree, but `{name}` differs where ops are joined as `graphc run` joins them (please report this)"
             ),
         };
@@ -174,13 +176,13 @@ impl Compared {
 }
 
 /// What was found.
-struct Found {
+struct CheckFindings {
     compared: Vec<Compared>,
     tolerance: f64,
 }
 
-impl Found {
-    fn first(&self) -> Option<&Compared> {
+impl CheckFindings {
+    fn first_difference(&self) -> Option<&Compared> {
         self.compared.iter().find(|compared| compared.differs)
     }
 }
@@ -197,21 +199,21 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     /// The outputs of a graph that the file has, beside these.
-    fn compare(&self, graph: &Graph, form: Form) -> Result<Found> {
+    fn compare(&self, graph: &Graph, form: CheckedForm) -> Result<CheckFindings> {
         let mut cluster = self.cluster.clone();
         cluster.device.memory = UNLIMITED;
         let plan = compile(graph.clone(), &self.options, &cluster, None)
             .with_context(|| format!("cannot plan {}", self.args.model.display()))?
             .plan;
-        let tolerance = self.args.tolerance.unwrap_or_else(|| tolerance(&plan));
-        let outputs = self.outputs(&plan)?;
+        let tolerance = self.args.tolerance.unwrap_or_else(|| output_tolerance(&plan));
+        let outputs = self.run_plan(&plan)?;
         let beside = |output: &Output| {
             let expected = self.expected.get(&output.name)?;
             let found = outputs.get(&output.name)?;
-            let compared = compared(graph, output, (found, expected), (form, tolerance));
+            let compared = compare_value(graph, output, (found, expected), (form, tolerance));
             Some(Compared { module: self.module_of(graph, output.value), ..compared })
         };
-        Ok(Found { compared: graph.outputs.iter().filter_map(beside).collect(), tolerance })
+        Ok(CheckFindings { compared: graph.outputs.iter().filter_map(beside).collect(), tolerance })
     }
 
     /// The author's module that a value is in.
@@ -223,7 +225,7 @@ impl Checker<'_> {
     }
 
     /// The outputs of a plan on the first batch of the inputs.
-    fn outputs(&self, plan: &VerifiedPlan) -> Result<Tensors> {
+    fn run_plan(&self, plan: &VerifiedPlan) -> Result<Tensors> {
         let weights = session_weights(plan, self.weights.clone())?;
         let options = session_options(&self.args.runtime);
         let mut session = Session::new(plan, &weights, options)?;
@@ -235,11 +237,11 @@ impl Checker<'_> {
 }
 
 /// A value beside what the file has of it.
-fn compared(
+fn compare_value(
     graph: &Graph,
     output: &Output,
     (found, expected): (&HostTensor, &HostTensor),
-    (form, tolerance): (Form, f64),
+    (form, tolerance): (CheckedForm, f64),
 ) -> Compared {
     let node = graph.producer(output.value);
     let misfit = (found.shape() != expected.shape())
@@ -248,7 +250,7 @@ fn compared(
         Some(_) => [f64::INFINITY; 2],
         None => {
             let (found, expected) = (found.to_f64(), expected.to_f64());
-            [absolute(&found, &expected), share(&found, &expected)]
+            [absolute_difference(&found, &expected), relative_difference(&found, &expected)]
         }
     };
     let tolerance = if found.dtype().is_float() { tolerance } else { 0.0 };
@@ -266,16 +268,16 @@ fn compared(
 }
 
 /// The greatest difference of two elements; infinite where one of them alone is no number.
-fn absolute(found: &[f64], expected: &[f64]) -> f64 {
-    found.iter().zip(expected).map(|(f, e)| distance(*f, *e)).fold(0.0, f64::max)
+fn absolute_difference(found: &[f64], expected: &[f64]) -> f64 {
+    found.iter().zip(expected).map(|(f, e)| number_distance(*f, *e)).fold(0.0, f64::max)
 }
 
 /// The same as a share: of the largest element, or where none is but 0 of 1. What is so large that it hides others, as a mask, is
 /// compared with itself.
-fn share(found: &[f64], expected: &[f64]) -> f64 {
+fn relative_difference(found: &[f64], expected: &[f64]) -> f64 {
     let ordinary = expected.iter().map(|x| x.abs()).filter(|&x| x < MASK).fold(0.0, f64::max);
     let scale = if ordinary == 0.0 { 1.0 } else { ordinary };
-    let apart = |(f, e): (&f64, &f64)| match distance(*f, *e) {
+    let apart = |(f, e): (&f64, &f64)| match number_distance(*f, *e) {
         0.0 => 0.0,
         apart if e.is_finite() => apart / if e.abs() < MASK { scale } else { e.abs() },
         _ => f64::INFINITY,
@@ -301,12 +303,12 @@ fn weight_above(graph: &Graph, value: ValueId) -> Option<String> {
     None
 }
 
-fn text(found: &Found, strangers: &[String]) -> String {
+fn render_text(found: &CheckFindings, strangers: &[String]) -> String {
     let mut text = String::new();
     for compared in &found.compared {
         let Compared { name, op, place, apart: [absolute, share], .. } = compared;
         let verdict = if compared.differs { "differs" } else { "agrees" };
-        let planned = if compared.form == Form::Planned { " as planned" } else { "" };
+        let planned = if compared.form == CheckedForm::Planned { " as planned" } else { "" };
         let _ = writeln!(
             text,
             "{verdict:8} {absolute:8.1e} {share:8.1e}  `{name}`{planned}: {op} ({place})"
@@ -332,7 +334,7 @@ fn text(found: &Found, strangers: &[String]) -> String {
     text
 }
 
-fn json(found: &Found, strangers: &[String]) -> Value {
+fn render_json(found: &CheckFindings, strangers: &[String]) -> Value {
     let value = |compared: &Compared| {
         json!({
             "name": compared.name,
@@ -340,7 +342,7 @@ fn json(found: &Found, strangers: &[String]) -> Value {
             "place": compared.place,
             "module": compared.module,
             "weight": compared.weight,
-            "as_planned": compared.form == Form::Planned,
+            "as_planned": compared.form == CheckedForm::Planned,
             // What is no number is null.
             "absolute": compared.apart[0],
             "relative": compared.apart[1],
@@ -351,23 +353,23 @@ fn json(found: &Found, strangers: &[String]) -> Value {
     json!({
         "tolerance": found.tolerance,
         "values": found.compared.iter().map(value).collect::<Vec<_>>(),
-        "first_difference": found.first().map(|first| &first.name),
+        "first_difference": found.first_difference().map(|first| &first.name),
         "not_compared": strangers,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use super::relative_difference;
 
     #[test]
     fn what_hides_scores_is_no_measure_for_the_others() {
         for mask in [f64::NEG_INFINITY, f64::from(f32::MIN), -1e9] {
-            assert_eq!(share(&[mask, 1.0, 2.5], &[mask, 1.0, 2.0]), 0.25);
-            assert_eq!(share(&[mask, 1.0, 2.0], &[mask, 1.0, 2.0]), 0.0);
-            assert!(share(&[0.0, 1.0, 2.0], &[mask, 1.0, 2.0]) >= 1.0);
+            assert_eq!(relative_difference(&[mask, 1.0, 2.5], &[mask, 1.0, 2.0]), 0.25);
+            assert_eq!(relative_difference(&[mask, 1.0, 2.0], &[mask, 1.0, 2.0]), 0.0);
+            assert!(relative_difference(&[0.0, 1.0, 2.0], &[mask, 1.0, 2.0]) >= 1.0);
         }
-        assert_eq!(share(&[1e-9, 0.0], &[0.0, 0.0]), 1e-9);
-        assert_eq!(share(&[f64::NAN], &[1.0]), f64::INFINITY);
+        assert_eq!(relative_difference(&[1e-9, 0.0], &[0.0, 0.0]), 1e-9);
+        assert_eq!(relative_difference(&[f64::NAN], &[1.0]), f64::INFINITY);
     }
 }

@@ -6,18 +6,18 @@ use anyhow::{Result, ensure};
 use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
 
 use super::args::{CheckpointArgs, RuntimeArgs};
-use super::output::say;
+use super::output::print_message;
 use super::ranks::Ranks;
 
 /// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
 /// that it resumes from is the first of a loop of restarts.
-pub fn resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Checkpoint>> {
+pub fn find_resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Checkpoint>> {
     let Some(path) = &args.resume else { return Ok(None) };
-    if args.save.as_ref().is_some_and(|save| same(save, path))
+    if args.save.as_ref().is_some_and(|save| is_same_path(save, path))
         && Checkpoint::latest(path)?.is_none()
         && !path.join("manifest.json").exists()
     {
-        say(
+        print_message(
             "note",
             &format!("{} holds no checkpoint yet: training begins at step 0", path.display()),
         );
@@ -31,7 +31,10 @@ pub fn resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Ch
     );
     for passed_over in checkpoint.incomplete_after()? {
         let passed_over = passed_over.display();
-        say("warning", &format!("{passed_over} has no manifest.json and is passed over for {at}"));
+        print_message(
+            "warning",
+            &format!("{passed_over} has no manifest.json and is passed over for {at}"),
+        );
     }
     Ok(Some(checkpoint))
 }
@@ -52,13 +55,13 @@ pub fn check_length(checkpoint: &Checkpoint, steps: u64, epochs: Option<u64>) ->
 
 /// Says what a step does otherwise than those that made the checkpoint. It may, and the number of steps goes on; but who
 /// did not mean to would find out late.
-pub fn compare(checkpoint: &Checkpoint, session: &Session, steps: u64) {
+pub fn warn_of_differences(checkpoint: &Checkpoint, session: &Session, steps: u64) {
     let at = checkpoint.path().display();
     if checkpoint.step() == steps {
-        say("note", &format!("{at} holds all {steps} steps already: no step is made"));
+        print_message("note", &format!("{at} holds all {steps} steps already: no step is made"));
     }
     for change in session.changes_since(checkpoint) {
-        say("warning", &format!("since {at} was saved, {change}"));
+        print_message("warning", &format!("since {at} was saved, {change}"));
     }
 }
 
@@ -71,13 +74,13 @@ pub fn resumed_options(options: SessionOptions, checkpoint: Option<&Checkpoint>)
 }
 
 /// A directory that keeps so many checkpoints.
-pub fn create(path: &Path, keep: usize, accepts_non_finite: bool) -> Result<Checkpoints> {
+pub fn open_directory(path: &Path, keep: usize, accepts_non_finite: bool) -> Result<Checkpoints> {
     let checkpoints = Checkpoints::create(path, keep)?;
     Ok(if accepts_non_finite { checkpoints.accept_not_finite() } else { checkpoints })
 }
 
 /// Whether two paths lead to one place.
-pub fn same(one: &Path, other: &Path) -> bool {
+pub fn is_same_path(one: &Path, other: &Path) -> bool {
     let resolved = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     resolved(one) == resolved(other)
 }
@@ -109,7 +112,7 @@ impl Saver {
         first_step: u64,
     ) -> Result<Option<Self>> {
         let Some(path) = &args.save else { return Ok(None) };
-        let checkpoints = create(path, args.keep, accepts_non_finite)?;
+        let checkpoints = open_directory(path, args.keep, accepts_non_finite)?;
         checkpoints.check_next(first_step + 1)?;
         Ok(Some(Self { checkpoints, every: args.save_every }))
     }
@@ -120,14 +123,17 @@ impl Saver {
             self.checkpoints.claim()?;
             for (path, aside) in self.checkpoints.set_aside_incomplete()? {
                 let (path, aside) = (path.display(), aside.display());
-                say("warning", &format!("{path} has no manifest.json: it is now {aside}"));
+                print_message(
+                    "warning",
+                    &format!("{path} has no manifest.json: it is now {aside}"),
+                );
             }
         }
         Ok(())
     }
 
     /// Whether a checkpoint is due after so many steps.
-    pub fn due(&self, finished: u64) -> bool {
+    pub fn is_due(&self, finished: u64) -> bool {
         self.every.is_some_and(|every| finished.is_multiple_of(every))
     }
 

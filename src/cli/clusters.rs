@@ -9,20 +9,20 @@ use graphc_ir::plan::{Cluster, Level};
 use serde_json::{Value, json};
 
 use super::args::{ClustersArgs, Format};
-use super::output::print;
+use super::output::print_escaped;
 
 /// Runs the command.
-pub fn run(args: &ClustersArgs) -> Result<()> {
+pub fn run_clusters(args: &ClustersArgs) -> Result<()> {
     let clusters: Vec<Cluster> = PRESETS.iter().filter_map(|name| preset(name)).collect();
-    print(&match args.format {
-        Format::Text => text(&clusters),
+    print_escaped(&match args.format {
+        Format::Text => render_text(&clusters),
         Format::Json => {
             format!("{:#}\n", Value::Array(clusters.iter().map(|of| json!(of)).collect()))
         }
     })
 }
 
-fn text(clusters: &[Cluster]) -> String {
+fn render_text(clusters: &[Cluster]) -> String {
     let mut text = String::new();
     for cluster in clusters {
         let device = &cluster.device;
@@ -35,14 +35,14 @@ fn text(clusters: &[Cluster]) -> String {
             "{:<14} {gib:.0} GiB at {rate:.0} GB/s, {} TFLOP/s, {}",
             cluster.name,
             peaks.join(", "),
-            links(&cluster.levels)
+            describe_links(&cluster.levels)
         );
     }
     text
 }
 
 /// Which ranks are joined by which links.
-fn links(levels: &[Level]) -> String {
+fn describe_links(levels: &[Level]) -> String {
     let link = |level: &Level| {
         let rate = level.bandwidth / 1e9;
         match level.size {

@@ -12,26 +12,27 @@ use serde_json::json;
 
 use super::args::{CompileArgs, Format, SharedArgs};
 use super::compile::plan_model;
-use super::output::print;
+use super::output::print_escaped;
 
 /// A strategy's plan, or why there is none.
-struct Row {
+struct StrategyRow {
     strategy: Strategy,
     seconds: f64,
     outcome: Result<Plan>,
 }
 
 /// Plans with each strategy. It fails where none of them has a plan.
-pub fn run(args: &CompileArgs) -> Result<()> {
-    let rows: Vec<Row> = args.compare.iter().map(|&strategy| row(args, strategy)).collect();
+pub fn run_compare(args: &CompileArgs) -> Result<()> {
+    let rows: Vec<StrategyRow> =
+        args.compare.iter().map(|&strategy| plan_strategy(args, strategy)).collect();
     let text = match args.shared.format {
-        Format::Text => text(&rows),
+        Format::Text => render_text(&rows),
         Format::Json => {
-            serde_json::to_string_pretty(&rows.iter().map(json).collect::<Vec<_>>())? + "\n"
+            serde_json::to_string_pretty(&rows.iter().map(render_json).collect::<Vec<_>>())? + "\n"
         }
     };
     if rows.iter().any(|row| row.outcome.is_ok()) {
-        return print(&text);
+        return print_escaped(&text);
     }
     match rows.into_iter().find_map(|row| row.outcome.err()) {
         Some(error) => Err(error.context("no strategy has a plan")),
@@ -39,15 +40,15 @@ pub fn run(args: &CompileArgs) -> Result<()> {
     }
 }
 
-fn row(args: &CompileArgs, strategy: Strategy) -> Row {
+fn plan_strategy(args: &CompileArgs, strategy: Strategy) -> StrategyRow {
     let begun = Instant::now();
     let shared = SharedArgs { strategy: Some(strategy), ..args.shared.clone() };
     let planned = plan_model(&args.model, (&shared, None), None, shared.optimizer.is_some());
     let outcome = planned.map(|planned| planned.plan.into_plan());
-    Row { strategy, seconds: begun.elapsed().as_secs_f64(), outcome }
+    StrategyRow { strategy, seconds: begun.elapsed().as_secs_f64(), outcome }
 }
 
-fn text(rows: &[Row]) -> String {
+fn render_text(rows: &[StrategyRow]) -> String {
     let mut table = Table::new();
     let header = [
         "strategy",
@@ -75,21 +76,21 @@ fn text(rows: &[Row]) -> String {
             .collect();
         table.add_row([
             row.strategy.name().to_owned(),
-            report::seconds(plan.planner.objective_seconds),
-            report::seconds(plan.predicted.step_seconds),
-            report::bytes(peak),
+            report::format_seconds(plan.planner.objective_seconds),
+            report::format_seconds(plan.predicted.step_seconds),
+            report::format_bytes(peak),
             counts.join(", "),
             match plan.planner.status {
                 PlannerStatus::Optimal => "optimal".into(),
                 PlannerStatus::Gap => format!("{:.2} %", plan.planner.gap * 100.0),
             },
-            report::seconds(row.seconds),
+            report::format_seconds(row.seconds),
         ]);
     }
     format!("{table}\n{failures}")
 }
 
-fn json(row: &Row) -> serde_json::Value {
+fn render_json(row: &StrategyRow) -> serde_json::Value {
     match &row.outcome {
         Ok(plan) => json!({
             "strategy": row.strategy.name(),

@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
 use graphc::report::page::{PageOptions, page_without_plan};
-use graphc_compiler::check::verify;
+use graphc_compiler::check::verify_plan;
 use graphc_compiler::compile::{Milestone, compile_observed, emit_after};
 use graphc_compiler::error::CompileError;
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, Imported, document, load_model};
+use graphc_compiler::import::{ImportOptions, Imported, document_path, load_model};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::check::{Seal, VerifiedPlan};
 use graphc_ir::plan::{Plan, WeightsSource, read_plan};
@@ -20,7 +20,7 @@ use serde_json::json;
 use super::args::{CompileArgs, DeviceName, Format, OnNan, SharedArgs};
 use super::data::{Types, read_text};
 use super::options;
-use super::output::{Named, check_distinct, print, say};
+use super::output::{Named, check_distinct, print_escaped, print_message};
 use super::{pages, start};
 
 /// Seconds of the parts of a compilation.
@@ -35,7 +35,7 @@ pub struct Timing {
 }
 
 /// A plan with the weights of its model.
-pub struct Planned {
+pub struct PlannedModel {
     /// The plan.
     pub plan: VerifiedPlan,
     /// The weights that the model file holds.
@@ -45,21 +45,21 @@ pub struct Planned {
 }
 
 /// Runs the command.
-pub fn run(args: &CompileArgs) -> Result<()> {
+pub fn run_compile(args: &CompileArgs) -> Result<()> {
     let output = args.output.as_deref();
     let page = args.report.as_deref();
     check_distinct(
-        &inputs(&args.model, &args.shared),
+        &compile_inputs(&args.model, &args.shared),
         &[("--output", output), ("--report", page)],
     )?;
     if let Some(OnNan::Stop | OnNan::Ignore) = args.shared.training.on_nan {
         bail!("of --on-nan only skip makes another plan: stop and ignore are said to train");
     }
     if let Some(pass) = &args.emit {
-        return emit(args, pass);
+        return emit_graph(args, pass);
     }
     if !args.compare.is_empty() {
-        return super::compare::run(args);
+        return super::compare::run_compare(args);
     }
     let training = args.shared.optimizer.is_some();
     let planned = plan_model(&args.model, (&args.shared, None), None, training);
@@ -68,13 +68,15 @@ pub fn run(args: &CompileArgs) -> Result<()> {
         graphc_runtime::data::write_file(path, planned.plan.write_sealed().as_bytes())?;
     }
     if let Some(path) = page {
-        let name = pages::name(output.unwrap_or(&args.model));
+        let name = pages::page_name(output.unwrap_or(&args.model));
         let options = PageOptions { within: Some(pages::WHY_WITHIN), ..PageOptions::default() };
-        pages::write(path, &[(name, &planned.plan)], &options)?;
+        pages::write_plans_page(path, &[(name, &planned.plan)], &options)?;
     }
     match args.shared.format {
-        Format::Text => print(&report::summary(&planned.plan)),
-        Format::Json => print(&(serde_json::to_string_pretty(&report_json(&planned))? + "\n")),
+        Format::Text => print_escaped(&report::summary(&planned.plan)),
+        Format::Json => {
+            print_escaped(&(serde_json::to_string_pretty(&report_json(&planned))? + "\n"))
+        }
     }
 }
 
@@ -84,28 +86,30 @@ fn show_why(args: &CompileArgs, error: &anyhow::Error) {
         return;
     };
     match write_why(args, path, error) {
-        Ok(()) => say("note", &format!("{} shows why there is no plan", path.display())),
-        Err(error) => say("warning", &format!("no page of why there is no plan: {error:#}")),
+        Ok(()) => print_message("note", &format!("{} shows why there is no plan", path.display())),
+        Err(error) => {
+            print_message("warning", &format!("no page of why there is no plan: {error:#}"))
+        }
     }
 }
 
 fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()> {
-    let (imported, dims) = options::model(&args.model, &args.shared, None)?;
+    let (imported, dims) = options::read_model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
     let cluster = options::shared_cluster(&args.shared, None)?;
-    let name = pages::name(&args.model);
+    let name = pages::page_name(&args.model);
     let page = page_without_plan((&name, &imported.graph), &options, &cluster, error);
     pages::write_page(path, &page)
 }
 
 /// What a compilation reads.
-pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
+pub fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
     let config = args.config.as_deref();
     [("the model", Some(model)), ("the cluster file", cluster), ("the run file", config)]
 }
 
-fn report_json(planned: &Planned) -> serde_json::Value {
+fn report_json(planned: &PlannedModel) -> serde_json::Value {
     let (plan, timing) = (&planned.plan, &planned.timing);
     let counts: serde_json::Map<String, serde_json::Value> = collective_counts(plan)
         .into_iter()
@@ -124,12 +128,12 @@ fn report_json(planned: &Planned) -> serde_json::Value {
     })
 }
 
-fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
-    let (imported, dims) = options::model(&args.model, &args.shared, None)?;
+fn emit_graph(args: &CompileArgs, pass: &str) -> Result<()> {
+    let (imported, dims) = options::read_model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
     let cluster = options::shared_cluster(&args.shared, None)?;
     let graph = emit_after(imported.graph, &options, &cluster, pass)?;
-    print(&graphc_ir::text::print(&graph))
+    print_escaped(&graphc_ir::text::print_graph(&graph))
 }
 
 /// Reads and plans a model, for a device where the command line names one. The samples of `data` are the batch where the
@@ -139,7 +143,7 @@ pub fn plan_model(
     (args, device): (&SharedArgs, Option<DeviceName>),
     data: Option<&Types>,
     training: bool,
-) -> Result<Planned> {
+) -> Result<PlannedModel> {
     if training {
         ensure!(
             args.optimizer.is_some(),
@@ -147,16 +151,16 @@ pub fn plan_model(
         );
     }
     if let (Some(optimizer), None) = (args.optimizer, args.lr) {
-        say("note", &options::default_rate(optimizer));
+        print_message("note", &options::default_rate(optimizer));
     }
     let start = Instant::now();
-    let (imported, dims) = options::model(path, args, data)?;
+    let (imported, dims) = options::read_model(path, args, data)?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
-        say("warning", &warning);
+        print_message("warning", &warning);
     }
     check_static_batch(&graph, args.batch)?;
-    let trained = start::trained(&graph);
+    let trained = start::trained_weights(&graph);
     let options = options::compile_options(args, dims)?;
     let cluster = options::shared_cluster(args, device)?;
     let source = Some(weights_source(path)?);
@@ -172,10 +176,10 @@ pub fn plan_model(
         note_untrained(&trained, &plan);
     }
     if let Some(said) = report::half_weights(&plan) {
-        say("note", &format!("of the weights {said}"));
+        print_message("note", &format!("of the weights {said}"));
     }
     let solve = marks.windows(2).map(|pair| pair[1] - pair[0]).sum();
-    Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
+    Ok(PlannedModel { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
 }
 
 /// Says which weights stay as they are because the loss does not depend on them, as those of a second head.
@@ -184,8 +188,8 @@ fn note_untrained(trained: &BTreeSet<String>, plan: &Plan) {
     let left = trained.iter().map(String::as_str).filter(|name| !updated.contains(name));
     let left: Vec<&str> = left.collect();
     if !left.is_empty() {
-        let named = start::list(&left);
-        say("note", &format!("the loss does not depend on {named}: not trained"));
+        let named = start::list_names(&left);
+        print_message("note", &format!("the loss does not depend on {named}: not trained"));
     }
 }
 
@@ -211,7 +215,7 @@ fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> 
 pub fn weights_source(path: &Path) -> Result<WeightsSource> {
     Ok(WeightsSource {
         path: path.display().to_string(),
-        sha256: options::sha256(&document(path))?,
+        sha256: options::hash_file(&document_path(path))?,
     })
 }
 
@@ -222,7 +226,7 @@ pub fn is_plan(path: &Path) -> bool {
 
 /// Reads a plan, and checks by planning again that its graph compiles to it.
 pub fn load_valid_plan(path: &Path) -> Result<VerifiedPlan> {
-    verify(&load_plan(path)?).with_context(|| format!("{} is not valid", path.display()))
+    verify_plan(&load_plan(path)?).with_context(|| format!("{} is not valid", path.display()))
 }
 
 /// Reads a plan and checks all that can be checked without planning again: enough to show, to simulate and to execute it.
@@ -251,10 +255,10 @@ pub fn load_plan(path: &Path) -> Result<Plan> {
     let text = read_text(path, LONGEST_PLAN, "plan ")?;
     let mut plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
     find_model_beside(path, &mut plan);
-    if Seal::of(&text) == Seal::Broken {
+    if Seal::from_text(&text) == Seal::Broken {
         let path = path.display();
         let advice = format!("compile again, or look at it with `graphc verify --seal {path}`");
-        say("warning", &format!("{path} was changed after it was sealed: {advice}"));
+        print_message("warning", &format!("{path} was changed after it was sealed: {advice}"));
     }
     Ok(plan)
 }
@@ -274,7 +278,7 @@ fn find_model_beside(plan_path: &Path, plan: &mut Plan) {
 pub fn plan_weights(plan: &Plan) -> Result<Weights> {
     let Some(source) = &plan.weights else { return Ok(Weights::default()) };
     let path = Path::new(&source.path);
-    let found = options::sha256(&document(path)).with_context(|| {
+    let found = options::hash_file(&document_path(path)).with_context(|| {
         format!(
             "the plan takes its weights from {}: put that file there, or beside the plan",
             source.path

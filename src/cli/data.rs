@@ -22,7 +22,7 @@ pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
 pub type Types = BTreeMap<String, TensorType>;
 
 /// The tensors of a data file, and their types.
-pub fn tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
+pub fn read_tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
     let tensors = load_safetensors(path)?;
     if tensors.is_empty() {
         bail!("{} holds no tensors", path.display());
@@ -32,7 +32,7 @@ pub fn tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
 }
 
 /// The types of the tensors of a data file: its header alone is read.
-pub fn header(path: &Path) -> Result<Types> {
+pub fn read_types(path: &Path) -> Result<Types> {
     let types = TensorFile::open(path)?.tensors().clone();
     if types.is_empty() {
         bail!("{} holds no tensors", path.display());
@@ -43,9 +43,9 @@ pub fn header(path: &Path) -> Result<Types> {
 /// How many samples tensors hold: what those say of which the model counts samples along its batch's symbol, else labels or
 /// targets, else all tensors alike. A file may hold tensors that the model does not use; where it is not clear which count, the
 /// batch must be given.
-pub fn rows(tensors: &Types, symbols: &Symbols) -> Option<usize> {
+pub fn count_samples(tensors: &Types, symbols: &Symbols) -> Option<usize> {
     let of_model = |(name, dim): (&str, usize)| tensors.get(name)?.shape.get(dim).copied();
-    let along: Vec<usize> = symbols.sampled().filter_map(of_model).collect();
+    let along: Vec<usize> = symbols.sampled_inputs().filter_map(of_model).collect();
     if let Some(&first) = along.first() {
         return along.iter().all(|&count| count == first).then_some(first);
     }
@@ -70,9 +70,9 @@ pub struct ModelWeights {
 
 impl ModelWeights {
     /// Reads the weights of a plan's model.
-    pub fn read(plan: &Plan, weights: Weights) -> Result<Self> {
+    pub fn read_of_plan(plan: &Plan, weights: Weights) -> Result<Self> {
         let mut read = Self::default();
-        let variables: BTreeSet<&str> = plan.variables();
+        let variables: BTreeSet<&str> = plan.variable_names();
         for (name, tensor) in weights.tensors.into_iter().chain(weights.others) {
             let bytes = tensor.to_vec(&name)?;
             let tensor = HostTensor::new(tensor.dtype, tensor.shape, bytes)?;
@@ -91,8 +91,8 @@ impl ModelWeights {
 
 /// The weights that variables of the plan take from the model's file, each in memory once.
 pub fn session_weights(plan: &Plan, mut weights: Weights) -> Result<BTreeMap<String, HostTensor>> {
-    let variables = plan.variables();
+    let variables = plan.variable_names();
     weights.tensors.retain(|name, _| variables.contains(name.as_str()));
     weights.others.clear();
-    Ok(ModelWeights::read(plan, weights)?.own)
+    Ok(ModelWeights::read_of_plan(plan, weights)?.own)
 }

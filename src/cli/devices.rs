@@ -3,23 +3,23 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use graphc_runtime::cards::{Card, Library, cards};
+use graphc_runtime::cards::{Card, Library, list_cards};
 use serde_json::{Value, json};
 
 use super::args::{DevicesArgs, Format};
-use super::output::print;
+use super::output::print_escaped;
 
 /// Runs the command.
-pub fn run(args: &DevicesArgs) -> Result<()> {
+pub fn run_devices(args: &DevicesArgs) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let cards = cards();
-    print(&match args.format {
-        Format::Text => text(cores, &cards),
-        Format::Json => format!("{:#}\n", value(cores, &cards)),
+    let cards = list_cards();
+    print_escaped(&match args.format {
+        Format::Text => render_text(cores, &cards),
+        Format::Json => format!("{:#}\n", render_json(cores, &cards)),
     })
 }
 
-fn text(cores: usize, cards: &Result<Vec<Card>, String>) -> String {
+fn render_text(cores: usize, cards: &Result<Vec<Card>, String>) -> String {
     let mut text = format!("cpu: {cores} cores\n");
     // Writing to a string cannot fail.
     let _ = match cards {
@@ -47,7 +47,7 @@ fn text(cores: usize, cards: &Result<Vec<Card>, String>) -> String {
     text
 }
 
-fn value(cores: usize, cards: &Result<Vec<Card>, String>) -> Value {
+fn render_json(cores: usize, cards: &Result<Vec<Card>, String>) -> Value {
     let card = |card: &Card| {
         let (major, minor) = card.capability;
         json!({

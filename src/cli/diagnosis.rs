@@ -18,8 +18,8 @@ use super::checkpoints::resumed_options;
 use super::compile::plan_weights;
 use super::data::ModelWeights;
 use super::feeding::Training;
-use super::output::say;
-use super::progress::{Diverged, numbers};
+use super::output::print_message;
+use super::progress::{Diverged, number_outputs};
 use super::ranks::Ranks;
 use super::start;
 
@@ -46,8 +46,8 @@ impl Diagnosis<'_> {
     ///
     /// # Errors
     /// Where the steps cannot be made again.
-    pub fn tell(&self, diverged: &Diverged) -> Result<String> {
-        let from = self.ranks.checkpoint(self.nearest(diverged.step)?)?;
+    pub fn describe_divergence(&self, diverged: &Diverged) -> Result<String> {
+        let from = self.ranks.share_checkpoint(self.nearest_checkpoint(diverged.step)?)?;
         let begin = from.as_ref().map_or(0, Checkpoint::step);
         let again = diverged.step - begin;
         if again > MOST_STEPS {
@@ -58,17 +58,17 @@ impl Diagnosis<'_> {
         }
         if self.ranks.leads() {
             let step = diverged.step;
-            say(
+            print_message(
                 "note",
                 &format!(
                     "{}: steps {begin} to {step} are made again, to find what was not finite first",
-                    diverged.found()
+                    diverged.describe_number()
                 ),
             );
         }
-        let weights = ModelWeights::read(self.plan, plan_weights(self.plan)?)?;
+        let weights = ModelWeights::read_of_plan(self.plan, plan_weights(self.plan)?)?;
         let mut trained = self.train_again(&weights, from.as_ref(), diverged.step)?;
-        let found = self.check(&weights.own, &mut trained, diverged.step)?;
+        let found = self.find_non_finite(&weights.own, &mut trained, diverged.step)?;
         Ok(match found {
             Some(tensor) => format!("the first tensor that is not finite is {tensor}"),
             None => "with every tensor kept all of them are finite: it overflows only where they are not".into(),
@@ -76,7 +76,7 @@ impl Diagnosis<'_> {
     }
 
     /// The last checkpoint up to a step, of those that this training has saved and that from which it went on.
-    fn nearest(&self, step: u64) -> Result<Option<Checkpoint>> {
+    fn nearest_checkpoint(&self, step: u64) -> Result<Option<Checkpoint>> {
         if !self.ranks.leads() {
             return Ok(None);
         }
@@ -101,11 +101,13 @@ impl Diagnosis<'_> {
         session.set_aside(weights.aside.clone());
         match (from, &self.args.weights_from) {
             (Some(from), _) => session.load_checkpoint(from)?,
-            (None, Some(path)) => start::load(path, &mut session, self.plan, &weights.fixed)?,
+            (None, Some(path)) => {
+                start::load_weights(path, &mut session, self.plan, &weights.fixed)?
+            }
             (None, None) => {}
         }
-        let mut feeder = Training::open(self.args)?.feeder(&session, self.ranks, seed)?;
-        let numbers = numbers(&session);
+        let mut feeder = Training::open_data(self.args)?.feeder(&session, self.ranks, seed)?;
+        let numbers = number_outputs(&session);
         session.fetch_only(numbers.iter().map(String::as_str))?;
         for step in first..step {
             session.step(feeder.next(step)?)?.wait()?;
@@ -114,7 +116,7 @@ impl Diagnosis<'_> {
     }
 
     /// Makes the step with counts in all tensors, with the variables of a session that stands before it.
-    fn check(
+    fn find_non_finite(
         &self,
         weights: &BTreeMap<String, HostTensor>,
         trained: &mut Session,
@@ -122,7 +124,7 @@ impl Diagnosis<'_> {
     ) -> Result<Option<NotFinite>> {
         let mut check = None;
         let (plan, _) = self.ranks.plan(|| {
-            let made = FiniteCheck::of(self.plan).context("cannot plan the look for it")?;
+            let made = FiniteCheck::from_plan(self.plan).context("cannot plan the look for it")?;
             let plan = made.plan.clone();
             check = Some(made);
             Ok((plan, Weights::default()))
@@ -135,9 +137,9 @@ impl Diagnosis<'_> {
             let value = trained.variable(&name)?;
             session.set_variable(&name, &value)?;
         }
-        let mut feeder = Training::open(self.args)?.feeder(&session, self.ranks, seed)?;
+        let mut feeder = Training::open_data(self.args)?.feeder(&session, self.ranks, seed)?;
         let outputs = session.step(feeder.next(step)?)?.wait()?;
         let number = |name: &str| outputs.get(name).map(|output| output.to_f64()[0]);
-        Ok(check.and_then(|check| check.first(number)))
+        Ok(check.and_then(|check| check.first_not_finite(number)))
     }
 }

@@ -8,28 +8,30 @@ use serde_json::{Value, json};
 
 use super::args::{DiffArgs, Format};
 use super::compile::load_sound_plan;
-use super::output::print;
+use super::output::print_escaped;
 
 /// Runs the command.
-pub fn run(args: &DiffArgs) -> Result<()> {
+pub fn run_diff(args: &DiffArgs) -> Result<()> {
     let (before, after) = (load_sound_plan(&args.before)?, load_sound_plan(&args.after)?);
     let difference = Difference::new(&before, &after);
     match args.format {
-        Format::Text => print(&text(&difference)),
-        Format::Json => print(&(serde_json::to_string_pretty(&json(&difference))? + "\n")),
+        Format::Text => print_escaped(&render_text(&difference)),
+        Format::Json => {
+            print_escaped(&(serde_json::to_string_pretty(&render_json(&difference))? + "\n"))
+        }
     }
 }
 
-fn text(difference: &Difference) -> String {
+fn render_text(difference: &Difference) -> String {
     let mut text = String::new();
     for (name, before, after) in &difference.inputs {
         let _ = writeln!(text, "{name}: {before} -> {after}");
     }
     for &(name, before, after) in &difference.figures {
         let form = if name.contains("memory") {
-            |value: f64| report::bytes(value as u64)
+            |value: f64| report::format_bytes(value as u64)
         } else {
-            report::seconds
+            report::format_seconds
         };
         let change = match before {
             0.0 => String::new(),
@@ -48,7 +50,7 @@ fn text(difference: &Difference) -> String {
     text
 }
 
-fn json(difference: &Difference) -> Value {
+fn render_json(difference: &Difference) -> Value {
     let pair = |before: Value, after: Value| json!({ "before": before, "after": after });
     let inputs = difference.inputs.iter().map(|(n, b, a)| (n.clone(), pair(b.clone(), a.clone())));
     let figures = difference

@@ -11,21 +11,22 @@ use super::compile::{is_plan, load_sound_plan, plan_weights, weights_source};
 use super::contradictions::check_options;
 use super::evaluation::{self, Evaluation};
 use super::options;
-use super::output::{print, say};
+use super::output::{print_escaped, print_message};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
 
 /// Runs the command.
-pub fn run(args: &EvalArgs) -> Result<()> {
-    Ranks::run(|ranks| evaluate(args, ranks))
+pub fn run_eval(args: &EvalArgs) -> Result<()> {
+    Ranks::run_on_all(|ranks| evaluate_model(args, ranks))
 }
 
-fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
+fn evaluate_model(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     ranks.agree(Some(options.seed), None, args.weights_from.as_deref())?;
-    let (plan, weights) = ranks.plan(|| planned(args))?;
-    let session = start::inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
+    let (plan, weights) = ranks.plan(|| load_plan(args))?;
+    let session =
+        start::open_inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
     let mut evaluation = Evaluation::new(session, &plan, &args.data)?;
     let scores = evaluation.run()?;
     ranks.barrier()?;
@@ -35,13 +36,13 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
             !scores["loss"].is_null(),
             "the loss is not finite: weights or samples are not, or the model overflows with them"
         );
-        print(&text(&scores, args.shared.format)?)?;
+        print_escaped(&render_scores(&scores, args.shared.format)?)?;
     }
     Ok(())
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
+fn load_plan(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
     if args.shared.optimizer.is_some() {
         bail!("eval trains nothing: --optimizer belongs to train");
     }
@@ -53,18 +54,18 @@ fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         check_options(&args.model, &plan, &args.shared)?;
         return Ok((evaluation::plan_of(&plan)?, plan_weights(&plan)?));
     }
-    let (imported, dims) = options::model(&args.model, &args.shared, None)?;
+    let (imported, dims) = options::read_model(&args.model, &args.shared, None)?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
-        say("warning", &warning);
+        print_message("warning", &warning);
     }
     let options = options::compile_options(&args.shared, dims)?;
     let cluster = options::shared_cluster(&args.shared, args.runtime.device)?;
     let source = Some(weights_source(&args.model)?);
-    Ok((evaluation::plan(graph, &options, &cluster, source)?, weights))
+    Ok((evaluation::plan_evaluation(graph, &options, &cluster, source)?, weights))
 }
 
-fn text(scores: &Value, format: Format) -> Result<String> {
+fn render_scores(scores: &Value, format: Format) -> Result<String> {
     if let Format::Json = format {
         return Ok(serde_json::to_string_pretty(scores)? + "\n");
     }

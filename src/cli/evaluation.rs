@@ -24,7 +24,7 @@ use graphc_ir::plan::{
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use serde_json::{Value, json};
 
-use super::output::say;
+use super::output::print_message;
 
 /// Steps under way at once.
 const DEPTH: usize = 4;
@@ -81,7 +81,7 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
 }
 
 /// The plan that evaluates a graph which `options` trains.
-pub fn plan(
+pub fn plan_evaluation(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -93,9 +93,9 @@ pub fn plan(
 
 /// The plan that evaluates what a plan trains.
 pub fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
-    let graph = graphc_ir::text::parse(&plan.graph.join("\n"))
+    let graph = graphc_ir::text::parse_graph(&plan.graph.join("\n"))
         .context("the plan's graph cannot be read")?;
-    self::plan(graph, &plan.options, &plan.cluster, plan.weights.clone())
+    self::plan_evaluation(graph, &plan.options, &plan.cluster, plan.weights.clone())
 }
 
 /// A session with the data that it is asked about.
@@ -113,7 +113,7 @@ impl Evaluation {
         let loss = plan.options.loss.context("the plan has no loss")?;
         let set = source.open_for(Split::Test, &session)?;
         if let Some(note) = set.note().filter(|_| session.leads()) {
-            say("note", note);
+            print_message("note", note);
         }
         let options = source.evaluation();
         let loader = Loader::for_session(Arc::clone(&set), &session, options)
@@ -130,24 +130,24 @@ impl Evaluation {
     }
 
     /// Outputs go to the process of rank 0 alone.
-    fn take(&self, (samples, step): (usize, StepHandle), sums: &mut Sums) -> Result<()> {
+    fn add_step(&self, (samples, step): (usize, StepHandle), sums: &mut ScoreSums) -> Result<()> {
         let outputs = step.wait()?;
         if self.session.leads() { sums.add(self.loss, samples, &outputs) } else { Ok(()) }
     }
 
     /// Goes through all samples.
     pub fn run(&mut self) -> Result<Value> {
-        let (mut sums, mut under_way) = (Sums::default(), VecDeque::new());
+        let (mut sums, mut under_way) = (ScoreSums::default(), VecDeque::new());
         for batch in self.loader.epoch(0)? {
             let batch = batch?;
             under_way.push_back((batch.samples, self.session.step(batch.feeds)?));
             if under_way.len() == DEPTH
                 && let Some(step) = under_way.pop_front()
             {
-                self.take(step, &mut sums)?;
+                self.add_step(step, &mut sums)?;
             }
         }
-        under_way.into_iter().try_for_each(|step| self.take(step, &mut sums))?;
+        under_way.into_iter().try_for_each(|step| self.add_step(step, &mut sums))?;
         Ok(sums.scores(self.loss).json(self.is_sequence))
     }
 }
@@ -182,7 +182,7 @@ impl Watch {
     }
 
     /// Whether evaluations find this.
-    pub fn finds(&self, metric: &str) -> bool {
+    pub fn finds_metric(&self, metric: &str) -> bool {
         match metric {
             "loss" => true,
             "perplexity" => self.evaluation.is_sequence,
@@ -191,7 +191,7 @@ impl Watch {
     }
 
     /// Whether an evaluation is due after so many steps, besides that at the end.
-    pub fn due(&self, finished: u64) -> bool {
+    pub fn is_due(&self, finished: u64) -> bool {
         self.every.is_some_and(|every| finished.is_multiple_of(every))
     }
 
@@ -223,13 +223,13 @@ fn cannot_fill(loss: Loss, batch: usize, set: &dyn Dataset) -> String {
 
 /// Sums over the batches so far.
 #[derive(Default)]
-struct Sums {
+struct ScoreSums {
     loss: f64,
     samples: f64,
     counts: BTreeMap<&'static str, f64>,
 }
 
-impl Sums {
+impl ScoreSums {
     fn add(
         &mut self,
         loss: Loss,

@@ -3,16 +3,16 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use graphc::report::{self, Alternative, Backward, Choice, Explained, Peak};
+use graphc::report::{self, Alternative, Backward, Explained, LayoutChoice, MemoryPeak};
 use graphc_compiler::compile::prepare_again;
-use graphc_compiler::planner::{Waiting, Waits, Way};
+use graphc_compiler::planner::{Waiting, WaitingWay, Waits};
 use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
 use serde_json::json;
 
 use super::args::{ExplainArgs, Format};
 use super::compile::load_sound_plan;
-use super::output::print;
+use super::output::print_escaped;
 
 /// Other tensors that are listed where a layout changes them.
 const LISTED: usize = 6;
@@ -21,37 +21,43 @@ const LISTED: usize = 6;
 const LEAST: f64 = 5e-8;
 
 /// Runs the command.
-pub fn run(args: &ExplainArgs) -> Result<()> {
+pub fn run_explain(args: &ExplainArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
     match &args.tensor {
-        Some(tensor) => explain(&plan, tensor, args.format),
-        None => memory(&plan, args.format),
+        Some(tensor) => explain_tensor(&plan, tensor, args.format),
+        None => explain_memory(&plan, args.format),
     }
 }
 
-fn explain(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
-    let explained = report::explain(plan, &prepare_again(plan)?, tensor)?;
+fn explain_tensor(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
+    let explained = report::explain_tensor(plan, &prepare_again(plan)?, tensor)?;
     match format {
-        Format::Text => print(&shown(plan, tensor, &explained)),
-        Format::Json => print(&(serde_json::to_string_pretty(&values(plan, &explained))? + "\n")),
+        Format::Text => print_escaped(&render_text(plan, tensor, &explained)),
+        Format::Json => {
+            print_escaped(&(serde_json::to_string_pretty(&render_json(plan, &explained))? + "\n"))
+        }
     }
 }
 
-fn shown(plan: &Plan, tensor: &str, explained: &Explained) -> String {
+fn render_text(plan: &Plan, tensor: &str, explained: &Explained) -> String {
     let Explained { choice, waiting, backward } = explained;
     let chosen = choice.chosen.as_ref();
     let mut text = format!(
         "`{tensor}` is ({}) in a plan of {} per step (bound {})\n",
         chosen.map_or_else(|| "?".into(), NdSbp::to_string),
-        report::seconds(plan.planner.objective_seconds),
-        report::seconds(plan.planner.bound_seconds),
+        report::format_seconds(plan.planner.objective_seconds),
+        report::format_seconds(plan.planner.bound_seconds),
     );
-    text += &lines(plan, choice, |sbp| sbp.to_string());
+    text += &render_layouts(plan, choice, |sbp| sbp.to_string());
     if let Some(waiting) = waiting {
-        let _ = writeln!(text, "for the backward pass it is {}", report::way(&waiting.chosen));
+        let _ = writeln!(
+            text,
+            "for the backward pass it is {}",
+            report::describe_waiting(&waiting.chosen)
+        );
     }
     if let Some(Backward { choice, .. }) = backward {
-        text += &lines(plan, choice, |sbp| explained.for_backward(sbp));
+        text += &render_layouts(plan, choice, |sbp| explained.for_backward(sbp));
     }
     text + &waiting.as_ref().map_or_else(String::new, other_ways)
 }
@@ -63,8 +69,8 @@ fn other_ways(waiting: &Waiting) -> String {
     for other in others {
         let seconds = match other.seconds - chosen.seconds {
             s if s.abs() < LEAST => "as long".to_owned(),
-            s if s < 0.0 => format!("-{}", report::seconds(-s)),
-            s => format!("+{}", report::seconds(s)),
+            s if s < 0.0 => format!("-{}", report::format_seconds(-s)),
+            s => format!("+{}", report::format_seconds(s)),
         };
         let (more, bytes) = match other.bytes >= chosen.bytes {
             true => ("+", other.bytes - chosen.bytes),
@@ -73,8 +79,8 @@ fn other_ways(waiting: &Waiting) -> String {
         let _ = writeln!(
             text,
             "  {:<34} about {seconds} a step, {more}{} at the peak of stage {stage}",
-            report::way(other),
-            report::bytes(bytes)
+            report::describe_waiting(other),
+            report::format_bytes(bytes)
         );
     }
     match text.is_empty() {
@@ -87,9 +93,9 @@ fn other_ways(waiting: &Waiting) -> String {
 }
 
 /// A line for each layout.
-fn lines(plan: &Plan, choice: &Choice, name: impl Fn(&NdSbp) -> String) -> String {
+fn render_layouts(plan: &Plan, choice: &LayoutChoice, name: impl Fn(&NdSbp) -> String) -> String {
     let objective = plan.planner.objective_seconds;
-    let Choice { chosen, all, .. } = choice;
+    let LayoutChoice { chosen, all, .. } = choice;
     let (chosen, mut text) = (chosen.as_ref(), String::new());
     for Alternative { sbp, outcome } in all {
         let mark = if Some(sbp) == chosen { "*" } else { " " };
@@ -100,7 +106,7 @@ fn lines(plan: &Plan, choice: &Choice, name: impl Fn(&NdSbp) -> String) -> Strin
                 let mut line = format!(
                     "{mark} {:<16} {:>10} {more:>+9.3} %",
                     name(sbp),
-                    report::seconds(*seconds)
+                    report::format_seconds(*seconds)
                 );
                 if !changed.is_empty() {
                     let some = changed.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>();
@@ -113,27 +119,26 @@ fn lines(plan: &Plan, choice: &Choice, name: impl Fn(&NdSbp) -> String) -> Strin
     text
 }
 
-fn values(plan: &Plan, explained: &Explained) -> serde_json::Value {
+fn render_json(plan: &Plan, explained: &Explained) -> serde_json::Value {
     let Explained { choice, waiting, backward } = explained;
     let mut values = json!({
         "objective_seconds": plan.planner.objective_seconds,
-        "alternatives": all(choice),
+        "alternatives": render_alternatives(choice),
     });
     if let Some(Waiting { stage, chosen, others }) = waiting {
-        let way = |waits: &Waits| json!({ "way": name(waits.way), "kept_as": waits.sbp, "seconds": waits.seconds, "peak_bytes": waits.bytes });
+        let way = |waits: &Waits| json!({ "way": way_name(waits.way), "kept_as": waits.sbp, "seconds": waits.seconds, "peak_bytes": waits.bytes });
         let others: Vec<_> = others.iter().map(way).collect();
         values["waiting"] = way(chosen);
         values["waiting"]["stage"] = json!(stage);
         values["waiting"]["others"] = json!(others);
     }
     if let Some(Backward { rests, choice }) = backward {
-        values["backward"] =
-            json!({ "again_from": rests, "sbp": choice.chosen, "alternatives": all(choice) });
+        values["backward"] = json!({ "again_from": rests, "sbp": choice.chosen, "alternatives": render_alternatives(choice) });
     }
     values
 }
 
-fn all(choice: &Choice) -> Vec<serde_json::Value> {
+fn render_alternatives(choice: &LayoutChoice) -> Vec<serde_json::Value> {
     let one = |alternative: &Alternative| match &alternative.outcome {
         Ok((seconds, changed)) => {
             json!({ "sbp": alternative.sbp, "objective_seconds": seconds, "changes": changed })
@@ -143,22 +148,22 @@ fn all(choice: &Choice) -> Vec<serde_json::Value> {
     choice.all.iter().map(one).collect()
 }
 
-fn name(way: Way) -> &'static str {
+fn way_name(way: WaitingWay) -> &'static str {
     match way {
-        Way::Kept => "kept",
-        Way::Gathered => "gathered",
-        Way::Sliced => "sliced",
-        Way::Recomputed => "recomputed",
+        WaitingWay::Kept => "kept",
+        WaitingWay::Gathered => "gathered",
+        WaitingWay::Sliced => "sliced",
+        WaitingWay::Recomputed => "recomputed",
     }
 }
 
-fn memory(plan: &Plan, format: Format) -> Result<()> {
-    let peaks: Vec<Peak> =
-        plan.programs.iter().map(|program| report::peak(plan, program)).collect();
+fn explain_memory(plan: &Plan, format: Format) -> Result<()> {
+    let peaks: Vec<MemoryPeak> =
+        plan.programs.iter().map(|program| report::find_peak(plan, program)).collect();
     if format == Format::Json {
-        let one = |peak: &Peak| json!({ "bytes": peak.bytes, "actor": peak.actor, "kinds": peak.kinds, "largest": peak.largest });
+        let one = |peak: &MemoryPeak| json!({ "bytes": peak.bytes, "actor": peak.actor, "kinds": peak.kinds, "largest": peak.largest });
         let all: Vec<_> = peaks.iter().map(one).collect();
-        return print(&(serde_json::to_string_pretty(&json!({ "programs": all }))? + "\n"));
+        return print_escaped(&(serde_json::to_string_pretty(&json!({ "programs": all }))? + "\n"));
     }
     let mut text = String::new();
     for (index, (peak, program)) in peaks.iter().zip(&plan.programs).enumerate() {
@@ -166,16 +171,16 @@ fn memory(plan: &Plan, format: Format) -> Result<()> {
             text,
             "program {index} (stage {}): {} at {}, in an arena of {}",
             program.stage,
-            report::bytes(peak.bytes),
+            report::format_bytes(peak.bytes),
             peak.actor,
-            report::bytes(program.arena_bytes)
+            report::format_bytes(program.arena_bytes)
         );
         for (kind, bytes) in &peak.kinds {
-            let _ = writeln!(text, "  {kind:<12} {:>10}", report::bytes(*bytes));
+            let _ = writeln!(text, "  {kind:<12} {:>10}", report::format_bytes(*bytes));
         }
         for (name, bytes) in &peak.largest {
-            let _ = writeln!(text, "    {:>10}  {name}", report::bytes(*bytes));
+            let _ = writeln!(text, "    {:>10}  {name}", report::format_bytes(*bytes));
         }
     }
-    print(&text)
+    print_escaped(&text)
 }

@@ -14,7 +14,7 @@ use graphc_runtime::{Checkpoint, HostTensor, is_table};
 use super::args::ExportArgs;
 
 /// Runs the command.
-pub fn run(args: &ExportArgs) -> Result<()> {
+pub fn run_export(args: &ExportArgs) -> Result<()> {
     let tensors = if args.checkpoint.is_file() {
         ensure!(
             !args.ema && !args.all,
@@ -63,7 +63,7 @@ fn write_model(model: &Path, tensors: BTreeMap<String, HostTensor>, output: &Pat
         .with_context(|| format!("the weights do not go into {}", model.display()))?;
     if let Some(tensor) = changed.external.first() {
         ensure!(
-            folder(model)? == folder(output)?,
+            canonical_folder(model)? == canonical_folder(output)?,
             "`{tensor}` of {} is no weight and lies in a file beside it: write {} into the same folder",
             model.display(),
             output.display()
@@ -72,7 +72,7 @@ fn write_model(model: &Path, tensors: BTreeMap<String, HostTensor>, output: &Pat
     Ok(write_file(output, &changed.bytes)?)
 }
 
-fn folder(path: &Path) -> Result<std::path::PathBuf> {
+fn canonical_folder(path: &Path) -> Result<std::path::PathBuf> {
     let path = std::path::absolute(path)?;
     let folder = path.parent().unwrap_or(&path);
     folder.canonicalize().with_context(|| format!("cannot find the folder {}", folder.display()))

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use graphc_data::{Feeds, Kind, LastBatch, Loader, LoaderOptions, Source, Split, describe};
+use graphc_data::{Feeds, Kind, LastBatch, Loader, LoaderOptions, Source, Split, describe_dataset};
 use graphc_runtime::data::{Batches, load_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
 use super::args::TrainArgs;
-use super::data::{Types, header};
-use super::output::say;
+use super::data::{Types, read_types};
+use super::output::print_message;
 use super::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
@@ -22,7 +22,7 @@ pub struct Training<'a> {
 
 impl<'a> Training<'a> {
     /// Opens what `--data` names. Of a file only its header is read.
-    pub fn open(args: &'a TrainArgs) -> Result<Self> {
+    pub fn open_data(args: &'a TrainArgs) -> Result<Self> {
         let is_file = args.data.kind == Kind::Tensors;
         ensure!(
             is_file || !args.shuffle,
@@ -32,16 +32,16 @@ impl<'a> Training<'a> {
         if !is_file || args.shuffle || args.epochs.is_some() {
             return Ok(Self { args, tensors: None });
         }
-        Ok(Self { args, tensors: Some(header(&args.data.path)?) })
+        Ok(Self { args, tensors: Some(read_types(&args.data.path)?) })
     }
 
     /// The tensors whose samples are the batch, where none is given.
-    pub fn types(&self) -> Option<&Types> {
+    pub fn batch_types(&self) -> Option<&Types> {
         self.tensors.as_ref()
     }
 
     /// The tensors that ranks must have alike before there is a plan.
-    pub fn tensors(&self) -> Option<(&Path, &Types)> {
+    pub fn shared_tensors(&self) -> Option<(&Path, &Types)> {
         self.tensors.as_ref().map(|tensors| (self.args.data.path.as_path(), tensors))
     }
 
@@ -56,24 +56,24 @@ impl<'a> Training<'a> {
         }
         let set = source.open_for(Split::Train, session)?;
         if let Some(note) = set.note().filter(|_| ranks.leads()) {
-            say("note", note);
+            print_message("note", note);
         }
         let described = match source.kind {
             // Hosts may have it in other folders.
-            Kind::Tensors => describe(set.as_ref()).replacen(set.name(), "the file", 1),
-            _ => describe(set.as_ref()),
+            Kind::Tensors => describe_dataset(set.as_ref()).replacen(set.name(), "the file", 1),
+            _ => describe_dataset(set.as_ref()),
         };
         ranks.agree_on_set(&described)?;
         let options = match in_order {
-            true => LoaderOptions { last: LastBatch::Join, ..ordered(source, seed) },
-            false => options(source, seed, self.args.shuffle),
+            true => LoaderOptions { last: LastBatch::Join, ..ordered_options(source, seed) },
+            false => loader_options(source, seed, self.args.shuffle),
         };
         let loader = Loader::for_session(set, session, options);
         let loader = loader.with_context(|| format!("in {source}"))?;
         let (samples, batch) = (loader.samples(), loader.batch());
         if in_order && samples < batch && ranks.leads() {
             let often = "so a step takes samples more than once: take a smaller batch (--batch)";
-            say(
+            print_message(
                 "warning",
                 &format!("{source} has {samples} samples for a batch of {batch}, {often}"),
             );
@@ -83,14 +83,14 @@ impl<'a> Training<'a> {
 }
 
 /// A file is in the order that it has, unless it is to be shuffled.
-fn options(source: &Source, seed: u64, shuffle: bool) -> LoaderOptions {
+fn loader_options(source: &Source, seed: u64, shuffle: bool) -> LoaderOptions {
     match source.kind {
-        Kind::Tensors if !shuffle => ordered(source, seed),
+        Kind::Tensors if !shuffle => ordered_options(source, seed),
         _ => source.training(seed),
     }
 }
 
-fn ordered(source: &Source, seed: u64) -> LoaderOptions {
+fn ordered_options(source: &Source, seed: u64) -> LoaderOptions {
     LoaderOptions { shuffle: false, ..source.training(seed) }
 }
 
@@ -129,7 +129,7 @@ impl Feeder {
     }
 
     /// Steps of an epoch, where there are epochs.
-    pub fn epoch(&self) -> Option<u64> {
+    pub fn steps_per_epoch(&self) -> Option<u64> {
         match self {
             Self::Loader { loader, has_epochs: true, .. } => Some(loader.batches()),
             Self::Loader { .. } | Self::Whole(_) => None,
@@ -137,9 +137,9 @@ impl Feeder {
     }
 
     /// Samples of a step.
-    pub fn batch(&self) -> usize {
+    pub fn batch_size(&self) -> usize {
         match self {
-            Self::Whole(batches) => batches.batch(),
+            Self::Whole(batches) => batches.batch_size(),
             Self::Loader { loader, .. } => loader.batch(),
         }
     }
@@ -147,7 +147,7 @@ impl Feeder {
     /// The steps of the whole training.
     pub fn steps(&self, args: &TrainArgs) -> Result<u64> {
         let Some(epochs) = args.epochs else { return args.steps.context("--steps or --epochs") };
-        let epoch = self.epoch().context("--epochs needs a data set")?;
+        let epoch = self.steps_per_epoch().context("--epochs needs a data set")?;
         epochs.checked_mul(epoch).context("--epochs is more than can be counted in steps")
     }
 }

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::args::{Format, InspectArgs};
 use super::compile::load_sound_plan;
-use super::output::print;
+use super::output::print_escaped;
 
 /// Runs the command.
-pub fn run(args: &InspectArgs) -> Result<()> {
+pub fn run_inspect(args: &InspectArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
-    let (attentions, functions) = (report::attentions(&plan), report::functions(&plan));
+    let (attentions, functions) = (report::find_attentions(&plan), report::find_functions(&plan));
     if args.format == Format::Json {
         let programs: Vec<_> = plan
             .programs
@@ -44,7 +44,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             "programs": programs,
             "ranks": plan.ranks,
         });
-        return print(&(serde_json::to_string_pretty(&value)? + "\n"));
+        return print_escaped(&(serde_json::to_string_pretty(&value)? + "\n"));
     }
     let attention = attentions.as_ref().map(report::attention_lines).unwrap_or_default();
     let functions = functions.as_ref().map(report::function_lines).unwrap_or_default();
@@ -53,7 +53,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     if !plan.boxing.is_empty() {
         text += &format!("{}\n", report::boxing(&plan));
     }
-    print(&(text + &report::programs(&plan).to_string()))
+    print_escaped(&(text + &report::programs(&plan).to_string()))
 }
 
 fn attention_json(found: &Attentions) -> Value {

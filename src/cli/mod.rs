@@ -50,10 +50,10 @@ use args::Command;
 pub use launch::hand_over;
 
 /// Runs a command. The status is 0 but where a launch was interrupted.
-pub fn run(command: Command) -> Result<ExitCode> {
+pub fn run_command(command: Command) -> Result<ExitCode> {
     output::expect_full_disks()?;
     check_threads()?;
-    let result = execute(command);
+    let result = execute_command(command);
     output::say_notes();
     result
 }
@@ -70,30 +70,30 @@ fn check_threads() -> Result<()> {
     }
 }
 
-fn execute(command: Command) -> Result<ExitCode> {
+fn execute_command(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Compile(args) => compile::run(&args)?,
-        Command::Advise(args) => advise::run(&args)?,
-        Command::Inspect(args) => inspect::run(&args)?,
-        Command::Explain(args) => explain::run(&args)?,
-        Command::Diff(args) => diff::run(&args)?,
-        Command::Verify(args) => verify::run(&args)?,
-        Command::Check(args) => check::run(&args)?,
-        Command::Simulate(args) => simulate::run(&args)?,
-        Command::Devices(args) => devices::run(&args)?,
-        Command::Clusters(args) => clusters::run(&args)?,
-        Command::Doctor(args) => doctor::run(&args)?,
-        Command::Kernels(args) => kernels::run(&args)?,
-        Command::Report(args) => report::run(&args)?,
-        Command::Calibrate(args) => calibrate::run(&args)?,
-        Command::Run(args) => run::run(&args)?,
-        Command::Train(args) => train::run(&args)?,
-        Command::Eval(args) => eval::run(&args)?,
-        Command::Export(args) => export::run(&args)?,
-        Command::Data(args) => synth::run(&args)?,
-        Command::Completions(args) => helps::complete(&args)?,
+        Command::Compile(args) => compile::run_compile(&args)?,
+        Command::Advise(args) => advise::run_advise(&args)?,
+        Command::Inspect(args) => inspect::run_inspect(&args)?,
+        Command::Explain(args) => explain::run_explain(&args)?,
+        Command::Diff(args) => diff::run_diff(&args)?,
+        Command::Verify(args) => verify::run_verify(&args)?,
+        Command::Check(args) => check::run_check(&args)?,
+        Command::Simulate(args) => simulate::run_simulate(&args)?,
+        Command::Devices(args) => devices::run_devices(&args)?,
+        Command::Clusters(args) => clusters::run_clusters(&args)?,
+        Command::Doctor(args) => doctor::run_doctor(&args)?,
+        Command::Kernels(args) => kernels::run_kernels(&args)?,
+        Command::Report(args) => report::run_report(&args)?,
+        Command::Calibrate(args) => calibrate::run_calibrate(&args)?,
+        Command::Run(args) => run::run_inference(&args)?,
+        Command::Train(args) => train::run_train(&args)?,
+        Command::Eval(args) => eval::run_eval(&args)?,
+        Command::Export(args) => export::run_export(&args)?,
+        Command::Data(args) => synth::run_data(&args)?,
+        Command::Completions(args) => helps::run_completions(&args)?,
         Command::Man(args) => helps::write_pages(&args)?,
-        Command::Launch(args) => return launch::run(&args),
+        Command::Launch(args) => return launch::run_launch(&args),
         Command::LaunchGuard => launch::guard(),
     }
     Ok(ExitCode::SUCCESS)

@@ -18,22 +18,22 @@ use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
 
 use super::args::{Count, DeviceName, LossChoice, OptimizerName, SharedArgs};
-use super::data::{Types, read_text, rows};
+use super::data::{Types, count_samples, read_text};
 use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
 pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
     let mut options = CompileOptions {
-        mesh: mesh(args)?,
-        stages: number(args.stages),
-        microbatches: number(args.microbatches),
+        mesh: choose_mesh(args)?,
+        stages: count_or_one(args.stages),
+        microbatches: count_or_one(args.microbatches),
         auto_stages: args.stages == Some(Count::Auto),
         auto_microbatches: args.microbatches == Some(Count::Auto),
         schedule: args.schedule.unwrap_or(Schedule::OneForwardOneBackward),
         dims,
-        loss: args.loss.as_ref().and_then(LossChoice::attached),
-        fetch: fetched(args),
-        optimizer: optimizer(args)?,
+        loss: args.loss.as_ref().and_then(LossChoice::attached_loss),
+        fetch: fetched_outputs(args),
+        optimizer: choose_optimizer(args)?,
         ema: args.ema,
         gradients: false,
         strategy: args.strategy.unwrap_or(Strategy::Auto),
@@ -50,14 +50,14 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
 }
 
 /// The outputs that are asked for: a training on an output of the model gives the others where somebody asks for them.
-fn fetched(args: &SharedArgs) -> Vec<String> {
+fn fetched_outputs(args: &SharedArgs) -> Vec<String> {
     let trains_on_output =
         matches!(args.loss, Some(LossChoice::Output(_))) && args.optimizer.is_some();
     if trains_on_output && args.fetch.is_empty() { vec![LOSS.into()] } else { args.fetch.clone() }
 }
 
 /// A number that was given; 1 where none was, or it is the compiler's choice.
-fn number(count: Option<Count>) -> usize {
+fn count_or_one(count: Option<Count>) -> usize {
     match count {
         Some(Count::Of(number)) => number,
         Some(Count::Auto) | None => 1,
@@ -65,7 +65,7 @@ fn number(count: Option<Count>) -> usize {
 }
 
 /// The mesh: that of the command line, or one axis of all processes that a launcher has started.
-fn mesh(args: &SharedArgs) -> Result<Vec<usize>> {
+fn choose_mesh(args: &SharedArgs) -> Result<Vec<usize>> {
     let world = world_size()?;
     let mesh = args.mesh.as_ref().map_or(vec![world.unwrap_or(1)], |mesh| mesh.0.clone());
     let ranks: usize = mesh.iter().product();
@@ -92,7 +92,7 @@ pub fn default_rate(optimizer: OptimizerName) -> String {
 }
 
 /// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex.
-fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
+fn choose_optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     let Some(name) = args.optimizer else { return Ok(None) };
     check_owners(args, name)?;
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
@@ -156,7 +156,7 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
 /// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but
 /// what a plan does for one kind of device alone is done for that one.
 pub fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
-    let mut cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
+    let mut cluster = read_cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
     if let (None, Some(device)) = (&args.cluster, device) {
         cluster.device.kind = device.into();
     }
@@ -175,7 +175,7 @@ pub fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
 const LONGEST_CLUSTER: u64 = 1 << 24;
 
 /// The cluster of a preset's name or a TOML file.
-pub fn cluster(name: &str) -> Result<Cluster> {
+pub fn read_cluster(name: &str) -> Result<Cluster> {
     if let Some(cluster) = preset(name) {
         return Ok(cluster);
     }
@@ -188,14 +188,14 @@ pub fn cluster(name: &str) -> Result<Cluster> {
 }
 
 /// Reads a model. The samples of `data` are the batch where the command line gives none.
-pub fn model(
+pub fn read_model(
     path: &Path,
     args: &SharedArgs,
     data: Option<&Types>,
 ) -> Result<(Imported, BTreeMap<String, usize>)> {
     let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
-    let model = ModelFile::read(path).map_err(|error| at(path, error))?;
-    let symbols = model.symbols().map_err(|error| at(path, error))?;
+    let model = ModelFile::read(path).map_err(|error| name_file(path, error))?;
+    let symbols = model.symbols().map_err(|error| name_file(path, error))?;
     for (name, _) in &args.dims {
         // `batch` stands for the number of samples whatever the model calls it.
         ensure!(
@@ -205,12 +205,12 @@ pub fn model(
             symbols.all.join(", ")
         );
     }
-    let rows = || data.and_then(|types| rows(types, &symbols));
+    let rows = || data.and_then(|types| count_samples(types, &symbols));
     if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
         dims.entry(symbol.clone()).or_insert(batch);
     }
     let mut imported =
-        model.import(&dims, import_options(args)).map_err(|error| at(path, error))?;
+        model.import(&dims, import_options(args)).map_err(|error| name_file(path, error))?;
     if let Some(LossChoice::Output(name)) = &args.loss {
         imported.graph = loss_first(imported.graph, name)
             .with_context(|| format!("--loss output:{name} does not fit {}", path.display()))?;
@@ -232,7 +232,7 @@ fn chosen_gradients(imported: &mut Imported, args: &SharedArgs) -> Result<()> {
 }
 
 /// An error with the file that it is about, said once.
-fn at(path: &Path, error: ImportError) -> anyhow::Error {
+fn name_file(path: &Path, error: ImportError) -> anyhow::Error {
     let named = error.to_string().contains(&path.display().to_string());
     let error = anyhow::Error::new(error);
     if named { error } else { error.context(format!("in {}", path.display())) }
@@ -243,7 +243,7 @@ fn import_options(args: &SharedArgs) -> ImportOptions {
 }
 
 /// SHA-256 of a file, in hexadecimal.
-pub fn sha256(path: &Path) -> Result<String> {
+pub fn hash_file(path: &Path) -> Result<String> {
     let cannot = || format!("cannot read {}", path.display());
     let mut file = open_file(path).with_context(cannot)?;
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 
 /// Prints to standard output, escaped. A reader that has seen enough (`| head`) is no error.
-pub fn print(text: &str) -> Result<()> {
-    let text = escaped(text);
+pub fn print_escaped(text: &str) -> Result<()> {
+    let text = escape_text(text);
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -29,15 +29,15 @@ pub fn expect_full_disks() -> Result<()> {
 }
 
 /// Says something on standard error, escaped: an `error`, a `warning` or a `note`.
-pub fn say(kind: &str, text: &str) {
+pub fn print_message(kind: &str, text: &str) {
     // Where standard error cannot be written, there is nobody to be told.
-    let _ = writeln!(std::io::stderr(), "{kind}: {}", escaped(text));
+    let _ = writeln!(std::io::stderr(), "{kind}: {}", escape_text(text));
 }
 
 /// Says what there is to say about cards.
 pub fn say_notes() {
     for text in graphc_runtime::cards::take_notes() {
-        say("note", &text);
+        print_message("note", &text);
     }
 }
 
@@ -48,7 +48,7 @@ pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
         error.exit();
     }
     // Where standard error cannot be written, there is nobody to be told.
-    let _ = std::io::stderr().write_all(escaped(&error.render().to_string()).as_bytes());
+    let _ = std::io::stderr().write_all(escape_text(&error.render().to_string()).as_bytes());
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
@@ -56,12 +56,12 @@ pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
 /// their lines.
 pub fn for_terminal(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    text.split('\r').map(escaped).collect::<Vec<_>>().join("\r")
+    text.split('\r').map(escape_text).collect::<Vec<_>>().join("\r")
 }
 
 /// The text with what steers a terminal (control characters but the ends of lines and tabs, and changes of the direction in
 /// which text runs) as JSON writes it. So JSON, and the text form of graphs, say the same as before.
-fn escaped(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
     for c in text.chars() {
         let steers = c.is_control() && !matches!(c, '\n' | '\t')
@@ -100,10 +100,10 @@ pub fn check_distinct(inputs: &[Named<'_>], outputs: &[Named<'_>]) -> Result<()>
 /// Whether two paths lead to one file, which need not exist yet. Devices may be written to twice.
 fn same_file(one: &Path, other: &Path) -> bool {
     let device = |path: &Path| path.metadata().is_ok_and(|found| !found.is_file());
-    !device(one) && resolved(one) == resolved(other)
+    !device(one) && resolve_path(one) == resolve_path(other)
 }
 
-fn resolved(path: &Path) -> PathBuf {
+fn resolve_path(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     std::fs::canonicalize(path).unwrap_or_else(|_| {
         let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
@@ -116,13 +116,13 @@ fn resolved(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, for_terminal};
+    use super::{escape_text, for_terminal};
 
     #[test]
     fn what_steers_a_terminal_is_escaped_and_the_rest_is_not() {
         let name = "a\u{1b}[31mb\rc\u{9b}2Jd\u{7f}\u{202e}";
-        assert_eq!(escaped(name), "a\\u001b[31mb\\u000dc\\u009b2Jd\\u007f\\u202e");
-        assert_eq!(escaped("größe\t1\n`名`"), "größe\t1\n`名`");
+        assert_eq!(escape_text(name), "a\\u001b[31mb\\u000dc\\u009b2Jd\\u007f\\u202e");
+        assert_eq!(escape_text("größe\t1\n`名`"), "größe\t1\n`名`");
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn json_says_the_same_when_it_is_escaped() {
         let value = serde_json::json!({ "a\u{1b}b\u{9b}": "\u{7f}\u{2066}\n" });
-        let text = escaped(&value.to_string());
+        let text = escape_text(&value.to_string());
         assert!(text.is_ascii());
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), value);
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use graphc::profile::{Part, Profile, Schedule, Times};
+use graphc::profile::{MeasureSchedule, MeasuredPart, Profile, Times};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Plan;
 use graphc_runtime::Session;
@@ -19,7 +19,7 @@ pub struct Profiling<'a> {
     plan: &'a Plan,
     /// What the plan's ranks compute on.
     kind: DeviceKind,
-    schedule: Schedule,
+    schedule: MeasureSchedule,
     /// The number of the run's first step.
     first: u64,
     /// What whole steps took.
@@ -28,21 +28,25 @@ pub struct Profiling<'a> {
 
 impl<'a> Profiling<'a> {
     /// For a run of these steps.
-    pub fn of(args: &'a TrainArgs, plan: &'a Plan, steps: &Range<u64>) -> Result<Option<Self>> {
+    pub fn from_args(
+        args: &'a TrainArgs,
+        plan: &'a Plan,
+        steps: &Range<u64>,
+    ) -> Result<Option<Self>> {
         let Some(path) = args.profile.as_deref() else { return Ok(None) };
-        let schedule = Schedule::of(steps.end.saturating_sub(steps.start))?;
+        let schedule = MeasureSchedule::for_steps(steps.end.saturating_sub(steps.start))?;
         let (kind, first) = (device_kind(&args.runtime, plan), steps.start);
         Ok(Some(Self { path, plan, kind, schedule, first, whole: Vec::new() }))
     }
 
     /// What is measured of a step.
-    pub fn part(&self, step: u64) -> Part {
-        self.schedule.part(step - self.first)
+    pub fn part_of_step(&self, step: u64) -> MeasuredPart {
+        self.schedule.part_of_step(step - self.first)
     }
 
     /// Takes what a step took into the account. Whether it was the last that is measured.
-    pub fn measured(&mut self, step: u64, took: Duration) -> bool {
-        if self.part(step) == Part::Whole {
+    pub fn add_step(&mut self, step: u64, took: Duration) -> bool {
+        if self.part_of_step(step) == MeasuredPart::Whole {
             self.whole.push(took);
         }
         step - self.first + 1 == self.schedule.steps()
@@ -50,18 +54,18 @@ impl<'a> Profiling<'a> {
 
     /// Writes what all ranks have measured.
     pub fn write(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
-        let times = Times::of(session, std::mem::take(&mut self.whole))?;
-        write(self.path, times, ranks, (self.plan, self.kind))
+        let times = Times::from_session(session, std::mem::take(&mut self.whole))?;
+        write_times(self.path, times, ranks, (self.plan, self.kind))
     }
 
     /// Whether all that is measured was measured before this step.
     pub fn is_over(&self, step: u64) -> bool {
-        self.part(step) == Part::Over
+        self.part_of_step(step) == MeasuredPart::Over
     }
 }
 
 /// Writes what the ranks have measured of a plan, on devices of a kind.
-pub fn write(
+pub fn write_times(
     path: &Path,
     times: Times,
     ranks: &Ranks,
@@ -69,7 +73,7 @@ pub fn write(
 ) -> Result<()> {
     let all = ranks.bring_together(times)?;
     if ranks.leads() {
-        Profile::of(plan, (kind, ranks.on_this_machine(plan)), &all).write(path)?;
+        Profile::from_times(plan, (kind, ranks.on_this_machine(plan)), &all).write(path)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use graphc::report::number_of;
 use graphc_compiler::passes::clipping::GRAD_NORM;
-use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
+use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, has_loss_scale};
 use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
 use graphc_runtime::data::MetricsWriter;
 use graphc_runtime::{HostTensor, Session, StepHandle};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::args::TrainArgs;
 use super::feeding::Feeder;
-use super::output::{say, say_notes};
+use super::output::{print_message, say_notes};
 use super::training::Measure;
 
 /// The last finished step.
@@ -42,7 +42,7 @@ pub struct Finished {
     metrics: Option<MetricsWriter>,
     /// The last step's line.
     line: Value,
-    pace: Pace,
+    pace: ProgressPace,
     epoch: Option<u64>,
     /// Whether this process speaks for all.
     leads: bool,
@@ -54,7 +54,7 @@ const MOST_SKIPS: u64 = 50;
 
 /// A training whose loss, or the norm of whose gradients, is not finite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{}, and weights after it are of no use", self.found())]
+#[error("{}, and weights after it are of no use", self.describe_number())]
 pub struct Diverged {
     /// The step.
     pub step: u64,
@@ -66,7 +66,7 @@ pub struct Diverged {
 
 impl Diverged {
     /// The number that is not finite, with its step.
-    pub fn found(&self) -> String {
+    pub fn describe_number(&self) -> String {
         let Self { step, loss, norm } = self;
         match norm {
             Some(norm) if loss.is_finite() => {
@@ -120,7 +120,7 @@ pub const WAYS_ON: &str =
     "skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
 /// The bar, samples a second, seconds of a step.
-struct Pace {
+struct ProgressPace {
     bar: ProgressBar,
     batch: usize,
     /// The moment when the last step had finished.
@@ -128,19 +128,19 @@ struct Pace {
     /// The moment when the first step had finished, and how many have since.
     since: Option<(Instant, u64)>,
     /// What is said where no bar is shown.
-    lines: Option<Lines>,
+    lines: Option<ProgressLines>,
 }
 
 /// Lines that are said now and then.
-struct Lines {
+struct ProgressLines {
     next: Instant,
 }
 
 /// When the first line is due, and how long after one the next.
 const LINES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 
-impl Lines {
-    fn after(begin: Instant) -> Self {
+impl ProgressLines {
+    fn after_begin(begin: Instant) -> Self {
         Self { next: begin + LINES[0] }
     }
 
@@ -163,11 +163,11 @@ impl Finished {
         (first_step, steps): (u64, u64),
         (leads, resumes): (bool, bool),
     ) -> Result<Self> {
-        let bar = if leads { bar(first_step, steps)? } else { ProgressBar::hidden() };
+        let bar = if leads { create_bar(first_step, steps)? } else { ProgressBar::hidden() };
         Ok(Self {
             step: first_step,
             outputs: BTreeMap::new(),
-            scales: scales(plan),
+            scales: has_loss_scale(plan),
             options: plan.options.clone(),
             ignores: args.shared.training.ignores_non_finite(),
             perplexity: args.shared.training.measure.contains(&Measure::Perplexity),
@@ -175,16 +175,16 @@ impl Finished {
             skipped: 0,
             skipped_in_a_row: 0,
             most_skips: most_skips(args),
-            metrics: if leads { metrics(args, resumes.then_some(first_step))? } else { None },
+            metrics: if leads { open_metrics(args, resumes.then_some(first_step))? } else { None },
             line: Value::Null,
-            pace: Pace::new(bar, feeder.batch(), leads),
-            epoch: feeder.epoch(),
+            pace: ProgressPace::new(bar, feeder.batch_size(), leads),
+            epoch: feeder.steps_per_epoch(),
             leads,
         })
     }
 
     /// Waits for the next step; returns when it had ended. Its line is written unless an evaluation is added to it.
-    pub fn take(&mut self, step: UnderWay, evaluates: bool) -> Result<Instant> {
+    pub fn wait_for_step(&mut self, step: UnderWay, evaluates: bool) -> Result<Instant> {
         self.outputs = step.handle.wait()?;
         let ended = Instant::now();
         let seconds = self.pace.seconds_since(step.begun);
@@ -195,7 +195,7 @@ impl Finished {
                 self.line["seconds"] = json!(seconds);
             }
             self.count_skipped();
-            self.pace.step(self.loss()?, self.skipped);
+            self.pace.advance_bar(self.loss()?, self.skipped);
             if !evaluates {
                 self.write()?;
             }
@@ -208,14 +208,14 @@ impl Finished {
     }
 
     /// Adds what an evaluation has found to the last step's line, and writes it.
-    pub fn evaluated(&mut self, scores: &Value) -> Result<()> {
+    pub fn add_scores(&mut self, scores: &Value) -> Result<()> {
         if self.outputs.is_empty() {
             return Ok(());
         }
         if self.leads {
             let steps = number_of(self.step as usize, "step", "steps");
-            let text = format!("evaluation after {steps}: {}", listed(scores));
-            self.pace.bar.suspend(|| say("note", &text));
+            let text = format!("evaluation after {steps}: {}", list_scores(scores));
+            self.pace.bar.suspend(|| print_message("note", &text));
         }
         self.line["eval"] = scores.clone();
         self.write()
@@ -230,7 +230,10 @@ impl Finished {
     pub fn clear(&self) {
         self.pace.bar.finish_and_clear();
         if self.skipped > 0 && (self.options.skip_non_finite || self.skipped_in_a_row > 0) {
-            say("note", &format!("{} steps changed nothing: they were skipped", self.skipped));
+            print_message(
+                "note",
+                &format!("{} steps changed nothing: they were skipped", self.skipped),
+            );
         }
     }
 
@@ -316,9 +319,9 @@ impl Finished {
     }
 }
 
-impl Pace {
+impl ProgressPace {
     fn new(bar: ProgressBar, batch: usize, leads: bool) -> Self {
-        let lines = (leads && bar.is_hidden()).then(|| Lines::after(Instant::now()));
+        let lines = (leads && bar.is_hidden()).then(|| ProgressLines::after_begin(Instant::now()));
         Self { bar, batch, last: None, since: None, lines }
     }
 
@@ -329,7 +332,7 @@ impl Pace {
         now.duration_since(since).as_secs_f64()
     }
 
-    fn step(&mut self, loss: f32, skipped: u64) {
+    fn advance_bar(&mut self, loss: f32, skipped: u64) {
         // The first step touches all memory for the first time: it says nothing of the pace.
         let now = Instant::now();
         let (since, steps) = self.since.get_or_insert((now, 0));
@@ -342,14 +345,14 @@ impl Pace {
         self.bar.inc(1);
         if self.lines.as_mut().is_some_and(|lines| lines.are_due(now)) {
             let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
-            say("note", &format!("{done} of {all} steps, {message}"));
+            print_message("note", &format!("{done} of {all} steps, {message}"));
         }
         self.bar.set_message(message);
     }
 }
 
 /// What an evaluation has found, in a sentence.
-fn listed(scores: &Value) -> String {
+fn list_scores(scores: &Value) -> String {
     let one = |(name, value): (&String, &Value)| match value.as_f64().filter(|_| !value.is_u64()) {
         Some(number) => format!("{name} {number:.4}"),
         None => format!("{name} {value}"),
@@ -358,7 +361,7 @@ fn listed(scores: &Value) -> String {
 }
 
 /// The outputs of a session that are one number, as losses and metrics are.
-pub fn numbers(session: &Session) -> Vec<String> {
+pub fn number_outputs(session: &Session) -> Vec<String> {
     let numbers = session.outputs().iter().filter(|(_, ty)| ty.elements() == 1);
     numbers.map(|(name, _)| name.clone()).collect()
 }
@@ -366,7 +369,7 @@ pub fn numbers(session: &Session) -> Vec<String> {
 /// Refuses a number of skipped steps of a plan that skips none.
 pub fn check_skips(args: &TrainArgs, plan: &Plan) -> Result<()> {
     ensure!(
-        args.max_skips.is_none() || scales(plan) || plan.options.skip_non_finite,
+        args.max_skips.is_none() || has_loss_scale(plan) || plan.options.skip_non_finite,
         "--max-skips: no step of this plan is ever skipped; f16 skips steps whose gradients overflow, --on-nan skip those whose loss \
          is not finite"
     );
@@ -379,7 +382,7 @@ fn most_skips(args: &TrainArgs) -> Option<u64> {
 }
 
 /// The metrics file: anew, or what it holds of the steps before that at which training goes on.
-fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWriter>> {
+fn open_metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWriter>> {
     let Some(path) = &args.metrics else { return Ok(None) };
     Ok(Some(match resumed {
         Some(step) => MetricsWriter::resume(path, step)?,
@@ -387,7 +390,7 @@ fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWrite
     }))
 }
 
-fn bar(first_step: u64, steps: u64) -> Result<ProgressBar> {
+fn create_bar(first_step: u64, steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::new(steps);
     bar.set_position(first_step);
     let template = "{bar:32} {pos}/{len} steps, {msg} [{elapsed}, {eta} left]";
@@ -403,7 +406,7 @@ mod tests {
     #[test]
     fn a_line_is_due_after_half_a_minute_and_then_each_minute() {
         let begin = Instant::now();
-        let mut lines = Lines::after(begin);
+        let mut lines = ProgressLines::after_begin(begin);
         let seconds = [1, 29, 30, 31, 89, 90, 100, 200, 201];
         let due = seconds.map(|at| lines.are_due(begin + Duration::from_secs(at)));
         assert_eq!(due, [false, false, true, false, false, true, false, true, false]);
@@ -412,7 +415,7 @@ mod tests {
     #[test]
     fn an_evaluation_is_told_in_a_line() {
         let scores = json!({ "loss": 1.23456, "top1": 0.5, "samples": 64 });
-        assert_eq!(listed(&scores), "loss 1.2346, top1 0.5000, samples 64");
-        assert_eq!(listed(&json!({ "loss": null })), "loss null");
+        assert_eq!(list_scores(&scores), "loss 1.2346, top1 0.5000, samples 64");
+        assert_eq!(list_scores(&json!({ "loss": null })), "loss null");
     }
 }

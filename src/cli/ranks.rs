@@ -37,7 +37,7 @@ pub fn world_size() -> Result<Option<usize>> {
 
 impl Ranks {
     /// Meets the other processes and runs `work`; where it fails, it fails on all of them.
-    pub fn run(work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+    pub fn run_on_all(work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         let several = world_size()?.is_some_and(|world| world > 1);
         let job = if several { Job::from_environment()? } else { None };
         let ranks = Self { job };
@@ -61,17 +61,21 @@ impl Ranks {
         weights: Option<&Path>,
     ) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
-        let matches = command_line::matches()?;
+        let matches = command_line::read_matches()?;
         let Some((command, own)) = matches.subcommand() else { return Ok(()) };
         let of_tensor = |(name, ty): (&String, &TensorType)| format!("{name} {ty}");
         let tensors: Vec<String> =
             data.iter().flat_map(|(_, tensors)| tensors.iter().map(of_tensor)).collect();
         let size = data.and_then(|(path, _)| std::fs::metadata(path).ok()).map(|file| file.len());
-        let agreement = said(Agreement::new().and("the command", command), command, own)
-            .and("the seed", seed.map_or_else(|| "that of the beginning".into(), |s| s.to_string()))
-            .and("the data", tensors.join(", "))
-            .and("the bytes of the data's file", size.unwrap_or_default())
-            .and("the weights that they begin with", start::digest(weights)?);
+        let agreement =
+            agree_on_options(Agreement::new().and("the command", command), command, own)
+                .and(
+                    "the seed",
+                    seed.map_or_else(|| "that of the beginning".into(), |s| s.to_string()),
+                )
+                .and("the data", tensors.join(", "))
+                .and("the bytes of the data's file", size.unwrap_or_default())
+                .and("the weights that they begin with", start::digest_weights(weights)?);
         Ok(job.agree("how they were started", &agreement)?)
     }
 
@@ -111,7 +115,7 @@ impl Ranks {
     }
 
     /// Opens, on all ranks, the checkpoint that rank 0 has found.
-    pub fn checkpoint(&self, found: Option<Checkpoint>) -> Result<Option<Checkpoint>> {
+    pub fn share_checkpoint(&self, found: Option<Checkpoint>) -> Result<Option<Checkpoint>> {
         let Some(job) = &self.job else { return Ok(found) };
         let path = found.as_ref().map(|checkpoint| checkpoint.path().display().to_string());
         let path = String::from_utf8(job.from_rank_0(path.unwrap_or_default().as_bytes())?)?;
@@ -176,8 +180,8 @@ const OWN: [&str; 11] = [
 const PATHS: [&str; 5] = ["weights", "weights_from", "save", "resume", "profile"];
 
 /// The options of the command line.
-fn said(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {
-    let cli = command_line::command();
+fn agree_on_options(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {
+    let cli = command_line::build_command();
     let arguments = cli.find_subcommand(command).into_iter().flat_map(|c| c.get_arguments());
     let compared = arguments.filter(|argument| !OWN.contains(&argument.get_id().as_str()));
     compared.fold(agreement, |agreement, argument| {

@@ -11,30 +11,30 @@ use super::args::ReportArgs;
 use super::compile::load_sound_plan;
 use super::data::read_text;
 use super::output::check_distinct;
-use super::pages::{WHY_WITHIN, name, write};
+use super::pages::{WHY_WITHIN, page_name, write_plans_page};
 
 /// Bytes of the longest file of metrics: a million steps have a tenth.
 const LONGEST: u64 = 1 << 30;
 
 /// Runs the command.
-pub fn run(args: &ReportArgs) -> Result<()> {
+pub fn run_report(args: &ReportArgs) -> Result<()> {
     let mut inputs: Vec<_> =
         args.plans.iter().map(|path| ("the plan", Some(path.as_path()))).collect();
     inputs.extend([("--metrics", args.metrics.as_deref())]);
     inputs.extend([("--measured", args.measured.as_deref())]);
     check_distinct(&inputs, &[("--output", Some(&args.output))])?;
-    let plans = args.plans.iter().map(|path| Ok((name(path), load_sound_plan(path)?)));
+    let plans = args.plans.iter().map(|path| Ok((page_name(path), load_sound_plan(path)?)));
     let plans: Vec<(String, VerifiedPlan)> = plans.collect::<Result<_>>()?;
     let options = PageOptions {
         explain: args.explain,
         within: args.explain.is_none().then_some(WHY_WITHIN),
-        metrics: text(args.metrics.as_deref())?,
+        metrics: read_file_text(args.metrics.as_deref())?,
         measured: args.measured.as_deref().map(Profile::read).transpose()?,
     };
     let named: Vec<_> = plans.iter().map(|(name, plan)| (name.clone(), plan)).collect();
-    write(&args.output, &named, &options)
+    write_plans_page(&args.output, &named, &options)
 }
 
-fn text(path: Option<&Path>) -> Result<Option<String>> {
+fn read_file_text(path: Option<&Path>) -> Result<Option<String>> {
     path.map(|path| read_text(path, LONGEST, "")).transpose()
 }

@@ -3,35 +3,37 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use graphc::profile::measure;
+use graphc::profile::measure_session;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
-use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
+use super::compile::{
+    PlannedModel, compile_inputs, is_plan, load_sound_plan, plan_model, plan_weights,
+};
 use super::contradictions::check_options;
-use super::data::{Types, tensors};
+use super::data::{Types, read_tensors};
 use super::output::check_distinct;
 use super::profiling::{self, device_kind};
 use super::ranks::Ranks;
 use super::start;
 
 /// Runs the command: as many steps as the rows of the inputs file make batches.
-pub fn run(args: &RunArgs) -> Result<()> {
-    Ranks::run(|ranks| infer(args, ranks))
+pub fn run_inference(args: &RunArgs) -> Result<()> {
+    Ranks::run_on_all(|ranks| infer_batches(args, ranks))
 }
 
-fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
+fn infer_batches(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     check_files(args)?;
-    let (tensors, types) = tensors(&args.inputs)?;
+    let (tensors, types) = read_tensors(&args.inputs)?;
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
-    let (plan, weights) = ranks.plan(|| planned(args, &types))?;
+    let (plan, weights) = ranks.plan(|| load_plan(args, &types))?;
     let mut session =
-        start::inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
+        start::open_inference(&plan, weights, (ranks, options), args.weights_from.as_deref())?;
     let batches = Batches::new(tensors, session.inputs(), session.samples())
         .with_context(|| format!("in {}", args.inputs.display()))?;
     let outputs = all_batches(args, &mut session, &batches)?;
@@ -39,14 +41,14 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
         save_safetensors(&args.outputs, &outputs)?;
     }
     if let Some(path) = &args.profile {
-        let times = measure(&mut session, &batches.feeds(0), || ranks.barrier())?;
-        profiling::write(path, times, ranks, (&plan, device_kind(&args.runtime, &plan)))?;
+        let times = measure_session(&mut session, &batches.feeds(0), || ranks.barrier())?;
+        profiling::write_times(path, times, ranks, (&plan, device_kind(&args.runtime, &plan)))?;
     }
     Ok(())
 }
 
 fn check_files(args: &RunArgs) -> Result<()> {
-    let [model, cluster, config] = inputs(&args.model, &args.shared);
+    let [model, cluster, config] = compile_inputs(&args.model, &args.shared);
     let inputs = ("--inputs", Some(args.inputs.as_path()));
     let read = [model, cluster, config, inputs, ("--weights-from", args.weights_from.as_deref())];
     let written =
@@ -62,7 +64,7 @@ fn all_batches(
     batches: &Batches,
 ) -> Result<BTreeMap<String, HostTensor>> {
     let samples = batches.samples();
-    let batch = Some(batches.batch()).filter(|_| samples > 0);
+    let batch = Some(batches.batch_size()).filter(|_| samples > 0);
     let Some(batch) = batch.filter(|&batch| batch > 0 && batch != samples) else {
         return Ok(session.step(batches.feeds(0))?.wait()?);
     };
@@ -86,14 +88,18 @@ fn all_batches(
         for (name, output) in session.step(batches.feeds(step as u64))?.wait()? {
             let Some((dim, into)) = whole.get_mut(&name) else { continue };
             let into = (into.bytes_mut(), samples, first);
-            Pieces::of(&outputs[&name], *dim).copy((output.bytes(), batch, 0), into, kept);
+            Pieces::along_dim(&outputs[&name], *dim).copy_samples(
+                (output.bytes(), batch, 0),
+                into,
+                kept,
+            );
         }
     }
     Ok(whole.into_iter().map(|(name, (_, tensor))| (name, tensor)).collect())
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
+fn load_plan(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
     if is_plan(&args.model) {
         let plan = load_sound_plan(&args.model)?;
         check_options(&args.model, &plan, &args.shared)?;
@@ -103,7 +109,7 @@ fn planned(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
     if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
         bail!("run does inference: --loss and --optimizer belong to train");
     }
-    let Planned { plan, weights, .. } =
+    let PlannedModel { plan, weights, .. } =
         plan_model(&args.model, (&args.shared, args.runtime.device), Some(data), false)?;
     Ok((plan, weights))
 }

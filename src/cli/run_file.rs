@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Arg, ArgAction, Command};
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 use toml::{Table, Value};
 
 use super::data::read_text;
@@ -33,14 +33,15 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Where the file cannot be read, has what is no option of the command, or a value that is none.
-pub fn arguments(command: &Command, given: Vec<OsString>) -> Result<Arguments> {
+pub fn merge_arguments(command: &Command, given: Vec<OsString>) -> Result<Arguments> {
     let own = given.get(1).and_then(|name| command.find_subcommand(name));
-    let file = own.filter(|own| find(own, OPTION).is_some()).and_then(|_| named_file(&given[2..]));
+    let file =
+        own.filter(|own| find_option(own, OPTION).is_some()).and_then(|_| named_file(&given[2..]));
     let (Some(command), Some(file)) = (own, file) else {
         return Ok(Arguments { all: given, file: None });
     };
-    let said = said(command, &given[2..]);
-    let options = read(command, Path::new(&file), &said)
+    let said = given_options(command, &given[2..]);
+    let options = read_options(command, Path::new(&file), &said)
         .with_context(|| format!("in run file {}", Path::new(&file).display()))?;
     let (begin, rest) = given.split_at(2);
     let options = options.into_iter().map(OsString::from);
@@ -63,16 +64,16 @@ fn named_file(arguments: &[OsString]) -> Option<OsString> {
 }
 
 /// The options that the command line says.
-fn said<'a>(command: &'a Command, arguments: &[OsString]) -> Vec<&'a Arg> {
+fn given_options<'a>(command: &'a Command, arguments: &[OsString]) -> Vec<&'a Arg> {
     let arguments = arguments.iter().take_while(|argument| *argument != "--");
-    arguments.filter_map(|argument| option(command, argument)).collect()
+    arguments.filter_map(|argument| option_of_argument(command, argument)).collect()
 }
 
 /// The option that an argument is. No value begins as one does.
-fn option<'a>(command: &'a Command, argument: &OsStr) -> Option<&'a Arg> {
+fn option_of_argument<'a>(command: &'a Command, argument: &OsStr) -> Option<&'a Arg> {
     let text = argument.to_str()?;
     match text.strip_prefix("--") {
-        Some(name) => find(command, name.split('=').next()?),
+        Some(name) => find_option(command, name.split('=').next()?),
         None => {
             let short = text.strip_prefix('-')?.chars().next()?;
             command.get_arguments().find(|option| option.get_short() == Some(short))
@@ -80,19 +81,20 @@ fn option<'a>(command: &'a Command, argument: &OsStr) -> Option<&'a Arg> {
     }
 }
 
-fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+fn find_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|option| option.get_long() == Some(name))
 }
 
 /// The arguments that stand for what the file says, without options that cannot stand beside those which are `said`.
-fn read(command: &Command, path: &Path, said: &[&Arg]) -> Result<Vec<String>> {
+fn read_options(command: &Command, path: &Path, said: &[&Arg]) -> Result<Vec<String>> {
     let table: Table = read_text(path, LONGEST, "")?.parse()?;
     let mut arguments = Vec::new();
     for (name, value) in &table {
-        let option = find(command, name).filter(|_| !OF_THE_COMMAND_LINE.contains(&name.as_str()));
-        let Some(option) = option else { bail!(unknown(command, name)) };
-        let written = written(option, name, value)?;
-        if !said.iter().any(|other| excludes(command, option, other)) {
+        let option =
+            find_option(command, name).filter(|_| !OF_THE_COMMAND_LINE.contains(&name.as_str()));
+        let Some(option) = option else { bail!(unknown_option(command, name)) };
+        let written = write_option(option, name, value)?;
+        if !said.iter().any(|other| excludes_option(command, option, other)) {
             arguments.extend(written);
         }
     }
@@ -100,7 +102,7 @@ fn read(command: &Command, path: &Path, said: &[&Arg]) -> Result<Vec<String>> {
 }
 
 /// Whether an option cannot stand beside another, or is the same.
-fn excludes(command: &Command, option: &Arg, other: &Arg) -> bool {
+fn excludes_option(command: &Command, option: &Arg, other: &Arg) -> bool {
     let conflicts = |one: &Arg, two: &Arg| {
         command.get_arg_conflicts_with(one).iter().any(|found| found.get_id() == two.get_id())
     };
@@ -114,18 +116,18 @@ fn excludes(command: &Command, option: &Arg, other: &Arg) -> bool {
         || conflicts(other, option)
 }
 
-fn unknown(command: &Command, name: &str) -> String {
+fn unknown_option(command: &Command, name: &str) -> String {
     let known = command.get_arguments().filter_map(Arg::get_long);
     let known = known.filter(|known| !OF_THE_COMMAND_LINE.contains(known));
     let of = command.get_name();
-    match nearest(&name.replace('_', "-"), known) {
+    match nearest_name(&name.replace('_', "-"), known) {
         Some(near) => format!("`{name}` is no option of graphc {of}: did you mean `{near}`?"),
         None => format!("`{name}` is no option of graphc {of}: `graphc {of} --help` lists them"),
     }
 }
 
 /// An option with its value, as the command line has it; several where it may be said more than once.
-fn written(option: &Arg, name: &str, value: &Value) -> Result<Vec<String>> {
+fn write_option(option: &Arg, name: &str, value: &Value) -> Result<Vec<String>> {
     if !option.get_action().takes_values() {
         let Value::Boolean(is_on) = value else { bail!("`{name}` is true or false") };
         return Ok(if *is_on { vec![format!("--{name}")] } else { Vec::new() });
@@ -138,10 +140,10 @@ fn written(option: &Arg, name: &str, value: &Value) -> Result<Vec<String>> {
         }
         one => std::slice::from_ref(one),
     };
-    values.iter().map(|value| Ok(format!("--{name}={}", text(name, value)?))).collect()
+    values.iter().map(|value| Ok(format!("--{name}={}", value_text(name, value)?))).collect()
 }
 
-fn text(name: &str, value: &Value) -> Result<String> {
+fn value_text(name: &str, value: &Value) -> Result<String> {
     Ok(match value {
         Value::String(text) => text.clone(),
         Value::Integer(number) => number.to_string(),

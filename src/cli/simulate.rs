@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use graphc::profile::{KindSeconds, Limit, Profile, ProfileError};
 use graphc::report;
 use graphc_compiler::compile::prepare_again;
-use graphc_compiler::cost::{on_cluster, utilization};
+use graphc_compiler::cost::{model_flops_utilization, on_cluster};
 use graphc_compiler::null_device::{Simulation, simulate, trace};
 use graphc_ir::plan::Plan;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use super::args::{Format, SimulateArgs};
 use super::compile::load_sound_plan;
 use super::options;
-use super::output::{check_distinct, print};
+use super::output::{check_distinct, print_escaped};
 use super::timeline;
 
 /// Runs the command.
-pub fn run(args: &SimulateArgs) -> Result<()> {
+pub fn run_simulate(args: &SimulateArgs) -> Result<()> {
     let trace_to = args.trace.as_deref();
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
     let inputs = [
@@ -32,16 +32,18 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     // Before other machines take the place of the plan's: what was padded depends on those.
     let decisions = prepare_again(&plan).context("the plan's graph cannot be prepared again")?;
     if args.cluster.is_some() || args.framework.is_some() {
-        let named = args.cluster.as_deref().map(options::cluster).transpose()?;
+        let named = args.cluster.as_deref().map(options::read_cluster).transpose()?;
         let cluster = named.unwrap_or_else(|| plan.cluster.clone());
         plan = on_cluster(&plan, &options::run_by(cluster, args.framework.as_ref()));
     }
     let simulation = simulate(&plan).context("the plan cannot run")?;
     if let Some(path) = &args.trace {
         let traced = trace(&plan, 1).context("the plan cannot run")?;
-        graphc_runtime::data::write_with(path, |file| timeline::write(file, &plan, &traced))?;
+        graphc_runtime::data::write_with(path, |file| {
+            timeline::write_timeline(file, &plan, &traced)
+        })?;
     }
-    let mfu = utilization(&plan, &decisions, simulation.step_seconds);
+    let mfu = model_flops_utilization(&plan, &decisions, simulation.step_seconds);
     let profile = args.measured.as_deref().map(Profile::read).transpose()?;
     let beside = profile.map(|profile| Ok::<_, ProfileError>((profile.by_kind(&plan)?, profile)));
     let beside = beside.transpose()?;
@@ -51,14 +53,14 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
             if let Some((kinds, profile)) = &beside {
                 value["measured"] = measured_json(kinds, profile);
             }
-            print(&(serde_json::to_string_pretty(&value)? + "\n"))
+            print_escaped(&(serde_json::to_string_pretty(&value)? + "\n"))
         }
         Format::Text => {
             let cluster = &plan.cluster.name;
             let more = beside
                 .map(|(kinds, profile)| measured_text(&kinds, &profile, cluster))
                 .unwrap_or_default();
-            print(&(as_text(&plan, &simulation, mfu) + &more))
+            print_escaped(&(as_text(&plan, &simulation, mfu) + &more))
         }
     }
 }
@@ -86,7 +88,7 @@ fn measured_json(kinds: &[(String, KindSeconds)], profile: &Profile) -> Value {
 }
 
 fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile, cluster: &str) -> String {
-    let step = report::seconds(profile.step_seconds);
+    let step = report::format_seconds(profile.step_seconds);
     let mut text =
         format!("measured       {step} a step, by {} on {}\n", profile.engine, profile.device);
     let _ = writeln!(
@@ -105,7 +107,7 @@ fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile, cluster: &s
         } else {
             "-".into()
         };
-        let [predicted, measured] = [sum.predicted, sum.measured].map(report::seconds);
+        let [predicted, measured] = [sum.predicted, sum.measured].map(report::format_seconds);
         let _ = writeln!(
             text,
             "{kind:<24} {:>8} {predicted:>12} {measured:>12} {ratio:>7}  {:<6} {:>9} {:>9}",
@@ -161,7 +163,7 @@ fn as_text(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> String {
     let shares = &simulation.shares;
     let mut text = format!("cluster        {}\n", plan.cluster.name);
     let _ = writeln!(text, "framework      {}", plan.cluster.framework.name);
-    let _ = writeln!(text, "step           {}", report::seconds(simulation.step_seconds));
+    let _ = writeln!(text, "step           {}", report::format_seconds(simulation.step_seconds));
     let _ = writeln!(text, "compute        {}", percent(shares.compute));
     let overlap = percent(shares.overlap);
     let _ = writeln!(
@@ -181,8 +183,8 @@ fn as_text(plan: &Plan, simulation: &Simulation, mfu: Option<f64>) -> String {
             "stage {:<8} {} ranks, busy {}, memory {}{}",
             stage.stage,
             stage.ranks,
-            report::seconds(stage.busy_seconds),
-            report::bytes(stage.peak_memory_bytes),
+            report::format_seconds(stage.busy_seconds),
+            report::format_bytes(stage.peak_memory_bytes),
             if over { ", more than a device has" } else { "" },
         );
     }

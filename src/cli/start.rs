@@ -14,8 +14,8 @@ use graphc_runtime::data::{DataError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 
 use super::data::{ModelWeights, session_weights};
-use super::options::sha256;
-use super::output::say;
+use super::options::hash_file;
+use super::output::print_message;
 use super::ranks::Ranks;
 
 /// How many names a sentence lists.
@@ -26,7 +26,7 @@ pub type Fixed = BTreeMap<String, HostTensor>;
 
 /// A session of inference with the weights of the model, or with those of a file in their place. Of the model no more is
 /// read than that takes.
-pub fn inference(
+pub fn open_inference(
     plan: &VerifiedPlan,
     weights: Weights,
     (ranks, options): (&Ranks, SessionOptions),
@@ -35,20 +35,21 @@ pub fn inference(
     let Some(path) = from else {
         return ranks.session(plan, &session_weights(plan, weights)?, options);
     };
-    let ModelWeights { own, aside, fixed } = ModelWeights::read(plan, weights)?;
+    let ModelWeights { own, aside, fixed } = ModelWeights::read_of_plan(plan, weights)?;
     let mut session = ranks.session(plan, &own, options)?;
     session.set_aside(aside);
     drop(own);
-    load(path, &mut session, plan, &fixed)?;
+    load_weights(path, &mut session, plan, &fixed)?;
     Ok(session)
 }
 
 /// Gives the model's variables the contents that a safetensors file, or a checkpoint, has under their names. What else is
 /// in there, such as an optimizer's states, is left aside, and what is not trained keeps the model's value where the file
 /// lacks it, as files of PyTorch lack some buffers. All ranks find the same.
-pub fn load(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> Result<()> {
-    let wanted = wanted(session);
-    let mut found = Found::open(path, &wanted.keys().map(String::as_str).collect::<Vec<_>>())?;
+pub fn load_weights(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> Result<()> {
+    let wanted = wanted_tensors(session);
+    let mut found =
+        FoundWeights::open_path(path, &wanted.keys().map(String::as_str).collect::<Vec<_>>())?;
     check_missing(path, plan, wanted.keys().filter(|name| !found.has(name)))?;
     for (name, ty) in wanted.iter().filter(|(name, _)| found.has(name)).collect::<Vec<_>>() {
         let value = found.take(name)?;
@@ -56,7 +57,7 @@ pub fn load(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> R
             bail!("{}: `{name}` is {}, and the model has {ty}", path.display(), value.ty());
         }
         check_fixed(path, fixed, name, &value)?;
-        if session.aside().contains_key(name) {
+        if session.unread_tensors().contains_key(name) {
             session.set_aside(BTreeMap::from([(name.clone(), value)]));
         } else {
             session.set_variable(name, &value)?;
@@ -66,10 +67,10 @@ pub fn load(path: &Path, session: &mut Session, plan: &Plan, fixed: &Fixed) -> R
 }
 
 /// The model's own tensors, whether the plan has variables for them or not.
-fn wanted(session: &Session) -> BTreeMap<String, TensorType> {
+fn wanted_tensors(session: &Session) -> BTreeMap<String, TensorType> {
     let variables = session.variables().into_iter();
     let own = variables.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
-    let aside = session.aside().iter().map(|(name, tensor)| (name.clone(), tensor.ty()));
+    let aside = session.unread_tensors().iter().map(|(name, tensor)| (name.clone(), tensor.ty()));
     own.map(|(name, (_, ty))| (name, ty)).chain(aside).collect()
 }
 
@@ -83,23 +84,26 @@ fn check_missing<'a>(
     if missing.is_empty() {
         return Ok(());
     }
-    let graph = graphc_ir::text::parse(&plan.graph.join("\n"))
+    let graph = graphc_ir::text::parse_graph(&plan.graph.join("\n"))
         .context("the plan's graph cannot be read")?;
-    let trained = trained(&graph);
+    let trained = trained_weights(&graph);
     let (needed, kept): (Vec<&str>, Vec<&str>) =
         missing.into_iter().partition(|&name| trained.contains(name));
-    let variables = plan.variables();
+    let variables = plan.variable_names();
     let kept: Vec<&str> = kept.into_iter().filter(|name| variables.contains(name)).collect();
     let path = path.display();
     ensure!(
         needed.is_empty(),
         "{path} has no {}: it holds the weights of another model{}",
-        list(&needed),
+        list_names(&needed),
         if needed.iter().any(|name| is_made_up(name)) { RENAMED } else { "" }
     );
     if !kept.is_empty() {
-        let kept = list(&kept);
-        say("note", &format!("{path} has no {kept}, not trained: what the model has is taken"));
+        let kept = list_names(&kept);
+        print_message(
+            "note",
+            &format!("{path} has no {kept}, not trained: what the model has is taken"),
+        );
     }
     Ok(())
 }
@@ -114,7 +118,7 @@ fn is_made_up(name: &str) -> bool {
 }
 
 /// The names of the weights that the model's author, or the command line, has trained.
-pub fn trained(graph: &Graph) -> BTreeSet<String> {
+pub fn trained_weights(graph: &Graph) -> BTreeSet<String> {
     let name = |node: &Node| match &node.op {
         Op::Variable(variable) if variable.trainable => Some(variable.name.clone()),
         _ => None,
@@ -143,16 +147,16 @@ pub fn check_checkpoint(checkpoint: &Checkpoint, fixed: &Fixed) -> Result<()> {
 }
 
 /// Where the weights are found.
-enum Found {
+enum FoundWeights {
     /// In a file, read one by one.
     File(TensorFile),
     /// In a checkpoint, whose files are checked as a whole.
     Checkpoint(BTreeMap<String, HostTensor>),
 }
 
-impl Found {
+impl FoundWeights {
     /// Those of these names, as far as there are any.
-    fn open(path: &Path, names: &[&str]) -> Result<Self> {
+    fn open_path(path: &Path, names: &[&str]) -> Result<Self> {
         if !path.is_dir() {
             let file = TensorFile::open(path).map_err(|error| no_weights(path, error))?;
             // Tables were saved once; they are computed.
@@ -201,7 +205,7 @@ fn no_weights(path: &Path, error: DataError) -> anyhow::Error {
 
 fn note_others(path: &Path, others: usize) {
     if others > 0 {
-        say(
+        print_message(
             "note",
             &format!("{}: {others} tensors that the model lacks are left aside", path.display()),
         );
@@ -209,7 +213,7 @@ fn note_others(path: &Path, others: usize) {
 }
 
 /// Names in a sentence, the first of them.
-pub fn list(names: &[&str]) -> String {
+pub fn list_names(names: &[&str]) -> String {
     let first: Vec<String> = names.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(LISTED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -217,10 +221,10 @@ pub fn list(names: &[&str]) -> String {
 }
 
 /// What ranks that begin alike have in common: a file's content, or a checkpoint's step and name.
-pub fn digest(path: Option<&Path>) -> Result<String> {
+pub fn digest_weights(path: Option<&Path>) -> Result<String> {
     let Some(path) = path else { return Ok("none".into()) };
     if !path.is_dir() {
-        return sha256(path).with_context(|| format!("cannot read {}", path.display()));
+        return hash_file(path).with_context(|| format!("cannot read {}", path.display()));
     }
     let checkpoint = Checkpoint::open(path)?;
     Ok(format!("{} after {} steps", checkpoint.model(), checkpoint.step()))

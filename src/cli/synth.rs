@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use graphc_data::synth::{self, SynthSet};
 
-use super::numbers::{positive, whole};
-use super::output::print;
+use super::numbers::{parse_positive, parse_whole};
+use super::output::print_escaped;
 
 /// `graphc data`
 #[derive(Args)]
@@ -32,10 +32,10 @@ struct SynthArgs {
     /// The folder; files that are there already are not overwritten
     folder: PathBuf,
     /// Training samples; a fifth as many are held out
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = positive::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = parse_positive::<usize>)]
     samples: usize,
     /// Another seed, another set
-    #[arg(long, value_name = "S", default_value_t = 0, value_parser = whole::<u64>)]
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = parse_whole::<u64>)]
     seed: u64,
 }
 
@@ -48,16 +48,16 @@ enum SetName {
 }
 
 /// Runs the command.
-pub fn run(args: &DataArgs) -> Result<()> {
+pub fn run_data(args: &DataArgs) -> Result<()> {
     let DataCommand::Synth(args) = &args.command;
     let (set, name) = match args.set {
         SetName::Cifar10 => (SynthSet::Cifar10, "cifar10"),
         SetName::Mnist => (SynthSet::Mnist, "mnist"),
     };
-    let files = synth::write(set, &args.folder, args.samples, args.seed)?;
+    let files = synth::write_set(set, &args.folder, args.samples, args.seed)?;
     let (folder, count) = (args.folder.display(), files.len());
     let held_out = synth::held_out(args.samples);
-    print(&format!(
+    print_escaped(&format!(
         "{name}:{folder}: {} training samples and {held_out} held out, in {count} files\n",
         args.samples
     ))

@@ -11,24 +11,24 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Writes a process for each kind of rank, a thread for each stream and an event for each action, in microseconds.
-pub fn write(file: &mut dyn Write, plan: &Plan, simulation: &Simulation) -> Result<()> {
+pub fn write_timeline(file: &mut dyn Write, plan: &Plan, simulation: &Simulation) -> Result<()> {
     file.write_all(br#"{"displayTimeUnit":"ms","traceEvents":["#)?;
     let mut separator = "\n";
     let mut next =
         |file: &mut dyn Write| file.write_all(std::mem::replace(&mut separator, ",\n").as_bytes());
-    for name in simulation.classes.iter().flat_map(|class| names(plan, class)) {
+    for name in simulation.classes.iter().flat_map(|class| row_names(plan, class)) {
         next(file)?;
         serde_json::to_writer(&mut *file, &name)?;
     }
     for event in &simulation.trace {
         next(file)?;
-        serde_json::to_writer(&mut *file, &Complete::of(plan, event))?;
+        serde_json::to_writer(&mut *file, &Complete::from_event(plan, event))?;
     }
     file.write_all(b"\n]}\n")
 }
 
 /// What the rows of a kind of rank are called.
-fn names(plan: &Plan, class: &ClassReport) -> Vec<Value> {
+fn row_names(plan: &Plan, class: &ClassReport) -> Vec<Value> {
     let ClassReport { rank, ranks, stage } = *class;
     let named = |what: &str, tid: usize, args: Value| json!({ "name": what, "ph": "M", "pid": rank, "tid": tid, "args": args });
     let like = match ranks {
@@ -58,32 +58,32 @@ struct Complete<'a> {
     tid: usize,
     ts: f64,
     dur: f64,
-    args: Part,
+    args: EventPart,
 }
 
 /// The part of the training that an event belongs to.
 #[derive(Serialize)]
-struct Part {
+struct EventPart {
     step: u64,
     microbatch: u32,
 }
 
 impl<'a> Complete<'a> {
-    fn of(plan: &'a Plan, event: &TraceEvent) -> Self {
+    fn from_event(plan: &'a Plan, event: &TraceEvent) -> Self {
         Self {
             name: &event.actor(plan).name,
             cat: event.kind(plan),
             ph: "X",
             pid: event.rank,
             tid: event.stream,
-            ts: microseconds(event.start),
-            dur: microseconds(event.end - event.start),
-            args: Part { step: event.step, microbatch: event.microbatch },
+            ts: round_to_microseconds(event.start),
+            dur: round_to_microseconds(event.end - event.start),
+            args: EventPart { step: event.step, microbatch: event.microbatch },
         }
     }
 }
 
 /// To a millionth of them: each digit is written millions of times, and the null device knows no more.
-fn microseconds(seconds: f64) -> f64 {
+fn round_to_microseconds(seconds: f64) -> f64 {
     (seconds * 1e12).round() / 1e6
 }

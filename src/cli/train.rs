@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
-use graphc::profile::Part;
+use graphc::profile::MeasuredPart;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, TensorKind};
@@ -15,17 +15,23 @@ use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
 use graphc_runtime::{HostTensor, Session, is_finite, known_weights};
 
 use super::args::{BestBy, TrainArgs};
-use super::best::Best;
-use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
-use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
+use super::best::BestCheckpoint;
+use super::checkpoints::{
+    Saver, check_finite, check_length, find_resumed, resumed_options, warn_of_differences,
+};
+use super::compile::{
+    PlannedModel, compile_inputs, is_plan, load_sound_plan, plan_model, plan_weights,
+};
 use super::contradictions::check_options;
 use super::data::{ModelWeights, Types};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
-use super::output::{check_distinct, print, say};
+use super::output::{check_distinct, print_escaped, print_message};
 use super::profiling::Profiling;
-use super::progress::{Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, numbers};
+use super::progress::{
+    Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, number_outputs,
+};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
@@ -34,23 +40,23 @@ use super::start;
 const DEPTH: usize = 4;
 
 /// Runs the command.
-pub fn run(args: &TrainArgs) -> Result<()> {
-    Ranks::run(|ranks| train(args, ranks))
+pub fn run_train(args: &TrainArgs) -> Result<()> {
+    Ranks::run_on_all(|ranks| train_model(args, ranks))
 }
 
-fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
+fn train_model(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     check_files(args)?;
     ensure!(
         args.shared.fetch.is_empty() || args.outputs.is_some(),
         "--fetch: where outputs go is for --outputs FILE to say"
     );
-    let data = Training::open(args)?;
+    let data = Training::open_data(args)?;
     // A checkpoint brings its own seed.
     let seed = args.runtime.seed.or(args.checkpoints.resume.is_none().then_some(options.seed));
-    ranks.agree(seed, data.tensors(), args.weights_from.as_deref())?;
+    ranks.agree(seed, data.shared_tensors(), args.weights_from.as_deref())?;
     let checkpoint = match ranks.leads() {
-        true => resumed(&args.checkpoints, &args.runtime)?,
+        true => find_resumed(&args.checkpoints, &args.runtime)?,
         false => None,
     };
     let ignores = args.shared.training.ignores_non_finite();
@@ -60,29 +66,29 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     if let (Some(checkpoint), Some(steps)) = (&checkpoint, args.steps) {
         check_length(checkpoint, steps, args.epochs)?;
     }
-    let checkpoint = ranks.checkpoint(checkpoint)?;
+    let checkpoint = ranks.share_checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, ignores, first_step)?;
-    let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
+    let (plan, weights) = ranks.plan(|| load_plan(args, data.batch_types()))?;
     check_skips(args, &plan)?;
-    let ModelWeights { own: weights, aside, fixed } = ModelWeights::read(&plan, weights)?;
+    let ModelWeights { own: weights, aside, fixed } = ModelWeights::read_of_plan(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
     session.set_aside(aside);
     let feeder = data.feeder(&session, ranks, seed)?;
     let steps = feeder.steps(args)?;
-    let profiling = Profiling::of(args, &plan, &(first_step..steps))?;
-    let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
-    let best = Best::new(&args.checkpoints, ignores)?;
+    let profiling = Profiling::from_args(args, &plan, &(first_step..steps))?;
+    let watch = open_watch(args, ranks, (&plan, &weights), &feeder)?;
+    let best = BestCheckpoint::new(&args.checkpoints, ignores)?;
     // Sessions have them: a second copy would stay as long as the training.
     drop(weights);
     if let Some(path) = &args.weights_from {
-        start::load(path, &mut session, &plan, &fixed)?;
+        start::load_weights(path, &mut session, &plan, &fixed)?;
     }
     if let Some(checkpoint) = &checkpoint {
         check_length(checkpoint, steps, args.epochs)?;
         if ranks.leads() {
-            compare(checkpoint, &session, steps);
+            warn_of_differences(checkpoint, &session, steps);
         }
         start::check_checkpoint(checkpoint, &fixed)?;
         session.load_checkpoint(checkpoint)?;
@@ -90,9 +96,9 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
     let states = (ranks.leads(), checkpoint.is_some());
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
-    let fetched = Fetched::of(&session, ranks.decide(args.outputs.is_some())?);
+    let fetched = FetchedOutputs::from_session(&session, ranks.decide(args.outputs.is_some())?);
     let ends_early = args.patience.is_some();
-    let mut way = Way {
+    let mut way = TrainingUnderWay {
         session,
         ranks,
         feeder,
@@ -104,48 +110,48 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         fetched,
         ends_early,
     };
-    if let Err(error) = way.go(first_step..steps) {
+    if let Err(error) = way.take_steps(first_step..steps) {
         let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
         let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
-        return Err(way.diverged(&diagnosis, diverged)?);
+        return Err(way.explain_divergence(&diagnosis, diverged)?);
     }
     way.finished.clear();
     write_results(args, &plan, (&mut way.session, ranks), &way.finished.outputs)?;
     // The others must not leave before rank 0 has what it writes.
     ranks.barrier()?;
     if args.metrics.is_none() && first_step < steps && ranks.leads() {
-        print(&(way.finished.line() + "\n"))?;
+        print_escaped(&(way.finished.line() + "\n"))?;
     }
     Ok(())
 }
 
 /// What `--eval-data` asks for.
-fn watch(
+fn open_watch(
     args: &TrainArgs,
     ranks: &Ranks,
     (plan, weights): (&VerifiedPlan, &BTreeMap<String, HostTensor>),
     feeder: &Feeder,
 ) -> Result<Option<Watch>> {
     let Some(source) = &args.eval_data else { return Ok(None) };
-    let every = args.eval_every.or(feeder.epoch());
+    let every = args.eval_every.or(feeder.steps_per_epoch());
     let (evaluation, _) = ranks.plan(|| Ok((plan_of(plan)?, Weights::default())))?;
     let weights = known_weights(&evaluation, weights);
     let session = ranks.session(&evaluation, &weights, session_options(&args.runtime))?;
     let watch = Watch::new(session, &evaluation, source, every, args.patience)?;
     if let Some(by) = args.checkpoints.keep_best.map(BestBy::name) {
-        ensure!(watch.finds(by), "--keep-best {by}: no evaluation of this model finds that");
+        ensure!(watch.finds_metric(by), "--keep-best {by}: no evaluation of this model finds that");
     }
     Ok(Some(watch))
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
+fn load_plan(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
         let mut shared = args.shared.clone();
         if args.outputs.is_some() && shared.fetch.is_empty() {
             shared.fetch.push("*".into());
         }
-        let Planned { plan, weights, .. } =
+        let PlannedModel { plan, weights, .. } =
             plan_model(&args.model, (&shared, args.runtime.device), data, true)?;
         return Ok((plan, weights));
     }
@@ -163,71 +169,77 @@ fn planned(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weig
 }
 
 /// A training under way.
-struct Way<'a> {
+struct TrainingUnderWay<'a> {
     session: Session,
     ranks: &'a Ranks,
     feeder: Feeder,
     saver: Option<Saver>,
-    best: Option<Best>,
+    best: Option<BestCheckpoint>,
     watch: Option<Watch>,
     /// What is measured.
     profiling: Option<Profiling<'a>>,
     finished: Finished,
-    fetched: Fetched,
+    fetched: FetchedOutputs,
     /// Whether an evaluation may be the end, as patience is limited.
     ends_early: bool,
 }
 
 /// The outputs that steps are asked for, by name.
-struct Fetched {
+struct FetchedOutputs {
     /// Those that are one number: losses and metrics.
     numbers: Vec<String>,
     /// Those that a last step gives.
     at_last: Vec<String>,
 }
 
-impl Fetched {
+impl FetchedOutputs {
     /// All outputs of the last step, where they are `wanted`.
-    fn of(session: &Session, wanted: bool) -> Self {
-        let numbers = numbers(session);
+    fn from_session(session: &Session, wanted: bool) -> Self {
+        let numbers = number_outputs(session);
         let all = || session.outputs().keys().cloned().collect();
         let at_last = if wanted { all() } else { numbers.clone() };
         Self { numbers, at_last }
     }
 }
 
-impl Way<'_> {
+impl TrainingUnderWay<'_> {
     /// Takes the steps, some of them at once; evaluates and saves where it is due.
-    fn go(&mut self, steps: Range<u64>) -> Result<()> {
+    fn take_steps(&mut self, steps: Range<u64>) -> Result<()> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
             let begun = Instant::now();
-            let part = self.profiling.as_ref().map_or(Part::Over, |profiling| profiling.part(step));
+            let part = self
+                .profiling
+                .as_ref()
+                .map_or(MeasuredPart::Over, |profiling| profiling.part_of_step(step));
             let (done, is_last) = (step + 1, step + 1 == steps.end);
-            let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
-            let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
+            let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.is_due(done));
+            let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.is_due(done));
             let may_be_last = is_last || evaluates && self.ends_early;
-            let Fetched { numbers, at_last } = &self.fetched;
+            let FetchedOutputs { numbers, at_last } = &self.fetched;
             let fetched = if may_be_last { at_last } else { numbers };
             self.session.fetch_only(fetched.iter().map(String::as_str))?;
             let feeds = self.feeder.next(step)?;
-            if part != Part::Over {
+            if part != MeasuredPart::Over {
                 self.ranks.barrier()?;
             }
             let launched = Instant::now();
             let handle = match part {
-                Part::Apart => self.session.step_apart(feeds)?,
-                Part::WarmUp | Part::Whole | Part::Over => self.session.step(feeds)?,
+                MeasuredPart::Apart => self.session.step_apart(feeds)?,
+                MeasuredPart::WarmUp | MeasuredPart::Whole | MeasuredPart::Over => {
+                    self.session.step(feeds)?
+                }
             };
             under_way.push_back(UnderWay { begun, handle });
             // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
-            let alone = saves || evaluates || part != Part::Over;
+            let alone = saves || evaluates || part != MeasuredPart::Over;
             let depth = if alone { 0 } else { DEPTH - 1 };
             while under_way.len() > depth
                 && let Some(oldest) = under_way.pop_front()
             {
-                let ended = self.finished.take(oldest, evaluates && under_way.is_empty())?;
-                self.measured(step, ended - launched)?;
+                let ended =
+                    self.finished.wait_for_step(oldest, evaluates && under_way.is_empty())?;
+                self.add_to_profile(step, ended - launched)?;
             }
             let ends = evaluates && self.evaluate(done)?;
             if saves || ends {
@@ -239,13 +251,15 @@ impl Way<'_> {
                 return Ok(());
             }
         }
-        under_way.into_iter().try_for_each(|step| self.finished.take(step, false).map(drop))
+        under_way
+            .into_iter()
+            .try_for_each(|step| self.finished.wait_for_step(step, false).map(drop))
     }
 
     /// Takes what a step took into the profile, and writes that when it is whole.
-    fn measured(&mut self, step: u64, took: Duration) -> Result<()> {
+    fn add_to_profile(&mut self, step: u64, took: Duration) -> Result<()> {
         if let Some(profiling) = &mut self.profiling
-            && profiling.measured(step, took)
+            && profiling.add_step(step, took)
         {
             profiling.write(&mut self.session, self.ranks)?;
         }
@@ -256,9 +270,9 @@ impl Way<'_> {
     fn evaluate(&mut self, steps: u64) -> Result<bool> {
         let Some(watch) = &mut self.watch else { return Ok(false) };
         let (scores, ends) = watch.evaluate(&mut self.session)?;
-        self.finished.evaluated(&scores)?;
+        self.finished.add_scores(&scores)?;
         if let Some(best) = &mut self.best {
-            best.offer(&scores, steps, (&mut self.session, self.ranks))?;
+            best.save_if_best(&scores, steps, (&mut self.session, self.ranks))?;
         }
         self.ranks.decide(ends)
     }
@@ -271,12 +285,16 @@ impl Way<'_> {
     }
 
     /// The error of a loss that is not finite, with what was not finite first.
-    fn diverged(self, diagnosis: &Diagnosis<'_>, diverged: &Diverged) -> Result<anyhow::Error> {
+    fn explain_divergence(
+        self,
+        diagnosis: &Diagnosis<'_>,
+        diverged: &Diverged,
+    ) -> Result<anyhow::Error> {
         self.finished.clear();
         // Steps behind it are under way.
         self.session.shutdown()?;
         drop(self.watch);
-        let told = diagnosis.tell(diverged);
+        let told = diagnosis.describe_divergence(diverged);
         if !self.ranks.leads() {
             told?;
             // The process of rank 0 tells it, and ends the job.
@@ -292,13 +310,16 @@ impl Way<'_> {
     /// Says that a training has ended before its profile was whole.
     fn tell_profile(&self, step: u64) {
         if self.ranks.leads() && self.profiling.as_ref().is_some_and(|p| !p.is_over(step)) {
-            say("warning", "the training has ended before all was measured: no profile is written");
+            print_message(
+                "warning",
+                "the training has ended before all was measured: no profile is written",
+            );
         }
     }
 
     fn tell_end(&self, steps: u64) {
         if self.ranks.leads() {
-            say(
+            print_message(
                 "note",
                 &format!(
                     "after {steps} steps the evaluation has not improved for as long as --patience says"
@@ -309,7 +330,7 @@ impl Way<'_> {
 }
 
 fn check_files(args: &TrainArgs) -> Result<()> {
-    let [model, cluster, config] = inputs(&args.model, &args.shared);
+    let [model, cluster, config] = compile_inputs(&args.model, &args.shared);
     let outputs = [
         ("--metrics", args.metrics.as_deref()),
         ("--weights", args.weights.as_deref()),
@@ -351,9 +372,9 @@ fn write_weights(
     session: &mut Session,
     (leads, accepts_non_finite): (bool, bool),
 ) -> Result<()> {
-    let (aside, updated) = (session.aside().clone(), plan.updated_variables());
+    let (aside, updated) = (session.unread_tensors().clone(), plan.updated_variables());
     let kept = aside.iter().map(|(name, tensor)| (name.clone(), tensor.ty()));
-    let types: BTreeMap<String, TensorType> = kept.chain(parameters(session)).collect();
+    let types: BTreeMap<String, TensorType> = kept.chain(model_variables(session)).collect();
     let is_ruined = |name: &str, bytes: &[u8]| {
         !accepts_non_finite && updated.contains(name) && !is_finite(types[name].dtype, bytes)
     };
@@ -383,7 +404,7 @@ fn write_weights(
 }
 
 /// The model's variables.
-fn parameters(session: &Session) -> BTreeMap<String, TensorType> {
+fn model_variables(session: &Session) -> BTreeMap<String, TensorType> {
     let all = session.variables().into_iter();
     let own = all.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
     own.map(|(name, (_, ty))| (name, ty)).collect()

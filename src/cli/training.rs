@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
 use graphc_ir::plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
 
-use super::args::{Accumulate, OnNan};
+use super::args::{AccumulationChoice, OnNan};
 use super::contradictions::Given;
 
 /// Options of schedules, clipping and groups of parameters.
@@ -13,10 +13,10 @@ use super::contradictions::Given;
 pub struct TrainingArgs {
     /// The learning rate by the step: constant (default), step:SIZE,GAMMA, multistep:A,B,..,GAMMA, cosine:STEPS,
     /// linear:STEPS (both may have ,FLOOR, a part of the rate) or onecycle:STEPS
-    #[arg(long, value_name = "SCHEDULE", value_parser = curve)]
+    #[arg(long, value_name = "SCHEDULE", value_parser = parse_curve)]
     pub lr_schedule: Option<Curve>,
     /// Steps in which the learning rate rises linearly, from 1 / (STEPS + 1) or START of it
-    #[arg(long, value_name = "STEPS[,START]", value_parser = warmup)]
+    #[arg(long, value_name = "STEPS[,START]", value_parser = parse_warmup)]
     pub warmup: Option<Warmup>,
     /// Scale gradients down to this norm, of all of them together
     #[arg(long, value_name = "NORM")]
@@ -29,7 +29,7 @@ pub struct TrainingArgs {
     pub no_decay: Vec<String>,
     /// Weights with a learning rate of their own, by pattern: FACTOR times the rate, and DECAY their weight decay, if it
     /// is given. Of several that fit a name the first counts, and all of them before --no-decay
-    #[arg(long = "group", value_name = "PATTERN=FACTOR[,DECAY]", value_parser = group)]
+    #[arg(long = "group", value_name = "PATTERN=FACTOR[,DECAY]", value_parser = parse_group)]
     pub groups: Vec<ParameterGroup>,
     /// Batch norms that normalize by their running statistics, which stay as they are, by a pattern of these' names: '*' for all
     #[arg(long, value_name = "PATTERN")]
@@ -37,7 +37,7 @@ pub struct TrainingArgs {
     /// In which type gradients of half precision are summed over microbatches; default f32. half takes half the memory
     /// and rounds each addition
     #[arg(long, value_name = "TYPE", value_enum)]
-    pub accumulate: Option<Accumulate>,
+    pub accumulate: Option<AccumulationChoice>,
     /// What metrics say of each step besides its loss: shares of labels for which no class, or fewer than five, score more; the
     /// exponential of the loss; its samples and seconds
     #[arg(long, value_name = "METRICS", value_enum, value_delimiter = ',')]
@@ -76,7 +76,7 @@ impl Measure {
 }
 
 /// A group of weights: `PATTERN=FACTOR[,DECAY]`.
-fn group(text: &str) -> Result<ParameterGroup, String> {
+fn parse_group(text: &str) -> Result<ParameterGroup, String> {
     let usage =
         || format!("`{text}` is no group: write 'PATTERN=FACTOR' or 'PATTERN=FACTOR,DECAY'");
     // Names may have an equals sign; numbers have none.
@@ -92,11 +92,11 @@ fn group(text: &str) -> Result<ParameterGroup, String> {
     Ok(ParameterGroup { weight_decay: decay, ..ParameterGroup::of(pattern.trim(), lr) })
 }
 
-fn curve(text: &str) -> Result<Curve, String> {
+fn parse_curve(text: &str) -> Result<Curve, String> {
     text.parse().map_err(|error: LrScheduleError| error.to_string())
 }
 
-fn warmup(text: &str) -> Result<Warmup, String> {
+fn parse_warmup(text: &str) -> Result<Warmup, String> {
     text.parse().map_err(|error: LrScheduleError| error.reason)
 }
 
@@ -108,7 +108,7 @@ impl TrainingArgs {
 
     /// Puts the options into those of the compiler.
     pub fn apply(&self, options: &mut CompileOptions) -> Result<()> {
-        let given = self.given();
+        let given = self.given_option();
         if let (None, Some(flag)) = (&options.optimizer, given) {
             bail!("{flag} is an option of training: it needs --optimizer");
         }
@@ -150,7 +150,7 @@ impl TrainingArgs {
     }
 
     /// One of the options that only an optimizer has a use for, if it is given.
-    fn given(&self) -> Option<&'static str> {
+    fn given_option(&self) -> Option<&'static str> {
         let all = [
             ("--lr-schedule", self.lr_schedule.is_some()),
             ("--warmup", self.warmup.is_some()),
@@ -169,10 +169,14 @@ impl TrainingArgs {
     pub fn check(&self, given: &Given<'_>, own: &CompileOptions) -> Result<()> {
         let schedule = &own.lr_schedule;
         if let Some(curve) = self.lr_schedule.as_ref().filter(|curve| **curve != schedule.curve) {
-            given.differs("--lr-schedule", &curve.to_string(), &format!("with {schedule}"))?;
+            given.refuse_option(
+                "--lr-schedule",
+                &curve.to_string(),
+                &format!("with {schedule}"),
+            )?;
         }
         if let Some(warmup) = self.warmup.filter(|warmup| Some(*warmup) != schedule.warmup) {
-            given.differs("--warmup", &warmup.to_string(), &format!("with {schedule}"))?;
+            given.refuse_option("--warmup", &warmup.to_string(), &format!("with {schedule}"))?;
         }
         let clips = [
             ("--clip-norm", self.clip_norm, own.clip_norm),
@@ -181,38 +185,42 @@ impl TrainingArgs {
         for (flag, value, own) in clips {
             let Some(value) = value.filter(|&value| Some(value) != own) else { continue };
             let own = own.map_or("without it".into(), |own| format!("with {own}"));
-            given.differs(flag, &value.to_string(), &own)?;
+            given.refuse_option(flag, &value.to_string(), &own)?;
         }
         // What else is done about it is not the plan's.
         let skips = |on_nan: &OnNan| *on_nan == OnNan::Skip;
         if let Some(on_nan) = self.on_nan.filter(|on_nan| skips(on_nan) != own.skip_non_finite) {
             let own = if own.skip_non_finite { "with skip" } else { "without skip" };
-            given.differs("--on-nan", &format!("{on_nan:?}").to_lowercase(), own)?;
+            given.refuse_option("--on-nan", &format!("{on_nan:?}").to_lowercase(), own)?;
         }
         for pattern in &self.no_decay {
             if !own.groups.contains(&ParameterGroup::no_decay(pattern)) {
-                given.differs("--no-decay", pattern, "without this pattern")?;
+                given.refuse_option("--no-decay", pattern, "without this pattern")?;
             }
         }
         for group in &self.groups {
             if !own.groups.contains(group) {
-                given.differs("--group", &group.pattern, "without this group")?;
+                given.refuse_option("--group", &group.pattern, "without this group")?;
             }
         }
         for pattern in &self.keep_statistics {
             if !own.keep_statistics.contains(pattern) {
-                given.differs("--keep-statistics", pattern, "without this pattern")?;
+                given.refuse_option("--keep-statistics", pattern, "without this pattern")?;
             }
         }
         if let Some(accumulate) = self.accumulate.filter(|&of| own.accumulation != of.into()) {
-            given.differs("--accumulate", accumulate.name(), "with sums of the other type")?;
+            given.refuse_option(
+                "--accumulate",
+                accumulate.name(),
+                "with sums of the other type",
+            )?;
         }
         for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
             if !own.metrics.contains(&metric) {
-                given.differs("--measure", metric.name(), "without counting it")?;
+                given.refuse_option("--measure", metric.name(), "without counting it")?;
             }
         }
         self.check_measures(own.loss)?;
-        given.is("--label-smoothing", self.label_smoothing, own.label_smoothing)
+        given.check_option("--label-smoothing", self.label_smoothing, own.label_smoothing)
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use graphc::report::number_of;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, Imported, document, load_model};
+use graphc_compiler::import::{ImportOptions, Imported, document_path, load_model};
 use graphc_compiler::passes::loss::loss_first;
 use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::check::VerifiedPlan;
@@ -15,7 +15,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, Schedule, Strategy};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 use serde_json::json;
@@ -24,11 +24,11 @@ use super::args::{Format, VerifyArgs};
 use super::compile::load_valid_plan;
 use super::data::session_weights;
 use super::options;
-use super::output::print;
+use super::output::print_escaped;
 
 /// How far an output may be from one rank's, of the output's largest element: float32 sums in another order, or, where the
 /// plan computes in half precision, roundings that fall otherwise: 8 units of its epsilon.
-pub fn tolerance(plan: &VerifiedPlan) -> f64 {
+pub fn output_tolerance(plan: &VerifiedPlan) -> f64 {
     let has = |dtype: DType| plan.layouts.iter().any(|layout| layout.dtype == dtype);
     match (has(DType::BF16), has(DType::F16)) {
         (true, _) => 8.0 * 2f64.powi(-8),
@@ -38,14 +38,14 @@ pub fn tolerance(plan: &VerifiedPlan) -> f64 {
 }
 
 /// Runs the command.
-pub fn run(args: &VerifyArgs) -> Result<()> {
+pub fn run_verify(args: &VerifyArgs) -> Result<()> {
     let plan = load_valid_plan(&args.plan)?;
-    let difference = args.model.as_deref().map(|model| compare(&plan, model)).transpose()?;
+    let difference = args.model.as_deref().map(|model| compare_step(&plan, model)).transpose()?;
     if args.seal {
         graphc_runtime::data::write_file(&args.plan, plan.write_sealed().as_bytes())?;
     }
     match args.format {
-        Format::Text => print(&(line(args, &plan, difference) + "\n")),
+        Format::Text => print_escaped(&(render_line(args, &plan, difference) + "\n")),
         Format::Json => {
             let found = json!({
                 "valid": true,
@@ -54,13 +54,13 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
                 "difference": difference,
                 "sealed": args.seal,
             });
-            print(&(serde_json::to_string_pretty(&found)? + "\n"))
+            print_escaped(&(serde_json::to_string_pretty(&found)? + "\n"))
         }
     }
 }
 
 /// What was found, for people.
-fn line(args: &VerifyArgs, plan: &VerifiedPlan, difference: Option<f64>) -> String {
+fn render_line(args: &VerifyArgs, plan: &VerifiedPlan, difference: Option<f64>) -> String {
     let ranks = number_of(plan.world_size, "rank", "ranks");
     let programs = number_of(plan.programs.len(), "program", "programs");
     let mut line = format!("{}: valid, {ranks}, {programs}", args.plan.display());
@@ -82,10 +82,10 @@ const MOST_ROUNDING: f64 = 1e-2;
 
 /// The model's graph with the output first that a plan trains on, where the model computes its loss itself.
 fn with_loss_of(plan: &VerifiedPlan, graph: Graph) -> Result<Graph> {
-    if plan.options.loss.is_some() || !plan.options.differentiates() {
+    if plan.options.loss.is_some() || !plan.options.differentiates_loss() {
         return Ok(graph);
     }
-    let own = graphc_ir::text::parse(&plan.graph.join("\n"))
+    let own = graphc_ir::text::parse_graph(&plan.graph.join("\n"))
         .context("the plan's graph cannot be read")?;
     match own.outputs.first() {
         Some(output) => Ok(loss_first(graph, &output.name)?),
@@ -95,9 +95,9 @@ fn with_loss_of(plan: &VerifiedPlan, graph: Graph) -> Result<Graph> {
 
 /// One step of the plan beside one step of the model on one rank, on the same random inputs: the largest difference
 /// of an output, as a share of its largest element.
-fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
+fn compare_step(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     if let Some(source) = &plan.weights {
-        let found = options::sha256(&document(model))?;
+        let found = options::hash_file(&document_path(model))?;
         ensure!(
             found == source.sha256,
             "{} is not the file that the plan was made from (SHA-256 {found}, the plan has {})",
@@ -111,7 +111,7 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     let alone = CompileOptions {
         mesh: vec![1],
         stages: 1,
-        microbatches: statistics(&graph, plan),
+        microbatches: count_statistics(&graph, plan),
         auto_stages: false,
         auto_microbatches: false,
         schedule: Schedule::OneForwardOneBackward,
@@ -125,22 +125,22 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     let reference = compile(graph, &alone, &cluster, None)
         .with_context(|| format!("cannot plan {} for one rank", model.display()))?
         .plan;
-    let expected = step(&reference, weights.clone(), Inputs::Drawn)?;
-    let tolerance = tolerance(plan);
-    let found = step(plan, weights.clone(), Inputs::Drawn)?;
+    let expected = run_step(&reference, weights.clone(), StepInputs::Drawn)?;
+    let tolerance = output_tolerance(plan);
+    let found = run_step(plan, weights.clone(), StepInputs::Drawn)?;
     let (mut worst, mut rounded) = (0.0f64, None);
     for (name, expected) in &expected {
         let found = found.get(name).with_context(|| format!("the plan has no output `{name}`"))?;
-        let difference = apart(found, expected);
+        let difference = tensor_difference(found, expected);
         worst = worst.max(difference);
         if difference <= tolerance {
             continue;
         }
         if rounded.is_none() {
-            rounded = Some(step(&reference, weights.clone(), Inputs::Rounded)?);
+            rounded = Some(run_step(&reference, weights.clone(), StepInputs::Rounded)?);
         }
         let rounded = rounded.as_ref().and_then(|rounded| rounded.get(name));
-        let rounding = rounded.map_or(0.0, |rounded| apart(rounded, expected));
+        let rounding = rounded.map_or(0.0, |rounded| tensor_difference(rounded, expected));
         ensure!(
             rounding <= MOST_ROUNDING,
             "output `{name}` cannot be compared: rounding its inputs alone changes it by {rounding:.1e} of its largest element"
@@ -155,14 +155,14 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
 
 /// Of how many parts of the batch statistics are taken, each by itself: there is no comparing a plan with one rank that
 /// takes them otherwise.
-fn statistics(graph: &Graph, plan: &VerifiedPlan) -> usize {
+fn count_statistics(graph: &Graph, plan: &VerifiedPlan) -> usize {
     let normalizes = graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_)));
     if normalizes && plan.training { plan.microbatches } else { 1 }
 }
 
 /// What a step is made on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Inputs {
+enum StepInputs {
     /// Random numbers.
     Drawn,
     /// The same, each off by a unit in its last place.
@@ -170,10 +170,10 @@ enum Inputs {
 }
 
 /// The outputs of the first step on random inputs.
-fn step(
+fn run_step(
     plan: &VerifiedPlan,
     weights: Weights,
-    inputs: Inputs,
+    inputs: StepInputs,
 ) -> Result<BTreeMap<String, HostTensor>> {
     let weights = session_weights(plan, weights)?;
     let options = SessionOptions {
@@ -182,16 +182,17 @@ fn step(
         ..SessionOptions::default()
     };
     let mut session = Session::new(plan, &weights, options)?;
-    let feed = |(name, ty): (&String, &TensorType)| Ok((name.clone(), random(name, ty, inputs)?));
+    let feed =
+        |(name, ty): (&String, &TensorType)| Ok((name.clone(), random_input(name, ty, inputs)?));
     let feeds = session.inputs().iter().map(feed).collect::<Result<_>>()?;
     Ok(session.step(feeds)?.wait()?)
 }
 
 /// Normal numbers; of integers 0 and 1, which every table and every loss has.
-fn random(name: &str, ty: &TensorType, inputs: Inputs) -> Result<HostTensor> {
-    let stream = Stream { seed: 0, key: graphc_ir::random::key_of(name), step: 0 };
+fn random_input(name: &str, ty: &TensorType, inputs: StepInputs) -> Result<HostTensor> {
+    let stream = RandomStream { seed: 0, key: graphc_ir::random::key_of(name), step: 0 };
     let element = |i: usize| match ty.dtype.is_float() {
-        true if inputs == Inputs::Rounded => {
+        true if inputs == StepInputs::Rounded => {
             let sign = if stream.words(i as u64)[0] & 1 == 0 { 1.0 } else { -1.0 };
             f64::from(stream.normal(i as u64)) * (1.0 + sign * last_place(ty.dtype))
         }
@@ -211,18 +212,18 @@ fn last_place(dtype: DType) -> f64 {
     }
 }
 
-fn apart(found: &HostTensor, expected: &HostTensor) -> f64 {
-    difference(&found.to_f64(), &expected.to_f64())
+fn tensor_difference(found: &HostTensor, expected: &HostTensor) -> f64 {
+    greatest_difference(&found.to_f64(), &expected.to_f64())
 }
 
 /// The greatest difference of two elements, as a share of the largest.
-fn difference(found: &[f64], expected: &[f64]) -> f64 {
+fn greatest_difference(found: &[f64], expected: &[f64]) -> f64 {
     let scale = expected.iter().fold(f64::MIN_POSITIVE, |scale, x| scale.max(x.abs()));
-    found.iter().zip(expected).map(|(f, e)| distance(*f, *e) / scale).fold(0.0, f64::max)
+    found.iter().zip(expected).map(|(f, e)| number_distance(*f, *e) / scale).fold(0.0, f64::max)
 }
 
 /// How far two numbers are apart. A NaN on both sides is the same, on one side a difference beyond any tolerance.
-pub fn distance(found: f64, expected: f64) -> f64 {
+pub fn number_distance(found: f64, expected: f64) -> f64 {
     match (found.is_nan(), expected.is_nan()) {
         (true, true) => 0.0,
         (false, false) if found == expected => 0.0,

@@ -17,7 +17,7 @@ use graphc::prelude::*;
 use graphc_compiler::cost::ActorWork;
 use graphc_ir::plan::{Action, Actor, Program};
 use graphc_ir::types::TensorType;
-use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare, prepare_fused};
+use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare_fused, prepare_op};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
@@ -114,11 +114,11 @@ fn found(plan: &Plan, program: &Program, actor: &Actor, what: String) -> Option<
     let outputs: Vec<Shard> = actor.outputs.iter().map(shard).collect();
     let (call, operands, results) = match &actor.action {
         Action::Compute { op, operands } => {
-            let registers = operands.iter().filter_map(|&operand| actor.operand(operand));
+            let registers = operands.iter().filter_map(|&operand| actor.operand_register(operand));
             let operands: Vec<Shard> = registers.map(|register| shard(&register)).collect();
             let replaced = op.operation().updates().iter().map(|pair| operands[pair.1].clone());
             let results = if actor.updates.is_empty() { outputs } else { replaced.collect() };
-            (prepare(op, &operands, &results), operands, results)
+            (prepare_op(op, &operands, &results), operands, results)
         }
         Action::Fused(fused) => {
             let operands: Vec<Shard> = actor.inputs.iter().map(shard).collect();
@@ -127,7 +127,7 @@ fn found(plan: &Plan, program: &Program, actor: &Actor, what: String) -> Option<
         _ => return None,
     };
     let call = call.unwrap_or_else(|error| panic!("{what}: {error}"));
-    let work = ActorWork::of(&plan.layouts, program, actor)?;
+    let work = ActorWork::from_actor(&plan.layouts, program, actor)?;
     Some(Found { what, call, operands, results, work, bytes: actor.bytes })
 }
 

@@ -11,7 +11,7 @@ use crate::support::{Reference, losses};
 use graphc::models::{Gpt2Config, gpt2};
 use graphc::nn::Module;
 use graphc::prelude::*;
-use graphc_ir::text::print;
+use graphc_ir::text::print_graph;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 
 type Counts = BTreeMap<String, usize>;
@@ -56,7 +56,7 @@ impl Network<'_> {
         let [model, inputs, on_card, on_processor] =
             ["products.gir", "x.safetensors", "card.safetensors", "processor.safetensors"]
                 .map(|name| machine.file(name));
-        std::fs::write(&model, print(&g.finish().expect("a graph"))).expect("a file");
+        std::fs::write(&model, print_graph(&g.finish().expect("a graph"))).expect("a file");
         let tensors = self.inputs.iter().enumerate().map(|(index, (name, shape))| {
             let elements = 0..shape.iter().product();
             let number = |i: usize| ((i * 37 + 11 * index) % 64) as f64 / 16.0 - 2.0;
@@ -179,7 +179,7 @@ fn small_gpt(machine: &Machine) -> [String; 2] {
     let model = gpt2(&g, &config);
     g.output("logits", &model.forward(&g.input("tokens", DType::I64, [4, 7])));
     let [file, data] = ["gpt2.gir", "tokens.safetensors"].map(|name| machine.file(name));
-    std::fs::write(&file, print(&g.finish().expect("a graph"))).expect("a file");
+    std::fs::write(&file, print_graph(&g.finish().expect("a graph"))).expect("a file");
     let tokens = |from: i64| {
         let tokens: Vec<i64> = (0..8 * 7).map(|i| (i * i + from * i + 3) % 19).collect();
         HostTensor::from_i64([8, 7], &tokens).expect("a tensor")

@@ -12,7 +12,7 @@ use crate::support::{Reference, losses, reference, training};
 use graphc::prelude::*;
 use graphc_compiler::cluster::parse_cluster;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::text::print;
+use graphc_ir::text::print_graph;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 
 const MESHES: [&[&str]; 5] = [
@@ -397,7 +397,7 @@ fn every_layout_becomes_every_other_on_cards() {
         }
         let [model, inputs, outputs] =
             ["boxing.gir", "x.safetensors", "y.safetensors"].map(|name| machine.file(name));
-        std::fs::write(&model, print(&g.finish().expect("a graph"))).expect("a file");
+        std::fs::write(&model, print_graph(&g.finish().expect("a graph"))).expect("a file");
         let data: Vec<f32> = (0..shape[0] * shape[1]).map(|i| i as f32 - 3.0).collect();
         let tensor = HostTensor::from_f32(shape, &data).expect("a tensor");
         let x = BTreeMap::from([("x".to_owned(), tensor)]);
@@ -477,7 +477,7 @@ fn variables_go_to_a_card_one_by_one() {
     g.output("y", &x.matmul(&g.variable("w", DType::F32, [SIDE, SIDE], init)));
     let [model, data, metrics, save] =
         ["wide.gir", "x.safetensors", "wide.jsonl", "saved"].map(|name| machine.file(name));
-    std::fs::write(&model, print(&g.finish().expect("a graph"))).expect("a file");
+    std::fs::write(&model, print_graph(&g.finish().expect("a graph"))).expect("a file");
     let x = HostTensor::from_f32([2, SIDE], &[0.5; 2 * SIDE]).expect("a tensor");
     save_safetensors(Path::new(&data), &BTreeMap::from([("x".to_owned(), x)])).expect("a file");
     let training =

@@ -5,6 +5,7 @@ mod documents;
 mod examples;
 mod fuzz;
 mod modules;
+mod names;
 #[path = "../support/mod.rs"]
 mod support;
 mod workspace;

@@ -71,7 +71,7 @@ fn modules(folder: &Path) -> BTreeMap<Module, String> {
     modules
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+pub(super) fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
@@ -83,7 +83,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// Source without comments, and up to the first tests.
-fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
     let tests = text.find("#[cfg(test").or_else(|| text.find("#[cfg(all(test"));
     let text = &text[..tests.unwrap_or(text.len())];
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")

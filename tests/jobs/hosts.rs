@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::support::{Reference, train_reference, training};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 
 /// Runs `ip`; whether it could.
 fn ip(line: &str) -> bool {
@@ -107,7 +107,7 @@ fn carry(mut from: File, to: File, (delay, one_in): (Duration, u32), counts: Arc
     let (sender, receiver) = channel();
     std::thread::spawn(move || deliver(to, &receiver));
     std::thread::spawn(move || {
-        let drawn = Stream { seed: 11, key: u64::from(one_in), step: 0 };
+        let drawn = RandomStream { seed: 11, key: u64::from(one_in), step: 0 };
         let mut packet = [0; 2048];
         let mut number = 0;
         while let Ok(bytes) = from.read(&mut packet) {

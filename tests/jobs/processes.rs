@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support;
 use crate::support::{Reference, train_reference, training};
 use graphc::runtime::job::free_port;
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long to wait for what must come before the test says that it hangs: far more than a busy machine needs.
@@ -120,7 +120,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Numbers that are the same in every run of the tests.
 fn draw(stream: u64, index: u64) -> [u32; 4] {
-    Stream { seed: 7, key: stream, step: 0 }.words(index)
+    RandomStream { seed: 7, key: stream, step: 0 }.words(index)
 }
 
 /// A training that would go on for hours, and whose first losses are there.

@@ -75,7 +75,7 @@ fn their_plan_has_channels_last() {
     let cpu = preset("cpu").expect("a preset");
     let mut options = training();
     options.mesh = vec![1];
-    let decisions = graphc::compiler::pipeline::prepare(network(), &options).expect("fits");
+    let decisions = graphc::compiler::pipeline::prepare_graph(network(), &options).expect("fits");
     let graph = decisions.graph();
     let first = |op: &Op| match op {
         Op::Convolution(op) => Some(op.channels_last),

@@ -94,7 +94,7 @@ fn a_plan_has_no_field_that_the_schema_lacks() {
 fn a_sealed_text_is_the_plan_and_its_seal_holds() {
     let plan = plan();
     let text = plan.write_sealed();
-    assert_eq!(Seal::of(&text), Seal::Holds);
+    assert_eq!(Seal::from_text(&text), Seal::Holds);
     assert!(read_plan(&text).expect("a plan") == *plan);
-    assert_eq!(Seal::of(&text.replacen("\"small\"", "\"other\"", 1)), Seal::Broken);
+    assert_eq!(Seal::from_text(&text.replacen("\"small\"", "\"other\"", 1)), Seal::Broken);
 }

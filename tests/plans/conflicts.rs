@@ -71,7 +71,7 @@ fn maxima(folder: &tempfile::TempDir) -> PathBuf {
     let g = GraphBuilder::new("maxima");
     let most = g.input("x", DType::F32, [8, 16]).max(&[1], false).named("most");
     g.output("column", &most.reshape(&[8, 1]).named("column"));
-    let text = graphc::ir::text::print(&g.finish().expect("fits"));
+    let text = graphc::ir::text::print_graph(&g.finish().expect("fits"));
     std::fs::write(&path, text).expect("a scratch file");
     path
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::support;
 use crate::support::{fails, graphc, reference, succeeds};
 use graphc::ir::array::Array;
-use graphc::ir::evaluate::evaluate;
+use graphc::ir::evaluate::evaluate_graph;
 use graphc::ir::nn::Module;
 use graphc::ir::op::EvalContext;
-use graphc::ir::text::print;
+use graphc::ir::text::print_graph;
 use graphc::prelude::*;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
 use serde_json::Value;
@@ -199,7 +199,7 @@ fn a_plan_is_compared_with_its_model_as_closely_as_that_bears_rounding() {
             nn::BatchNorm1d::new(&g, &format!("bn{i}"), 16).forward(&x.matmul(&w)).relu()
         };
         g.output("y", &(0..layers).fold(x, layer));
-        print(&g.finish().expect("fits"))
+        print_graph(&g.finish().expect("fits"))
     };
     let folder = tempfile::tempdir().expect("a scratch folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -222,10 +222,10 @@ fn a_plan_is_compared_with_its_model_as_closely_as_that_bears_rounding() {
 
 /// All values of a small model, as its ops are defined.
 fn values(text: &str) -> BTreeMap<String, Array> {
-    let graph = graphc::ir::text::parse(text).expect("a graph");
+    let graph = graphc::ir::text::parse_graph(text).expect("a graph");
     let x = Array::new([2, 4], (0..8).map(|i| (1.3 + 1.7 * f64::from(i)).sin()).collect());
     let feeds = BTreeMap::from([("x".to_string(), x)]);
-    let arrays = evaluate(&graph, &feeds, &EvalContext::default()).expect("is fed");
+    let arrays = evaluate_graph(&graph, &feeds, &EvalContext::default()).expect("is fed");
     let named = graph.values.iter().zip(arrays);
     named.filter_map(|(value, array)| Some((value.name.clone()?, array))).collect()
 }

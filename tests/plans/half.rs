@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::support::succeeds;
-use graphc::ir::text::print;
+use graphc::ir::text::print_graph;
 use graphc::prelude::*;
 use graphc::runtime::data::{load_safetensors, save_safetensors};
 
@@ -21,7 +21,7 @@ fn model(dtype: DType) -> String {
     let y = ((x * w).gelu() + b).softmax(1);
     g.output("mean", &y.mean(&[0], false));
     g.output("y", &y);
-    print(&g.finish().expect("a graph"))
+    print_graph(&g.finish().expect("a graph"))
 }
 
 fn input(dtype: DType) -> HostTensor {
@@ -70,7 +70,7 @@ fn classifier(dtype: DType) -> String {
     let w = g.variable("w", dtype, [8, 16], normal.clone());
     let v = g.variable("v", dtype, [16, 5], normal);
     g.output("z", &x.matmul(&w).tanh().matmul(&v));
-    print(&g.finish().expect("a graph"))
+    print_graph(&g.finish().expect("a graph"))
 }
 
 /// Numbers of both signs without a pattern, and classes.

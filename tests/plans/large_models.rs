@@ -6,7 +6,7 @@ use std::process::Command;
 
 use graphc::compiler::decisions::Decisions;
 use graphc::compiler::import::{ImportOptions, load_model};
-use graphc::compiler::pipeline::prepare;
+use graphc::compiler::pipeline::prepare_graph;
 use graphc::ir::op::Op;
 use graphc::ir::types::TensorType;
 use graphc::prelude::*;
@@ -38,7 +38,8 @@ fn trained(model: &str, batch: usize, microbatches: usize) -> Decisions {
         microbatches,
         ..CompileOptions::default()
     };
-    prepare(imported.expect("the file is a model").graph, &options).expect("it can be trained")
+    prepare_graph(imported.expect("the file is a model").graph, &options)
+        .expect("it can be trained")
 }
 
 /// The types of variables, trained ones and others.

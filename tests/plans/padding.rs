@@ -6,13 +6,13 @@ use std::path::Path;
 use crate::machine::{Machine, checked};
 use crate::support::{Scratch, fails, losses, near, succeeds};
 use graphc::prelude::*;
-use graphc_compiler::compile::sketch;
+use graphc_compiler::compile::sketch_plan;
 use graphc_compiler::cost::on_cluster;
 use graphc_compiler::null_device::step_seconds;
 use graphc_ir::models::{Gpt2Config, gpt2};
 use graphc_ir::nn::Module;
 use graphc_ir::plan::Cluster;
-use graphc_ir::text::print;
+use graphc_ir::text::print_graph;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
 use serde_json::Value;
 
@@ -28,8 +28,8 @@ impl Scratch {
         let write = |name: &str, text: String| {
             std::fs::write(folder.path(name), text).expect("a file");
         };
-        write("tied.gir", print(&model(true)));
-        write("apart.gir", print(&model(false)));
+        write("tied.gir", print_graph(&model(true)));
+        write("apart.gir", print_graph(&model(false)));
         for kind in ["cpu", "cuda"] {
             write(&format!("{kind}.toml"), machines(kind, 0.5));
             write(&format!("{kind}_even.toml"), machines(kind, 1.0));
@@ -258,7 +258,7 @@ fn gpt2_is_padded_on_a_card() {
             precision: Some(DType::BF16),
             ..CompileOptions::default()
         };
-        let plan = sketch(g.finish().expect("a graph"), &options, cluster).expect("a plan");
+        let plan = sketch_plan(g.finish().expect("a graph"), &options, cluster).expect("a plan");
         (step_seconds(&plan).expect("it ends"), plan)
     };
     for mesh in [1, 2] {

@@ -221,14 +221,14 @@ fn stack_losses(layers: usize, microbatches: usize, schedule: Schedule) -> Vec<u
     let cluster = preset("cpu").expect("a preset");
     let mut graph = stack(layers, 16, 8, true);
     // Chunks of as many layers as each stage has of them.
-    let per_chunk = layers / (2 * schedule.chunks());
+    let per_chunk = layers / (2 * schedule.chunks_per_stage());
     graph.stages.truncate(layers / per_chunk);
     for node in &mut graph.nodes {
         let chunk = |stage: StageId| StageId::new(stage.index() / per_chunk);
         node.part = node.stage().map(chunk).map(Part::Stage);
     }
     let plan = compile(graph, &options, &cluster, None).expect("a plan").plan;
-    check::verify(&plan).expect("it is valid");
+    check::verify_plan(&plan).expect("it is valid");
     run(&plan, 4, None).0
 }
 
@@ -276,7 +276,7 @@ fn chunks_need_microbatches_in_groups_of_stages() {
 #[test]
 fn a_plan_whose_ranks_wait_for_each_other_is_refused_with_the_actors_named() {
     let mut plan = plan(2, 2).into_plan();
-    check::verify(&plan).expect("the plan as compiled is valid");
+    check::verify_plan(&plan).expect("the plan as compiled is valid");
     // Both stages now receive before they send.
     for program in &mut plan.programs {
         let actors = &program.actors;
@@ -295,7 +295,7 @@ fn a_plan_whose_ranks_wait_for_each_other_is_refused_with_the_actors_named() {
             });
         }
     }
-    let error = check::verify(&plan).expect_err("it hangs").to_string();
+    let error = check::verify_plan(&plan).expect_err("it hangs").to_string();
     assert!(
         error.contains("hang") && error.contains("rank 0") && error.contains("rank 1"),
         "{error}"

@@ -1,7 +1,7 @@
 //! Random graphs of the op set: four ranks compute what one rank does, the oracle agrees, the text form is exact.
 
 use graphc::ir::array::Array;
-use graphc::ir::evaluate::evaluate;
+use graphc::ir::evaluate::evaluate_graph;
 use graphc::ir::op::{EvalContext, Op};
 use graphc::ir::ops::Custom;
 use graphc::ir::text;
@@ -108,7 +108,8 @@ fn oracle(graph: &Graph, feeds: &BTreeMap<String, HostTensor>) -> BTreeMap<Strin
         Array::new(tensor.shape(), data)
     };
     let feeds = feeds.iter().map(|(name, tensor)| (name.clone(), array(tensor))).collect();
-    let values = evaluate(graph, &feeds, &EvalContext::default()).expect("the oracle evaluates");
+    let values =
+        evaluate_graph(graph, &feeds, &EvalContext::default()).expect("the oracle evaluates");
     let outputs = graph.outputs.iter();
     outputs.map(|o| (o.name.clone(), values[o.value.index()].data.clone())).collect()
 }
@@ -121,8 +122,8 @@ fn same(found: &[f32], expected: &[f64]) -> bool {
 /// Checks one graph on one rank, on four and on two by two.
 fn check(extents: (usize, usize), steps: &[Step]) {
     let graph = graph(extents, steps);
-    let printed = text::print(&graph);
-    assert_eq!(&text::parse(&printed).expect("it parses"), &graph);
+    let printed = text::print_graph(&graph);
+    assert_eq!(&text::parse_graph(&printed).expect("it parses"), &graph);
     let inputs = graph.nodes.iter().filter_map(|node| match &node.op {
         Op::Input(input) => Some(input),
         _ => None,
@@ -235,8 +236,8 @@ fn train(
 fn an_op_of_ones_own_computes_and_learns_as_others_do() {
     let expected = train(squares(false), &trains_on(&[1], 1), CustomKernels::default());
     let expected = expected.expect("it trains");
-    let text = text::print(&squares(true));
-    assert_eq!(text::parse(&text).expect("it parses"), squares(true), "{text}");
+    let text = text::print_graph(&squares(true));
+    assert_eq!(text::parse_graph(&text).expect("it parses"), squares(true), "{text}");
     for (mesh, microbatches) in [(&[1][..], 1), (&[1], 2), (&[2], 1), (&[2, 2], 1), (&[3], 1)] {
         let found = train(squares(true), &trains_on(mesh, microbatches), kernels());
         for (found, expected) in found.expect("it trains").iter().zip(&expected) {
@@ -269,7 +270,8 @@ fn an_op_of_ones_own_that_is_not_there_is_named() {
         "{error}"
     );
     let feeds = BTreeMap::from([("x".to_owned(), Array::new([8, 6], vec![1.0; 48]))]);
-    let error = evaluate(&squares(true), &feeds, &EvalContext::default()).expect_err("no rule");
+    let error =
+        evaluate_graph(&squares(true), &feeds, &EvalContext::default()).expect_err("no rule");
     assert!(error.to_string().contains("custom `scaled_square`"), "{error}");
 }
 

@@ -10,7 +10,7 @@ use crate::support::{fails, reference, succeeds};
 use graphc::prelude::*;
 use graphc_compiler::cluster::PRESETS;
 use graphc_compiler::compile::prepare_again;
-use graphc_compiler::cost::{on_cluster, utilization};
+use graphc_compiler::cost::{model_flops_utilization, on_cluster};
 use graphc_compiler::null_device::step_seconds;
 use graphc_ir::plan::read_plan;
 use serde_json::Value;
@@ -81,7 +81,7 @@ fn written_in(dtype: DType) -> String {
     };
     let hidden = g.input("x", dtype, [64, 256]).matmul(&weight("a", [256, 512])).relu();
     g.output("y", &hidden.matmul(&weight("b", [512, 128])));
-    graphc_ir::text::print(&g.finish().expect("a graph"))
+    graphc_ir::text::print_graph(&g.finish().expect("a graph"))
 }
 
 #[test]
@@ -111,7 +111,10 @@ fn utilizations(path: &str) -> Vec<(String, f64)> {
     let on = |name: &str| {
         let moved = on_cluster(&plan, &preset(name).expect("a preset"));
         let seconds = step_seconds(&moved).expect("it runs");
-        (name.to_owned(), utilization(&moved, &decisions, seconds).expect("it takes time"))
+        (
+            name.to_owned(),
+            model_flops_utilization(&moved, &decisions, seconds).expect("it takes time"),
+        )
     };
     [("its own".to_owned(), own)].into_iter().chain(PRESETS.map(on)).collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use graphc::ir::check::VerifiedPlan;
 use graphc::ir::plan::read_plan;
-use graphc::report::page::{PageOptions, page as page_of};
+use graphc::report::page::{PageOptions, build_page as page_of};
 use serde_json::{Value, json};
 
 use super::support::{fails, graphc, succeeds};

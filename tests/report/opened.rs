@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use graphc::compiler::null_device::{Simulation, simulate};
 use graphc::ir::plan::{TensorEntry, read_plan};
 use graphc::prelude::*;
-use graphc::report::page::{PageOptions, html, page as page_of};
+use graphc::report::page::{PageOptions, build_page as page_of, write_html};
 
 use super::browser::Browser;
 use super::support::{Reference, losses, succeeds, training};
@@ -263,7 +263,7 @@ fn names_stay_text() {
     let made = page_of(&[("<b>.json", &plan)], &options).expect("a page");
     let folder = tempfile::tempdir().expect("a scratch folder");
     let file = folder.path().join("page.html");
-    std::fs::write(&file, html(&made)).expect("written");
+    std::fs::write(&file, write_html(&made)).expect("written");
     browser.open(&file);
     assert!(browser.evaluate("document.hacked === undefined").as_bool().expect("a truth"));
     assert_eq!(browser.number("document.querySelectorAll('script, img, b.json').length"), 2.0);

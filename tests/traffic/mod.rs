@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use gpu_double::{Argument, Card, Traffic};
 use graphc::prelude::DType;
-use graphc_kernels::cuda::{self, Call, Entry, Kernel, Launch, Place, Product, Shard, Slot};
+use graphc_kernels::cuda::{
+    self, Call, CallRegister, Entry, Kernel, Launch, LaunchMemory, MatrixProduct, Shard,
+};
 
 /// The architecture of the double's card.
 const ARCHITECTURE: &str = "sm_90";
@@ -34,7 +36,7 @@ pub fn sectors(
             }
             Launch::Clear { place, bytes } => memory.clear(*place, *bytes),
             // A library's, for what stands behind it zeros.
-            Launch::Product(Product { rows, columns, batch, starts, operands, .. }) => {
+            Launch::Product(MatrixProduct { rows, columns, batch, starts, operands, .. }) => {
                 let elements = rows * columns * batch * starts.len();
                 memory.clear(operands.out, elements * operands.made.size());
             }
@@ -63,27 +65,27 @@ impl Memory {
         let results: Vec<u64> =
             results.iter().map(|result| card.allocate(content(result).len())).collect();
         let word = |entry: &Entry| match *entry {
-            Entry::Place(Slot::Operand(index)) => operands[index],
-            Entry::Place(Slot::Result(index)) => results[index],
+            Entry::Place(CallRegister::Operand(index)) => operands[index],
+            Entry::Place(CallRegister::Result(index)) => results[index],
             Entry::Number(number) => number,
         };
         let table = call.table.iter().flat_map(|entry| word(entry).to_le_bytes());
-        let numbers = call.numbers.at(0, None).into_iter().flat_map(f32::to_le_bytes);
+        let numbers = call.numbers.at_step(0, None).into_iter().flat_map(f32::to_le_bytes);
         let others = [numbers.collect(), vec![0; 16], vec![0; 32], table.collect::<Vec<u8>>()];
         let others = others.map(|bytes| card.upload(&padded(bytes)));
         let scratch = card.allocate(call.scratch.max(1));
         Self { card, operands, results, scratch, others }
     }
 
-    fn address(&self, place: Place) -> u64 {
+    fn address(&self, place: LaunchMemory) -> u64 {
         match place {
-            Place::Slot(Slot::Operand(index)) => self.operands[index],
-            Place::Slot(Slot::Result(index)) => self.results[index],
-            Place::Scratch(byte) => self.scratch + byte as u64,
+            LaunchMemory::Slot(CallRegister::Operand(index)) => self.operands[index],
+            LaunchMemory::Slot(CallRegister::Result(index)) => self.results[index],
+            LaunchMemory::Scratch(byte) => self.scratch + byte as u64,
         }
     }
 
-    fn clear(&mut self, place: Place, bytes: usize) {
+    fn clear(&mut self, place: LaunchMemory, bytes: usize) {
         let address = self.address(place);
         self.card.write(address, &vec![0; bytes]).unwrap_or_else(|wrong| panic!("{wrong}"));
     }

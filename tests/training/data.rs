@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::support::{fails, succeeds};
 use graphc::data::synth::{self, SynthSet};
-use graphc::data::{DistributedSampler, LastBatch, Remainder, describe};
+use graphc::data::{DistributedSampler, LastBatch, Remainder, describe_dataset};
 use graphc::prelude::*;
 use graphc::runtime::job::{JobOptions, free_port};
 use graphc_ir::types::TensorType;
@@ -39,7 +39,7 @@ fn perceptron(mesh: &[usize], microbatches: usize, batch: usize) -> VerifiedPlan
 
 fn mnist(samples: usize) -> (tempfile::TempDir, Source) {
     let folder = tempfile::tempdir().expect("a folder");
-    synth::write(SynthSet::Mnist, folder.path(), samples, 1).expect("it is writable");
+    synth::write_set(SynthSet::Mnist, folder.path(), samples, 1).expect("it is writable");
     let source = format!("mnist:{}", folder.path().display());
     (folder, source.parse().expect("a source"))
 }
@@ -72,7 +72,7 @@ fn in_a_job(plan: &VerifiedPlan, source: &Source, ranks: u32) -> Vec<(Vec<f32>, 
     let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     std::thread::scope(|scope| {
         let rank = |rank| {
-            let mut options = JobOptions::at(&url, rank, ranks).expect("a URL");
+            let mut options = JobOptions::from_url(&url, rank, ranks).expect("a URL");
             options.token = "a token".into();
             move || {
                 let job = Job::join(options).expect("all come");
@@ -120,7 +120,7 @@ fn the_command_writes_sets_that_are_read() {
         let source: Source = format!("{set}:{path}").parse().expect("a source");
         for (split, samples) in [(Split::Train, 60), (Split::Test, 12)] {
             let opened = source.open(split, &BTreeMap::new()).expect("a set");
-            assert_eq!(opened.samples(), samples, "{}", describe(opened.as_ref()));
+            assert_eq!(opened.samples(), samples, "{}", describe_dataset(opened.as_ref()));
         }
     }
     assert!(fails(["data", "synth", "mnist", &path]).contains("there is another file"));

@@ -284,7 +284,7 @@ fn the_command_line_reads_its_checkpoints() {
         (&read(&exported)["fc1.weight"], &read(&averaged)["fc1.weight"]),
         (&held[0], &held[1])
     );
-    std::fs::write(&model, text::print(&network(BATCH))).expect("writable");
+    std::fs::write(&model, text::print_graph(&network(BATCH))).expect("writable");
     save_safetensors(Path::new(&data), &feeds(0, 0..BATCH)).expect("writable");
     let eval =
         ["eval", &model, "--weights-from", &saved, "--data", &data, "--loss", "cross_entropy"];

@@ -86,7 +86,7 @@ fn what_is_not_asked_for_takes_no_memory() {
     let factors = g.variable("factors", DType::F32, [64, 1, 1], Init::Fill(1.5.into()));
     g.output("multiples", &scores.mul(&factors));
     let model = scratch.path("wide.gir");
-    let text = graphc::ir::text::print(&g.finish().expect("a graph"));
+    let text = graphc::ir::text::print_graph(&g.finish().expect("a graph"));
     std::fs::write(&model, text).expect("a file");
     let memory = |model: &str, options: &[&str]| {
         let plan = scratch.path("plan.json");

@@ -12,7 +12,7 @@ use graphc::ir::models::{Gpt2Config, gpt2};
 use graphc::ir::op::Op;
 use graphc::ir::ops::Init;
 use graphc::ir::plan::read_plan;
-use graphc::ir::text::print;
+use graphc::ir::text::print_graph;
 use graphc::nn::Module;
 use graphc::prelude::*;
 use graphc::runtime::data::save_safetensors;
@@ -36,7 +36,7 @@ fn write_model(path: &Path, drawn: bool) {
             variable.init = Init::Weights;
         }
     }
-    std::fs::write(path, print(&graph)).expect("a file");
+    std::fs::write(path, print_graph(&graph)).expect("a file");
 }
 
 fn write_data(path: &Path) {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{Shard, join_alike, joins};
+use graphc_kernels::cuda::{Shard, join_alike, joinable_tensors};
 
 use crate::cases::{self, Example};
 use crate::common::{Case, Random, shard};
@@ -203,7 +203,7 @@ fn summed_factors() -> Vec<Made> {
 fn joint_updates(examples: &[Example], extents: &'static [usize]) -> Vec<Made> {
     let mut made: Vec<Made> = Vec::new();
     for Example { case, tolerance } in examples {
-        let Some(own) = joins(&case.op) else { continue };
+        let Some(own) = joinable_tensors(&case.op) else { continue };
         let of = &case.operands[0].0;
         if (of.dtype == DType::F32 || matches!(case.op, Op::AdamUpdate(_)))
             && (1..=300).contains(&of.rect.elements())

@@ -87,7 +87,7 @@ fn pools(to: &mut Examples, dtype: DType) {
     let x = ty(dtype, &[8, 112, 112, 64]);
     let (kernel, channels_last) = ([3; 2], true);
     let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
-    let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+    let y = op.infer_types(&[&x]).expect("it fits").swap_remove(0);
     to.whole(op, std::slice::from_ref(&x), 0.0);
     let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
     to.whole(op, &[x.clone(), y.clone()], 1e-6);
@@ -129,7 +129,7 @@ fn of_tables(to: &mut Vec<Group>, dtype: DType) {
     group(to, format!("real embedding of {dtype} [50257, 768]"), move |to| {
         let (ids, rows) = (ty(DType::I64, &[8, 1024]), 50257);
         let types = [ty(dtype, &[rows, 768]), ids.clone()];
-        to.both_filled(Op::Embedding(Embedding {}), &types, 0.0, &mut indices(1, rows, None));
+        to.both_filled(Op::Embedding(EmbeddingOp {}), &types, 0.0, &mut indices(1, rows, None));
         let types = [ids, ty(dtype, &[8, 1024, 768])];
         let op = Op::EmbeddingGrad(EmbeddingGrad { rows });
         to.both_filled(op, &types, 2e-5, &mut indices(0, rows, None));

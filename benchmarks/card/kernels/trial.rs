@@ -75,7 +75,7 @@ impl Trial {
         let Example { case, tolerance } = example;
         let shards: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
         let results: Vec<_> = case.results.iter().map(shard).collect();
-        let call = cuda::prepare(&case.op, &shards, &results)
+        let call = cuda::prepare_op(&case.op, &shards, &results)
             .unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
         let (oracle, values) = expect(&case, threads);
         let times = if oracle == Oracle::Processor { 2.0 } else { 1.0 };

@@ -165,7 +165,7 @@ fn frames_corpus() -> Vec<Vec<u8>> {
 }
 
 fn feed_frames(input: &[u8]) -> Outcome {
-    let queues = graphc::runtime::transport::hear(input).map_err(words);
-    let control = graphc::runtime::job::hear(input).map_err(words);
+    let queues = graphc::runtime::transport::count_frames(input).map_err(words);
+    let control = graphc::runtime::job::count_messages(input).map_err(words);
     queues.or(control).map(drop)
 }

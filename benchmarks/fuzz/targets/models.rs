@@ -7,7 +7,7 @@ use graphc::compiler::import::ImportOptions;
 use graphc::compiler::import::onnx::{import_onnx, onnx_with_weights};
 use graphc::compiler::null_device::simulate;
 use graphc::ir::text;
-use graphc::ir::verify::verify;
+use graphc::ir::verify::verify_graph;
 use graphc::prelude::*;
 
 use super::{Outcome, at, read_folder, words};
@@ -39,7 +39,7 @@ fn graphs_of(text: &str) -> Vec<Vec<u8>> {
 pub fn feed_onnx(input: &[u8], folder: &Path) -> Outcome {
     let dims = BTreeMap::from([("batch".to_string(), 4)]);
     let model = import_onnx(input, folder, &dims, ImportOptions::default()).map_err(words)?;
-    verify(&model.graph).expect("what was imported is sound");
+    verify_graph(&model.graph).expect("what was imported is sound");
     let rewritten = onnx_with_weights(input, &model.weights).map(drop).map_err(words);
     compile_both(&model.graph)?;
     rewritten
@@ -48,10 +48,10 @@ pub fn feed_onnx(input: &[u8], folder: &Path) -> Outcome {
 /// Parses a text, holds that what is written is read as the same, and compiles it.
 pub fn feed_gir(input: &[u8]) -> Outcome {
     let text = std::str::from_utf8(input).map_err(words)?;
-    let graph = text::parse(text).map_err(words)?;
-    let written = text::print(&graph);
-    let again = text::parse(&written).expect("what was written is read");
-    assert_eq!(text::print(&again), written, "a graph that was written is read as another");
+    let graph = text::parse_graph(text).map_err(words)?;
+    let written = text::print_graph(&graph);
+    let again = text::parse_graph(&written).expect("what was written is read");
+    assert_eq!(text::print_graph(&again), written, "a graph that was written is read as another");
     compile_both(&graph)
 }
 

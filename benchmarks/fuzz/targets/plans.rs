@@ -40,7 +40,7 @@ pub fn feed(input: &[u8]) -> Outcome {
     assert!(shown.iter().all(|show| !show(&plan).is_empty()));
     // Without alternatives, which are planned.
     let options = page::PageOptions { explain: Some(0), ..page::PageOptions::default() };
-    page::page(&[("plan.json", &plan)], &options).map_err(words)?;
+    page::build_page(&[("plan.json", &plan)], &options).map_err(words)?;
     Ok(())
 }
 
@@ -90,7 +90,7 @@ pub fn feed_measured(input: &[u8], folder: &Path) -> Outcome {
         let actors = profile.by_actor(plan).map_err(words).map(drop);
         kinds.and(actors)
     };
-    let machine = profile.machine().map_err(words).map(drop);
+    let machine = profile.to_measured().map_err(words).map(drop);
     let outcomes: Vec<Outcome> = plans().iter().map(beside).collect();
     machine.and(outcomes.into_iter().reduce(Outcome::or).unwrap_or(Ok(())))
 }

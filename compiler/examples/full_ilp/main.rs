@@ -16,12 +16,12 @@ use std::time::Instant;
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::{Decisions, NodeSharding, Sharding};
-use graphc_compiler::pipeline::{prepare, regathered};
+use graphc_compiler::pipeline::{decide_regathered, prepare_graph};
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::problem::candidates::{Candidate, CandidateList};
-use graphc_compiler::planner::problem::size::size;
+use graphc_compiler::planner::problem::size::programme_size;
 use graphc_compiler::planner::reference::ilp::{SOLVER, solve_ilp};
-use graphc_compiler::planner::{Planned, plan, recompute};
+use graphc_compiler::planner::{Planned, plan_signatures, reprice_sharding};
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy,
@@ -165,15 +165,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Plans, solves, prints a row: whether both agree.
 fn agrees(case: &Case) -> Result<bool, Box<dyn Error>> {
     let (mut options, cluster) = (case.options(), case.cluster()?);
-    let mut decisions = prepare(case.graph.clone(), &options)?;
+    let mut decisions = prepare_graph(case.graph.clone(), &options)?;
     if let Some(share) = case.memory {
-        let free = plan(&decisions, &options, &cluster)?;
+        let free = plan_signatures(&decisions, &options, &cluster)?;
         let most = free.memory.iter().max().copied().unwrap_or(0);
         options.memory = Some((most as f64 * share) as u64);
-        decisions = regathered(&decisions, &options)?.unwrap_or(decisions);
+        decisions = decide_regathered(&decisions, &options)?.unwrap_or(decisions);
     }
     let start = Instant::now();
-    let planned = plan(&decisions, &options, &cluster)?;
+    let planned = plan_signatures(&decisions, &options, &cluster)?;
     let planner_took = start.elapsed().as_secs_f64();
     let mut problem = Problem::new(&decisions, &options, &cluster)?;
     if case.strategy != Strategy::Auto {
@@ -183,7 +183,7 @@ fn agrees(case: &Case) -> Result<bool, Box<dyn Error>> {
         let alone = all.map(|(all, label)| CandidateList::from([all[label].clone()]));
         problem = problem.with_candidates(alone.collect());
     }
-    let (variables, constraints) = size(&problem);
+    let (variables, constraints) = programme_size(&problem);
     eprintln!("{}: {variables} variables, {constraints} constraints", case.name);
     let start = Instant::now();
     let solved = solve_ilp(&problem)?;
@@ -241,11 +241,11 @@ fn recomputed(
     options: &CompileOptions,
 ) -> f64 {
     let names = |ids: &[_]| ids.iter().map(|&id| NdSbp::clone(&problem.layouts.sbp(id))).collect();
-    let nodes = problem.assigned(assignment).into_iter().map(|candidate| NodeSharding {
+    let nodes = problem.chosen_candidates(assignment).into_iter().map(|candidate| NodeSharding {
         choices: candidate.choices.clone(),
         operands: names(&candidate.operands),
         results: names(&candidate.results),
     });
     let sharding = Sharding { nodes: nodes.collect() };
-    recompute(decisions, &sharding, cluster, options).objective_seconds
+    reprice_sharding(decisions, &sharding, cluster, options).objective_seconds
 }

@@ -8,33 +8,33 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::Layout;
 
 use super::Prices;
-use super::exchange::{Traffic, exchange_traffic, seconds};
+use super::exchange::{Traffic, exchange_traffic, price_traffic};
 use crate::cluster::alpha_beta;
 
 /// The exchanges known so far.
 #[derive(Default)]
-pub(super) struct Apart {
+pub(super) struct ApartExchanges {
     /// By both layouts without their ranks.
     known: BTreeMap<(Layout, Layout), Traffic>,
 }
 
-impl Apart {
+impl ApartExchanges {
     /// Seconds of an exchange between two meshes and bytes of its busiest rank.
     pub fn price(&mut self, prices: Prices<'_>, from: &Layout, to: &Layout) -> (f64, u64) {
-        let traffic = self.traffic(from, to, prices.microbatches);
+        let traffic = self.find_traffic(from, to, prices.microbatches);
         let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
         ranks.sort_unstable();
         ranks.dedup();
-        seconds(prices, alpha_beta(prices.cluster, &ranks, None), traffic)
+        price_traffic(prices, alpha_beta(prices.cluster, &ranks, None), traffic)
     }
 
     /// [`exchange_traffic`]; of meshes whose ranks lie one behind the other what is known already.
-    fn traffic(&mut self, from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
+    fn find_traffic(&mut self, from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
         if !are_apart(&from.ranks, &to.ranks) {
             return exchange_traffic(from, to, microbatches);
         }
         let found = || exchange_traffic(from, to, microbatches);
-        *self.known.entry((somewhere(from), somewhere(to))).or_insert_with(found)
+        *self.known.entry((strip_ranks(from), strip_ranks(to))).or_insert_with(found)
     }
 }
 
@@ -45,7 +45,7 @@ fn are_apart(a: &[u32], b: &[u32]) -> bool {
 }
 
 /// A layout without its ranks.
-fn somewhere(layout: &Layout) -> Layout {
+fn strip_ranks(layout: &Layout) -> Layout {
     Layout {
         shape: layout.shape.clone(),
         dtype: layout.dtype,
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn exchanges_between_other_meshes_are_those_that_are_known() {
-        let mut apart = Apart::default();
+        let mut apart = ApartExchanges::default();
         let all = ["B", "S(0)", "S(1)", "P(sum)"];
         let sbps: Vec<String> =
             all.iter().flat_map(|a| all.iter().map(move |b| format!("{a}, {b}"))).collect();
@@ -86,7 +86,7 @@ mod tests {
             for (from, to) in sbps.iter().flat_map(|from| sbps.iter().map(move |to| (from, to))) {
                 let (from, to) = (at(first, &[2, 3], from), at(second, &[3, 2], to));
                 let exchanged = exchange_traffic(&from, &to, 2);
-                assert_eq!(apart.traffic(&from, &to, 2), exchanged, "{from:?} {to:?}");
+                assert_eq!(apart.find_traffic(&from, &to, 2), exchanged, "{from:?} {to:?}");
             }
         }
         assert_eq!(apart.known.len(), sbps.len() * sbps.len());

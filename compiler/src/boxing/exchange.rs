@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::mesh::unravel;
+use graphc_ir::mesh::unravel_position;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::{overlapping_parts, split_range};
@@ -31,11 +31,11 @@ pub fn source_ranks(from: &Layout, receiver: u32, position: usize) -> Vec<u32> {
         axes.map(|(&extent, &is_copy)| if is_copy == copy { extent } else { 1 }).collect()
     };
     let count: usize = extents(true).iter().product();
-    let mine = own.unwrap_or_else(|| unravel(position % count, &extents(true)));
+    let mine = own.unwrap_or_else(|| unravel_position(position % count, &extents(true)));
     let parts = extents(false);
     (0..parts.iter().product())
         .map(|part| {
-            let part = unravel(part, &parts);
+            let part = unravel_position(part, &parts);
             let at = |axis: usize| if copies[axis] { mine[axis] } else { part[axis] };
             let position = (0..parts.len()).fold(0, |p, axis| p * from.hierarchy[axis] + at(axis));
             from.ranks[position]
@@ -45,7 +45,7 @@ pub fn source_ranks(from: &Layout, receiver: u32, position: usize) -> Vec<u32> {
 
 /// Whether a receiver holds the value itself in a partial layout, not the identity.
 pub(super) fn holds_value(to: &Layout, position: usize) -> bool {
-    let coordinates = unravel(position, &to.hierarchy);
+    let coordinates = unravel_position(position, &to.hierarchy);
     to.sbp.0.iter().zip(coordinates).all(|(sbp, coordinate)| !sbp.is_partial() || coordinate == 0)
 }
 
@@ -62,10 +62,11 @@ pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traf
     let mut sent = vec![Traffic::default(); from.ranks.len()];
     let mut busiest = Traffic::default();
     for position in 0..to.ranks.len() {
-        let received = senders.to(to, position, &mut |sender, bytes| sent[sender].count(bytes));
-        busiest = busiest.most(received);
+        let received = senders
+            .count_traffic(to, position, &mut |sender, bytes| sent[sender].add_message(bytes));
+        busiest = busiest.elementwise_max(received);
     }
-    sent.into_iter().fold(busiest, Traffic::most)
+    sent.into_iter().fold(busiest, Traffic::elementwise_max)
 }
 
 /// Whether ranks are so many that all are taken to do what the first does.
@@ -85,12 +86,15 @@ fn traffic_if_even(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     let copies = along(from, |sbp| *sbp == Sbp::Broadcast).max(1);
     let senders = (from.ranks.len() / copies * copies.min(receivers)).max(1);
     let each = |all: u64| (all * receivers as u64).div_ceil(senders as u64);
-    first.most(Traffic { messages: each(first.messages as u64) as usize, bytes: each(first.bytes) })
+    first.elementwise_max(Traffic {
+        messages: each(first.messages as u64) as usize,
+        bytes: each(first.bytes),
+    })
 }
 
 /// The traffic that the first rank receives: the busiest rank has no less to do.
 pub(super) fn received_first(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
-    Senders::new(from, microbatches).to(to, 0, &mut |_, _| ())
+    Senders::new(from, microbatches).count_traffic(to, 0, &mut |_, _| ())
 }
 
 /// Who sends what in an exchange: [`source_ranks`] for many receivers, without those that have nothing to send. The work grows
@@ -120,15 +124,20 @@ impl<'a> Senders<'a> {
     }
 
     /// The traffic that the receiver at a position needs from others; `sends` is told each sender's position and bytes.
-    fn to(&mut self, to: &Layout, position: usize, sends: &mut dyn FnMut(usize, u64)) -> Traffic {
+    fn count_traffic(
+        &mut self,
+        to: &Layout,
+        position: usize,
+        sends: &mut dyn FnMut(usize, u64),
+    ) -> Traffic {
         let mut received = Traffic::default();
         if !holds_value(to, position) {
             return received;
         }
         let own = self.position_of.get(&to.ranks[position]).copied();
-        self.each(to, position, &mut |sender, bytes| {
+        self.visit_senders(to, position, &mut |sender, bytes| {
             if Some(sender) != own {
-                received.count(bytes);
+                received.add_message(bytes);
                 sends(sender, bytes);
             }
         });
@@ -137,16 +146,23 @@ impl<'a> Senders<'a> {
 
     /// Tells the position of each rank, the receiver itself perhaps, that holds something of what the receiver at a position
     /// needs, and how many bytes.
-    pub fn each(&mut self, to: &Layout, position: usize, found: &mut dyn FnMut(usize, u64)) {
+    pub fn visit_senders(
+        &mut self,
+        to: &Layout,
+        position: usize,
+        found: &mut dyn FnMut(usize, u64),
+    ) {
         let mine = match self.position_of.get(&to.ranks[position]) {
-            Some(&own) => unravel(own, &self.from.hierarchy),
-            None => unravel(position % self.copies.iter().product::<usize>(), &self.copies),
+            Some(&own) => unravel_position(own, &self.from.hierarchy),
+            None => {
+                unravel_position(position % self.copies.iter().product::<usize>(), &self.copies)
+            }
         };
         let need = to.rect_at(position, 0, self.microbatches);
         let need: Vec<(usize, usize)> =
             need.origin.iter().zip(&need.extent).map(|(&o, &extent)| (o, o + extent)).collect();
         let size = self.from.dtype.size();
-        self.walk(&need, &mine, (0, 0), &mut |sender, elements| {
+        self.visit_from_axis(&need, &mine, (0, 0), &mut |sender, elements| {
             if elements > 0 {
                 found(sender, (elements * size) as u64);
             }
@@ -154,7 +170,7 @@ impl<'a> Senders<'a> {
     }
 
     /// Visits the senders whose coordinates before `axis` are those of `position`, where they hold what is needed.
-    fn walk(
+    fn visit_from_axis(
         &mut self,
         need: &[(usize, usize)],
         mine: &[usize],
@@ -170,11 +186,11 @@ impl<'a> Senders<'a> {
         };
         match self.from.sbp.0[axis] {
             Sbp::Broadcast => {
-                self.walk(need, mine, (axis + 1, position * extent + mine[axis]), found);
+                self.visit_from_axis(need, mine, (axis + 1, position * extent + mine[axis]), found);
             }
             Sbp::Partial(_) => {
                 for at in 0..extent {
-                    self.walk(need, mine, (axis + 1, position * extent + at), found);
+                    self.visit_from_axis(need, mine, (axis + 1, position * extent + at), found);
                 }
             }
             Sbp::Split(dim) => {
@@ -183,7 +199,7 @@ impl<'a> Senders<'a> {
                 for at in overlapping_parts(end - start, extent, needed) {
                     let range = split_range(end - start, extent, at);
                     self.held[dim] = (start + range.start, start + range.end);
-                    self.walk(need, mine, (axis + 1, position * extent + at), found);
+                    self.visit_from_axis(need, mine, (axis + 1, position * extent + at), found);
                 }
                 self.held[dim] = (start, end);
             }
@@ -192,18 +208,18 @@ impl<'a> Senders<'a> {
 }
 
 impl Traffic {
-    fn count(&mut self, bytes: u64) {
+    fn add_message(&mut self, bytes: u64) {
         self.messages += 1;
         self.bytes += bytes;
     }
 
-    pub(super) fn most(self, other: Self) -> Self {
+    pub(super) fn elementwise_max(self, other: Self) -> Self {
         Self { messages: self.messages.max(other.messages), bytes: self.bytes.max(other.bytes) }
     }
 }
 
 /// Seconds of an exchange and bytes of its busiest rank.
-pub(super) fn seconds(prices: Prices<'_>, link: AlphaBeta, traffic: Traffic) -> (f64, u64) {
+pub(super) fn price_traffic(prices: Prices<'_>, link: AlphaBeta, traffic: Traffic) -> (f64, u64) {
     let bytes = traffic.bytes as f64;
     (exchange_seconds(prices.cluster, link, traffic.messages, bytes), traffic.bytes)
 }
@@ -226,13 +242,13 @@ mod tests {
                 let held = from.rect(sender, 0, 2).and_then(|held| held.intersect(&need));
                 if let Some(held) = held.filter(|_| sender != receiver && holds_value(to, position))
                 {
-                    received.count(held.elements() as u64 * 4);
-                    sent.entry(sender).or_default().count(held.elements() as u64 * 4);
+                    received.add_message(held.elements() as u64 * 4);
+                    sent.entry(sender).or_default().add_message(held.elements() as u64 * 4);
                 }
             }
-            busiest = busiest.most(received);
+            busiest = busiest.elementwise_max(received);
         }
-        sent.into_values().fold(busiest, Traffic::most)
+        sent.into_values().fold(busiest, Traffic::elementwise_max)
     }
 
     #[test]

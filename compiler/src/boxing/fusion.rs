@@ -24,7 +24,7 @@ pub struct Fusion {
 
 impl Fusion {
     /// Counts the variables that are updated on a mesh.
-    pub fn of(decisions: &Decisions, placement: &Placement) -> Self {
+    pub fn for_placement(decisions: &Decisions, placement: &Placement) -> Self {
         let here = |node: usize| decisions.staging.placement[node] == *placement;
         let nodes = decisions.graph().nodes.iter().enumerate().filter(|(node, _)| here(*node));
         let tensors = nodes.map(|(_, node)| node.op.operation().updates().len().min(1)).sum();
@@ -32,7 +32,7 @@ impl Fusion {
     }
 
     /// Seconds of a route, of which `latency` do not depend on the bytes, where a rank has `bytes` of the tensor.
-    pub fn seconds(self, seconds: f64, latency: f64, bytes: u64) -> f64 {
+    pub fn discount_latency(self, seconds: f64, latency: f64, bytes: u64) -> f64 {
         let full = bytes as f64 / BUCKET_BYTES as f64;
         let share = full.max(1.0 / self.tensors.max(1) as f64).min(1.0);
         seconds - latency * (1.0 - share)
@@ -52,10 +52,10 @@ mod tests {
     #[test]
     fn latency_is_shared_by_what_fits_in_a_bucket() {
         let fusion = Fusion { tensors: 10 };
-        let of = |bytes| fusion.seconds(3.0, 2.0, bytes);
+        let of = |bytes| fusion.discount_latency(3.0, 2.0, bytes);
         assert_eq!(of(BUCKET_BYTES as u64), 3.0, "a bucket of its own");
         assert_eq!(of(BUCKET_BYTES as u64 / 2), 2.0, "half of a bucket");
         assert_eq!(of(8), 1.2, "all variables share one");
-        assert_eq!(Fusion { tensors: 0 }.seconds(3.0, 2.0, 8), 3.0);
+        assert_eq!(Fusion { tensors: 0 }.discount_latency(3.0, 2.0, 8), 3.0);
     }
 }

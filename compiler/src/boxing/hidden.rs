@@ -41,20 +41,20 @@ pub struct Hidden {
 
 /// Seconds of the products that read a variable.
 #[derive(Clone, Copy, Default)]
-struct Products {
+struct ProductSeconds {
     forward: f64,
     backward: f64,
 }
 
 impl Hidden {
     /// Finds the seconds of a graph on these machines.
-    pub fn of(decisions: &Decisions, cluster: &Cluster) -> Self {
+    pub fn from_decisions(decisions: &Decisions, cluster: &Cluster) -> Self {
         let graph = decisions.graph();
         let mut seconds = vec![0.0; graph.values.len()];
         if !cluster.overlaps() {
             return Self { seconds };
         }
-        let Reading { products, variable_of } = reading(decisions, cluster);
+        let VariableProducts { products, variable_of } = find_variable_products(decisions, cluster);
         for (index, node) in graph.nodes.iter().enumerate() {
             if matches!(node.op, Op::Variable(_)) {
                 seconds[node.results[0].index()] = products[index].forward;
@@ -88,10 +88,15 @@ impl Hidden {
     }
 
     /// The seconds under which boxing of a value hides that stays on its mesh, for these readers.
-    pub fn under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Window {
+    pub fn find_window(
+        &self,
+        decisions: &Decisions,
+        value: ValueId,
+        readers: &[usize],
+    ) -> HidingWindow {
         let producer = decisions.graph().value(value).producer;
         let is_again = matches!(decisions.graph().node(producer).op, Op::Regather(_));
-        Window {
+        HidingWindow {
             seconds: self.seconds_under(decisions, value, readers),
             shared: is_again && decisions.training.phases[producer.index()] == Phase::Backward,
         }
@@ -127,14 +132,14 @@ fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
 
 /// The products under which something hides.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct HidingWindow {
     /// Their seconds.
     seconds: f64,
     /// Whether something else that lasts as long, and is charged for itself, hides there first.
     shared: bool,
 }
 
-impl Window {
+impl HidingWindow {
     /// Bits that tell it from others.
     pub fn bits(self) -> (u64, bool) {
         (self.seconds.to_bits(), self.shared)
@@ -142,23 +147,23 @@ impl Window {
 }
 
 /// Seconds left of `seconds` beside such products.
-pub fn left(seconds: f64, under: Window) -> f64 {
+pub fn unhidden_seconds(seconds: f64, under: HidingWindow) -> f64 {
     let of = |seconds: f64| (seconds - under.seconds).max(0.0);
     if under.shared { of(2.0 * seconds) - of(seconds) } else { of(seconds) }
 }
 
 /// Everything made of variables, whatever types and shapes they are brought to.
-struct Reading {
+struct VariableProducts {
     /// By node: of variables, the products that read them.
-    products: Vec<Products>,
+    products: Vec<ProductSeconds>,
     /// By value: the node of the variable that it is.
     variable_of: Vec<Option<usize>>,
 }
 
-fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
+fn find_variable_products(decisions: &Decisions, cluster: &Cluster) -> VariableProducts {
     let graph = decisions.graph();
     let mut variable_of: Vec<Option<usize>> = vec![None; graph.values.len()];
-    let mut products = vec![Products::default(); graph.nodes.len()];
+    let mut products = vec![ProductSeconds::default(); graph.nodes.len()];
     for (id, node) in graph.iter() {
         if matches!(node.op, Op::Variable(_)) {
             variable_of[node.results[0].index()] = Some(id.index());
@@ -174,8 +179,11 @@ fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
         let mut read: Vec<usize> =
             node.operands.iter().filter_map(|operand| variable_of[operand.index()]).collect();
         read.dedup();
-        let seconds =
-            if read.is_empty() { 0.0 } else { seconds(decisions, cluster, id.index(), node) };
+        let seconds = if read.is_empty() {
+            0.0
+        } else {
+            product_seconds(decisions, cluster, id.index(), node)
+        };
         for variable in read {
             match decisions.training.phases[id.index()] {
                 Phase::Forward => products[variable].forward += seconds,
@@ -184,11 +192,11 @@ fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
             }
         }
     }
-    Reading { products, variable_of }
+    VariableProducts { products, variable_of }
 }
 
 /// Seconds of a product of one microbatch, split evenly over its mesh.
-fn seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) -> f64 {
+fn product_seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) -> f64 {
     let graph = decisions.graph();
     let operands = graph.operand_types(node);
     let Ok(rule) = node.op.operation().rule(&operands) else { return 0.0 };
@@ -196,7 +204,7 @@ fn seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) 
     let parts = if repeats { decisions.rates.microbatches } else { 1 };
     let ranks = decisions.staging.placement[index].ranks.len();
     let flops = node.op.operation().flops(&rule) / (parts * ranks) as f64;
-    let precision = node.op.precision(&operands, &[]);
+    let precision = node.op.compute_dtype(&operands, &[]);
     flops / (peak_flops(cluster, precision) * matmul_efficiency(cluster, precision, flops))
 }
 
@@ -206,11 +214,14 @@ mod tests {
 
     #[test]
     fn no_more_than_all_hides() {
-        let window = |seconds| Window { seconds, shared: false };
-        assert_eq!([0.0, 2.0, 5.0].map(|under| left(3.0, window(under))), [3.0, 1.0, 0.0]);
-        let shared = |seconds| Window { seconds, shared: true };
+        let window = |seconds| HidingWindow { seconds, shared: false };
         assert_eq!(
-            [0.0, 2.0, 4.0, 8.0].map(|under| left(3.0, shared(under))),
+            [0.0, 2.0, 5.0].map(|under| unhidden_seconds(3.0, window(under))),
+            [3.0, 1.0, 0.0]
+        );
+        let shared = |seconds| HidingWindow { seconds, shared: true };
+        assert_eq!(
+            [0.0, 2.0, 4.0, 8.0].map(|under| unhidden_seconds(3.0, shared(under))),
             [3.0, 3.0, 2.0, 0.0]
         );
     }

@@ -25,8 +25,8 @@ use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Senders, Traffic, exchange_traffic, source_ranks};
 pub use fusion::{BUCKET_BYTES, Fusion, SCATTERED_BYTES, is_fused};
-pub use hidden::{Hidden, Window, left};
-pub use search::{Router, SpaceId, route};
+pub use hidden::{Hidden, HidingWindow, unhidden_seconds};
+pub use search::{Router, SpaceId, find_route};
 pub use space::Cost;
 
 /// The number of an N-D SBP in a space of layouts.

@@ -6,19 +6,19 @@ use graphc_ir::plan::Layout;
 
 use super::Code;
 use super::exchange::Traffic;
-use super::same_mesh::{SameMesh, blocks};
+use super::same_mesh::{SameMesh, count_blocks};
 
 /// Traffic of exchanges on one mesh. Where all splits are even it depends on the two SBPs and the mesh alone, in units of
 /// a block: of each dim the part that no split of either layout cuts.
 #[derive(Default)]
-pub(super) struct Patterns {
+pub(super) struct ExchangePatterns {
     meshes: Vec<Vec<usize>>,
     /// By mesh, number of dims and the numbers of the two SBPs.
-    known: HashMap<(usize, usize, Code, Code), Blocks>,
+    known: HashMap<(usize, usize, Code, Code), BlockTraffic>,
 }
 
 /// The traffic of blocks.
-struct Blocks {
+struct BlockTraffic {
     /// In how many blocks each dim is cut.
     blocks: Vec<usize>,
     /// That of the first rank.
@@ -27,18 +27,18 @@ struct Blocks {
     most: Option<Traffic>,
 }
 
-impl Patterns {
+impl ExchangePatterns {
     /// The traffic of an exchange between layouts of one mesh, each with its number; `None` where a split is uneven.
-    pub fn even(
+    pub fn even_traffic(
         &mut self,
         from: (&Layout, Code),
         to: (&Layout, Code),
         microbatches: usize,
     ) -> Option<Traffic> {
-        let known = self.blocks(from, to);
-        let Blocks { blocks, most, .. } = known;
+        let known = self.find_blocks(from, to);
+        let BlockTraffic { blocks, most, .. } = known;
         let in_blocks = || SameMesh::new(&from.0.hierarchy, &from.0.sbp, &to.0.sbp, blocks);
-        let most = *most.get_or_insert_with(|| in_blocks().traffic());
+        let most = *most.get_or_insert_with(|| in_blocks().busiest_traffic());
         of_blocks(most, from.0, &known.blocks, microbatches)
     }
 
@@ -49,11 +49,11 @@ impl Patterns {
         to: (&Layout, Code),
         microbatches: usize,
     ) -> Option<Traffic> {
-        let known = self.blocks(from, to);
+        let known = self.find_blocks(from, to);
         of_blocks(known.first, from.0, &known.blocks, microbatches)
     }
 
-    fn blocks(&mut self, from: (&Layout, Code), to: (&Layout, Code)) -> &mut Blocks {
+    fn find_blocks(&mut self, from: (&Layout, Code), to: (&Layout, Code)) -> &mut BlockTraffic {
         let (layout, mesh) = (from.0, &from.0.hierarchy);
         let known = self.meshes.iter().position(|known| known == mesh);
         let mesh = known.unwrap_or_else(|| {
@@ -64,9 +64,9 @@ impl Patterns {
         self.known.entry((mesh, rank, from.1, to.1)).or_insert_with(|| {
             let (hierarchy, from, to) = (&layout.hierarchy, &layout.sbp, &to.0.sbp);
             let blocks: Vec<usize> =
-                (0..rank).map(|dim| blocks(hierarchy, from, to, dim)).collect();
+                (0..rank).map(|dim| count_blocks(hierarchy, from, to, dim)).collect();
             let first = SameMesh::new(hierarchy, from, to, &blocks).of_first();
-            Blocks { blocks, first, most: None }
+            BlockTraffic { blocks, first, most: None }
         })
     }
 }
@@ -91,7 +91,7 @@ fn of_blocks(
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::mesh::unravel;
+    use graphc_ir::mesh::unravel_position;
     use graphc_ir::sbp::{NdSbp, Sbp};
     use graphc_ir::types::DType;
 
@@ -118,13 +118,15 @@ mod tests {
                 .collect();
             let extents = vec![digits.len(); mesh.len()];
             let all: Vec<Layout> = (0..extents.iter().product())
-                .map(|at| unravel(at, &extents).into_iter().map(|digit| digits[digit]).collect())
+                .map(|at| {
+                    unravel_position(at, &extents).into_iter().map(|digit| digits[digit]).collect()
+                })
                 .map(|sbp| Layout { sbp: NdSbp(sbp), ..place.clone() })
                 .collect();
-            let mut patterns = Patterns::default();
+            let mut patterns = ExchangePatterns::default();
             for (a, from) in all.iter().enumerate().filter(|(_, from)| !from.sbp.is_partial()) {
                 for (b, to) in all.iter().enumerate() {
-                    let even = patterns.even((from, a as Code), (to, b as Code), 2);
+                    let even = patterns.even_traffic((from, a as Code), (to, b as Code), 2);
                     assert_eq!(
                         even,
                         Some(exchange_traffic(from, to, 2)),
@@ -134,7 +136,13 @@ mod tests {
                     );
                     let first = patterns.even_first((from, a as Code), (to, b as Code), 2);
                     let least = first.expect("all splits are even");
-                    assert_eq!(even.map(|even| even.most(least)), even, "{} {}", from.sbp, to.sbp);
+                    assert_eq!(
+                        even.map(|even| even.elementwise_max(least)),
+                        even,
+                        "{} {}",
+                        from.sbp,
+                        to.sbp
+                    );
                 }
             }
         }

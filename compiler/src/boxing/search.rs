@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
-use super::apart::Apart;
-use super::patterns::Patterns;
-use super::space::{Cost, Space, exchanged};
+use super::apart::ApartExchanges;
+use super::patterns::ExchangePatterns;
+use super::space::{Cost, Space, exchange_route};
 use super::{Code, Prices, Route};
 
 /// The cheapest route between two layouts of one tensor. `microbatches` is the number of parts in which layouts with
 /// a microbatch dim are cut; seconds and bytes are of one part.
-pub fn route(from: &Layout, to: &Layout, cluster: &Cluster, microbatches: usize) -> Route {
-    Router::new(cluster, microbatches).route(from, to)
+pub fn find_route(from: &Layout, to: &Layout, cluster: &Cluster, microbatches: usize) -> Route {
+    Router::new(cluster, microbatches).find_route(from, to)
 }
 
 /// Routes between layouts, each searched once.
@@ -29,8 +29,8 @@ pub struct Router<'a> {
     /// The space asked for last: a planner asks for one after another.
     last: usize,
     crossings: BTreeMap<(Layout, Layout), Route>,
-    patterns: Patterns,
-    apart: Apart,
+    patterns: ExchangePatterns,
+    apart: ApartExchanges,
 }
 
 /// A type on a mesh that a router knows.
@@ -42,15 +42,15 @@ impl<'a> Router<'a> {
     pub fn new(cluster: &'a Cluster, microbatches: usize) -> Self {
         let prices = Prices { cluster, microbatches };
         let (spaces, index, crossings) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let (patterns, apart) = (Patterns::default(), Apart::default());
+        let (patterns, apart) = (ExchangePatterns::default(), ApartExchanges::default());
         Self { prices, spaces, index, last: 0, crossings, patterns, apart }
     }
 
-    /// The cheapest route; see [`Space::route`].
-    pub fn route(&mut self, from: &Layout, to: &Layout) -> Route {
+    /// The cheapest route; see [`Space::find_route`].
+    pub fn find_route(&mut self, from: &Layout, to: &Layout) -> Route {
         if from.ranks == to.ranks && from.hierarchy == to.hierarchy {
-            let space = self.space(to);
-            return self.spaces[space.0].route(&from.sbp, &to.sbp, &mut self.patterns);
+            let space = self.find_space(to);
+            return self.spaces[space.0].find_route(&from.sbp, &to.sbp, &mut self.patterns);
         }
         if same_shards(from, to, self.prices.microbatches) {
             return Route::default();
@@ -58,13 +58,13 @@ impl<'a> Router<'a> {
         if let Some(known) = self.crossings.get(&(from.clone(), to.clone())) {
             return known.clone();
         }
-        let crossing = self.crossing(from, to);
+        let crossing = self.find_crossing(from, to);
         self.crossings.insert((from.clone(), to.clone()), crossing.clone());
         crossing
     }
 
     /// The space of a layout.
-    pub fn space(&mut self, layout: &Layout) -> SpaceId {
+    pub fn find_space(&mut self, layout: &Layout) -> SpaceId {
         if !self.spaces.get(self.last).is_some_and(|space| space.holds(layout)) {
             let place = Layout { sbp: NdSbp(Vec::new()), ..layout.clone() };
             let (prices, spaces) = (self.prices, &mut self.spaces);
@@ -77,21 +77,21 @@ impl<'a> Router<'a> {
     }
 
     /// The number of an SBP in a space.
-    pub fn code(&self, space: SpaceId, sbp: &NdSbp) -> Code {
-        self.spaces[space.0].code(sbp)
+    pub fn encode_sbp(&self, space: SpaceId, sbp: &NdSbp) -> Code {
+        self.spaces[space.0].encode_sbp(sbp)
     }
 
     /// The cost of boxing in a space.
-    pub fn cost(&mut self, space: SpaceId, from: Code, to: Code) -> Cost {
-        self.spaces[space.0].cost(from, to, &mut self.patterns)
+    pub fn price_boxing(&mut self, space: SpaceId, from: Code, to: Code) -> Cost {
+        self.spaces[space.0].price_boxing(from, to, &mut self.patterns)
     }
 
     /// The way between two meshes: an exchange, or, where ranks along an axis hold copies on both sides, an exchange of
     /// parts, which the receivers gather among themselves: over links that are faster than those between the meshes
     /// (Narayanan et al., arXiv 2104.04473, section 4.1: scatter and gather).
-    fn crossing(&mut self, from: &Layout, to: &Layout) -> Route {
+    fn find_crossing(&mut self, from: &Layout, to: &Layout) -> Route {
         let (seconds, bytes) = self.apart.price(self.prices, from, to);
-        let mut best = exchanged(to, seconds, bytes);
+        let mut best = exchange_route(to, seconds, bytes);
         for axis in (0..from.hierarchy.len()).rev() {
             let Some([from_parts, to_parts]) = in_parts(from, to, axis, self.prices.microbatches)
             else {
@@ -101,9 +101,9 @@ impl<'a> Router<'a> {
             if seconds >= best.seconds {
                 continue;
             }
-            let mut steps = self.route(from, &from_parts).steps;
-            steps.extend(exchanged(&to_parts, seconds, bytes).steps);
-            steps.extend(self.route(&to_parts, to).steps);
+            let mut steps = self.find_route(from, &from_parts).steps;
+            steps.extend(exchange_route(&to_parts, seconds, bytes).steps);
+            steps.extend(self.find_route(&to_parts, to).steps);
             let seconds = steps.iter().map(|step| step.seconds).sum();
             if seconds < best.seconds {
                 best = Route { steps, seconds };
@@ -123,7 +123,7 @@ fn in_parts(from: &Layout, to: &Layout, axis: usize, microbatches: usize) -> Opt
     if extent < 2 || !alike || !copies(from) || !copies(to) {
         return None;
     }
-    let (here, there) = (from.uniform(microbatches)?, to.uniform(microbatches)?);
+    let (here, there) = (from.uniform_extents(microbatches)?, to.uniform_extents(microbatches)?);
     // Splits of one dim nest in the order of the axes: a later one would be cut anew.
     let later = |layout: &Layout, dim: usize| layout.sbp.0[axis + 1..].contains(&Sbp::Split(dim));
     let fits = |&dim: &usize| {

@@ -12,7 +12,7 @@ use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::split_range;
 
 use super::exchange::{self, Traffic, are_very_many, exchange_traffic, received_first};
-use super::patterns::Patterns;
+use super::patterns::ExchangePatterns;
 use super::same_mesh::SameMesh;
 use super::steps::{Links, legal_steps};
 use super::{BoxingStep, Code, Prices, Route, RouteStep};
@@ -39,13 +39,13 @@ pub struct Space<'a> {
     /// Bytes of the first rank's shard, once they are known.
     bytes: Vec<Option<u64>>,
     /// By the kinds of partial values that may be made: the legal steps from each layout, once they are known.
-    edges: HashMap<u8, Vec<Option<Vec<Edge>>>>,
-    trees: HashMap<(Code, u8), Vec<Reached>>,
+    edges: HashMap<u8, Vec<Option<Vec<StepEdge>>>>,
+    trees: HashMap<(Code, u8), Vec<ReachedLayout>>,
     exchanges: HashMap<(Code, Code), (f64, u64)>,
 }
 
 /// A legal step: what it leads to, its seconds, its latency and its bytes.
-struct Edge {
+struct StepEdge {
     step: BoxingStep,
     to: Code,
     seconds: f64,
@@ -55,7 +55,7 @@ struct Edge {
 
 /// The step by which a layout is reached from the root of a tree.
 #[derive(Clone, Copy)]
-struct Reached {
+struct ReachedLayout {
     /// Infinite where it is not.
     seconds: f64,
     latency: f64,
@@ -72,7 +72,7 @@ struct Reached {
 /// seldom asked for again.
 const MOST_REACHED: usize = 1 << 21;
 
-const UNREACHED: Reached = Reached {
+const UNREACHED: ReachedLayout = ReachedLayout {
     seconds: f64::INFINITY,
     latency: 0.0,
     steps: 0,
@@ -85,7 +85,7 @@ const UNREACHED: Reached = Reached {
 type Queue = BinaryHeap<Reverse<(u64, u32, Code)>>;
 
 /// The cheapest way: over single-axis steps, or an exchange.
-enum Way {
+enum CheapestWay {
     Steps,
     Exchange(f64, u64),
 }
@@ -112,12 +112,12 @@ impl<'a> Space<'a> {
     }
 
     /// Digits of one axis.
-    fn base(&self) -> usize {
+    fn digits_per_axis(&self) -> usize {
         self.place.shape.len() + 4
     }
 
     /// The number of an SBP.
-    pub fn code(&self, sbp: &NdSbp) -> Code {
+    pub fn encode_sbp(&self, sbp: &NdSbp) -> Code {
         let rank = self.place.shape.len();
         let digit = |sbp: &Sbp| match *sbp {
             Sbp::Broadcast => 0,
@@ -125,21 +125,21 @@ impl<'a> Space<'a> {
             Sbp::Partial(kind) => 1 + rank + kind as usize,
         };
         let axes = sbp.0.iter().zip(&self.place.hierarchy).filter(|(_, extent)| **extent > 1);
-        axes.fold(0, |code, (sbp, _)| code * self.base() + digit(sbp)) as Code
+        axes.fold(0, |code, (sbp, _)| code * self.digits_per_axis() + digit(sbp)) as Code
     }
 
-    fn sbp(&self, code: Code) -> NdSbp {
+    fn decode_sbp(&self, code: Code) -> NdSbp {
         let mut rest = code as usize;
         let mut axes = vec![Sbp::Broadcast; self.place.hierarchy.len()];
         let named = axes.iter_mut().zip(&self.place.hierarchy).filter(|(_, extent)| **extent > 1);
         for (sbp, _) in named.rev() {
-            *sbp = self.digit(rest % self.base());
-            rest /= self.base();
+            *sbp = self.decode_digit(rest % self.digits_per_axis());
+            rest /= self.digits_per_axis();
         }
         NdSbp(axes)
     }
 
-    fn digit(&self, digit: usize) -> Sbp {
+    fn decode_digit(&self, digit: usize) -> Sbp {
         let rank = self.place.shape.len();
         match digit {
             0 => Sbp::Broadcast,
@@ -162,7 +162,7 @@ impl<'a> Space<'a> {
     }
 
     /// Extents of a microbatch of the tensor.
-    fn extents(&self) -> Vec<usize> {
+    fn microbatch_extents(&self) -> Vec<usize> {
         let mut extents = self.place.shape.clone();
         if let Some(dim) = self.place.microbatch_dim {
             extents[dim] = split_range(extents[dim], self.prices.microbatches, 0).len();
@@ -171,8 +171,8 @@ impl<'a> Space<'a> {
     }
 
     fn first_shard(&self, code: Code) -> Vec<usize> {
-        let mut extents = self.extents();
-        for (sbp, &parts) in self.sbp(code).0.iter().zip(&self.place.hierarchy) {
+        let mut extents = self.microbatch_extents();
+        for (sbp, &parts) in self.decode_sbp(code).0.iter().zip(&self.place.hierarchy) {
             if let Sbp::Split(dim) = *sbp {
                 extents[dim] = split_range(extents[dim], parts, 0).len();
             }
@@ -181,33 +181,40 @@ impl<'a> Space<'a> {
     }
 
     fn layout(&self, code: Code) -> Layout {
-        Layout { sbp: self.sbp(code), ..self.place.clone() }
+        Layout { sbp: self.decode_sbp(code), ..self.place.clone() }
     }
 
     /// The cost of the cheapest way. Patterns of exchanges are known to all tensors.
-    pub fn cost(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Cost {
+    pub fn price_boxing(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> Cost {
         if from == to {
             return Cost { nothing: true, ..Cost::default() };
         }
-        match self.way(from, to, patterns) {
-            Way::Exchange(seconds, _) => Cost { seconds, ..Cost::default() },
-            Way::Steps => {
-                let end = self.tree(from, self.kinds(from, to))[to as usize];
-                let Reached { seconds, latency, scratch, .. } = end;
+        match self.choose_way(from, to, patterns) {
+            CheapestWay::Exchange(seconds, _) => Cost { seconds, ..Cost::default() },
+            CheapestWay::Steps => {
+                let end = self.find_tree(from, self.partial_kinds(from, to))[to as usize];
+                let ReachedLayout { seconds, latency, scratch, .. } = end;
                 Cost { seconds, latency, scratch, nothing: false }
             }
         }
     }
 
     /// The cheapest way. On axes of extent 1 layouts on the way have the target's names.
-    pub fn route(&mut self, from: &NdSbp, target: &NdSbp, patterns: &mut Patterns) -> Route {
-        let (from, to) = (self.code(from), self.code(target));
+    pub fn find_route(
+        &mut self,
+        from: &NdSbp,
+        target: &NdSbp,
+        patterns: &mut ExchangePatterns,
+    ) -> Route {
+        let (from, to) = (self.encode_sbp(from), self.encode_sbp(target));
         if from == to {
             return Route::default();
         }
-        let mut route = match self.way(from, to, patterns) {
-            Way::Exchange(seconds, bytes) => exchanged(&self.layout(to), seconds, bytes),
-            Way::Steps => self.walk(from, to),
+        let mut route = match self.choose_way(from, to, patterns) {
+            CheapestWay::Exchange(seconds, bytes) => {
+                exchange_route(&self.layout(to), seconds, bytes)
+            }
+            CheapestWay::Steps => self.trace_route(from, to),
         };
         for step in &mut route.steps {
             let axes = step.layout_after.sbp.0.iter_mut().zip(&target.0);
@@ -222,24 +229,28 @@ impl<'a> Space<'a> {
 
     /// A partial value is made whole by collectives alone on its own mesh: they sum in a fixed order and can be fused.
     /// Otherwise an exchange takes the place of two steps or more, not all of them local, that cost more.
-    fn way(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Way {
-        let kinds = self.kinds(from, to);
-        let end = self.tree(from, kinds)[to as usize];
+    fn choose_way(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> CheapestWay {
+        let kinds = self.partial_kinds(from, to);
+        let end = self.find_tree(from, kinds)[to as usize];
         if end.seconds.is_finite() {
-            let is_partial = self.sbp(from).is_partial();
+            let is_partial = self.decode_sbp(from).is_partial();
             let exchangeable = end.steps > 1 && !end.local && !is_partial;
             if !exchangeable || end.seconds <= self.least_exchange(from, to, patterns) {
-                return Way::Steps;
+                return CheapestWay::Steps;
             }
         }
-        let (seconds, bytes) = self.exchange(from, to, patterns);
-        if seconds < end.seconds { Way::Exchange(seconds, bytes) } else { Way::Steps }
+        let (seconds, bytes) = self.price_exchange(from, to, patterns);
+        if seconds < end.seconds {
+            CheapestWay::Exchange(seconds, bytes)
+        } else {
+            CheapestWay::Steps
+        }
     }
 
     /// The partial kinds that may be made on the way, as bits: those of the target.
-    fn kinds(&self, from: Code, to: Code) -> u8 {
+    fn partial_kinds(&self, from: Code, to: Code) -> u8 {
         let (mut from, mut to) = (from as usize, to as usize);
-        let (base, first) = (self.base(), self.place.shape.len() + 1);
+        let (base, first) = (self.digits_per_axis(), self.place.shape.len() + 1);
         let mut kinds = 0;
         while to > 0 {
             let digit = to % base;
@@ -252,19 +263,19 @@ impl<'a> Space<'a> {
     }
 
     /// All ways from a layout.
-    fn tree(&mut self, from: Code, kinds: u8) -> &[Reached] {
+    fn find_tree(&mut self, from: Code, kinds: u8) -> &[ReachedLayout] {
         if !self.trees.contains_key(&(from, kinds)) {
             if (self.trees.len() + 1) * self.bytes.len() > MOST_REACHED {
                 self.trees.clear();
             }
-            let tree = self.shortest(from, kinds);
+            let tree = self.search_shortest(from, kinds);
             self.trees.insert((from, kinds), tree);
         }
         &self.trees[&(from, kinds)]
     }
 
     /// Dijkstra's search.
-    fn shortest(&mut self, from: Code, kinds: u8) -> Vec<Reached> {
+    fn search_shortest(&mut self, from: Code, kinds: u8) -> Vec<ReachedLayout> {
         let mut reached = vec![UNREACHED; self.bytes.len()];
         reached[from as usize].seconds = 0.0;
         let mut queue = Queue::from([Reverse((0, 0, from))]);
@@ -275,14 +286,14 @@ impl<'a> Space<'a> {
             }
             let here = if at == from { 0 } else { self.bytes(at) };
             let scratch = known.scratch.max(here);
-            for (index, edge) in self.edges(at, kinds).iter().enumerate() {
+            for (index, edge) in self.legal_edges(at, kinds).iter().enumerate() {
                 let (seconds, steps) = (known.seconds + edge.seconds, known.steps + 1);
                 let next = &mut reached[edge.to as usize];
                 if (seconds, steps) < (next.seconds, next.steps) {
                     let local = known.local && is_local(edge.step);
                     let before = (at, index as u32);
                     let latency = known.latency + edge.latency;
-                    *next = Reached { seconds, latency, steps, local, scratch, before };
+                    *next = ReachedLayout { seconds, latency, steps, local, scratch, before };
                     queue.push(Reverse((seconds.to_bits(), steps, edge.to)));
                 }
             }
@@ -291,9 +302,9 @@ impl<'a> Space<'a> {
     }
 
     /// The legal steps from a layout with their prices.
-    fn edges(&mut self, from: Code, kinds: u8) -> &[Edge] {
+    fn legal_edges(&mut self, from: Code, kinds: u8) -> &[StepEdge] {
         let codes = self.bytes.len();
-        let known = |edges: &HashMap<u8, Vec<Option<Vec<Edge>>>>| {
+        let known = |edges: &HashMap<u8, Vec<Option<Vec<StepEdge>>>>| {
             edges.get(&kinds).is_some_and(|of| of[from as usize].is_some())
         };
         if !known(&self.edges) {
@@ -305,31 +316,31 @@ impl<'a> Space<'a> {
         self.edges[&kinds][from as usize].as_deref().unwrap_or(&[])
     }
 
-    fn find_edges(&mut self, from: Code, kinds: u8) -> Vec<Edge> {
+    fn find_edges(&mut self, from: Code, kinds: u8) -> Vec<StepEdge> {
         let all = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
         let kinds: Vec<ReduceKind> =
             all.into_iter().filter(|&kind| kinds >> kind as usize & 1 == 1).collect();
-        let (sbp, rank) = (self.sbp(from), self.place.shape.len());
+        let (sbp, rank) = (self.decode_sbp(from), self.place.shape.len());
         let steps = legal_steps(&sbp, &self.place.hierarchy, rank, &kinds);
         let priced = steps.into_iter().map(|(step, after)| {
-            let to = self.code(&after);
+            let to = self.encode_sbp(&after);
             let (before, after) = (self.bytes(from), self.bytes(to));
             let (seconds, latency, bytes) =
                 self.links.price(self.prices.cluster, step, before, after);
-            Edge { step, to, seconds, latency, bytes }
+            StepEdge { step, to, seconds, latency, bytes }
         });
         priced.collect()
     }
 
-    fn walk(&mut self, from: Code, to: Code) -> Route {
-        let kinds = self.kinds(from, to);
-        let tree = self.tree(from, kinds).to_vec();
+    fn trace_route(&mut self, from: Code, to: Code) -> Route {
+        let kinds = self.partial_kinds(from, to);
+        let tree = self.find_tree(from, kinds).to_vec();
         let (mut steps, mut at) = (Vec::new(), to);
         while at != from {
             let (before, index) = tree[at as usize].before;
             let layout_after = self.layout(at);
-            let edge = &self.edges(before, kinds)[index as usize];
-            let Edge { step, seconds, latency, bytes, .. } = *edge;
+            let edge = &self.legal_edges(before, kinds)[index as usize];
+            let StepEdge { step, seconds, latency, bytes, .. } = *edge;
             steps.push(RouteStep { step, layout_after, seconds, latency, bytes });
             at = before;
         }
@@ -339,15 +350,20 @@ impl<'a> Space<'a> {
 
     /// The least cost of an exchange, by the traffic of the first rank. Most exchanges are too dear by that, and on
     /// many ranks it takes a thousandth of what looking at all of them does.
-    fn least_exchange(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> f64 {
+    fn least_exchange(&mut self, from: Code, to: Code, patterns: &mut ExchangePatterns) -> f64 {
         let (start, end) = (self.layout(from), self.layout(to));
         let parts = self.prices.microbatches;
         let even = patterns.even_first((&start, from), (&end, to), parts);
         let traffic = even.unwrap_or_else(|| received_first(&start, &end, parts));
-        exchange::seconds(self.prices, self.links.all, traffic).0
+        exchange::price_traffic(self.prices, self.links.all, traffic).0
     }
 
-    fn exchange(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> (f64, u64) {
+    fn price_exchange(
+        &mut self,
+        from: Code,
+        to: Code,
+        patterns: &mut ExchangePatterns,
+    ) -> (f64, u64) {
         if let Some(&known) = self.exchanges.get(&(from, to)) {
             return known;
         }
@@ -355,27 +371,27 @@ impl<'a> Space<'a> {
         let parts = self.prices.microbatches;
         let even = match start.sbp.is_partial() {
             true => None,
-            false => patterns.even((&start, from), (&end, to), parts),
+            false => patterns.even_traffic((&start, from), (&end, to), parts),
         };
-        let traffic = even.unwrap_or_else(|| self.uneven(&start, &end));
-        let price = exchange::seconds(self.prices, self.links.all, traffic);
+        let traffic = even.unwrap_or_else(|| self.uneven_traffic(&start, &end));
+        let price = exchange::price_traffic(self.prices, self.links.all, traffic);
         self.exchanges.insert((from, to), price);
         price
     }
 
     /// The traffic of an exchange where splits are uneven.
-    fn uneven(&self, from: &Layout, to: &Layout) -> Traffic {
+    fn uneven_traffic(&self, from: &Layout, to: &Layout) -> Traffic {
         if from.sbp.is_partial() || are_very_many(from, to) {
             return exchange_traffic(from, to, self.prices.microbatches);
         }
-        let of = SameMesh::new(&from.hierarchy, &from.sbp, &to.sbp, &self.extents());
-        let Traffic { messages, bytes: elements } = of.traffic();
+        let of = SameMesh::new(&from.hierarchy, &from.sbp, &to.sbp, &self.microbatch_extents());
+        let Traffic { messages, bytes: elements } = of.busiest_traffic();
         Traffic { messages, bytes: elements * from.dtype.size() as u64 }
     }
 }
 
 /// A route of one exchange.
-pub fn exchanged(to: &Layout, seconds: f64, bytes: u64) -> Route {
+pub fn exchange_route(to: &Layout, seconds: f64, bytes: u64) -> Route {
     let (step, layout_after) = (BoxingStep::Exchange, to.clone());
     let step = RouteStep { step, layout_after, seconds, latency: 0.0, bytes };
     Route { steps: vec![step], seconds }

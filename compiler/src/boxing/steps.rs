@@ -4,7 +4,7 @@ use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 use super::BoxingStep;
-use crate::cluster::{AlphaBeta, Link, alpha_beta, link};
+use crate::cluster::{AlphaBeta, Link, alpha_beta, find_link};
 use crate::cost::{collective_bytes, collective_seconds, local_seconds};
 
 /// All steps that are legal from `sbp`, with what they lead to. Partial values of `kinds` may be made.
@@ -19,10 +19,10 @@ pub fn legal_steps(
 ) -> Vec<(BoxingStep, NdSbp)> {
     let mut steps = Vec::new();
     for axis in (0..hierarchy.len()).filter(|&axis| hierarchy[axis] > 1) {
-        for target in targets(rank, kinds) {
-            let Some(step) = step(sbp.0[axis], target, axis) else { continue };
-            if innermost(sbp, hierarchy, axis, sbp.0[axis])
-                && innermost(sbp, hierarchy, axis, target)
+        for target in list_targets(rank, kinds) {
+            let Some(step) = find_step(sbp.0[axis], target, axis) else { continue };
+            if is_innermost(sbp, hierarchy, axis, sbp.0[axis])
+                && is_innermost(sbp, hierarchy, axis, target)
             {
                 let mut after = sbp.clone();
                 after.0[axis] = target;
@@ -33,19 +33,19 @@ pub fn legal_steps(
     steps
 }
 
-fn targets(rank: usize, kinds: &[ReduceKind]) -> impl Iterator<Item = Sbp> {
+fn list_targets(rank: usize, kinds: &[ReduceKind]) -> impl Iterator<Item = Sbp> {
     let splits = (0..rank).map(Sbp::Split);
     let partials = kinds.iter().map(|&kind| Sbp::Partial(kind));
     std::iter::once(Sbp::Broadcast).chain(splits).chain(partials)
 }
 
 /// Whether no later axis splits the dim that `of` splits.
-fn innermost(sbp: &NdSbp, hierarchy: &[usize], axis: usize, of: Sbp) -> bool {
+fn is_innermost(sbp: &NdSbp, hierarchy: &[usize], axis: usize, of: Sbp) -> bool {
     let splits = |later: usize| hierarchy[later] > 1 && sbp.0[later] == of;
     !matches!(of, Sbp::Split(_)) || !(axis + 1..hierarchy.len()).any(splits)
 }
 
-fn step(from: Sbp, to: Sbp, axis: usize) -> Option<BoxingStep> {
+fn find_step(from: Sbp, to: Sbp, axis: usize) -> Option<BoxingStep> {
     match (from, to) {
         (Sbp::Partial(kind), Sbp::Broadcast) => Some(BoxingStep::AllReduce { axis, kind }),
         (Sbp::Partial(kind), Sbp::Split(dim)) => {
@@ -75,8 +75,8 @@ impl Links {
     pub fn new(cluster: &Cluster, place: &Layout) -> Self {
         let of_axis = |axis: usize| {
             let mut links: Vec<Link> = Vec::new();
-            for group in groups(place, axis) {
-                let link = link(cluster, &group, Some(axis));
+            for group in axis_groups(place, axis) {
+                let link = find_link(cluster, &group, Some(axis));
                 if !links.contains(&link) {
                     links.push(link);
                 }
@@ -112,7 +112,7 @@ impl Links {
 }
 
 /// The groups of ranks that differ in one axis alone.
-fn groups(layout: &Layout, axis: usize) -> impl Iterator<Item = Vec<u32>> {
+fn axis_groups(layout: &Layout, axis: usize) -> impl Iterator<Item = Vec<u32>> {
     let stride: usize = layout.hierarchy[axis + 1..].iter().product();
     let extent = layout.hierarchy[axis];
     let firsts =

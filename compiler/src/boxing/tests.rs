@@ -41,7 +41,7 @@ fn scatter(whole: &Array, layout: &Layout) -> Shards {
     let extents = layout.hierarchy.iter().zip(&partial);
     let parts: usize = extents.map(|(&n, &is)| if is { n } else { 1 }).product();
     let shard = |rank: &u32| {
-        let mut shard = whole.slice(&rect(layout, *rank));
+        let mut shard = whole.slice_rect(&rect(layout, *rank));
         let coordinates = layout.coordinates(*rank).expect("of the mesh");
         let part = (0..partial.len())
             .filter(|&axis| partial[axis])
@@ -86,12 +86,12 @@ fn add(
         extent: common.extent.clone(),
     };
     let position = layout.ranks.iter().position(|&rank| rank == sender).expect("of the mesh");
-    let part = shards[position].slice(&within(&held));
-    let mut sum = into.slice(&within(at));
+    let part = shards[position].slice_rect(&within(&held));
+    let mut sum = into.slice_rect(&within(at));
     for (sum, value) in sum.data.iter_mut().zip(part.data) {
         *sum = kind.combine(*sum, value);
     }
-    into.write(&within(at), &sum);
+    into.write_rect(&within(at), &sum);
 }
 
 /// One step on all ranks. Single-axis steps look at nothing but the shards of the rank's own group.
@@ -99,7 +99,7 @@ fn apply(step: &BoxingStep, shards: &Shards, before: &Layout, after: &Layout) ->
     let shard = |(position, &rank): (usize, &u32)| {
         let need = rect(after, rank);
         let own = || {
-            shards[position].slice(&Rect {
+            shards[position].slice_rect(&Rect {
                 origin: need
                     .origin
                     .iter()
@@ -119,13 +119,13 @@ fn apply(step: &BoxingStep, shards: &Shards, before: &Layout, after: &Layout) ->
                 collect(
                     shards,
                     before,
-                    &before.group(rank, axis).expect("of the mesh"),
+                    &before.axis_group(rank, axis).expect("of the mesh"),
                     &need,
                     kind,
                 )
             }
             BoxingStep::AllGather { axis, .. } | BoxingStep::AllToAll { axis, .. } => {
-                let group = before.group(rank, axis).expect("of the mesh");
+                let group = before.axis_group(rank, axis).expect("of the mesh");
                 collect(shards, before, &group, &need, ReduceKind::Sum)
             }
             BoxingStep::Exchange if holds_value(after, position) => {
@@ -158,7 +158,7 @@ fn check(router: &mut Router<'_>, from: &Layout, to: &Layout) {
         count += 1.0;
         count
     });
-    let route = router.route(from, to);
+    let route = router.find_route(from, to);
     let (mut shards, mut at) = (scatter(&whole, from), from.clone());
     for step in &route.steps {
         shards = apply(&step.step, &shards, &at, &step.layout_after);
@@ -254,7 +254,7 @@ fn routes_are_the_cheapest_steps() {
     let mut router = Router::new(&cluster, 1);
     let mut kinds = |mesh: &[usize], from: &str, to: &str| -> Vec<&'static str> {
         let at = |sbp: &str| layout(&[1024, 1024], 0, mesh, sbp.parse().expect("an SBP"));
-        let route = router.route(&at(from), &at(to));
+        let route = router.find_route(&at(from), &at(to));
         let sum: f64 = route.steps.iter().map(|step| step.seconds).sum();
         assert!((sum - route.seconds).abs() < 1e-12);
         let name = |step: &BoxingStep| match step {

@@ -1,12 +1,12 @@
 //! Checks that a plan is what its graph compiles to. That it is sound, whatever it computes, is proven in
-//! [`graphc_ir::check`]. Start reading with [`verify`].
+//! [`graphc_ir::check`]. Start reading with [`verify_plan`].
 
-use graphc_ir::check::{Errors, VerifiedPlan, structure};
+use graphc_ir::check::{Errors, VerifiedPlan, verify_structure};
 use graphc_ir::plan::Plan;
 
 mod recompile;
 
-pub use graphc_ir::check::{PlanError, PlanErrors, invariants as verify_invariants};
+pub use graphc_ir::check::{PlanError, PlanErrors, verify_invariants};
 pub use graphc_ir::plan::{ReadError, read_plan, write_plan};
 
 /// Checks every invariant of a plan, and that the graph, options and cluster in it compile to it. A plan that they compile
@@ -14,10 +14,10 @@ pub use graphc_ir::plan::{ReadError, read_plan, write_plan};
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn verify(plan: &Plan) -> Result<VerifiedPlan, PlanErrors> {
-    structure(plan)?;
+pub fn verify_plan(plan: &Plan) -> Result<VerifiedPlan, PlanErrors> {
+    verify_structure(plan)?;
     let mut differences = Errors::default();
-    let again = recompile::check(plan, &mut differences);
+    let again = recompile::compare_recompiled(plan, &mut differences);
     match again.filter(|_| differences.0.is_empty()) {
         Some(again) => Ok(again),
         None => {

@@ -6,31 +6,31 @@ use graphc_ir::text;
 use serde_json::Value;
 
 use crate::compile::{Compiled, compile};
-use crate::planner::recompute;
+use crate::planner::reprice_sharding;
 
 /// Differences that are reported.
 const MOST_DIFFERENCES: usize = 8;
 
 /// Compares a plan with what its graph, options and cluster compile to, which is given back.
-pub fn check(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
-    sizes(plan, errors);
+pub fn compare_recompiled(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
+    check_sizes(plan, errors);
     if !errors.0.is_empty() {
         return None;
     }
-    let graph = text::parse(&plan.graph.join("\n"));
+    let graph = text::parse_graph(&plan.graph.join("\n"));
     let graph = graph.map_err(|error| errors.add("graph", error.to_string())).ok()?;
     let again = compile(graph, &plan.options, &plan.cluster, plan.weights.clone());
     let again =
         again.map_err(|error| errors.add("graph", format!("does not compile: {error}"))).ok()?;
     if *again.plan != *plan {
-        differences(plan, &again.plan, errors);
+        report_differences(plan, &again.plan, errors);
     }
-    objective(plan, &again, errors);
+    check_objective(plan, &again, errors);
     Some(again.plan)
 }
 
 /// Checks that what the work of compiling grows with is that of the plan at hand.
-fn sizes(plan: &Plan, errors: &mut Errors) {
+fn check_sizes(plan: &Plan, errors: &mut Errors) {
     let options = &plan.options;
     let ranks = plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e));
     let sensible = options.mesh == plan.mesh && ranks == Some(plan.ranks.len());
@@ -50,9 +50,10 @@ fn sizes(plan: &Plan, errors: &mut Errors) {
 }
 
 /// Prices the signatures once more, from the graph alone: the planner must have counted the same.
-fn objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
+fn check_objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
     let Compiled { decisions, sharding, .. } = again;
-    let priced = recompute(decisions, sharding, &plan.cluster, &plan.options).objective_seconds;
+    let priced =
+        reprice_sharding(decisions, sharding, &plan.cluster, &plan.options).objective_seconds;
     let claimed = plan.planner.objective_seconds;
     let close = (priced - claimed).abs() <= 1e-6 * priced.abs().max(f64::MIN_POSITIVE);
     errors.require(close, "planner.objective_seconds", || {
@@ -65,10 +66,10 @@ fn objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
 }
 
 /// Says which fields differ.
-fn differences(plan: &Plan, again: &Plan, errors: &mut Errors) {
+fn report_differences(plan: &Plan, again: &Plan, errors: &mut Errors) {
     let value = |plan: &Plan| serde_json::to_value(plan).unwrap_or_default();
     let mut found = Vec::new();
-    compare(&value(plan), &value(again), String::new(), &mut found);
+    compare_values(&value(plan), &value(again), String::new(), &mut found);
     for (place, here, there) in found.into_iter().take(MOST_DIFFERENCES) {
         let message = format!(
             "is {here}, but the graph compiles to {there}: edited by hand, or written by another build"
@@ -77,7 +78,12 @@ fn differences(plan: &Plan, again: &Plan, errors: &mut Errors) {
     }
 }
 
-fn compare(here: &Value, there: &Value, place: String, found: &mut Vec<(String, String, String)>) {
+fn compare_values(
+    here: &Value,
+    there: &Value,
+    place: String,
+    found: &mut Vec<(String, String, String)>,
+) {
     if here == there || found.len() >= MOST_DIFFERENCES {
         return;
     }
@@ -88,19 +94,19 @@ fn compare(here: &Value, there: &Value, place: String, found: &mut Vec<(String, 
                 let dot = if place.is_empty() { "" } else { "." };
                 let (a, b) =
                     (a.get(key).unwrap_or(&Value::Null), b.get(key).unwrap_or(&Value::Null));
-                compare(a, b, format!("{place}{dot}{key}"), found);
+                compare_values(a, b, format!("{place}{dot}{key}"), found);
             }
         }
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
             for (index, (a, b)) in a.iter().zip(b).enumerate() {
-                compare(a, b, format!("{place}[{index}]"), found);
+                compare_values(a, b, format!("{place}[{index}]"), found);
             }
         }
-        _ => found.push((place, short(here), short(there))),
+        _ => found.push((place, describe_value(here), describe_value(there))),
     }
 }
 
-fn short(value: &Value) -> String {
+fn describe_value(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("a list of {}", items.len()),
         Value::Object(_) => "an object".into(),

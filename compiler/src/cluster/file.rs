@@ -7,7 +7,7 @@ use graphc_ir::plan::{AttentionShares, AxisLink, Cluster, Device, Framework, Lev
 use graphc_ir::types::DType;
 use serde::Deserialize;
 
-use super::frameworks::framework as profile;
+use super::frameworks::find_framework as profile;
 
 /// An error in a cluster file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -46,7 +46,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct FileDevice {
     kind: DeviceKind,
-    memory: Bytes,
+    memory: FileBytes,
     flops: BTreeMap<String, f64>,
     #[serde(default)]
     matmul_efficiency: Vec<(f64, f64)>,
@@ -94,7 +94,7 @@ struct FileAxis {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Bytes {
+enum FileBytes {
     Integer(i64),
     Number(f64),
     Text(String),
@@ -114,18 +114,18 @@ const MOST: f64 = 1e30;
 pub fn parse_cluster(text: &str) -> Result<Cluster, ClusterError> {
     let file: File = toml::from_str(text)
         .map_err(|error| ClusterError::Syntax { message: error.to_string().trim_end().into() })?;
-    let levels = levels(&file.level)?;
-    let axes = axes(&file.axis)?;
+    let levels = read_levels(&file.level)?;
+    let axes = read_axes(&file.axis)?;
     if levels.is_empty() && axes.is_empty() {
         let advice =
             "add a [[level]] with size, latency and bandwidth, or an [[axis]] per mesh axis";
-        return Err(field("level", "missing", advice));
+        return Err(field_error("level", "missing", advice));
     }
     // Costs that are given by axis are taken as they are.
     let overlaps = file.device.kind == DeviceKind::Cuda && axes.is_empty();
     let overlap = file.device.overlap.unwrap_or(overlaps);
-    let device = Device { overlap, ..device(file.device)? };
-    let framework = file.framework.map_or_else(|| Ok(Framework::default()), framework)?;
+    let device = Device { overlap, ..read_device(file.device)? };
+    let framework = file.framework.map_or_else(|| Ok(Framework::default()), read_framework)?;
     Ok(Cluster { name: file.name, device, levels, axes, framework })
 }
 
@@ -154,29 +154,35 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (bytes.is_finite() && (0.0..9e18).contains(&bytes)).then_some(bytes as u64)
 }
 
-fn device(file: FileDevice) -> Result<Device, ClusterError> {
+fn read_device(file: FileDevice) -> Result<Device, ClusterError> {
     if file.flops.is_empty() {
         let advice = "give the peak of at least one element type, e.g. { f32 = 19.5e12 }";
-        return Err(field("device.flops", "empty", advice));
+        return Err(field_error("device.flops", "empty", advice));
     }
     for (dtype, &peak) in &file.flops {
         let name = format!("device.flops.{dtype}");
         element_type(&name, dtype)?;
-        positive(name, peak)?;
+        check_positive(name, peak)?;
     }
-    efficiency("device.matmul_efficiency", &file.matmul_efficiency)?;
+    check_efficiency("device.matmul_efficiency", &file.matmul_efficiency)?;
     for (dtype, points) in &file.matmul_efficiency_of {
         let name = format!("device.matmul_efficiency_of.{dtype}");
         element_type(&name, dtype)?;
-        efficiency(&name, points)?;
+        check_efficiency(&name, points)?;
     }
     Ok(Device {
-        attention: file.attention.map(attention).transpose()?,
-        bandwidth_share: share("device.bandwidth_share", file.bandwidth_share.unwrap_or(1.0))?,
-        matmul_unaligned: share("device.matmul_unaligned", file.matmul_unaligned.unwrap_or(1.0))?,
+        attention: file.attention.map(check_attention).transpose()?,
+        bandwidth_share: check_share(
+            "device.bandwidth_share",
+            file.bandwidth_share.unwrap_or(1.0),
+        )?,
+        matmul_unaligned: check_share(
+            "device.matmul_unaligned",
+            file.matmul_unaligned.unwrap_or(1.0),
+        )?,
         kind: file.kind,
-        memory: memory(&file.memory)?,
-        bandwidth: positive("device.bandwidth", file.bandwidth)?,
+        memory: read_memory(&file.memory)?,
+        bandwidth: check_positive("device.bandwidth", file.bandwidth)?,
         launch: not_negative("device.launch", file.launch)?,
         dispatch: not_negative("device.dispatch", file.dispatch)?,
         overlap: false,
@@ -186,14 +192,14 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
     })
 }
 
-fn memory(bytes: &Bytes) -> Result<u64, ClusterError> {
+fn read_memory(bytes: &FileBytes) -> Result<u64, ClusterError> {
     let (found, bytes) = match bytes {
-        Bytes::Integer(number) => (number.to_string(), u64::try_from(*number).ok()),
-        Bytes::Number(number) => (number.shown(), parse_bytes(&number.to_string())),
-        Bytes::Text(text) => (format!("\"{text}\""), parse_bytes(text)),
+        FileBytes::Integer(number) => (number.to_string(), u64::try_from(*number).ok()),
+        FileBytes::Number(number) => (number.show_value(), parse_bytes(&number.to_string())),
+        FileBytes::Text(text) => (format!("\"{text}\""), parse_bytes(text)),
     };
     let advice = "write a number of bytes above 0, or a text such as \"80GiB\" or \"16GB\"";
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| field("device.memory", found, advice))
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| field_error("device.memory", found, advice))
 }
 
 fn element_type(name: &str, dtype: &str) -> Result<(), ClusterError> {
@@ -201,40 +207,40 @@ fn element_type(name: &str, dtype: &str) -> Result<(), ClusterError> {
         Ok(_) => Ok(()),
         Err(_) => {
             let advice = "use the element types f32, f16, bf16, i64, i32, u8 or bool";
-            Err(field(name, "no element type", advice))
+            Err(field_error(name, "no element type", advice))
         }
     }
 }
 
-fn efficiency(of: &str, points: &[(f64, f64)]) -> Result<(), ClusterError> {
+fn check_efficiency(of: &str, points: &[(f64, f64)]) -> Result<(), ClusterError> {
     for (index, &(flops, share)) in points.iter().enumerate() {
         let name = format!("{of}[{index}]");
-        positive(&name, flops)?;
-        self::share(&name, share)?;
+        check_positive(&name, flops)?;
+        self::check_share(&name, share)?;
         if index > 0 && points[index - 1].0 >= flops {
-            return Err(field(name, flops, "order the points by ascending FLOPs"));
+            return Err(field_error(name, flops, "order the points by ascending FLOPs"));
         }
     }
     Ok(())
 }
 
-fn attention(shares: AttentionShares) -> Result<AttentionShares, ClusterError> {
-    share("device.attention.forward", shares.forward)?;
-    share("device.attention.backward", shares.backward)?;
+fn check_attention(shares: AttentionShares) -> Result<AttentionShares, ClusterError> {
+    check_share("device.attention.forward", shares.forward)?;
+    check_share("device.attention.backward", shares.backward)?;
     not_negative("device.attention.half_width", shares.half_width)?;
     not_negative("device.attention.half_keys", shares.half_keys)?;
     Ok(shares)
 }
 
-fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
+fn read_framework(file: FileFramework) -> Result<Framework, ClusterError> {
     const NAMES: &str = "write the name of a profile: graphc, torch-eager, torch-compile, megatron or megatron-core";
     let Some(known) = profile(&file.name) else {
-        return Err(field("framework.name", format!("\"{}\"", file.name), NAMES));
+        return Err(field_error("framework.name", format!("\"{}\"", file.name), NAMES));
     };
     let hidden = file.reduced_under_products.unwrap_or(known.reduced_under_products);
     if !(0.0..=0.99).contains(&hidden) {
         let advice = "write a share from 0 to 0.99";
-        return Err(field("framework.reduced_under_products", hidden, advice));
+        return Err(field_error("framework.reduced_under_products", hidden, advice));
     }
     let name = |part: &str| format!("framework.{part}");
     let dispatch = file.dispatch.unwrap_or(known.dispatch);
@@ -242,39 +248,43 @@ fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
     let shared = file.shared_nodes.unwrap_or(known.shared_nodes);
     let interference = file.interference.unwrap_or(known.interference);
     if !(0.0..=1.0).contains(&interference) {
-        return Err(field("framework.interference", interference, "write a share from 0 to 1"));
+        return Err(field_error(
+            "framework.interference",
+            interference,
+            "write a share from 0 to 1",
+        ));
     }
     Ok(Framework {
         name: known.name,
         dispatch: not_negative(name("dispatch"), dispatch)?,
-        elementwise_traffic: positive(name("elementwise_traffic"), traffic)?,
-        attention: share(name("attention"), file.attention.unwrap_or(known.attention))?,
+        elementwise_traffic: check_positive(name("elementwise_traffic"), traffic)?,
+        attention: check_share(name("attention"), file.attention.unwrap_or(known.attention))?,
         overlap: file.overlap.unwrap_or(known.overlap),
         interference,
         reduced_under_products: hidden,
-        shared_nodes: share(name("shared_nodes"), shared)?,
+        shared_nodes: check_share(name("shared_nodes"), shared)?,
     })
 }
 
-fn levels(levels: &[FileLevel]) -> Result<Vec<Level>, ClusterError> {
+fn read_levels(levels: &[FileLevel]) -> Result<Vec<Level>, ClusterError> {
     let mut result = Vec::new();
     for (index, level) in levels.iter().enumerate() {
         let name = |part: &str| format!("level[{index}].{part}");
         if level.size == 0 && index + 1 < levels.len() {
             let advice =
                 "give the number of ranks that it joins; only the outermost may be 0 (unbounded)";
-            return Err(field(name("size"), "0", advice));
+            return Err(field_error(name("size"), "0", advice));
         }
         result.push(Level {
             size: level.size,
             latency: not_negative(name("latency"), level.latency)?,
-            bandwidth: positive(name("bandwidth"), level.bandwidth)?,
+            bandwidth: check_positive(name("bandwidth"), level.bandwidth)?,
         });
     }
     Ok(result)
 }
 
-fn axes(axes: &[FileAxis]) -> Result<Vec<AxisLink>, ClusterError> {
+fn read_axes(axes: &[FileAxis]) -> Result<Vec<AxisLink>, ClusterError> {
     let mut result = Vec::new();
     for (index, axis) in axes.iter().enumerate() {
         let name = |part: &str| format!("axis[{index}].{part}");
@@ -286,46 +296,58 @@ fn axes(axes: &[FileAxis]) -> Result<Vec<AxisLink>, ClusterError> {
     Ok(result)
 }
 
-fn positive(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
-    if (1.0 / MOST..=MOST).contains(&value) { Ok(value) } else { Err(field(name, value, POSITIVE)) }
+fn check_positive(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
+    if (1.0 / MOST..=MOST).contains(&value) {
+        Ok(value)
+    } else {
+        Err(field_error(name, value, POSITIVE))
+    }
 }
 
-fn share(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
+fn check_share(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
     if value > 0.0 && value <= 1.0 {
         return Ok(value);
     }
-    Err(field(name, value, "the share of the peak is above 0 and at most 1"))
+    Err(field_error(name, value, "the share of the peak is above 0 and at most 1"))
 }
 
 fn not_negative(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
-    if (0.0..=MOST).contains(&value) { Ok(value) } else { Err(field(name, value, NOT_NEGATIVE)) }
+    if (0.0..=MOST).contains(&value) {
+        Ok(value)
+    } else {
+        Err(field_error(name, value, NOT_NEGATIVE))
+    }
 }
 
-fn field(name: impl Into<String>, found: impl Shown, advice: &'static str) -> ClusterError {
-    ClusterError::Field { field: name.into(), found: found.shown(), advice }
+fn field_error(
+    name: impl Into<String>,
+    found: impl ShownValue,
+    advice: &'static str,
+) -> ClusterError {
+    ClusterError::Field { field: name.into(), found: found.show_value(), advice }
 }
 
 /// A value as a message shows it.
-trait Shown {
-    fn shown(&self) -> String;
+trait ShownValue {
+    fn show_value(&self) -> String;
 }
 
-impl Shown for f64 {
+impl ShownValue for f64 {
     /// The value as a person writes it: not with hundreds of zeros.
-    fn shown(&self) -> String {
+    fn show_value(&self) -> String {
         let plain = *self == 0.0 || !self.is_finite() || (1e-6..1e16).contains(&self.abs());
         if plain { self.to_string() } else { format!("{self:e}") }
     }
 }
 
-impl Shown for &str {
-    fn shown(&self) -> String {
+impl ShownValue for &str {
+    fn show_value(&self) -> String {
         (*self).to_string()
     }
 }
 
-impl Shown for String {
-    fn shown(&self) -> String {
+impl ShownValue for String {
+    fn show_value(&self) -> String {
         self.clone()
     }
 }
@@ -364,7 +386,7 @@ mod tests {
         assert_eq!(cluster.levels[0].size, 8);
         assert_eq!(cluster.device.matmul_efficiency[1], (1e9, 0.6));
         assert_eq!(cluster.device.attention.map(|shares| shares.half_keys), Some(150.0));
-        assert_eq!(cluster.dispatch(), 2e-5);
+        assert_eq!(cluster.dispatch_seconds(), 2e-5);
         assert!(!cluster.overlaps(), "as the profile says");
     }
 

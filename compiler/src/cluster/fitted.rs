@@ -108,7 +108,7 @@ pub struct FittedConstant {
 
 impl FittedConstant {
     /// The value found, rounded; `None` where nothing was searched for.
-    pub fn rounded(&self) -> Option<f64> {
+    pub fn rounded_value(&self) -> Option<f64> {
         format!("{:.*e}", self.digits.saturating_sub(1), self.found?).parse().ok()
     }
 }
@@ -156,26 +156,26 @@ impl Fitted {
 
     /// The value that a cluster with its framework has; `None` where the constant is of other machines or of another
     /// framework.
-    pub fn of(self, cluster: &Cluster) -> Option<f64> {
-        self.places(&mut cluster.clone()).last().map(|place| **place)
+    pub fn value_in_cluster(self, cluster: &Cluster) -> Option<f64> {
+        self.find_fields(&mut cluster.clone()).last().map(|place| **place)
     }
 
     /// Multiplies what a cluster has. Shares stay at most 1.
     pub fn scale(self, cluster: &mut Cluster, factor: f64) {
-        let most = if self.place().is_share() { 1.0 } else { f64::INFINITY };
-        for place in self.places(cluster) {
+        let most = if self.cluster_field().is_share() { 1.0 } else { f64::INFINITY };
+        for place in self.find_fields(cluster) {
             *place = (*place * factor).min(most);
         }
     }
 
     /// The owner of the constant.
-    fn owner(self) -> Owner {
+    fn owner(self) -> ConstantOwner {
         match self {
             Self::TorchEagerAttention | Self::TorchEagerTraffic | Self::TorchEagerInterference => {
-                Owner::Framework("torch-eager")
+                ConstantOwner::Framework("torch-eager")
             }
             Self::MegatronDispatch | Self::MegatronTraffic | Self::MegatronSharedNodes => {
-                Owner::Framework("megatron")
+                ConstantOwner::Framework("megatron")
             }
             Self::A100Products1e8
             | Self::A100Products3e9
@@ -183,58 +183,58 @@ impl Fitted {
             | Self::A100Products3e11
             | Self::A100Products3e12
             | Self::A100Products3e13
-            | Self::A100WithinNodes => Owner::Machines(&[A100]),
-            Self::BandwidthShare => Owner::Machines(&[A100, HOPPER, BLACKWELL, MI300]),
-            Self::A100_40gbBetweenNodes => Owner::Machines(&[&["a100-40gb"]]),
-            Self::A100_4hdrBetweenNodes => Owner::Machines(&[&["dgx-a100-4hdr"]]),
-            Self::H100Products => Owner::Machines(&[HOPPER, BLACKWELL]),
+            | Self::A100WithinNodes => ConstantOwner::Machines(&[A100]),
+            Self::BandwidthShare => ConstantOwner::Machines(&[A100, HOPPER, BLACKWELL, MI300]),
+            Self::A100_40gbBetweenNodes => ConstantOwner::Machines(&[&["a100-40gb"]]),
+            Self::A100_4hdrBetweenNodes => ConstantOwner::Machines(&[&["dgx-a100-4hdr"]]),
+            Self::H100Products => ConstantOwner::Machines(&[HOPPER, BLACKWELL]),
             // What others have is assumed to be so much, or twice that.
-            Self::H100BetweenNodes => Owner::Machines(&[HOPPER]),
+            Self::H100BetweenNodes => ConstantOwner::Machines(&[HOPPER]),
         }
     }
 
-    fn place(self) -> Place {
+    fn cluster_field(self) -> ClusterField {
         match self {
-            Self::TorchEagerAttention => Place::Attention,
-            Self::TorchEagerTraffic | Self::MegatronTraffic => Place::Traffic,
-            Self::TorchEagerInterference => Place::Interference,
-            Self::MegatronDispatch => Place::Dispatch,
-            Self::MegatronSharedNodes => Place::SharedNodes,
-            Self::A100Products1e8 => Place::Product(0),
-            Self::A100Products3e9 => Place::Product(1),
-            Self::A100Products3e10 => Place::Product(2),
-            Self::A100Products3e11 => Place::Product(3),
-            Self::A100Products3e12 => Place::Product(4),
-            Self::A100Products3e13 => Place::Product(5),
-            Self::BandwidthShare => Place::BandwidthShare,
-            Self::A100WithinNodes => Place::WithinNodes,
+            Self::TorchEagerAttention => ClusterField::Attention,
+            Self::TorchEagerTraffic | Self::MegatronTraffic => ClusterField::Traffic,
+            Self::TorchEagerInterference => ClusterField::Interference,
+            Self::MegatronDispatch => ClusterField::Dispatch,
+            Self::MegatronSharedNodes => ClusterField::SharedNodes,
+            Self::A100Products1e8 => ClusterField::Product(0),
+            Self::A100Products3e9 => ClusterField::Product(1),
+            Self::A100Products3e10 => ClusterField::Product(2),
+            Self::A100Products3e11 => ClusterField::Product(3),
+            Self::A100Products3e12 => ClusterField::Product(4),
+            Self::A100Products3e13 => ClusterField::Product(5),
+            Self::BandwidthShare => ClusterField::BandwidthShare,
+            Self::A100WithinNodes => ClusterField::WithinNodes,
             Self::A100_40gbBetweenNodes | Self::A100_4hdrBetweenNodes | Self::H100BetweenNodes => {
-                Place::BetweenNodes
+                ClusterField::BetweenNodes
             }
-            Self::H100Products => Place::Products,
+            Self::H100Products => ClusterField::Products,
         }
     }
 
     /// The places of a cluster where it stands, the value itself last.
-    fn places(self, cluster: &mut Cluster) -> Vec<&mut f64> {
-        if !self.owner().has(cluster) {
+    fn find_fields(self, cluster: &mut Cluster) -> Vec<&mut f64> {
+        if !self.owner().matches_cluster(cluster) {
             return Vec::new();
         }
         let Cluster { device, levels, framework, .. } = cluster;
         let products = device.matmul_efficiency.iter_mut().map(|point| &mut point.1);
-        match self.place() {
-            Place::Attention => vec![&mut framework.attention],
-            Place::Traffic => vec![&mut framework.elementwise_traffic],
-            Place::Interference => vec![&mut framework.interference],
-            Place::Dispatch => vec![&mut framework.dispatch],
-            Place::SharedNodes => vec![&mut framework.shared_nodes],
-            Place::Product(index) => products.skip(index).take(1).collect(),
-            Place::Products => products.collect(),
-            Place::BandwidthShare => vec![&mut device.bandwidth_share],
-            Place::WithinNodes => {
+        match self.cluster_field() {
+            ClusterField::Attention => vec![&mut framework.attention],
+            ClusterField::Traffic => vec![&mut framework.elementwise_traffic],
+            ClusterField::Interference => vec![&mut framework.interference],
+            ClusterField::Dispatch => vec![&mut framework.dispatch],
+            ClusterField::SharedNodes => vec![&mut framework.shared_nodes],
+            ClusterField::Product(index) => products.skip(index).take(1).collect(),
+            ClusterField::Products => products.collect(),
+            ClusterField::BandwidthShare => vec![&mut device.bandwidth_share],
+            ClusterField::WithinNodes => {
                 levels.first_mut().map(|level| &mut level.bandwidth).into_iter().collect()
             }
-            Place::BetweenNodes => {
+            ClusterField::BetweenNodes => {
                 levels.last_mut().map(|level| &mut level.bandwidth).into_iter().collect()
             }
         }
@@ -250,13 +250,13 @@ const BLACKWELL: Family = &["b200", "gb200-nvl72", "gb300-nvl72"];
 const MI300: Family = &["mi300x", "mi325x"];
 
 /// The owner of a constant: a framework on any machines, or machines with any framework.
-enum Owner {
+enum ConstantOwner {
     Framework(&'static str),
     Machines(&'static [Family]),
 }
 
-impl Owner {
-    fn has(&self, cluster: &Cluster) -> bool {
+impl ConstantOwner {
+    fn matches_cluster(&self, cluster: &Cluster) -> bool {
         match self {
             Self::Framework(name) => cluster.framework.name == *name,
             Self::Machines(families) => {
@@ -267,7 +267,7 @@ impl Owner {
 }
 
 /// The field of a cluster that a constant is.
-enum Place {
+enum ClusterField {
     Attention,
     Traffic,
     Interference,
@@ -282,7 +282,7 @@ enum Place {
     BetweenNodes,
 }
 
-impl Place {
+impl ClusterField {
     /// Whether it is a share of something that can be reached, so at most 1.
     fn is_share(&self) -> bool {
         match self {
@@ -300,7 +300,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{FRAMEWORKS, PRESETS, framework, preset};
+    use crate::cluster::{FRAMEWORKS, PRESETS, find_framework, preset};
 
     #[test]
     fn presets_and_profiles_have_what_the_file_says() {
@@ -308,9 +308,9 @@ mod tests {
         for name in PRESETS {
             for profile in FRAMEWORKS {
                 let mut cluster = preset(name).expect("listed");
-                cluster.framework = framework(profile).expect("listed");
+                cluster.framework = find_framework(profile).expect("listed");
                 for &constant in CONSTANTS.constant.keys() {
-                    if let Some(value) = constant.of(&cluster) {
+                    if let Some(value) = constant.value_in_cluster(&cluster) {
                         assert_eq!(value, constant.value(), "{constant:?} of {profile} on {name}");
                         *seen.entry(constant).or_insert(0) += 1;
                     }
@@ -325,7 +325,9 @@ mod tests {
         for (name, constant) in &CONSTANTS.constant {
             let said = |why: &String| why.split_whitespace().count() >= 4;
             match (&constant.kept, &constant.held) {
-                (None, None) => assert_eq!(Some(constant.value), constant.rounded(), "{name:?}"),
+                (None, None) => {
+                    assert_eq!(Some(constant.value), constant.rounded_value(), "{name:?}")
+                }
                 (Some(why), None) => assert!(said(why) && constant.found.is_some(), "{name:?}"),
                 (None, Some(why)) => assert!(said(why) && constant.found.is_none(), "{name:?}"),
                 (Some(_), Some(_)) => panic!("{name:?} is held, so nothing else was found"),
@@ -338,7 +340,7 @@ mod tests {
         let rounded = |found, digits| {
             let found = Some(found);
             FittedConstant { value: 1.0, begin: 1.0, found, digits, kept: None, held: None }
-                .rounded()
+                .rounded_value()
         };
         assert_eq!(rounded(32.44e-6, 3), Some(32.4e-6));
         assert_eq!(rounded(4.5721e9, 2), Some(4.6e9));
@@ -369,7 +371,7 @@ mod tests {
             cluster.device.matmul_efficiency.iter().map(|point| point.1).collect();
         assert_eq!(shares.last(), Some(&0.99));
         Fitted::H100Products.scale(&mut cluster, 1.5);
-        assert_eq!(Fitted::H100Products.of(&cluster), Some(1.0));
+        assert_eq!(Fitted::H100Products.value_in_cluster(&cluster), Some(1.0));
         Fitted::A100WithinNodes.scale(&mut cluster, 2.0);
         assert_eq!(cluster.levels[0], before.levels[0], "of other machines");
     }

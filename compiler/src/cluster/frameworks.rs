@@ -24,7 +24,7 @@ pub const FRAMEWORKS: [&str; 5] =
     ["graphc", "torch-eager", "torch-compile", "megatron", "megatron-core"];
 
 /// The profile of this name; `None` where there is none.
-pub fn framework(name: &str) -> Option<Framework> {
+pub fn find_framework(name: &str) -> Option<Framework> {
     let graphc = Framework::default();
     match name {
         "graphc" => Some(graphc),
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn every_profile_is_there_under_its_name() {
         for name in FRAMEWORKS {
-            assert_eq!(framework(name).expect("listed").name, name);
+            assert_eq!(find_framework(name).expect("listed").name, name);
         }
-        assert!(framework("graphc").expect("listed").is_graphc());
-        assert_eq!(framework("abacus"), None);
+        assert!(find_framework("graphc").expect("listed").is_graphc());
+        assert_eq!(find_framework("abacus"), None);
     }
 }

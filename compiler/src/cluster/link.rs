@@ -48,22 +48,22 @@ impl Link {
         self.hops.iter().flat_map(hop).collect()
     }
 
-    fn flat(ranks: usize, link: AlphaBeta, trees: bool) -> Self {
+    fn single_hop(ranks: usize, link: AlphaBeta, trees: bool) -> Self {
         Self { hops: vec![Hop { ranks, link }], trees }
     }
 }
 
 /// Finds the link of a group of ranks; along mesh axis `axis` where the cluster gives constants by axis. Groups that
 /// have unequally many ranks in the nodes go along one ring at the pace of its slowest link.
-pub fn link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link {
+pub fn find_link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link {
     if ranks.len() < 2 {
         return Link { hops: Vec::new(), trees: false };
     }
     let slowest = alpha_beta(cluster, ranks, axis);
     if !cluster.axes.is_empty() || cluster.levels.is_empty() {
-        return Link::flat(ranks.len(), slowest, cluster.axes.is_empty());
+        return Link::single_hop(ranks.len(), slowest, cluster.axes.is_empty());
     }
-    by_level(cluster, ranks).unwrap_or_else(|| Link::flat(ranks.len(), slowest, true))
+    by_level(cluster, ranks).unwrap_or_else(|| Link::single_hop(ranks.len(), slowest, true))
 }
 
 /// The levels that join the ranks; `None` where a level joins unequally many in places.
@@ -111,21 +111,21 @@ mod tests {
     fn a_group_is_cut_into_levels() {
         let cluster = preset("dgx-a100").expect("a preset");
         let ranks = |ranks: &[u32]| -> Vec<usize> {
-            link(&cluster, ranks, None).hops.iter().map(|hop| hop.ranks).collect()
+            find_link(&cluster, ranks, None).hops.iter().map(|hop| hop.ranks).collect()
         };
         assert_eq!(ranks(&[0, 1, 2, 3]), [4]);
         assert_eq!(ranks(&[0, 8, 16]), [3], "one rank in each node");
         assert_eq!(ranks(&[0, 4, 8, 12, 16, 20]), [2, 3]);
         assert_eq!(ranks(&[0, 1, 2, 8]), [4], "3 in one node and 1 in the other: one ring");
         assert_eq!(ranks(&[7]), Vec::<usize>::new());
-        assert_eq!(link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster, 1));
+        assert_eq!(find_link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster, 1));
     }
 
     #[test]
     fn groups_that_share_nodes_reach_a_share_between_them() {
         let mut cluster = preset("dgx-a100").expect("a preset");
         let beta = |cluster: &Cluster, ranks: &[u32]| {
-            link(cluster, ranks, None).hops.last().expect("several ranks").link.beta
+            find_link(cluster, ranks, None).hops.last().expect("several ranks").link.beta
         };
         let (near, whole) = (beta(&cluster, &[0, 1]), beta(&cluster, &[0, 8]));
         let all: Vec<u32> = (0..16).collect();

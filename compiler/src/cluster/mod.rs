@@ -20,8 +20,8 @@ pub use fitted::{
     Fitted, FittedConstant, FittedConstants, FittedTable, fitted_constants, parse_fitted,
     write_fitted,
 };
-pub use frameworks::{FRAMEWORKS, framework};
-pub use link::{Hop, Link, link};
+pub use frameworks::{FRAMEWORKS, find_framework};
+pub use link::{Hop, Link, find_link};
 pub use presets::{PRESETS, preset};
 
 /// The constants of a link in the alpha-beta model: a message of `n` bytes takes `alpha + n * beta` seconds.
@@ -37,7 +37,7 @@ impl AlphaBeta {
     /// The link of a rank to itself.
     pub const FREE: AlphaBeta = AlphaBeta { alpha: 0.0, beta: 0.0 };
 
-    fn worst(self, other: Self) -> Self {
+    fn elementwise_max(self, other: Self) -> Self {
         Self { alpha: self.alpha.max(other.alpha), beta: self.beta.max(other.beta) }
     }
 }
@@ -73,12 +73,12 @@ fn of_axis(cluster: &Cluster, axis: Option<usize>) -> AlphaBeta {
         .map(|axis| AlphaBeta { alpha: axis.latency, beta: axis.seconds_per_byte });
     match axis {
         Some(axis) => links.take(axis + 1).fold(AlphaBeta::FREE, |_, link| link),
-        None => links.fold(AlphaBeta::FREE, AlphaBeta::worst),
+        None => links.fold(AlphaBeta::FREE, AlphaBeta::elementwise_max),
     }
 }
 
 fn of_level(cluster: &Cluster, index: usize) -> AlphaBeta {
-    let level = cluster.level(index);
+    let level = cluster.effective_level(index);
     AlphaBeta { alpha: level.latency, beta: 1.0 / level.bandwidth }
 }
 

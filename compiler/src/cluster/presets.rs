@@ -42,50 +42,50 @@ const GIB: u64 = 1 << 30;
 pub fn preset(name: &str) -> Option<Cluster> {
     let (device, levels) = match name {
         // Assumed, of the order of shared memory between processes: 2 us for a message, 4 GB/s.
-        "cpu" => (cpu(), vec![level(0, 2e-6, 4e9)]),
-        "p3.16xlarge" => (v100(), v100_levels()),
+        "cpu" => (cpu_device(), vec![new_level(0, 2e-6, 4e9)]),
+        "p3.16xlarge" => (v100_device(), v100_levels()),
         // 8 A100 of 40 GB (data sheet: 40 GB at 1555 GB/s). Between nodes 1600 Gbit/s of RoCE for 8 GPUs (tables of
         // mosaicml/llm-foundry), 25 GB/s each, of which the fitted rows of MPT reach less than a fifth.
         "a100-40gb" => (
-            Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100() },
+            Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100_device() },
             a100_levels(Fitted::A100_40gbBetweenNodes.value()),
         ),
         // 8 A100 of 80 GB and an HDR adapter (200 Gbit/s, 25 GB/s) for each (data sheet of DGX A100). Assumed that of
         // these the same 56 % are reached as of the four adapters below.
-        "dgx-a100" => (a100(), a100_levels(2.0 * Fitted::A100_4hdrBetweenNodes.value())),
+        "dgx-a100" => (a100_device(), a100_levels(2.0 * Fitted::A100_4hdrBetweenNodes.value())),
         // The same with 4 HDR adapters for 8 GPUs, 12.5 GB/s each, of which fitted rows of Megatron-LM reach 56 %.
-        "dgx-a100-4hdr" => (a100(), a100_levels(Fitted::A100_4hdrBetweenNodes.value())),
+        "dgx-a100-4hdr" => (a100_device(), a100_levels(Fitted::A100_4hdrBetweenNodes.value())),
         // 8 H100 SXM (data sheet: 80 GB at 3.35 TB/s).
-        "dgx-h100" => (h100(80 * GIB, 3.35e12), hopper_levels()),
+        "dgx-h100" => (h100_device(80 * GIB, 3.35e12), hopper_levels()),
         // 8 H200 SXM (data sheet: 141 GB at 4.8 TB/s): the same chip with other memory. No row was measured on it.
-        "h200" => (h100(141 * 1_000_000_000, 4.8e12), hopper_levels()),
+        "h200" => (h100_device(141 * 1_000_000_000, 4.8e12), hopper_levels()),
         // 8 H100 SXM with 96 GB of HBM2e at 2.4 TB/s and 500 W (benchmarks of pytorch/torchtitan, December 2024). Their peaks are assumed to be
         // those of 700 W, which they hold for less long.
-        "h100-96gb" => (h100(96 * GIB, 2.4e12), hopper_levels()),
+        "h100-96gb" => (h100_device(96 * GIB, 2.4e12), hopper_levels()),
         // 8 B200 (data sheet of DGX B200: 1,440 GB and 64 TB/s for 8; of HGX B200: 36 PFLOP/s of FP16 with sparsity and 600 TFLOP/s of FP32
         // for 8), each with an adapter of 400 Gbit/s (data sheet of DGX B200).
-        "b200" => (blackwell(180, 2.25e15, 75e12), blackwell_levels(8, 1.0)),
+        "b200" => (blackwell_device(180, 2.25e15, 75e12), blackwell_levels(8, 1.0)),
         // 72 GPUs joined by NVLink, with 2 for each Grace (data sheet of GB200 NVL72: 13.4 TB, 576 TB/s, 360 PFLOP/s of FP16 with sparsity and
         // 5,760 TFLOP/s of FP32 for 72). Between racks 400 Gbit/s for each (data sheet of DGX GB200: 72 ConnectX-7).
-        "gb200-nvl72" => (blackwell(186, 2.5e15, 80e12), blackwell_levels(72, 1.0)),
+        "gb200-nvl72" => (blackwell_device(186, 2.5e15, 80e12), blackwell_levels(72, 1.0)),
         // The same with more memory (data sheet of GB300 NVL72: 20 TB, 576 TB/s, 360 PFLOP/s of FP16 with sparsity and, rounded, 6 PFLOP/s of FP32
         // for 72). Between racks 800 Gbit/s for each (the same: ConnectX-8).
-        "gb300-nvl72" => (blackwell(277, 2.5e15, 80e12), blackwell_levels(72, 2.0)),
+        "gb300-nvl72" => (blackwell_device(277, 2.5e15, 80e12), blackwell_levels(72, 2.0)),
         // 8 MI300X (data sheet: 192 GB at 5.3 TB/s).
-        "mi300x" => (instinct(192 * GIB, 5.3e12), instinct_levels()),
+        "mi300x" => (instinct_device(192 * GIB, 5.3e12), instinct_levels()),
         // 8 MI325X (data sheet: 256 GB at 6 TB/s): the same chip with other memory.
-        "mi325x" => (instinct(256 * GIB, 6e12), instinct_levels()),
+        "mi325x" => (instinct_device(256 * GIB, 6e12), instinct_levels()),
         _ => return None,
     };
     let (axes, framework) = (Vec::new(), Framework::default());
     Some(Cluster { name: name.into(), device, levels, axes, framework })
 }
 
-fn level(size: usize, latency: f64, bandwidth: f64) -> Level {
+fn new_level(size: usize, latency: f64, bandwidth: f64) -> Level {
     Level { size, latency, bandwidth }
 }
 
-fn flops(peaks: &[(&str, f64)]) -> BTreeMap<String, f64> {
+fn peaks_by_dtype(peaks: &[(&str, f64)]) -> BTreeMap<String, f64> {
     peaks.iter().map(|&(dtype, peak)| (dtype.to_string(), peak)).collect()
 }
 
@@ -93,11 +93,11 @@ fn flops(peaks: &[(&str, f64)]) -> BTreeMap<String, f64> {
 /// the one at hand. 100 GFLOP/s are some 30 FLOPs a cycle at 3 GHz, as two units of 8 floats have that multiply and
 /// add; small products reach less because a call costs something. 10 GB/s of memory are a core's share of a socket's,
 /// and 4 GiB what tests and small machines have.
-fn cpu() -> Device {
+fn cpu_device() -> Device {
     Device {
         kind: DeviceKind::Cpu,
         memory: 4 * GIB,
-        flops: flops(&[("f32", 100e9)]),
+        flops: peaks_by_dtype(&[("f32", 100e9)]),
         matmul_efficiency: vec![(1e4, 0.1), (1e6, 0.4), (1e8, 0.8)],
         matmul_efficiency_of: BTreeMap::new(),
         matmul_unaligned: 1.0,
@@ -125,11 +125,11 @@ fn products_up_to(largest: f64) -> Vec<(f64, f64)> {
 
 /// A GPU. Assumed: 4 us for a kernel, the order of a launch behind others in a stream. Rows at hand do not tell it
 /// from the host's time for a kernel, which is longer. Compute and collectives run side by side, as streams do.
-fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
+fn cuda_device(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
     Device {
         kind: DeviceKind::Cuda,
         memory,
-        flops: flops(peaks),
+        flops: peaks_by_dtype(peaks),
         matmul_efficiency: PRODUCTS.to_vec(),
         matmul_efficiency_of: BTreeMap::new(),
         matmul_unaligned: 1.0,
@@ -143,15 +143,15 @@ fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
 }
 
 /// V100 SXM2 (data sheet: 15.7 and with tensor cores 125 TFLOP/s, 900 GB/s), of 16 GB. Nothing was measured on it.
-fn v100() -> Device {
-    cuda(16 * GIB, &[("f32", 15.7e12), ("f16", 125e12)], 900e9)
+fn v100_device() -> Device {
+    cuda_device(16 * GIB, &[("f32", 15.7e12), ("f16", 125e12)], 900e9)
 }
 
 /// AWS's p3.16xlarge. Within: NVLink 2, 6 links of 25 GB/s (data sheet of V100), of which four fifths are assumed to
 /// be reached, as NCCL reaches of H100's. Between: 25 Gbit/s (AWS's list of instances) shared by 8 ranks, all of it
 /// assumed to be reached. 4 us and, by TCP, 30 us are assumed.
 fn v100_levels() -> Vec<Level> {
-    vec![level(8, 4e-6, 120e9), level(0, 30e-6, 25e9 / 8.0 / 8.0)]
+    vec![new_level(8, 4e-6, 120e9), new_level(0, 30e-6, 25e9 / 8.0 / 8.0)]
 }
 
 /// Within a node NVLink 3, 12 links of 25 GB/s (data sheet); what of these 300 GB/s is reached is from steps of
@@ -160,7 +160,7 @@ fn v100_levels() -> Vec<Level> {
 /// against measured steps, and no search says them. By the same file of NCCL a step of a ring is 3.4 us over NVLink
 /// and 9.6 us, in later versions 14 us, between nodes (`hwLat`, protocol "simple").
 fn a100_levels(between_nodes: f64) -> Vec<Level> {
-    vec![level(8, 5e-6, Fitted::A100WithinNodes.value()), level(0, 12e-6, between_nodes)]
+    vec![new_level(8, 5e-6, Fitted::A100WithinNodes.value()), new_level(0, 12e-6, between_nodes)]
 }
 
 /// 8 GPUs with NVLink 4: 18 links of 25 GB/s (data sheet), of which NCCL reaches 370 GB/s on a ring (its maintainer in
@@ -168,7 +168,7 @@ fn a100_levels(between_nodes: f64) -> Vec<Level> {
 /// fitted rows of MPT reach 31 GB/s. Latencies of 3 and 7 us are assumed, a little over half those of A100, for links
 /// of a later generation.
 fn hopper_levels() -> Vec<Level> {
-    vec![level(8, 3e-6, 370e9), level(0, 7e-6, Fitted::H100BetweenNodes.value())]
+    vec![new_level(8, 3e-6, 370e9), new_level(0, 7e-6, Fitted::H100BetweenNodes.value())]
 }
 
 /// Peaks and 80 GB at 2.039 TB/s: NVIDIA's data sheet of A100 SXM. The shares that products and memory-bound kernels
@@ -176,7 +176,7 @@ fn hopper_levels() -> Vec<Level> {
 /// rows are larger. FlashAttention-2 reaches 73 % of the peak in the forward and 63 % in the backward pass at its best
 /// (Dao, arXiv 2307.08691, section 4.1), with heads of 128: `forward` and `backward` are these over the share of a
 /// head of 128; the halves follow its figures over widths and lengths.
-fn a100() -> Device {
+fn a100_device() -> Device {
     let peaks = [("f32", 19.5e12), ("f16", 312e12), ("bf16", 312e12)];
     Device {
         matmul_efficiency: vec![
@@ -194,7 +194,7 @@ fn a100() -> Device {
             half_keys: 190.0,
         }),
         bandwidth_share: Fitted::BandwidthShare.value(),
-        ..cuda(80 * GIB, &peaks, 2.039e12)
+        ..cuda_device(80 * GIB, &peaks, 2.039e12)
     }
 }
 
@@ -203,7 +203,7 @@ fn a100() -> Device {
 /// forward and 32 % in the backward pass with heads of 128 (Shah et al., arXiv 2407.08608, figures 5 and 6); its
 /// halves and the share of the memory's bandwidth are assumed to be those of A100. Products of bf16 with odd rows reach
 /// 0.14 of the rate of others: `graphc calibrate --device cuda` on an H200.
-fn h100(memory: u64, bandwidth: f64) -> Device {
+fn h100_device(memory: u64, bandwidth: f64) -> Device {
     Device {
         attention: Some(AttentionShares {
             forward: 0.44,
@@ -214,16 +214,16 @@ fn h100(memory: u64, bandwidth: f64) -> Device {
         bandwidth_share: Fitted::BandwidthShare.value(),
         matmul_efficiency: products_up_to(Fitted::H100Products.value()),
         matmul_unaligned: 0.14,
-        ..cuda(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
+        ..cuda_device(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
     }
 }
 
 /// A GPU of Blackwell: GB of memory, and peaks without sparsity, half of what data sheets say with it. 8 TB/s and two ways of 900 GB/s of NVLink 5
 /// each (data sheet of GB200 NVL72: 576 and 130 TB/s for 72). Nothing was measured on it: the shares of these that are reached are assumed to be those of H100.
-fn blackwell(gigabytes: u64, halves: f64, singles: f64) -> Device {
+fn blackwell_device(gigabytes: u64, halves: f64, singles: f64) -> Device {
     Device {
-        flops: flops(&[("f32", singles), ("f16", halves), ("bf16", halves)]),
-        ..h100(gigabytes * 1_000_000_000, 8e12)
+        flops: peaks_by_dtype(&[("f32", singles), ("f16", halves), ("bf16", halves)]),
+        ..h100_device(gigabytes * 1_000_000_000, 8e12)
     }
 }
 
@@ -239,9 +239,12 @@ fn blackwell_levels(size: usize, adapters: f64) -> Vec<Level> {
 /// MI300X and MI325X without sparsity (data sheets: 163.4 TFLOP/s of FP32, 1,307.4 of FP16 and BF16). Nothing was measured on them, so shares are assumed: of
 /// products that of GPUs of which nothing else is said, of memory that of A100; attention is priced as a product of its FLOPs. PyTorch's builds for these cards
 /// call them `cuda` as well.
-fn instinct(memory: u64, bandwidth: f64) -> Device {
+fn instinct_device(memory: u64, bandwidth: f64) -> Device {
     let peaks = [("f32", 163.4e12), ("f16", 1307.4e12), ("bf16", 1307.4e12)];
-    Device { bandwidth_share: Fitted::BandwidthShare.value(), ..cuda(memory, &peaks, bandwidth) }
+    Device {
+        bandwidth_share: Fitted::BandwidthShare.value(),
+        ..cuda_device(memory, &peaks, bandwidth)
+    }
 }
 
 /// 8 GPUs, each with a link of Infinity Fabric of 64 GB/s to each other one (data sheets: 128 GB/s both ways, 7 links), of which four fifths are assumed to be

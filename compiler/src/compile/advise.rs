@@ -1,4 +1,4 @@
-//! Advises how to train a model on so many ranks: on which mesh, in how many stages and microbatches ([`advise`]), and
+//! Advises how to train a model on so many ranks: on which mesh, in how many stages and microbatches ([`advise_ways`]), and
 //! on how few ranks it fits at all ([`least_ranks`]).
 //!
 //! Meshes are one axis of all ranks, and two axes of which the second lies inside a node ([`meshes`]). Of each mesh the
@@ -15,13 +15,13 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport};
 
 use super::Compiled;
-use super::best::Job;
+use super::best::CompileJob;
 use super::conflict::staged_has_plan;
 use super::stages::{Chooser, microbatch_counts};
-use crate::cost::utilization;
+use crate::cost::model_flops_utilization;
 use crate::error::CompileError;
 use crate::null_device::Shares;
-use crate::pipeline::prepare;
+use crate::pipeline::prepare_graph;
 
 /// The share of a step that links or waiting must take to be what binds.
 const BINDING: f64 = 0.1;
@@ -84,7 +84,7 @@ pub enum Binds {
 
 impl Figures {
     /// What binds most.
-    pub fn binds(&self) -> Binds {
+    pub fn binding_limit(&self) -> Binds {
         let Shares { communication, waiting, .. } = self.shares;
         match waiting >= communication {
             _ if waiting.max(communication) < BINDING && self.is_short => Binds::Memory,
@@ -99,7 +99,7 @@ impl Figures {
         Self {
             step_seconds: simulation.step_seconds,
             memory_bytes: plan.predicted.peak_memory_bytes.iter().copied().max().unwrap_or(0),
-            mfu: utilization(plan, decisions, simulation.step_seconds),
+            mfu: model_flops_utilization(plan, decisions, simulation.step_seconds),
             shares: simulation.shares,
             gap: plan.planner.gap,
             is_short: plan.regathered || !plan.recomputed.is_empty(),
@@ -117,7 +117,7 @@ impl Way {
     }
 
     /// Ways with a plan come first, those that are known to have none last.
-    fn rank(&self) -> u8 {
+    fn sort_priority(&self) -> u8 {
         match &self.planned {
             Some(Ok(_)) => 0,
             None => 1,
@@ -131,8 +131,8 @@ pub type Reached<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// The meshes of so many ranks that are looked at: one axis, and two of which the second divides a node. Where the
 /// machines have constants for each axis, only those of as many axes, if there are any.
-pub fn meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
-    let node = node(cluster).unwrap_or(ranks);
+pub fn list_meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
+    let node = ranks_per_node(cluster).unwrap_or(ranks);
     let inner = (2..=node.min(ranks / 2))
         .filter(|inner| ranks.is_multiple_of(*inner) && node.is_multiple_of(*inner));
     let mut all = vec![vec![ranks]];
@@ -144,7 +144,7 @@ pub fn meshes(ranks: usize, cluster: &Cluster) -> Vec<Vec<usize>> {
 }
 
 /// Ranks of a node, where the machines say.
-fn node(cluster: &Cluster) -> Option<usize> {
+fn ranks_per_node(cluster: &Cluster) -> Option<usize> {
     cluster.levels.first().map(|level| level.size).filter(|&size| size > 0)
 }
 
@@ -153,35 +153,35 @@ fn node(cluster: &Cluster) -> Option<usize> {
 ///
 /// # Errors
 /// Where no way has a plan, or the options do not fit the graph: the error of the one that needs least.
-pub fn advise(
+pub fn advise_ways(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
     (ranks, depth): (usize, Depth),
     reached: Reached<'_>,
 ) -> Result<Vec<Way>, CompileError> {
-    let meshes = meshes(ranks, cluster);
+    let meshes = list_meshes(ranks, cluster);
     let parts = meshes.len() + depth.plans;
     let (mut ways, mut failed) = (Vec::new(), None);
     let mut best = f64::INFINITY;
     for (at, mesh) in meshes.into_iter().enumerate() {
         let options = CompileOptions { mesh: mesh.clone(), ..options.clone() };
-        match priced(graph, &options, cluster, WORSE * best) {
+        match price_choices(graph, &options, cluster, WORSE * best) {
             Ok(choices) => {
                 best = choices.iter().map(|choice| choice.seconds).fold(best, f64::min);
                 let way = |choice| Way { mesh: mesh.clone(), choice, planned: None };
                 ways.extend(choices.into_iter().map(way));
             }
-            Err(error) => failed = Some(leaner(failed, error)),
+            Err(error) => failed = Some(leaner_error(failed, error)),
         }
         reached(at + 1, parts);
     }
-    sort(&mut ways);
+    sort_ways(&mut ways);
     ways.truncate(depth.ways);
     let mut made = 0;
     for way in ways.iter_mut().take(ATTEMPTS * depth.plans) {
         let options = CompileOptions { mesh: way.mesh.clone(), ..options.clone() };
-        let job = Job { graph, options: &options, cluster, weights: None };
+        let job = CompileJob { graph, options: &options, cluster, weights: None };
         let planned = job.compile_choice(&way.choice);
         made += usize::from(planned.is_ok());
         way.planned = Some(planned.map(|compiled| Figures::new(&compiled)));
@@ -191,19 +191,19 @@ pub fn advise(
         }
     }
     reached(parts, parts);
-    sort(&mut ways);
+    sort_ways(&mut ways);
     match made > 0 || depth.plans == 0 && !ways.is_empty() {
         true => Ok(ways),
         false => {
             let errors = ways.into_iter().filter_map(|way| way.planned?.err());
             Err(errors
-                .fold(failed, |known, error| Some(leaner(known, error)))
+                .fold(failed, |known, error| Some(leaner_error(known, error)))
                 .expect("one is known"))
         }
     }
 }
 
-fn leaner(known: Option<CompileError>, error: CompileError) -> CompileError {
+fn leaner_error(known: Option<CompileError>, error: CompileError) -> CompileError {
     match known {
         Some(known) => known.leaner(error),
         None => error,
@@ -211,23 +211,23 @@ fn leaner(known: Option<CompileError>, error: CompileError) -> CompileError {
 }
 
 /// Shortest first, and equal ones by mesh, stages and microbatches.
-fn sort(ways: &mut [Way]) {
+fn sort_ways(ways: &mut [Way]) {
     let size = |way: &Way| (way.choice.stages, way.choice.microbatches);
     ways.sort_by(|a, b| {
         let seconds = a.seconds().total_cmp(&b.seconds());
         let names = || (&a.mesh, size(a)).cmp(&(&b.mesh, size(b)));
-        a.rank().cmp(&b.rank()).then(seconds).then_with(names)
+        a.sort_priority().cmp(&b.sort_priority()).then(seconds).then_with(names)
     });
 }
 
 /// The choices of stages and microbatches on a mesh that may fit the memory, by the prices of their layers.
-fn priced(
+fn price_choices(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
     known: f64,
 ) -> Result<Vec<PipelineReport>, CompileError> {
-    let choices = Chooser::new(graph, options, cluster)?.choices(known)?;
+    let choices = Chooser::new(graph, options, cluster)?.find_choices(known)?;
     let mut all: Vec<PipelineReport> = Vec::new();
     for choice in choices.ranked.into_iter().chain(choices.unfit) {
         let same = |known: &PipelineReport| {
@@ -266,15 +266,19 @@ pub fn least_ranks(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Least, CompileError> {
-    let variables = variables(graph, options)?;
+    let variables = count_variable_bytes(graph, options)?;
     let limit = options.memory.unwrap_or(cluster.device.memory).max(1);
     let proven = usize::try_from(variables.div_ceil(limit)).unwrap_or(usize::MAX).max(1);
-    let numbers: Vec<usize> = numbers(cluster).into_iter().filter(|&n| n >= proven).collect();
+    let numbers: Vec<usize> =
+        list_rank_counts(cluster).into_iter().filter(|&n| n >= proven).collect();
     let mut tried = Vec::new();
     let mut fits = |at: usize| {
         tried.push(numbers[at]);
-        let has_plan =
-            staged_has_plan(graph.clone(), &alone(graph, options, cluster, numbers[at]), cluster);
+        let has_plan = staged_has_plan(
+            graph.clone(),
+            &single_stage_options(graph, options, cluster, numbers[at]),
+            cluster,
+        );
         match has_plan {
             Ok(()) => Ok(true),
             Err(error) if error.is_memory() => Ok(false),
@@ -296,14 +300,14 @@ pub fn least_ranks(
             false => low = middle + 1,
         }
     }
-    let found = high.map(|at| alone(graph, options, cluster, numbers[at]));
+    let found = high.map(|at| single_stage_options(graph, options, cluster, numbers[at]));
     let microbatches = found.as_ref().map_or(1, |found| found.microbatches);
     Ok(Least { mesh: found.map(|found| found.mesh), microbatches, variables, proven, tried })
 }
 
 /// Numbers of ranks that are tried, ascending.
-fn numbers(cluster: &Cluster) -> Vec<usize> {
-    let node = node(cluster).unwrap_or(1);
+fn list_rank_counts(cluster: &Cluster) -> Vec<usize> {
+    let node = ranks_per_node(cluster).unwrap_or(1);
     let powers = std::iter::successors(Some(1usize), |n| n.checked_mul(2)).take(18);
     let inside = powers.clone().filter(|&n| n < node);
     let whole = powers.flat_map(|n| [2 * n * node, 3 * n * node]).chain([node]);
@@ -314,13 +318,13 @@ fn numbers(cluster: &Cluster) -> Vec<usize> {
 }
 
 /// The options for so many ranks in one stage: as many microbatches as are priced at most, where that is left open.
-fn alone(
+fn single_stage_options(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
     ranks: usize,
 ) -> CompileOptions {
-    let mesh = match node(cluster) {
+    let mesh = match ranks_per_node(cluster) {
         Some(node) if ranks > node && ranks.is_multiple_of(node) => vec![ranks / node, node],
         _ => vec![ranks],
     };
@@ -330,7 +334,7 @@ fn alone(
 }
 
 /// Bytes of all variables of the training graph.
-fn variables(graph: &Graph, options: &CompileOptions) -> Result<u64, CompileError> {
+fn count_variable_bytes(graph: &Graph, options: &CompileOptions) -> Result<u64, CompileError> {
     let alone = CompileOptions {
         mesh: vec![1],
         stages: 1,
@@ -339,7 +343,7 @@ fn variables(graph: &Graph, options: &CompileOptions) -> Result<u64, CompileErro
         auto_microbatches: false,
         ..options.clone()
     };
-    let decisions = prepare(graph.clone(), &alone)?;
+    let decisions = prepare_graph(graph.clone(), &alone)?;
     let graph = decisions.graph();
     let variables = graph.nodes.iter().filter(|node| matches!(node.op, Op::Variable(_)));
     Ok(variables.map(|node| graph.value(node.results[0]).ty.bytes() as u64).sum())
@@ -378,10 +382,10 @@ mod tests {
     fn the_second_axis_of_a_mesh_divides_a_node() {
         let cluster = preset("dgx-h100").expect("a preset");
         let expected: [&[usize]; 4] = [&[64], &[32, 2], &[16, 4], &[8, 8]];
-        assert_eq!(meshes(64, &cluster), expected);
-        assert_eq!(meshes(12, &cluster), [vec![12], vec![6, 2], vec![3, 4]]);
-        assert_eq!(meshes(1, &cluster), [vec![1]]);
-        assert_eq!(numbers(&cluster)[..8], [1, 2, 4, 8, 16, 24, 32, 48]);
+        assert_eq!(list_meshes(64, &cluster), expected);
+        assert_eq!(list_meshes(12, &cluster), [vec![12], vec![6, 2], vec![3, 4]]);
+        assert_eq!(list_meshes(1, &cluster), [vec![1]]);
+        assert_eq!(list_rank_counts(&cluster)[..8], [1, 2, 4, 8, 16, 24, 32, 48]);
     }
 
     #[test]
@@ -391,7 +395,7 @@ mod tests {
         let mut parts = Vec::new();
         let depth = Depth { ways: 5, plans: 3 };
         let mut reached = |done, all| parts.push((done, all));
-        let ways = advise(&graph, &options, &cluster, (4, depth), &mut reached).expect("fits");
+        let ways = advise_ways(&graph, &options, &cluster, (4, depth), &mut reached).expect("fits");
         assert_eq!((ways.len(), parts.last()), (5, Some(&(5, 5))));
         let planned = |way: &&Way| matches!(way.planned, Some(Ok(_)));
         assert_eq!(ways.iter().filter(planned).count(), 3);
@@ -426,7 +430,11 @@ mod tests {
         let mesh = least.mesh.clone().expect("some number suffices");
         let ranks: usize = mesh.iter().product();
         let has_plan = |ranks| {
-            staged_has_plan(graph.clone(), &alone(&graph, &options, &cluster, ranks), &cluster)
+            staged_has_plan(
+                graph.clone(),
+                &single_stage_options(&graph, &options, &cluster, ranks),
+                &cluster,
+            )
         };
         assert!(ranks >= 4 && has_plan(ranks).is_ok(), "{least:?}");
         assert!(ranks == 4 || has_plan(ranks / 2).is_err_and(|e| e.is_memory()), "{least:?}");

@@ -3,22 +3,22 @@
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
 use graphc_ir::text;
 
-use super::amounts::places;
-use super::stages::chosen;
+use super::amounts::find_op_places;
+use super::stages::apply_choice;
 use crate::decisions::Decisions;
 use crate::passes::error::PassError;
 use crate::passes::recompute::Extent;
-use crate::pipeline::{prepare, prepare_for, recomputed, regathered};
+use crate::pipeline::{decide_recomputed, decide_regathered, prepare_for, prepare_graph};
 
 /// The decisions that a plan was made from.
 ///
 /// # Errors
 /// Where the plan's graph is none, or its options do not fit it.
 pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
-    let graph = text::parse(&plan.graph.join("\n"))
+    let graph = text::parse_graph(&plan.graph.join("\n"))
         .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;
     let (graph, options) = match &plan.pipeline {
-        Some(choice) => chosen(&graph, &plan.options, choice)?,
+        Some(choice) => apply_choice(&graph, &plan.options, choice)?,
         None => (graph, plan.options.clone()),
     };
     let options = match plan.cross_entropy {
@@ -27,16 +27,16 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
     };
     let decisions = match plan.padded {
         true => prepare_for(graph, &options, &plan.cluster)?,
-        false => prepare(graph, &options)?,
+        false => prepare_graph(graph, &options)?,
     };
     let decisions = match options.recompute {
         Recompute::Auto => {
-            recomputed(&decisions, &options, Extent::Ops(&places(&plan.recomputed)))?
+            decide_recomputed(&decisions, &options, Extent::Ops(&find_op_places(&plan.recomputed)))?
         }
         Recompute::None | Recompute::Selective | Recompute::Full => decisions,
     };
     match plan.regathered {
-        true => Ok(regathered(&decisions, &options)?.unwrap_or(decisions)),
+        true => Ok(decide_regathered(&decisions, &options)?.unwrap_or(decisions)),
         false => Ok(decisions),
     }
 }

@@ -23,9 +23,12 @@ use std::collections::BTreeSet;
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute, WeightsSource};
 
-use super::forms::{Form, InMemory, all_regathered, best_in_memory, bounded, decided, variants};
-use super::once::{Draft, Header, assembled};
-use super::stages::{Chooser, chosen, is_small, may_pay};
+use super::forms::{
+    Form, InMemory, all_regathered, best_in_memory, form_decisions, lower_reported_bound,
+    prepare_variants,
+};
+use super::once::{Draft, Header, assemble_draft};
+use super::stages::{Chooser, apply_choice, is_small, may_pay};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::planner::{Care, Planned};
@@ -50,13 +53,13 @@ const LOST: f64 = 0.02;
 
 /// Whether memory is known to be short for the plan of fewest seconds, which is not looked for then.
 #[derive(Clone, Copy)]
-enum Memory {
+enum MemoryShortage {
     Short,
     Unknown,
 }
 
 /// A compilation: the graph and the options as the user gave them.
-pub(super) struct Job<'a> {
+pub(super) struct CompileJob<'a> {
     pub graph: &'a Graph,
     pub options: &'a CompileOptions,
     pub cluster: &'a Cluster,
@@ -64,7 +67,7 @@ pub(super) struct Job<'a> {
     pub weights: Option<WeightsSource>,
 }
 
-impl Job<'_> {
+impl CompileJob<'_> {
     /// Compiles with the best choice of what the options leave open.
     pub fn compile_best(
         &self,
@@ -80,7 +83,9 @@ impl Job<'_> {
     ) -> Result<Compiled, CompileError> {
         let Self { graph, options, cluster, .. } = self;
         if !options.auto_stages && !options.auto_microbatches {
-            return self.compile((*graph).clone(), options, Memory::Unknown, reached)?.checked();
+            return self
+                .compile_staged((*graph).clone(), options, MemoryShortage::Unknown, reached)?
+                .check_plan();
         }
         // Layers are priced on their own; what the whole takes the null device knows. So of a small graph whole plans
         // are made of several choices, and of a large one of what is better by its layers than the whole plans before
@@ -88,23 +93,29 @@ impl Job<'_> {
         // with less memory, and leaves few of them worth that.
         let chooser = Chooser::new(graph, options, cluster)?;
         let mut tried = Tried::default();
-        tried.all(self, &chooser.in_one_stage(), Memory::Short, reached)?;
-        match chooser.choices(tried.seconds()) {
+        tried.try_choices(self, &chooser.in_one_stage(), MemoryShortage::Short, reached)?;
+        match chooser.find_choices(tried.best_seconds()) {
             Ok(mut choices) => {
                 tried.failed = choices.none.take().or(tried.failed);
-                tried.all(self, choices.tried(options), Memory::Unknown, reached)?;
+                tried.try_choices(
+                    self,
+                    choices.choices_to_plan(options),
+                    MemoryShortage::Unknown,
+                    reached,
+                )?;
             }
             Err(error) => tried.failed = Some(error),
         }
-        tried.best()?.checked()
+        tried.into_best()?.check_plan()
     }
 
     /// Compiles with one choice of stages and microbatches.
     pub fn compile_choice(&self, choice: &PipelineReport) -> Result<Compiled, CompileError> {
-        let (staged, resolved) = chosen(self.graph, self.options, choice)?;
-        let mut draft = self.compile(staged, &resolved, Memory::Unknown, &mut |_| ())?;
+        let (staged, resolved) = apply_choice(self.graph, self.options, choice)?;
+        let mut draft =
+            self.compile_staged(staged, &resolved, MemoryShortage::Unknown, &mut |_| ())?;
         draft.plan.pipeline = Some(choice.clone());
-        draft.checked()
+        draft.check_plan()
     }
 
     /// The plan that is found, or one that the planner would have found in more memory and that fits all the same: it
@@ -116,17 +127,22 @@ impl Job<'_> {
             Err(error) if error.is_memory() && !open && self.is_tiny() => error,
             other => return other,
         };
-        let limit = self.limit(self.options);
+        let limit = self.memory_limit(self.options);
         // In less than the leanest plan needs the planner has found nothing.
         let needed = failed.memory_needed().unwrap_or(limit);
-        for memory in beyond(limit).filter(|&memory| memory >= needed).take(BEYOND) {
+        for memory in larger_limits(limit).filter(|&memory| memory >= needed).take(BEYOND) {
             let options = CompileOptions { memory: Some(memory), ..self.options.clone() };
-            match self.compile(self.graph.clone(), &options, Memory::Unknown, &mut |_| ()) {
-                Ok(draft) => return draft.checked(),
+            match self.compile_staged(
+                self.graph.clone(),
+                &options,
+                MemoryShortage::Unknown,
+                &mut |_| (),
+            ) {
+                Ok(draft) => return draft.check_plan(),
                 Err(error) => failed = failed.leaner(error),
             }
         }
-        Err(failed.within(limit))
+        Err(failed.cap_limit(limit))
     }
 
     /// Whether a plan is soon made.
@@ -135,14 +151,14 @@ impl Job<'_> {
     }
 
     /// Compiles a graph whose stages are decided, with options that leave nothing open.
-    fn compile(
+    fn compile_staged(
         &self,
         staged: Graph,
         options: &CompileOptions,
-        memory: Memory,
+        memory: MemoryShortage,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Draft, CompileError> {
-        let prepared = variants(&staged, options, self.cluster)?;
+        let prepared = prepare_variants(&staged, options, self.cluster)?;
         reached(Milestone::Prepared);
         let mut best = None;
         for variant in &prepared {
@@ -150,7 +166,7 @@ impl Job<'_> {
                 draft.plan.padded = variant.padded;
                 draft
             });
-            best = Some(better(best, draft));
+            best = Some(choose_better(best, draft));
         }
         reached(Milestone::Planned);
         best.expect("there is a variant")
@@ -161,22 +177,22 @@ impl Job<'_> {
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
-        memory: Memory,
+        memory: MemoryShortage,
     ) -> Result<Draft, CompileError> {
         match options.recompute {
             Recompute::Auto => self.least_again(prepared, options),
             Recompute::None | Recompute::Selective | Recompute::Full => {
                 let short = match memory {
-                    Memory::Short => all_regathered(&decided(prepared), options)?,
-                    Memory::Unknown => Vec::new(),
+                    MemoryShortage::Short => all_regathered(&form_decisions(prepared), options)?,
+                    MemoryShortage::Unknown => Vec::new(),
                 };
-                best_in_memory(&decided(prepared), options, self.cluster, short, Care::Plan)
+                best_in_memory(&form_decisions(prepared), options, self.cluster, short, Care::Plan)
                     .and_then(|chosen| self.in_room(prepared, options, chosen))
             }
         }
     }
 
-    /// The plan of what is chosen, with other layouts where it has no room ([`Job::with_room`]).
+    /// The plan of what is chosen, with other layouts where it has no room ([`CompileJob::with_room`]).
     pub(super) fn in_room(
         &self,
         forms: &[Form<()>],
@@ -186,16 +202,16 @@ impl Job<'_> {
         let bound = chosen.planned.report.bound_seconds;
         let attempt = |chosen: &InMemory| {
             let counted = chosen.planned.memory.iter().copied().max().unwrap_or(0);
-            Attempt { counted, found: self.assembled(forms, chosen) }
+            PlanAttempt { counted, found: self.assemble_chosen(forms, chosen) }
         };
         let first = attempt(&chosen);
         let mut short = chosen.regathered;
         self.with_room(options, first, |less| {
-            let (forms, known) = (decided(forms), short.clone());
+            let (forms, known) = (form_decisions(forms), short.clone());
             let again = best_in_memory(&forms, less, self.cluster, known, Care::Plan);
             let mut again = again.ok()?;
             // What is proven with less memory is not proven with all of it.
-            bounded(&mut again.planned.report, bound);
+            lower_reported_bound(&mut again.planned.report, bound);
             let found = attempt(&again);
             short = again.regathered;
             Some(found)
@@ -208,15 +224,15 @@ impl Job<'_> {
     pub(super) fn with_room(
         &self,
         options: &CompileOptions,
-        first: Attempt,
-        mut again: impl FnMut(&CompileOptions) -> Option<Attempt>,
+        first: PlanAttempt,
+        mut again: impl FnMut(&CompileOptions) -> Option<PlanAttempt>,
     ) -> Result<Draft, CompileError> {
-        let mut memory = self.limit(options);
+        let mut memory = self.memory_limit(options);
         let (mut best, mut left, mut between, mut attempt) = (None, ROOMS, BETWEEN, first);
         loop {
-            let Attempt { counted, found } = attempt;
+            let PlanAttempt { counted, found } = attempt;
             let short = too_short(&found);
-            let known = better(best, found);
+            let known = choose_better(best, found);
             let Some(short) = short else { return known };
             let counted = memory.min(counted);
             let mut again =
@@ -233,12 +249,12 @@ impl Job<'_> {
     }
 
     /// Bytes of each rank.
-    pub(super) fn limit(&self, options: &CompileOptions) -> u64 {
+    pub(super) fn memory_limit(&self, options: &CompileOptions) -> u64 {
         options.memory.unwrap_or(self.cluster.device.memory)
     }
 
     /// The plan of what is chosen as it is lowered, whether or not it has room for a second stream.
-    pub(super) fn assembled(
+    pub(super) fn assemble_chosen(
         &self,
         forms: &[Form<()>],
         chosen: &InMemory,
@@ -253,7 +269,7 @@ impl Job<'_> {
         let header = Header { graph, options, cluster, weights: self.weights.clone(), planner };
         let regathered = regathered[*at].as_ref();
         let decisions = regathered.unwrap_or(decisions).clone();
-        let mut draft = assembled(header, decisions, sharding)?;
+        let mut draft = assemble_draft(header, decisions, sharding)?;
         draft.plan.regathered = regathered.is_some();
         draft.plan.cross_entropy = *cross_entropy;
         Ok(draft)
@@ -261,7 +277,7 @@ impl Job<'_> {
 }
 
 /// The outcome of a plan.
-pub(super) struct Attempt {
+pub(super) struct PlanAttempt {
     /// Bytes of its busiest rank, as the planner counts them.
     pub counted: u64,
     /// The plan as it is lowered.
@@ -279,24 +295,24 @@ struct Tried {
 
 impl Tried {
     /// Seconds of a step of the best so far.
-    fn seconds(&self) -> f64 {
+    fn best_seconds(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds)
     }
 
     /// Makes the plans of those that may be better than the best before them.
-    fn all<'a>(
+    fn try_choices<'a>(
         &mut self,
-        job: &Job<'_>,
+        job: &CompileJob<'_>,
         choices: impl IntoIterator<Item = &'a PipelineReport>,
-        memory: Memory,
+        memory: MemoryShortage,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<(), CompileError> {
         let is_small = is_small(job.graph, job.options);
         for choice in choices {
-            let pays = is_small || may_pay(choice.seconds, self.seconds());
+            let pays = is_small || may_pay(choice.seconds, self.best_seconds());
             if pays && self.planned.insert((choice.stages, choice.microbatches)) {
-                let (staged, resolved) = chosen(job.graph, job.options, choice)?;
-                self.offer(choice, job.compile(staged, &resolved, memory, reached))?;
+                let (staged, resolved) = apply_choice(job.graph, job.options, choice)?;
+                self.offer(choice, job.compile_staged(staged, &resolved, memory, reached))?;
             }
         }
         Ok(())
@@ -326,7 +342,7 @@ impl Tried {
         Ok(())
     }
 
-    fn best(self) -> Result<Draft, CompileError> {
+    fn into_best(self) -> Result<Draft, CompileError> {
         match (self.best, self.failed) {
             (Some(best), _) => Ok(best),
             (None, Some(error)) => Err(error),
@@ -375,13 +391,13 @@ fn with_other<T>(
 
 /// Limits above one that are tried where nothing is found in it, from the least, up to twice as much. They are powers
 /// of two and three parts between them, whatever the limit, so that limits near each other have the same plans.
-fn beyond(limit: u64) -> impl Iterator<Item = u64> {
+fn larger_limits(limit: u64) -> impl Iterator<Item = u64> {
     let parts = (0..62).flat_map(|power| (4..8).map(move |part| (part << power) / 4));
     parts.filter(move |&memory| memory > limit && memory <= limit.saturating_mul(2))
 }
 
 /// The faster of two plans; without one the error of the one that needs less memory.
-pub(super) fn better(
+pub(super) fn choose_better(
     known: Option<Result<Draft, CompileError>>,
     found: Result<Draft, CompileError>,
 ) -> Result<Draft, CompileError> {
@@ -393,17 +409,17 @@ pub(super) fn better(
     }
 }
 
-/// The bytes by which a plan is too large for the memory, or for two streams without which it [`loses`].
+/// The bytes by which a plan is too large for the memory, or for two streams without which it [`loses_time`].
 fn too_short(found: &Result<Draft, CompileError>) -> Option<u64> {
     match found {
-        Ok(draft) => draft.short.filter(|_| loses(draft)),
+        Ok(draft) => draft.short.filter(|_| loses_time(draft)),
         Err(CompileError::Memory { needed, limit, .. }) => Some(needed - limit),
         Err(_) => None,
     }
 }
 
 /// Whether a step takes longer by [`LOST`] than the planner says, which counts no time that stages wait for others.
-pub(super) fn loses(draft: &Draft) -> bool {
+pub(super) fn loses_time(draft: &Draft) -> bool {
     let (plan, simulation) = (&draft.plan, &draft.simulation);
     let busy = simulation.step_seconds * (1.0 - simulation.bubble_fraction);
     busy > plan.planner.objective_seconds / plan.stages as f64 * (1.0 + LOST)
@@ -425,7 +441,7 @@ mod tests {
 
     #[test]
     fn limits_beyond_are_the_same_for_limits_nearby() {
-        let beyond = |limit| beyond(limit).collect::<Vec<u64>>();
+        let beyond = |limit| larger_limits(limit).collect::<Vec<u64>>();
         assert_eq!(beyond(1000), [1024, 1280, 1536, 1792]);
         assert_eq!(beyond(1100), [1280, 1536, 1792, 2048]);
         assert!(beyond(u64::MAX).is_empty());

@@ -1,14 +1,14 @@
 //! Explains why there is no plan, by a smallest set of the user's wishes that cannot be had together.
 //!
 //! The wishes are the pins (of options and of the graph), the strategy and the limit of memory. To test a set, the
-//! planner leaves the rest free and looks for any plan (`planner::feasible`). Without a limit of memory, signatures
+//! planner leaves the rest free and looks for any plan (`planner::check_feasible`). Without a limit of memory, signatures
 //! for every node suffice; with one it searches up to the first plan that fits.
 //!
 //! Halves are left out in turn (Junker, "QuickXplain", AAAI 2004), so that no wish of the set found can be left out.
 //! Then all smaller sets are tried, unless they are many. If the wishes conflict without the limit, their candidates
 //! alone tell them apart. Otherwise the limit is in every set.
 //!
-//! Nothing here plans: start reading with [`explained`].
+//! Nothing here plans: start reading with [`explain_conflict`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
 
-use super::best::Job;
-use super::stages::{choose, chosen};
+use super::best::CompileJob;
+use super::stages::{apply_choice, choose_stages};
 use crate::error::{Asked, CompileError, Conflict};
 use crate::passes::recompute::Extent;
-use crate::pipeline::{prepare, recomputed, regathered};
-use crate::planner::{PlanError, UNLIMITED, feasible};
+use crate::pipeline::{decide_recomputed, decide_regathered, prepare_graph};
+use crate::planner::{PlannerError, UNLIMITED, check_feasible};
 
 /// Smaller sets than the one found that are looked at.
 const MOST_SETS: usize = 32;
@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 3;
 
 /// The error of a compilation with what conflicts, where that is more than one thing; otherwise the error of the one
 /// thing that cannot be had, whatever else is asked for.
-pub fn explained(
+pub fn explain_conflict(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -44,15 +44,15 @@ pub fn explained(
         CompileError::Plan(_) | CompileError::NoPipeline { .. } => true,
         other => other.is_memory(),
     };
-    let asked = asked(graph, options, cluster);
+    let asked = collect_wishes(graph, options, cluster);
     if !may_conflict || asked.len() < 2 {
         return error;
     }
-    Inquiry { graph, options, cluster, asked, known: BTreeMap::new() }.answer(error)
+    Inquiry { graph, options, cluster, asked, known: BTreeMap::new() }.explain_error(error)
 }
 
 /// All that the user asks for, the limit of memory last.
-fn asked(graph: &Graph, options: &CompileOptions, cluster: &Cluster) -> Vec<Asked> {
+fn collect_wishes(graph: &Graph, options: &CompileOptions, cluster: &Cluster) -> Vec<Asked> {
     let pinned = graph.values.iter().enumerate();
     let pinned = pinned.filter_map(|(at, value)| Some((ValueId::new(at), value.pin.clone()?)));
     let of_graph = pinned.map(|(value, sbp)| {
@@ -83,20 +83,20 @@ struct Inquiry<'a> {
 }
 
 impl Inquiry<'_> {
-    fn answer(mut self, error: CompileError) -> CompileError {
+    fn explain_error(mut self, error: CompileError) -> CompileError {
         let memory = self.asked.len() - 1;
         let others: Vec<usize> = (0..memory).collect();
         let without_limit: Set = others.iter().copied().collect();
-        let base = match self.conflicts(&without_limit) {
+        let base = match self.has_conflict(&without_limit) {
             true => Set::new(),
             false => Set::from([memory]),
         };
         let all: Set = without_limit.union(&base).copied().collect();
         // What fits by the planner's count may still not fit as lowered: then there is nothing to be found here.
-        if !self.conflicts(&all) {
+        if !self.has_conflict(&all) {
             return error;
         }
-        let (found, smallest) = self.smallest(&base, &others);
+        let (found, smallest) = self.find_smallest(&base, &others);
         let Some(Err(cause)) = self.known.remove(&found) else { return error };
         if found.len() < 2 {
             return cause;
@@ -109,27 +109,27 @@ impl Inquiry<'_> {
     }
 
     /// `base` with members of `others` of which none can be left out, and whether no fewer conflict with `base`.
-    fn smallest(&mut self, base: &Set, others: &[usize]) -> (Set, bool) {
-        if self.conflicts(base) {
+    fn find_smallest(&mut self, base: &Set, others: &[usize]) -> (Set, bool) {
+        if self.has_conflict(base) {
             return (base.clone(), true);
         }
         let found = self.quick_xplain(base, false, others);
         let with = |some: &Set| base.union(some).copied().collect::<Set>();
         // Where memory need not be short for a conflict it may be short all the same.
         let all: Vec<usize> = (0..self.asked.len()).filter(|at| !base.contains(at)).collect();
-        let smaller = (1..found.len()).flat_map(|size| subsets(&all, size));
+        let smaller = (1..found.len()).flat_map(|size| subsets_of_size(&all, size));
         let smaller: Vec<Set> = smaller.take(MOST_SETS + 1).map(|some| with(&some)).collect();
         if smaller.len() > MOST_SETS {
             return (with(&found), false);
         }
-        let first = smaller.into_iter().find(|set| self.conflicts(set));
+        let first = smaller.into_iter().find(|set| self.has_conflict(set));
         (first.unwrap_or_else(|| with(&found)), true)
     }
 
     /// Finds members of `others`, which conflict with `base`, of which none can be left out. `grown`: `base` has just
     /// got more members.
     fn quick_xplain(&mut self, base: &Set, grown: bool, others: &[usize]) -> Set {
-        if grown && self.conflicts(base) {
+        if grown && self.has_conflict(base) {
             return Set::new();
         }
         if others.len() <= 1 {
@@ -144,11 +144,11 @@ impl Inquiry<'_> {
     }
 
     /// Whether there is no plan for these, whatever the others say.
-    fn conflicts(&mut self, kept: &Set) -> bool {
+    fn has_conflict(&mut self, kept: &Set) -> bool {
         if let Some(known) = self.known.get(kept) {
             return known.is_err();
         }
-        let (graph, options) = self.only(kept);
+        let (graph, options) = self.keep_only(kept);
         let found = has_plan(&graph, &options, self.cluster);
         let conflicts = found.is_err();
         self.known.insert(kept.clone(), found);
@@ -156,7 +156,7 @@ impl Inquiry<'_> {
     }
 
     /// The graph and the options with these alone.
-    fn only(&self, kept: &Set) -> (Graph, CompileOptions) {
+    fn keep_only(&self, kept: &Set) -> (Graph, CompileOptions) {
         let mut graph = self.graph.clone();
         graph.values.iter_mut().for_each(|value| value.pin = None);
         let mut options = CompileOptions {
@@ -181,12 +181,12 @@ impl Inquiry<'_> {
     /// Tells the memory that would do: for all that is asked for, and at least for the set alone.
     fn tell_memory(&mut self, error: &CompileError, cause: &CompileError) {
         let proven = match cause {
-            CompileError::Plan(PlanError::Memory { least, .. }) => *least,
+            CompileError::Plan(PlannerError::Memory { least, .. }) => *least,
             _ => None,
         };
         let Some(Asked::Memory { limit, .. }) = self.asked.last() else { return };
         let low = proven.unwrap_or(*limit);
-        let known = error.memory_needed().and_then(|needed| self.enough(low, needed));
+        let known = error.memory_needed().and_then(|needed| self.find_enough_memory(low, needed));
         if let Some(Asked::Memory { enough, least, .. }) = self.asked.last_mut() {
             (*enough, *least) = (known, proven);
         }
@@ -194,13 +194,13 @@ impl Inquiry<'_> {
 
     /// Memory with which there is a plan for all that is asked for, where `high` bytes do by the planner's count and less
     /// than `low` is too little.
-    fn enough(&self, low: u64, high: u64) -> Option<u64> {
+    fn find_enough_memory(&self, low: u64, high: u64) -> Option<u64> {
         let with = |memory: u64| CompileOptions { memory: Some(memory), ..self.options.clone() };
         let fits = |memory: u64| has_plan(self.graph, &with(memory), self.cluster).is_ok();
         if !fits(high) {
             // Tensors of the plan that needs so much share memory, which the planner does not count.
             let (graph, options, cluster) = (self.graph, &with(high), self.cluster);
-            let job = Job { graph, options, cluster, weights: None };
+            let job = CompileJob { graph, options, cluster, weights: None };
             return job.compile_best(&mut |_| ()).is_ok().then_some(high);
         }
         let (mut low, mut high) = (low, high);
@@ -212,7 +212,7 @@ impl Inquiry<'_> {
         }
         // Buffers are aligned, and leave gaps between them.
         for _ in 0..ATTEMPTS {
-            match compiles(self.graph, &with(high), self.cluster) {
+            match try_compile(self.graph, &with(high), self.cluster) {
                 Ok(()) => return Some(high),
                 Err(error) => high = error.memory_needed().filter(|&needed| needed > high)?,
             }
@@ -222,10 +222,11 @@ impl Inquiry<'_> {
 }
 
 /// All subsets of a size, in order.
-fn subsets(of: &[usize], size: usize) -> Box<dyn Iterator<Item = Set> + '_> {
+fn subsets_of_size(of: &[usize], size: usize) -> Box<dyn Iterator<Item = Set> + '_> {
     let Some(rest) = size.checked_sub(1) else { return Box::new([Set::new()].into_iter()) };
     let begun = move |(at, &first): (usize, &usize)| {
-        subsets(&of[at + 1..], rest).map(move |set| set.into_iter().chain([first]).collect::<Set>())
+        subsets_of_size(&of[at + 1..], rest)
+            .map(move |set| set.into_iter().chain([first]).collect::<Set>())
     };
     Box::new(of.iter().enumerate().flat_map(begun))
 }
@@ -239,10 +240,10 @@ fn has_plan(
     if !options.auto_stages && !options.auto_microbatches {
         return staged_has_plan(graph.clone(), options, cluster);
     }
-    let mut choices = choose(graph, options, cluster)?;
+    let mut choices = choose_stages(graph, options, cluster)?;
     let mut failed = choices.none.take();
-    for choice in choices.tried(options) {
-        let (staged, resolved) = chosen(graph, options, choice)?;
+    for choice in choices.choices_to_plan(options) {
+        let (staged, resolved) = apply_choice(graph, options, choice)?;
         match staged_has_plan(staged, &resolved, cluster) {
             Err(error) if error.is_memory() => failed = failed.or(Some(error)),
             other => return other,
@@ -258,19 +259,19 @@ pub(super) fn staged_has_plan(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<(), CompileError> {
-    let mut decisions = prepare(graph, options)?;
+    let mut decisions = prepare_graph(graph, options)?;
     if options.recompute == Recompute::Auto {
-        decisions = recomputed(&decisions, options, Extent::Full)?;
+        decisions = decide_recomputed(&decisions, options, Extent::Full)?;
     }
-    let decisions = regathered(&decisions, options)?.unwrap_or(decisions);
-    Ok(feasible(&decisions, options, cluster)?)
+    let decisions = decide_regathered(&decisions, options)?.unwrap_or(decisions);
+    Ok(check_feasible(&decisions, options, cluster)?)
 }
 
 /// Whether there is a whole plan; its error is not explained.
-fn compiles(
+fn try_compile(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<(), CompileError> {
-    Job { graph, options, cluster, weights: None }.compile_within(&mut |_| ()).map(drop)
+    CompileJob { graph, options, cluster, weights: None }.compile_within(&mut |_| ()).map(drop)
 }

@@ -2,12 +2,12 @@
 //!
 //! Cross entropy can be one op, which keeps the classes whole, or parts, between which the classes may be split.
 //! Split classes save the exchange of scores, and cost a few kernels. Classes can also be padded or not
-//! ([`variants`]). There is only one form where one rank, a fixed strategy or pins leave no choice.
+//! ([`prepare_variants`]). There is only one form where one rank, a fixed strategy or pins leave no choice.
 //!
 //! The form that the shapes speak for is planned first, and the other only as far as it may be cheaper. Labels
 //! (candidates of a node) whose bound is no better than the first plan are dropped. When none is left, the form is
 //! given up. Where memory is short, the memory prices of the first form may show that the second is no better
-//! (`planner::outbid`).
+//! (`planner::outbid_form`).
 //!
 //! The objective that is reported is the lesser of both, and so is the bound. `Plan::cross_entropy` and
 //! `Plan::padded` say which form was taken, so the same graph can be made again.
@@ -27,9 +27,9 @@ use graphc_ir::plan::{
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::pipeline::{Common, regathered};
+use crate::pipeline::{Common, decide_regathered};
 use crate::planner::{
-    Before, Care, PlanError, Planned, outbid, plan_below, plan_with_room, relaxed_bound,
+    Before, Care, Planned, PlannerError, outbid_form, plan_below, plan_with_room, relaxed_bound,
 };
 use crate::side_by_side::side_by_side;
 
@@ -49,7 +49,7 @@ pub struct Form<T> {
 ///
 /// # Errors
 /// What the graph or the options do not allow.
-pub fn forms<T: Send>(
+pub fn prepare_forms<T: Send>(
     graph: &Graph,
     options: &CompileOptions,
     unasked: Option<CrossEntropyForm>,
@@ -62,7 +62,7 @@ pub fn forms<T: Send>(
     let of = |cross_entropy| prepare(&CompileOptions { cross_entropy, ..options.clone() });
     let (form, first, second) = match unasked {
         Some(form) => {
-            let (first, second) = side_by_side(|| of(form), || of(other(form)));
+            let (first, second) = side_by_side(|| of(form), || of(other_form(form)));
             (form, first?, second?)
         }
         None => {
@@ -72,18 +72,18 @@ pub fn forms<T: Send>(
                 true => CrossEntropyForm::Whole,
                 false => CrossEntropyForm::Parts,
             };
-            (form, first, of(other(form))?)
+            (form, first, of(other_form(form))?)
         }
     };
     if second.0.graph() == first.0.graph() {
         return Ok(vec![alone(first)]);
     }
     let named = |cross_entropy, (decisions, with)| Form { cross_entropy, decisions, with };
-    Ok(vec![named(form, first), named(other(form), second)])
+    Ok(vec![named(form, first), named(other_form(form), second)])
 }
 
 /// Whole in the place of parts, and parts in the place of a whole.
-fn other(form: CrossEntropyForm) -> CrossEntropyForm {
+fn other_form(form: CrossEntropyForm) -> CrossEntropyForm {
     match form {
         CrossEntropyForm::Whole => CrossEntropyForm::Parts,
         CrossEntropyForm::Parts | CrossEntropyForm::Auto => CrossEntropyForm::Whole,
@@ -108,14 +108,14 @@ pub fn best_form(
     options: &CompileOptions,
     cluster: &Cluster,
     care: Care,
-) -> Result<(usize, Planned), PlanError> {
+) -> Result<(usize, Planned), PlannerError> {
     let mut best = BestForm::new(forms, options, cluster);
     for (at, decisions) in forms.iter().enumerate() {
         if !best.outbids(decisions)? {
-            best.offer(at, plan_below(decisions, options, cluster, best.ceiling(), care))?;
+            best.offer(at, plan_below(decisions, options, cluster, best.best_seconds(), care))?;
         }
     }
-    best.found()
+    best.into_best()
 }
 
 /// The best form with its plan. Where memory is short the decisions are those in which the planner may let each tensor lie
@@ -155,7 +155,7 @@ pub fn best_in_memory(
             (Some(found), _) => found.transpose(),
             (None, true) => None,
             (None, false) => {
-                let before = best.planned().map_or(Before::NOTHING, Planned::before);
+                let before = best.best_plan().map_or(Before::NOTHING, Planned::prior_knowledge);
                 plan_with_room(decisions, options, cluster, || Some(before)).transpose()
             }
         };
@@ -164,15 +164,15 @@ pub fn best_in_memory(
             continue;
         }
         is_short[at] = true;
-        let ceiling = best.ceiling();
+        let ceiling = best.best_seconds();
         let (this, others) = short[at..].split_first_mut().expect("there is one for each form");
-        let decisions = once(this, decisions, options)?;
+        let decisions = regather_once(this, decisions, options)?;
         let plan = || plan_below(decisions, options, cluster, ceiling, care);
         let (Some(&next), Some(known)) = (forms.get(at + 1), others.first_mut()) else {
             best.offer(at, plan())?;
             continue;
         };
-        let (found, outbid) = beside(plan, next, known, (options, cluster));
+        let (found, outbid) = plan_and_outbid(plan, next, known, (options, cluster));
         best.offer(at, found)?;
         if let Some(bound) = outbid? {
             best.bound = best.bound.min(bound);
@@ -182,18 +182,18 @@ pub fn best_in_memory(
     // What was made ready and not planned does not count.
     let regathered = short.into_iter().zip(is_short);
     let regathered = regathered.map(|(decisions, is_short)| decisions.filter(|_| is_short));
-    let (at, planned) = best.found()?;
+    let (at, planned) = best.into_best()?;
     Ok(InMemory { at, planned, regathered: regathered.collect() })
 }
 
 /// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What
 /// is done for that before the plan is known is done beside it.
-fn beside(
-    plan: impl FnOnce() -> Result<Planned, PlanError>,
+fn plan_and_outbid(
+    plan: impl FnOnce() -> Result<Planned, PlannerError>,
     next: &Decisions,
     known: &mut Option<Decisions>,
     (options, cluster): (&CompileOptions, &Cluster),
-) -> (Result<Planned, PlanError>, Result<Option<f64>, CompileError>) {
+) -> (Result<Planned, PlannerError>, Result<Option<f64>, CompileError>) {
     let (tell, told) = channel();
     let first = || {
         let found = plan();
@@ -204,8 +204,8 @@ fn beside(
         found
     };
     let second = move || {
-        let decisions = once(known, next, options)?;
-        Ok(outbid(decisions, options, cluster, || told.recv().ok())?)
+        let decisions = regather_once(known, next, options)?;
+        Ok(outbid_form(decisions, options, cluster, || told.recv().ok())?)
     };
     side_by_side(first, second)
 }
@@ -218,7 +218,7 @@ pub fn all_regathered(
     forms: &[&Decisions],
     options: &CompileOptions,
 ) -> Result<Vec<Option<Decisions>>, PassError> {
-    forms.iter().map(|decisions| regathered(decisions, options)).collect()
+    forms.iter().map(|decisions| decide_regathered(decisions, options)).collect()
 }
 
 /// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes
@@ -227,8 +227,8 @@ fn both_with_room(
     forms: [&Decisions; 2],
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Vec<Result<Option<Planned>, PlanError>> {
-    let first: OnceLock<Result<Option<Planned>, PlanError>> = OnceLock::new();
+) -> Vec<Result<Option<Planned>, PlannerError>> {
+    let first: OnceLock<Result<Option<Planned>, PlannerError>> = OnceLock::new();
     let (tell, told) = channel();
     let plan_first = || {
         let found = plan_with_room(forms[0], options, cluster, || Some(Before::NOTHING));
@@ -240,7 +240,7 @@ fn both_with_room(
     let known = &first;
     let before = move || {
         told.recv().ok()?;
-        known.get()?.as_ref().ok()?.as_ref().map(Planned::before)
+        known.get()?.as_ref().ok()?.as_ref().map(Planned::prior_knowledge)
     };
     let plan_second = || plan_with_room(forms[1], options, cluster, before);
     let (has_room, second) = side_by_side(plan_first, plan_second);
@@ -250,13 +250,13 @@ fn both_with_room(
 
 /// The decisions where memory is short, made if they are not known yet; `decisions` themselves where nothing can lie
 /// otherwise.
-fn once<'a>(
+fn regather_once<'a>(
     known: &'a mut Option<Decisions>,
     decisions: &'a Decisions,
     options: &CompileOptions,
 ) -> Result<&'a Decisions, CompileError> {
     if known.is_none() {
-        *known = regathered(decisions, options)?;
+        *known = decide_regathered(decisions, options)?;
     }
     Ok(known.as_ref().unwrap_or(decisions))
 }
@@ -267,7 +267,7 @@ struct BestForm<'a> {
     options: &'a CompileOptions,
     cluster: &'a Cluster,
     best: Option<(usize, Planned)>,
-    failed: Option<PlanError>,
+    failed: Option<PlannerError>,
     /// No plan of any form goes below.
     bound: f64,
 }
@@ -278,51 +278,55 @@ impl<'a> BestForm<'a> {
     }
 
     /// Seconds of the best form so far.
-    fn ceiling(&self) -> f64 {
+    fn best_seconds(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
     }
 
     /// The plan of the best so far.
-    fn planned(&self) -> Option<&Planned> {
+    fn best_plan(&self) -> Option<&Planned> {
         self.best.as_ref().map(|(_, planned)| planned)
     }
 
     /// Whether another form is not to be planned, as the best so far is no worse; what is proven of it then counts.
-    fn outbids(&mut self, other: &Decisions) -> Result<bool, PlanError> {
-        let Some(rival) = self.planned().and_then(|best| best.rival.clone()) else {
+    fn outbids(&mut self, other: &Decisions) -> Result<bool, PlannerError> {
+        let Some(rival) = self.best_plan().and_then(|best| best.rival.clone()) else {
             return Ok(false);
         };
-        let bound = outbid(other, self.options, self.cluster, || Some(rival))?;
+        let bound = outbid_form(other, self.options, self.cluster, || Some(rival))?;
         self.bound = bound.map_or(self.bound, |bound| self.bound.min(bound));
         Ok(bound.is_some())
     }
 
-    fn offer(&mut self, at: usize, found: Result<Planned, PlanError>) -> Result<(), PlanError> {
+    fn offer(
+        &mut self,
+        at: usize,
+        found: Result<Planned, PlannerError>,
+    ) -> Result<(), PlannerError> {
         match found {
             Ok(planned) => {
                 self.bound = self.bound.min(planned.report.bound_seconds);
-                if planned.report.objective_seconds < self.ceiling() || self.best.is_none() {
+                if planned.report.objective_seconds < self.best_seconds() || self.best.is_none() {
                     self.best = Some((at, planned));
                 }
             }
-            Err(error @ PlanError::Memory { .. }) => {
+            Err(error @ PlannerError::Memory { .. }) => {
                 // What needs more than there is in any plan does not count.
-                let proven = matches!(error, PlanError::Memory { least: Some(_), .. });
+                let proven = matches!(error, PlannerError::Memory { least: Some(_), .. });
                 if !proven && self.forms.len() > 1 {
                     let bound = relaxed_bound(self.forms[at], self.options, self.cluster)?;
                     self.bound = self.bound.min(bound);
                 }
-                self.failed = Some(leaner(self.failed.take(), error));
+                self.failed = Some(leaner_error(self.failed.take(), error));
             }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    fn found(self) -> Result<(usize, Planned), PlanError> {
+    fn into_best(self) -> Result<(usize, Planned), PlannerError> {
         match (self.best, self.failed) {
             (Some((at, mut planned)), _) => {
-                bounded(&mut planned.report, self.bound);
+                lower_reported_bound(&mut planned.report, self.bound);
                 Ok((at, planned))
             }
             (None, Some(error)) => Err(error),
@@ -332,16 +336,16 @@ impl<'a> BestForm<'a> {
 }
 
 /// The error of the form that needs less memory.
-fn leaner(known: Option<PlanError>, error: PlanError) -> PlanError {
-    let needed = |error: &PlanError| match error {
-        PlanError::Memory { needed, .. } => *needed,
+fn leaner_error(known: Option<PlannerError>, error: PlannerError) -> PlannerError {
+    let needed = |error: &PlannerError| match error {
+        PlannerError::Memory { needed, .. } => *needed,
         _ => u64::MAX,
     };
     known.into_iter().chain([error]).min_by_key(needed).expect("there is one")
 }
 
 /// The report where nothing of any form is known to be below `bound`.
-pub fn bounded(report: &mut PlannerReport, bound: f64) {
+pub fn lower_reported_bound(report: &mut PlannerReport, bound: f64) {
     if bound >= report.bound_seconds {
         return;
     }
@@ -367,14 +371,16 @@ pub struct Variant {
 ///
 /// # Errors
 /// What the graph or the options do not allow.
-pub fn variants(
+pub fn prepare_variants(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Vec<Variant>, PassError> {
     let of = |padded, common: &Common| {
         let unasked = common.form_unasked(options);
-        let forms = forms(graph, options, unasked, |options| Ok((common.form(options)?, ())))?;
+        let forms = prepare_forms(graph, options, unasked, |options| {
+            Ok((common.decide_form(options)?, ()))
+        })?;
         Ok(Variant { padded, forms })
     };
     let bare = Common::new(graph.clone(), options, None)?;
@@ -392,7 +398,7 @@ pub fn variants(
 }
 
 /// The decisions of each form.
-pub fn decided<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
+pub fn form_decisions<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
     forms.iter().map(|form| &form.decisions).collect()
 }
 
@@ -431,8 +437,8 @@ mod tests {
             let common = Common::new(graph.clone(), &options, None).expect("fits");
             assert_eq!(common.form_unasked(&options), Some(first));
             let of = |unasked| {
-                let prepare = |options: &CompileOptions| Ok((common.form(options)?, ()));
-                let forms = forms(&graph, &options, unasked, prepare).expect("fits");
+                let prepare = |options: &CompileOptions| Ok((common.decide_form(options)?, ()));
+                let forms = prepare_forms(&graph, &options, unasked, prepare).expect("fits");
                 let named = forms.into_iter().map(|form| (form.cross_entropy, form.decisions));
                 let named = named.map(|(form, decisions)| (form, decisions.graph().clone()));
                 named.collect::<Vec<_>>()
@@ -447,11 +453,12 @@ mod tests {
     fn a_form_that_is_made_ready_beside_the_first_is_planned_as_after_it() {
         let (graph, options) = classifier(64, 8);
         let cluster = preset("p3.16xlarge").expect("a preset");
-        let forms = variants(&graph, &options, &cluster).expect("fits").swap_remove(0).forms;
-        let [first, second] = decided(&forms)[..] else { panic!("there are two forms") };
+        let forms =
+            prepare_variants(&graph, &options, &cluster).expect("fits").swap_remove(0).forms;
+        let [first, second] = form_decisions(&forms)[..] else { panic!("there are two forms") };
         let at_once = both_with_room([first, second], &options, &cluster);
         let [Ok(Some(known)), Ok(Some(found))] = &at_once[..] else { panic!("both have room") };
-        let before = || Some(known.before());
+        let before = || Some(known.prior_knowledge());
         let after = plan_with_room(second, &options, &cluster, before).expect("fits");
         let after = after.expect("has room");
         assert_eq!(found.sharding.nodes, after.sharding.nodes);

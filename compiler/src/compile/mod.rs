@@ -23,10 +23,10 @@ use crate::lower::{Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
 use crate::pipeline::{comes_not_before, depends_on_form, prepare_until, prepare_until_for};
 use crate::planner::{Care, Planned, UNLIMITED};
-use best::Job;
-use conflict::explained;
-use forms::{Variant, best_form, decided, variants};
-use once::unchecked;
+use best::CompileJob;
+use conflict::explain_conflict;
+use forms::{Variant, best_form, form_decisions, prepare_variants};
+use once::build_plan;
 
 pub mod advise;
 mod again;
@@ -39,7 +39,7 @@ mod recompute;
 pub mod stages;
 
 pub use again::prepare_again;
-pub use once::{Header, assemble};
+pub use once::{Header, assemble_plan};
 
 /// A plan and what was decided on the way to it.
 #[derive(Clone, Debug)]
@@ -54,16 +54,16 @@ pub struct Compiled {
     pub simulation: Simulation,
 }
 
-/// Seconds of a step of what a graph compiles to, by its [`sketch`].
+/// Seconds of a step of what a graph compiles to, by its [`sketch_plan`].
 ///
 /// # Errors
 /// What the graph, the options or the machines do not allow.
-pub fn predict(
+pub fn predict_step_seconds(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<f64, CompileError> {
-    Ok(step_seconds(&sketch(graph, options, cluster)?)?)
+    Ok(step_seconds(&sketch_plan(graph, options, cluster)?)?)
 }
 
 /// The plan as far as the time of its steps needs it: ranks do the same in the same order, but nothing is
@@ -72,7 +72,7 @@ pub fn predict(
 ///
 /// # Errors
 /// What the graph, the options or the machines do not allow.
-pub fn sketch(
+pub fn sketch_plan(
     graph: Graph,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -84,7 +84,7 @@ pub fn sketch(
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
     let mut best: Option<Result<(f64, Plan), CompileError>> = None;
-    for variant in variants(&graph, &options, cluster)? {
+    for variant in prepare_variants(&graph, &options, cluster)? {
         let timed = sketch_of(&graph, &variant, &options, cluster)
             .and_then(|plan| Ok((step_seconds(&plan)?, plan)));
         // A variant that cannot be planned does not keep the other from it.
@@ -105,12 +105,12 @@ fn sketch_of(
     cluster: &Cluster,
 ) -> Result<Plan, CompileError> {
     let Variant { padded, forms } = variant;
-    let (at, planned) = best_form(&decided(forms), options, cluster, Care::Plan)?;
+    let (at, planned) = best_form(&form_decisions(forms), options, cluster, Care::Plan)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
     let how = Lowering { placed: false, streams: Streams::best(cluster), tight: false };
     let lowered = lower(decisions, &sharding, options, cluster, how)?;
     let header = Header { graph, options, cluster, weights: None, planner };
-    let mut plan = unchecked(header, decisions, lowered);
+    let mut plan = build_plan(header, decisions, lowered);
     (plan.cross_entropy, plan.padded) = (forms[at].cross_entropy, *padded);
     assign_channel_slots(&mut plan)?;
     Ok(plan)
@@ -131,14 +131,14 @@ pub fn emit_after(
     let depends = depends_on_form(pass) || is_padded;
     let variants = match depends && !open {
         // Where these fail the pass may not.
-        true => variants(&graph, options, cluster),
+        true => prepare_variants(&graph, options, cluster),
         false => Ok(Vec::new()),
     };
     let chosen = match variants.unwrap_or_default().as_slice() {
         [] => None,
         [one] if !depends_on_form(pass) || one.forms.len() == 1 => Some((one.padded, None)),
         [one] => {
-            let best = best_form(&decided(&one.forms), options, cluster, Care::Plan);
+            let best = best_form(&form_decisions(&one.forms), options, cluster, Care::Plan);
             Some((one.padded, best.ok().map(|(at, _)| one.forms[at].cross_entropy)))
         }
         _ => compile(graph.clone(), options, cluster, None).ok().map(|compiled| {
@@ -189,6 +189,6 @@ pub fn compile_observed(
     weights: Option<WeightsSource>,
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
-    let job = Job { graph: &graph, options, cluster, weights };
-    job.compile_best(reached).map_err(|error| explained(&graph, options, cluster, error))
+    let job = CompileJob { graph: &graph, options, cluster, weights };
+    job.compile_best(reached).map_err(|error| explain_conflict(&graph, options, cluster, error))
 }

@@ -38,7 +38,7 @@ impl Draft {
 
     /// No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content is
     /// overwritten before it is read.
-    pub fn checked(self) -> Result<Compiled, CompileError> {
+    pub fn check_plan(self) -> Result<Compiled, CompileError> {
         let Self { plan, decisions, sharding, simulation, .. } = self;
         Ok(Compiled { plan: VerifiedPlan::check(plan)?, decisions, sharding, simulation })
     }
@@ -63,21 +63,21 @@ pub struct Header<'a> {
 ///
 /// # Errors
 /// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
-pub fn assemble(
+pub fn assemble_plan(
     header: Header<'_>,
     decisions: &Decisions,
     sharding: &Sharding,
 ) -> Result<(Plan, Simulation), CompileError> {
-    let draft = assembled(header, decisions.clone(), sharding.clone())?;
+    let draft = assemble_draft(header, decisions.clone(), sharding.clone())?;
     Ok((draft.plan, draft.simulation))
 }
 
-/// The same as [`assemble`]. Two streams need more memory than one, as what runs beside kernels lives longer, and most where what
+/// The same as [`assemble_plan`]. Two streams need more memory than one, as what runs beside kernels lives longer, and most where what
 /// is due soonest goes first: where memory does not suffice for them the plan has the next of these.
 ///
 /// # Errors
-/// As [`assemble`].
-pub(super) fn assembled(
+/// As [`assemble_plan`].
+pub(super) fn assemble_draft(
     header: Header<'_>,
     decisions: Decisions,
     sharding: Sharding,
@@ -88,7 +88,7 @@ pub(super) fn assembled(
         lower(&decisions, &sharding, options, cluster, how)
     };
     let best = Streams::best(cluster);
-    let mut plan = unchecked(header, &decisions, lowered((best, false))?);
+    let mut plan = build_plan(header, &decisions, lowered((best, false))?);
     let mut short = None;
     for how in [(best, true), (Streams::One, true)] {
         let double = plan.programs.iter().any(|program| program.streams.len() > 1);
@@ -118,7 +118,7 @@ fn replace_lowered(plan: &mut Plan, lowered: Lowered) {
 }
 
 /// The plan without anything measured.
-pub(super) fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Plan {
+pub(super) fn build_plan(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Plan {
     let Header { graph, options, cluster, weights, planner } = header;
     Plan {
         version: PLAN_VERSION,
@@ -134,7 +134,7 @@ pub(super) fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowe
         training: !decisions.training.gradients.is_empty(),
         options: options.clone(),
         cluster: cluster.clone(),
-        graph: text::print(graph).lines().map(str::to_owned).collect(),
+        graph: text::print_graph(graph).lines().map(str::to_owned).collect(),
         weights,
         tensors: lowered.tensors,
         boxing: lowered.boxing,
@@ -163,12 +163,12 @@ fn fits_memory(plan: &Plan) -> Result<(), CompileError> {
     if arena(&rank) <= limit {
         return Ok(());
     }
-    let largest = largest(&plan.programs[plan.ranks[rank].program.index()]);
+    let largest = largest_registers(&plan.programs[plan.ranks[rank].program.index()]);
     Err(CompileError::Memory { rank, needed: arena(&rank), limit, largest })
 }
 
 /// The five largest registers.
-fn largest(program: &Program) -> Vec<(String, u64)> {
+fn largest_registers(program: &Program) -> Vec<(String, u64)> {
     let own = program.registers.iter().filter(|register| register.shares.is_none());
     let mut registers: Vec<(String, u64)> =
         own.map(|r| (r.name.clone(), r.slot_bytes * u64::from(r.slots))).collect();

@@ -26,16 +26,16 @@ use std::collections::BTreeSet;
 
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, RecomputedOps};
 
-use super::amounts::{Costs, Full, Known, Row, least, with_names};
-use super::best::{Attempt, Job, better, loses};
-use super::forms::{Form, InMemory, best_in_memory, bounded, decided};
+use super::amounts::{Costs, FullRecompute, KnownPlans, Row, plan_least_amount, with_names};
+use super::best::{CompileJob, PlanAttempt, choose_better, loses_time};
+use super::forms::{Form, InMemory, best_in_memory, form_decisions, lower_reported_bound};
 use super::once::Draft;
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::passes::recompute::{Blocks, Extent, OpPlace};
-use crate::pipeline::recomputed;
-use crate::planner::{Care, Planned, account, relaxed_bound};
+use crate::pipeline::decide_recomputed;
+use crate::planner::{Care, Planned, account_by_node, relaxed_bound};
 
 /// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although
 /// everything is computed again. Layouts are then other ones for each amount, and what is cheapest for its bytes in
@@ -44,13 +44,13 @@ use crate::planner::{Care, Planned, account, relaxed_bound};
 const FEW_BLOCKS: usize = 8;
 
 /// Forms in which some ops are computed again, and the best plan of them.
-struct Again {
+struct RecomputedForms {
     forms: Vec<Form<()>>,
     ops: BTreeSet<OpPlace>,
     chosen: InMemory,
 }
 
-impl Job<'_> {
+impl CompileJob<'_> {
     /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that,
     /// else what is cheapest for the memory that it frees ([`Row`], [`least`]), unless what memory costs without is
     /// less.
@@ -59,7 +59,7 @@ impl Job<'_> {
         prepared: &[Form<()>],
         options: &CompileOptions,
     ) -> Result<Draft, CompileError> {
-        let nothing = self.chosen(prepared, options, Care::Plan);
+        let nothing = self.choose_form(prepared, options, Care::Plan);
         let has_room = nothing.as_ref().is_ok_and(|chosen| !costs_of(chosen).are_short());
         let nothing = nothing.and_then(|chosen| self.in_room(prepared, options, chosen));
         match nothing {
@@ -68,7 +68,7 @@ impl Job<'_> {
             other => return other,
         }
         let something = self.something_again(prepared, options);
-        better(nothing.ok().map(Ok), something)
+        choose_better(nothing.ok().map(Ok), something)
     }
 
     /// The plan in which as little is computed again as the memory allows, but something. Where the plan has no room
@@ -79,74 +79,77 @@ impl Job<'_> {
         options: &CompileOptions,
     ) -> Result<Draft, CompileError> {
         let forms = with_again(prepared, options, Extent::Full)?;
-        let chosen = self.chosen(&forms, options, Care::Plan)?;
-        let row = self.row(&prepared[chosen.at].decisions, &forms[chosen.at], &chosen, options)?;
-        let amounts = row.amounts(self.limit(options));
-        let ops = row.ops(amounts.most());
+        let chosen = self.choose_form(&forms, options, Care::Plan)?;
+        let row =
+            self.build_row(&prepared[chosen.at].decisions, &forms[chosen.at], &chosen, options)?;
+        let amounts = row.amounts(self.memory_limit(options));
+        let ops = row.ops(amounts.full_amount());
         let is_short = costs_of(&chosen).are_short();
         let blocks = cheap_of_blocks(&prepared[chosen.at].decisions);
-        let mut known = Known::new(&amounts, Again { forms, ops, chosen });
+        let mut known = KnownPlans::new(&amounts, RecomputedForms { forms, ops, chosen });
         let mut attempt = |options: &CompileOptions| {
-            let limit = self.limit(options);
-            let plan = |amount: usize, care| self.again(prepared, options, row.ops(amount), care);
-            let assemble = |again: &Again| self.assembled_again(prepared, options, again);
-            let costs = |again: &Again| costs_of(&again.chosen);
-            let found = least(&row.amounts(limit), &mut known, plan, costs, assemble);
-            Attempt { counted: limit, found }
+            let limit = self.memory_limit(options);
+            let plan = |amount: usize, care| {
+                self.plan_recomputed(prepared, options, row.ops(amount), care)
+            };
+            let assemble = |again: &RecomputedForms| self.assembled_again(prepared, options, again);
+            let costs = |again: &RecomputedForms| costs_of(&again.chosen);
+            let found = plan_least_amount(&row.amounts(limit), &mut known, plan, costs, assemble);
+            PlanAttempt { counted: limit, found }
         };
         let first = attempt(options);
-        let fits = |of: &Attempt| of.found.is_ok();
+        let fits = |of: &PlanAttempt| of.found.is_ok();
         let best = self.with_room(options, first, |less| Some(attempt(less)).filter(fits));
         // What computes more again has more to hide communication behind, and more memory for it: that is priced by rule, and
         // measured on the null device alone.
-        let all = known.everything().filter(|_| best.as_ref().is_ok_and(loses));
+        let all = known.full_plan().filter(|_| best.as_ref().is_ok_and(loses_time));
         let all = all.map(|all| self.assembled_again(prepared, options, all));
         let best = match all {
-            Some(all) => better(Some(best), all),
+            Some(all) => choose_better(Some(best), all),
             None => best,
         };
         let few = if is_short && blocks.len() <= FEW_BLOCKS { blocks.len() } else { 0 };
         let others = (1..=few).map(|few| {
             let ops = blocks[..few].iter().flatten().copied().collect();
-            let again = self.again(prepared, options, ops, Care::Plan)?;
+            let again = self.plan_recomputed(prepared, options, ops, Care::Plan)?;
             self.assembled_again(prepared, options, &again)
         });
-        others.fold(best, |best, other| better(Some(best), other))
+        others.fold(best, |best, other| choose_better(Some(best), other))
     }
 
     /// The best plan with these ops computed again.
-    fn again(
+    fn plan_recomputed(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
         ops: BTreeSet<OpPlace>,
         care: Care,
-    ) -> Result<Again, CompileError> {
+    ) -> Result<RecomputedForms, CompileError> {
         let forms = with_again(prepared, options, Extent::Ops(&ops))?;
-        let chosen = self.chosen(&forms, options, care)?;
-        Ok(Again { forms, ops, chosen })
+        let chosen = self.choose_form(&forms, options, care)?;
+        Ok(RecomputedForms { forms, ops, chosen })
     }
 
     fn assembled_again(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
-        again: &Again,
+        again: &RecomputedForms,
     ) -> Result<Draft, CompileError> {
-        let Again { forms, ops, chosen } = again;
-        let mut draft = self.assembled(forms, chosen)?;
+        let RecomputedForms { forms, ops, chosen } = again;
+        let mut draft = self.assemble_chosen(forms, chosen)?;
         // What is proven with less memory is not proven with all of it.
-        let is_less = self.limit(options) < self.limit(self.options);
+        let is_less = self.memory_limit(options) < self.memory_limit(self.options);
         for form in forms.iter().filter(|_| is_less) {
             let bound = relaxed_bound(&form.decisions, options, self.cluster)?;
-            bounded(&mut draft.plan.planner, bound);
+            lower_reported_bound(&mut draft.plan.planner, bound);
         }
-        draft.plan.recomputed = named(prepared, draft.plan.cross_entropy, ops);
+        draft.plan.recomputed = name_recomputed(prepared, draft.plan.cross_entropy, ops);
         Ok(draft)
     }
 
     /// All that may be computed again, in order, by the plan of the form with everything.
-    fn row(
+    fn build_row(
         &self,
         nothing: &Decisions,
         everything: &Form<()>,
@@ -155,24 +158,24 @@ impl Job<'_> {
     ) -> Result<Row, PassError> {
         let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
         let (planned, schedule) = (&chosen.planned, options.schedule);
-        let seconds = account(decisions, &planned.sharding, self.cluster, options).seconds;
-        Row::new(nothing, &Full { decisions, planned, seconds, schedule })
+        let seconds = account_by_node(decisions, &planned.sharding, self.cluster, options).seconds;
+        Row::new(nothing, &FullRecompute { decisions, planned, seconds, schedule })
     }
 
     /// The best form.
-    fn chosen(
+    fn choose_form(
         &self,
         forms: &[Form<()>],
         options: &CompileOptions,
         care: Care,
     ) -> Result<InMemory, CompileError> {
-        best_in_memory(&decided(forms), options, self.cluster, Vec::new(), care)
+        best_in_memory(&form_decisions(forms), options, self.cluster, Vec::new(), care)
     }
 }
 
 /// The ops that selective recomputation computes again, by block of a graph in which nothing is computed again.
 fn cheap_of_blocks(decisions: &Decisions) -> Vec<Vec<OpPlace>> {
-    Blocks::new(&decisions.training, &decisions.rates).cheap(&decisions.training)
+    Blocks::new(&decisions.training, &decisions.rates).cheap_ops(&decisions.training)
 }
 
 /// The forms with so much computed again.
@@ -182,7 +185,7 @@ fn with_again(
     extent: Extent<'_>,
 ) -> Result<Vec<Form<()>>, PassError> {
     let of = |form: &Form<()>| {
-        let decisions = recomputed(&form.decisions, options, extent)?;
+        let decisions = decide_recomputed(&form.decisions, options, extent)?;
         Ok(Form { decisions, ..form.clone() })
     };
     prepared.iter().map(of).collect()
@@ -195,7 +198,7 @@ fn costs_of(chosen: &InMemory) -> Costs {
 }
 
 /// The ops that are computed again in a form, with their names.
-fn named(
+fn name_recomputed(
     prepared: &[Form<()>],
     cross_entropy: CrossEntropyForm,
     ops: &BTreeSet<OpPlace>,

@@ -1,6 +1,6 @@
 //! Prices one kernel by a roofline: its launch, and the longer of computing and of moving bytes.
 //!
-//! The peak depends on the element type in which an op computes (`Op::precision`), which for a product is that of its
+//! The peak depends on the element type in which an op computes (`Op::compute_dtype`), which for a product is that of its
 //! operands. The share of the peak that is reached depends on the kind of arithmetic (`Operation::arithmetic`):
 //!
 //! - Matrix products reach a share that grows with their FLOPs. Their extents do not count, because the measured rows
@@ -54,7 +54,7 @@ pub fn has_odd_rows(op: &Op, mut rows: impl Iterator<Item = (DType, usize)>) -> 
 
 impl NodeWork {
     /// The work left without a part that has the product, if there is one.
-    pub fn without(self, part: Self) -> Self {
+    pub fn subtract_part(self, part: Self) -> Self {
         let (flops, bytes) = (self.flops - part.flops, self.bytes - part.bytes);
         Self { flops: flops.max(0.0), bytes: bytes.max(0.0), unaligned: false }
     }
@@ -72,11 +72,11 @@ pub fn compute_work(
 ) -> (NodeWork, f64) {
     let Ok(rule) = op.operation().rule(operands) else { return (NodeWork::default(), 0.0) };
     let work = node_work(op, &rule, operands, results, axes);
-    if !op.operation().acts() {
+    if !op.operation().is_executed() {
         return (work, 0.0);
     }
-    let precision = op.precision(operands, results);
-    (work, roofline(cluster, precision, op.operation().arithmetic(operands), work))
+    let precision = op.compute_dtype(operands, results);
+    (work, roofline_seconds(cluster, precision, op.operation().arithmetic(operands), work))
 }
 
 /// The work of one application on the rank that holds the largest part.
@@ -120,7 +120,7 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
 }
 
 /// Seconds of a kernel that computes in an element type: the longer of computing and moving bytes, and the launch.
-pub fn roofline(
+pub fn roofline_seconds(
     cluster: &Cluster,
     precision: DType,
     arithmetic: Arithmetic,
@@ -129,12 +129,13 @@ pub fn roofline(
     let aligned = reached_share(cluster, precision, arithmetic, work.flops);
     let share = if work.unaligned { aligned * cluster.device.matmul_unaligned } else { aligned };
     let compute = work.flops / (peak_flops(cluster, precision) * share);
-    let moving = traffic(cluster, arithmetic) * work.bytes / cluster.device.reached_bandwidth();
+    let moving =
+        traffic_factor(cluster, arithmetic) * work.bytes / cluster.device.reached_bandwidth();
     cluster.device.launch + compute.max(moving)
 }
 
 /// The number of times that a kernel moves its bytes.
-fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
+fn traffic_factor(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::Elementwise => cluster.framework.elementwise_traffic,
         Arithmetic::Products | Arithmetic::Attention(_) => 1.0,
@@ -142,7 +143,7 @@ fn traffic(cluster: &Cluster, arithmetic: Arithmetic) -> f64 {
 }
 
 /// The least seconds that work takes: of its FLOPs at the peak of the element type that they are computed in, and of
-/// its bytes at the whole bandwidth of the memory. [`roofline`] is never less than either, because no share of a peak
+/// its bytes at the whole bandwidth of the memory. [`roofline_seconds`] is never less than either, because no share of a peak
 /// is more than all of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LeastSeconds {
@@ -152,7 +153,7 @@ pub struct LeastSeconds {
     pub moving: f64,
 }
 
-/// The least seconds of a kernel of [`roofline`].
+/// The least seconds of a kernel of [`roofline_seconds`].
 pub fn least_seconds(
     cluster: &Cluster,
     precision: DType,
@@ -161,16 +162,16 @@ pub fn least_seconds(
 ) -> LeastSeconds {
     LeastSeconds {
         computing: work.flops / peak_flops(cluster, precision),
-        moving: traffic(cluster, arithmetic) * work.bytes / cluster.device.bandwidth,
+        moving: traffic_factor(cluster, arithmetic) * work.bytes / cluster.device.bandwidth,
     }
 }
 
 /// Seconds of a chain of elementwise ops that does so much in all, with the work and the seconds of the op at its head, if it has
 /// one: behind that only what else is read and written is moved.
 pub fn chain_seconds(cluster: &Cluster, head: Option<(NodeWork, f64)>, all: NodeWork) -> f64 {
-    let elementwise = |work| roofline(cluster, DType::F32, Arithmetic::Elementwise, work);
+    let elementwise = |work| roofline_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
     let Some((work, seconds)) = head else { return elementwise(all) };
-    seconds + elementwise(all.without(work)) - cluster.device.launch
+    seconds + elementwise(all.subtract_part(work)) - cluster.device.launch
 }
 
 /// The share of the peak that a kernel of so many FLOPs reaches.
@@ -178,7 +179,7 @@ fn reached_share(cluster: &Cluster, precision: DType, arithmetic: Arithmetic, fl
     match (arithmetic, &cluster.device.attention) {
         (Arithmetic::Elementwise, _) => 1.0,
         (Arithmetic::Attention(shape), Some(shares)) => {
-            shares.of(&shape) * cluster.framework.attention
+            shares.reached_share(&shape) * cluster.framework.attention
         }
         (Arithmetic::Products | Arithmetic::Attention(_), _) => {
             matmul_efficiency(cluster, precision, flops)
@@ -316,7 +317,7 @@ mod tests {
         cluster.device.launch = 0.0;
         let work = NodeWork { flops: 1.0, bytes: 1e9, unaligned: false };
         let seconds =
-            |cluster: &Cluster, arithmetic| roofline(cluster, DType::F32, arithmetic, work);
+            |cluster: &Cluster, arithmetic| roofline_seconds(cluster, DType::F32, arithmetic, work);
         let once = 1e9 / (2.039e12 * cluster.device.bandwidth_share);
         assert_eq!(seconds(&cluster, Arithmetic::Elementwise), once);
         cluster.framework.elementwise_traffic = 2.0;

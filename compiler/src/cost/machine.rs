@@ -18,7 +18,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::{
     LeastSeconds, NodeWork, chain_seconds, has_odd_rows, least_seconds, node_work, peak_flops,
-    roofline,
+    roofline_seconds,
 };
 use crate::decisions::Decisions;
 
@@ -39,21 +39,21 @@ pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
 }
 
 fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor: &Actor) -> f64 {
-    ActorWork::of(layouts, program, actor).map_or(0.0, |work| work.seconds(cluster))
+    ActorWork::from_actor(layouts, program, actor).map_or(0.0, |work| work.seconds(cluster))
 }
 
 /// The work of an actor's action that computes or moves memory, as the cost model takes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorWork {
     /// The op, or that at the head of a chain.
-    head: Option<Piece>,
+    head: Option<WorkPiece>,
     /// All of it.
     all: NodeWork,
 }
 
 /// Work of one kind in one element type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Piece {
+struct WorkPiece {
     precision: DType,
     arithmetic: Arithmetic,
     work: NodeWork,
@@ -61,16 +61,16 @@ struct Piece {
 
 impl ActorWork {
     /// The work of an action of a program's actor; `None` of communication, which links price.
-    pub fn of(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
+    pub fn from_actor(layouts: &[Layout], program: &Program, actor: &Actor) -> Option<Self> {
         let head = match &actor.action {
             Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => {
                 return None;
             }
             Action::Compute { op, operands } => {
-                Some(computed(layouts, program, actor, op, operands))
+                Some(find_op_work(layouts, program, actor, op, operands))
             }
             Action::Fused(fused) => {
-                fused.head().and_then(|head| begun(layouts, program, actor, head))
+                fused.chain_head().and_then(|head| find_head_work(layouts, program, actor, head))
             }
             Action::Local { .. }
             | Action::Accumulate
@@ -84,14 +84,14 @@ impl ActorWork {
     }
 
     /// Whether it multiplies matrices.
-    pub fn multiplies(&self) -> bool {
+    pub fn multiplies_matrices(&self) -> bool {
         self.head.is_some_and(|head| head.arithmetic != Arithmetic::Elementwise)
     }
 
     /// Seconds of the kernel.
     pub fn seconds(&self, cluster: &Cluster) -> f64 {
-        let of = |piece: Piece| {
-            (piece.work, roofline(cluster, piece.precision, piece.arithmetic, piece.work))
+        let of = |piece: WorkPiece| {
+            (piece.work, roofline_seconds(cluster, piece.precision, piece.arithmetic, piece.work))
         };
         match self.head {
             Some(head) if head.work == self.all => of(head).1,
@@ -103,26 +103,26 @@ impl ActorWork {
     /// is one: behind it few FLOPs are left.
     pub fn least_seconds(&self, cluster: &Cluster) -> LeastSeconds {
         let elementwise = |work| least_seconds(cluster, DType::F32, Arithmetic::Elementwise, work);
-        let Some(Piece { precision, arithmetic, work }) = self.head else {
+        let Some(WorkPiece { precision, arithmetic, work }) = self.head else {
             return elementwise(self.all);
         };
         let head = least_seconds(cluster, precision, arithmetic, work);
-        let rest = elementwise(self.all.without(work));
+        let rest = elementwise(self.all.subtract_part(work));
         LeastSeconds { computing: head.computing, moving: head.moving + rest.moving }
     }
 }
 
 /// An op by itself. Of updates operands are among `updates` too; none of them multiplies.
-fn computed(
+fn find_op_work(
     layouts: &[Layout],
     program: &Program,
     actor: &Actor,
     op: &Op,
     operands: &[OperandSource],
-) -> Piece {
+) -> WorkPiece {
     let whole =
         |&register: &RegisterId| layouts[program.registers[register.index()].layout as usize].ty();
-    let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input()?));
+    let inputs = operands.iter().filter_map(|operand| actor.inputs.get(operand.input_index()?));
     let operands: Vec<TensorType> = inputs.map(whole).collect();
     let operands: Vec<&TensorType> = operands.iter().collect();
     let row = |register: &RegisterId| {
@@ -133,15 +133,20 @@ fn computed(
     let unaligned = has_odd_rows(op, rows);
     let result = actor.outputs.first().or(actor.updates.first()).map(whole);
     let results: Vec<&TensorType> = result.iter().collect();
-    Piece {
-        precision: op.precision(&operands, &results),
+    WorkPiece {
+        precision: op.compute_dtype(&operands, &results),
         arithmetic: op.operation().arithmetic(&operands),
         work: NodeWork { flops: actor.flops, bytes: actor.bytes, unaligned },
     }
 }
 
 /// The op at the head of a chain, with its part of the work; `None` where its operands are none of the chain's.
-fn begun(layouts: &[Layout], program: &Program, actor: &Actor, head: &FusedStep) -> Option<Piece> {
+fn find_head_work(
+    layouts: &[Layout],
+    program: &Program,
+    actor: &Actor,
+    head: &FusedStep,
+) -> Option<WorkPiece> {
     let shard = |arg: &FusedArg| {
         let FusedArg::Operand(index) = *arg else { return None };
         let register = &program.registers[actor.inputs.get(index)?.index()];
@@ -150,11 +155,11 @@ fn begun(layouts: &[Layout], program: &Program, actor: &Actor, head: &FusedStep)
     };
     let operands: Vec<TensorType> = head.args.iter().map(shard).collect::<Option<_>>()?;
     let operands: Vec<&TensorType> = operands.iter().collect();
-    let results = head.op.infer(&operands).ok()?;
+    let results = head.op.infer_types(&operands).ok()?;
     let results: Vec<&TensorType> = results.iter().collect();
     let rule = head.op.operation().rule(&operands).ok()?;
-    Some(Piece {
-        precision: head.op.precision(&operands, &results),
+    Some(WorkPiece {
+        precision: head.op.compute_dtype(&operands, &results),
         arithmetic: head.op.operation().arithmetic(&operands),
         work: node_work(&head.op, &rule, &operands, &results, &[]),
     })
@@ -173,7 +178,7 @@ pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
         let operands = graph.operand_types(node);
         let Ok(rule) = operation.rule(&operands) else { continue };
         let own = operation.flops(&rule) * (1.0 - operation.repeated_share());
-        *flops.entry(node.op.precision(&operands, &[])).or_default() += own;
+        *flops.entry(node.op.compute_dtype(&operands, &[])).or_default() += own;
     }
     flops
 }
@@ -184,7 +189,11 @@ pub fn model_flops(decisions: &Decisions) -> BTreeMap<DType, f64> {
 ///
 /// It is at most 1 of what the null device predicts: every product counted here is computed by actors of the plan,
 /// whose seconds are at least those of their FLOPs at that peak.
-pub fn utilization(plan: &Plan, decisions: &Decisions, step_seconds: f64) -> Option<f64> {
+pub fn model_flops_utilization(
+    plan: &Plan,
+    decisions: &Decisions,
+    step_seconds: f64,
+) -> Option<f64> {
     let at_peak: f64 = model_flops(decisions)
         .into_iter()
         .map(|(dtype, flops)| flops / peak_flops(&plan.cluster, dtype))

@@ -12,9 +12,9 @@ use crate::cluster::{AlphaBeta, Link};
 
 pub use compute::{
     LeastSeconds, NodeWork, ROW_BYTES, chain_seconds, compute_work, has_odd_rows, is_odd_row,
-    least_seconds, matmul_efficiency, node_work, peak_flops, roofline,
+    least_seconds, matmul_efficiency, node_work, peak_flops, roofline_seconds,
 };
-pub use machine::{ActorWork, model_flops, on_cluster, utilization};
+pub use machine::{ActorWork, model_flops, model_flops_utilization, on_cluster};
 
 /// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor
 /// of all-reduce, of the input of reduce-scatter and all-to-all, of the output of all-gather. 0 among less than two
@@ -34,28 +34,28 @@ pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, byte
     let launch = cluster.device.launch;
     match kind {
         BoxingKind::AllReduce => {
-            let tree = if link.trees { tree(link, bytes) } else { f64::INFINITY };
-            launch + 2.0 * ring(link, bytes).min(tree)
+            let tree = if link.trees { tree_seconds(link, bytes) } else { f64::INFINITY };
+            launch + 2.0 * ring_seconds(link, bytes).min(tree)
         }
-        BoxingKind::ReduceScatter | BoxingKind::AllGather => launch + ring(link, bytes),
-        BoxingKind::AllToAll => launch + pairwise(link, bytes),
+        BoxingKind::ReduceScatter | BoxingKind::AllGather => launch + ring_seconds(link, bytes),
+        BoxingKind::AllToAll => launch + pairwise_seconds(link, bytes),
         BoxingKind::Slice | BoxingKind::Mask | BoxingKind::SendRecv => 0.0,
     }
 }
 
 /// One pass of a ring through all levels.
-fn ring(link: &Link, bytes: f64) -> f64 {
+fn ring_seconds(link: &Link, bytes: f64) -> f64 {
     let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
     for hop in &link.hops {
         latency += (hop.ranks - 1) as f64 * hop.link.alpha;
-        pace = pace.max(sent(hop.ranks, part) * hop.link.beta);
+        pace = pace.max(bytes_sent(hop.ranks, part) * hop.link.beta);
         part /= hop.ranks as f64;
     }
     latency + pace
 }
 
 /// One pass of a tree through all levels.
-fn tree(link: &Link, bytes: f64) -> f64 {
+fn tree_seconds(link: &Link, bytes: f64) -> f64 {
     let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
     for hop in &link.hops {
         latency += f64::from(hop.ranks.next_power_of_two().ilog2()) * hop.link.alpha;
@@ -66,7 +66,7 @@ fn tree(link: &Link, bytes: f64) -> f64 {
 }
 
 /// A part of the bytes to every other rank, over the level that joins both.
-fn pairwise(link: &Link, bytes: f64) -> f64 {
+fn pairwise_seconds(link: &Link, bytes: f64) -> f64 {
     let ranks = link.ranks() as f64;
     let (mut latency, mut pace, mut within) = (0.0, 0.0f64, 1);
     for hop in &link.hops {
@@ -81,15 +81,15 @@ fn pairwise(link: &Link, bytes: f64) -> f64 {
 /// Bytes that the busiest rank sends in a collective of [`collective_seconds`].
 pub fn collective_bytes(kind: BoxingKind, ranks: usize, bytes: f64) -> f64 {
     match kind {
-        BoxingKind::AllReduce => 2.0 * sent(ranks, bytes),
+        BoxingKind::AllReduce => 2.0 * bytes_sent(ranks, bytes),
         BoxingKind::ReduceScatter | BoxingKind::AllGather | BoxingKind::AllToAll => {
-            sent(ranks, bytes)
+            bytes_sent(ranks, bytes)
         }
         BoxingKind::Slice | BoxingKind::Mask | BoxingKind::SendRecv => 0.0,
     }
 }
 
-fn sent(ranks: usize, bytes: f64) -> f64 {
+fn bytes_sent(ranks: usize, bytes: f64) -> f64 {
     (ranks - 1) as f64 / ranks as f64 * bytes
 }
 

@@ -6,7 +6,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Pin, Strategy};
 use graphc_ir::sbp::NdSbp;
 
-use crate::planner::bytes;
+use crate::planner::format_bytes;
 
 /// Something that the user asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,13 +60,13 @@ impl fmt::Display for Conflict {
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what(), self.advice())
+        write!(f, "{}: {}", self.describe_wish(), self.advice())
     }
 }
 
 impl Asked {
     /// The wish in words, e.g. the pin `w=S(0)`.
-    pub fn what(&self) -> String {
+    pub fn describe_wish(&self) -> String {
         match self {
             Self::Pin(Pin { pattern, sbp }) => format!("the pin `{pattern}={sbp}`"),
             Self::GraphPin { tensor, sbp, .. } => {
@@ -76,10 +76,10 @@ impl Asked {
                 format!("the strategy {}", strategy.name())
             }
             Self::Memory { limit, device: true, .. } => {
-                format!("the device's memory of {}", bytes(*limit))
+                format!("the device's memory of {}", format_bytes(*limit))
             }
             Self::Memory { limit, device: false, .. } => {
-                format!("the limit of memory of {}", bytes(*limit))
+                format!("the limit of memory of {}", format_bytes(*limit))
             }
         }
     }
@@ -99,10 +99,10 @@ impl Asked {
 /// Bytes that would do, and bytes that no plan goes below, as far as they are known.
 fn more_memory(enough: Option<u64>, least: Option<u64>) -> String {
     let wanted = match (enough, least) {
-        (Some(enough), _) => format!("{enough} bytes ({}) would do", bytes(enough)),
+        (Some(enough), _) => format!("{enough} bytes ({}) would do", format_bytes(enough)),
         (None, Some(_)) => "raise it".into(),
         (None, None) => "raise it, or take more ranks or microbatches".into(),
     };
-    let proof = least.map(|least| format!(", less than {} cannot", bytes(least)));
+    let proof = least.map(|least| format!(", less than {} cannot", format_bytes(least)));
     wanted + &proof.unwrap_or_default()
 }

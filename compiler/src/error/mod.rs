@@ -5,7 +5,7 @@ use graphc_ir::check::PlanErrors;
 use crate::lower::LowerError;
 use crate::null_device::NullDeviceError;
 use crate::passes::error::PassError;
-use crate::planner::PlanError;
+use crate::planner::PlannerError;
 
 mod conflict;
 
@@ -19,7 +19,7 @@ pub enum CompileError {
     Pass(#[from] PassError),
     /// A pin cannot be fulfilled, or the memory does not suffice.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] PlannerError),
     /// The seconds of a step on these machines are no number.
     #[error(
         "the plan found takes {seconds} seconds a step: a fault of the compiler's, or of the cluster's figures"
@@ -41,7 +41,7 @@ pub enum CompileError {
     #[error(
         "rank {rank} needs {needed} bytes, but has {limit}, {} too few: take more ranks or microbatches, or raise the limit; its \
          largest tensors are {}",
-        needed - limit, tensors(.largest)
+        needed - limit, format_tensors(.largest)
     )]
     Memory {
         /// The rank.
@@ -78,7 +78,7 @@ impl CompileError {
     /// Whether more memory would help.
     pub fn is_memory(&self) -> bool {
         match self {
-            Self::Memory { .. } | Self::Plan(PlanError::Memory { .. }) => true,
+            Self::Memory { .. } | Self::Plan(PlannerError::Memory { .. }) => true,
             Self::Conflict { cause, .. } => cause.is_memory(),
             _ => false,
         }
@@ -96,8 +96,9 @@ impl CompileError {
 
     /// The same error with so many bytes that a rank may use, where these are less.
     #[must_use]
-    pub fn within(mut self, bytes: u64) -> Self {
-        if let Self::Memory { limit, .. } | Self::Plan(PlanError::Memory { limit, .. }) = &mut self
+    pub fn cap_limit(mut self, bytes: u64) -> Self {
+        if let Self::Memory { limit, .. } | Self::Plan(PlannerError::Memory { limit, .. }) =
+            &mut self
         {
             *limit = bytes.min(*limit);
         }
@@ -107,7 +108,7 @@ impl CompileError {
     /// Bytes that the leanest plan found needs on its busiest rank, where that is too much.
     pub fn memory_needed(&self) -> Option<u64> {
         match self {
-            Self::Memory { needed, .. } | Self::Plan(PlanError::Memory { needed, .. }) => {
+            Self::Memory { needed, .. } | Self::Plan(PlannerError::Memory { needed, .. }) => {
                 Some(*needed)
             }
             Self::Conflict { cause, .. } => cause.memory_needed(),
@@ -116,7 +117,7 @@ impl CompileError {
     }
 }
 
-fn tensors(largest: &[(String, u64)]) -> String {
+fn format_tensors(largest: &[(String, u64)]) -> String {
     let name = |(name, bytes): &(String, u64)| format!("`{name}` of {bytes} bytes");
     largest.iter().map(name).collect::<Vec<_>>().join(", ")
 }

@@ -9,7 +9,7 @@ pub(super) const LONGEST_MODEL: u64 = 1 << 31;
 
 /// Opens a file to be read. What is none (a device, a pipe, a folder) is an error: to open a pipe waits for a writer, and a
 /// device may have no end.
-pub(super) fn open(path: &Path) -> Result<File> {
+pub(super) fn open_file(path: &Path) -> Result<File> {
     let plain = |found: std::fs::Metadata| match found.is_file() {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::InvalidInput, "it is no file")),
@@ -22,20 +22,20 @@ pub(super) fn open(path: &Path) -> Result<File> {
 }
 
 /// The content of a file of at most so many bytes.
-pub(super) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let file = open(path)?;
+pub(super) fn read_file(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let file = open_file(path)?;
     let size = file.metadata()?.len();
     if size > most {
         let text = format!("it has {size} bytes, and at most {most} make sense");
         return Err(Error::new(ErrorKind::FileTooLarge, text));
     }
-    let mut bytes = zeros(0, size)?;
+    let mut bytes = allocate_zeros(0, size)?;
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// So many zeros, with room for more: an error where there is no memory for them.
-pub(super) fn zeros(length: usize, room: u64) -> Result<Vec<u8>> {
+pub(super) fn allocate_zeros(length: usize, room: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(room).map_err(Error::other)?;
     bytes.try_reserve_exact(length.max(room))?;
@@ -44,7 +44,7 @@ pub(super) fn zeros(length: usize, room: u64) -> Result<Vec<u8>> {
 }
 
 /// Where a file of a folder is: in it, links followed. A model must not make its reader open what is not beside it.
-pub(super) fn inside(folder: &Path, path: &Path) -> Result<PathBuf> {
+pub(super) fn resolve_in_folder(folder: &Path, path: &Path) -> Result<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let (folder, found) = (folder.canonicalize()?, path.canonicalize()?);
     if found.starts_with(folder) {
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn what_is_no_file_or_too_long_is_not_read() {
-        let endless = read(Path::new("/dev/zero"), 9).expect_err("a device").to_string();
+        let endless = read_file(Path::new("/dev/zero"), 9).expect_err("a device").to_string();
         assert_eq!(endless, "it is no file");
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let long = read(&own, 3).expect_err("it is longer").to_string();
+        let long = read_file(&own, 3).expect_err("it is longer").to_string();
         assert!(long.ends_with("at most 3 make sense"), "{long}");
-        zeros(0, 1 << 50).expect_err("no machine has a PiB");
+        allocate_zeros(0, 1 << 50).expect_err("no machine has a PiB");
     }
 }

@@ -7,16 +7,16 @@ use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Input};
 use graphc_ir::text::Unresolved;
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
-use super::trained::{choose_trained, variables};
+use super::trained::{choose_trained, variables_mut};
 use super::weights::{WeightData, WeightTensor, Weights, WeightsError};
 use super::{ImportError, ImportOptions, Imported, Symbols, safetensors};
 
 /// The name that stands for the number of samples, whatever the model calls it.
 const BATCH: &str = "batch";
 
-pub(super) fn symbols(model: &Unresolved<'_>) -> Symbols {
+pub(super) fn collect_symbols(model: &Unresolved<'_>) -> Symbols {
     Symbols::new(model.inputs(), model.symbols())
 }
 
@@ -26,7 +26,7 @@ pub(super) fn import_gir(
     dims: &BTreeMap<String, usize>,
     options: &ImportOptions,
 ) -> Result<Imported, ImportError> {
-    let symbols = symbols(&model);
+    let symbols = collect_symbols(&model);
     let mut dims = dims.clone();
     if let (Some(name), Some(&batch)) = (&symbols.batch, dims.get(BATCH)) {
         dims.entry(name.clone()).or_insert(batch);
@@ -39,8 +39,8 @@ pub(super) fn import_gir(
     check_batch(&graph, &symbols, &dims)?;
     count_samples(&mut graph, &symbols);
     choose_trained(&mut graph, options)?;
-    let weights = weights(&mut graph, &path.with_extension("safetensors"))?;
-    verify(&graph)?;
+    let weights = collect_weights(&mut graph, &path.with_extension("safetensors"))?;
+    verify_graph(&graph)?;
     let (warnings, modules) = (Vec::new(), BTreeMap::new());
     Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
 }
@@ -70,7 +70,8 @@ fn check_batch(
     dims: &BTreeMap<String, usize>,
 ) -> Result<(), ImportError> {
     let Some(&batch) = dims.get(BATCH) else { return Ok(()) };
-    let (name, dim) = symbols.sampled().next().map_or((None, 0), |(name, dim)| (Some(name), dim));
+    let (name, dim) =
+        symbols.sampled_inputs().next().map_or((None, 0), |(name, dim)| (Some(name), dim));
     let input = graph.nodes.iter().find_map(|node| match &node.op {
         Op::Input(input) if name.is_none_or(|name| name == input.name) => Some(input),
         _ => None,
@@ -86,10 +87,10 @@ fn check_batch(
 }
 
 /// What the file holds begins as the file says; what it lacks begins as the text says.
-fn weights(graph: &mut Graph, path: &Path) -> Result<Weights, ImportError> {
-    let mut found = safetensors::tensors(path)?;
+fn collect_weights(graph: &mut Graph, path: &Path) -> Result<Weights, ImportError> {
+    let mut found = safetensors::read_tensors(path)?;
     let mut weights = Weights::default();
-    for variable in variables(graph) {
+    for variable in variables_mut(graph) {
         let tensor = found.as_mut().and_then(|tensors| tensors.remove(&variable.name));
         let tensor = match tensor {
             Some(tensor) => tensor,

@@ -123,7 +123,7 @@ pub enum ImportError {
         "{} extents have no value: {}; give them with {}",
         dims.len(),
         dims.iter().map(|(name, input, dim)| format!("`{name}` (dim {dim} of input `{input}`)")).collect::<Vec<_>>().join(", "),
-        dims.iter().map(|(name, ..)| option(name, batch)).collect::<Vec<_>>().join(" ")
+        dims.iter().map(|(name, ..)| format_extent_option(name, batch)).collect::<Vec<_>>().join(" ")
     )]
     Dims {
         /// Each, with the input and the dim where it is first.
@@ -211,7 +211,7 @@ pub enum ImportError {
 }
 
 /// The option that gives an extent.
-fn option(name: &str, batch: &Option<String>) -> String {
+fn format_extent_option(name: &str, batch: &Option<String>) -> String {
     if batch.as_deref() == Some(name) {
         "--batch VALUE".into()
     } else {
@@ -235,13 +235,13 @@ pub fn load_model(
 /// A model file that was read, for those who need to know its symbolic extents before they give them values.
 pub struct ModelFile {
     path: PathBuf,
-    content: Content,
+    content: ModelContent,
 }
 
-enum Content {
+enum ModelContent {
     Onnx(Box<onnx::Decoded>),
     Gir(Unresolved<'static>),
-    HuggingFace(Box<hugging_face::Folder>),
+    HuggingFace(Box<hugging_face::HuggingFaceFolder>),
 }
 
 impl ModelFile {
@@ -250,11 +250,13 @@ impl ModelFile {
     /// # Errors
     /// Where the file cannot be read or is no model. What else is wrong with it [`ModelFile::import`] says.
     pub fn read(path: &Path) -> Result<Self, ImportError> {
-        let content = match kind(path)? {
-            Kind::Onnx => Content::Onnx(Box::new(onnx::Decoded::new(&read(path)?)?)),
-            Kind::Gir => Content::Gir(Unresolved::new(read_text(path)?)),
-            Kind::HuggingFace(folder) => {
-                Content::HuggingFace(Box::new(hugging_face::Folder::read(folder)?))
+        let content = match detect_model_kind(path)? {
+            ModelKind::Onnx => {
+                ModelContent::Onnx(Box::new(onnx::Decoded::new(&read_model_bytes(path)?)?))
+            }
+            ModelKind::Gir => ModelContent::Gir(Unresolved::new(read_text(path)?)),
+            ModelKind::HuggingFace(folder) => {
+                ModelContent::HuggingFace(Box::new(hugging_face::HuggingFaceFolder::read(folder)?))
             }
         };
         Ok(Self { path: path.into(), content })
@@ -266,9 +268,9 @@ impl ModelFile {
     /// Where the file holds no graph.
     pub fn symbols(&self) -> Result<Symbols, ImportError> {
         match &self.content {
-            Content::Onnx(model) => model.symbols(),
-            Content::Gir(text) => Ok(gir::symbols(text)),
-            Content::HuggingFace(folder) => Ok(folder.symbols()),
+            ModelContent::Onnx(model) => model.symbols(),
+            ModelContent::Gir(text) => Ok(gir::collect_symbols(text)),
+            ModelContent::HuggingFace(folder) => Ok(folder.symbols()),
         }
     }
 
@@ -282,9 +284,9 @@ impl ModelFile {
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
         match self.content {
-            Content::Onnx(model) => model.import(folder(&self.path), dims, options),
-            Content::Gir(text) => gir::import_gir(&self.path, text, dims, &options),
-            Content::HuggingFace(folder) => folder.import(dims, &options),
+            ModelContent::Onnx(model) => model.import(parent_folder(&self.path), dims, options),
+            ModelContent::Gir(text) => gir::import_gir(&self.path, text, dims, &options),
+            ModelContent::HuggingFace(folder) => folder.import(dims, &options),
         }
     }
 }
@@ -294,16 +296,16 @@ impl ModelFile {
 /// # Errors
 /// Where the file cannot be read or is no ONNX model, and where the weights are not those of the model.
 pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewritten, ImportError> {
-    match kind(path)? {
-        Kind::Onnx => {
-            let model = read(path)?;
+    match detect_model_kind(path)? {
+        ModelKind::Onnx => {
+            let model = read_model_bytes(path)?;
             let decoded = onnx::Decoded::new(&model)?;
             // What has not changed stays as it is written, in whatever element type.
-            let own = decoded.tensors(folder(path))?;
+            let own = decoded.read_tensors(parent_folder(path))?;
             let mut changed = weights.clone();
             changed.tensors.retain(|name, tensor| own.get(name) != Some(tensor));
             let rewritten = onnx::onnx_with_weights(&model, &changed)?;
-            let parameters = decoded.parameters(folder(path))?;
+            let parameters = decoded.list_parameters(parent_folder(path))?;
             let missing: Vec<String> =
                 parameters.into_iter().filter(|name| !weights.tensors.contains_key(name)).collect();
             if missing.is_empty() {
@@ -311,43 +313,47 @@ pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewrit
             }
             Err(ImportError::Incomplete { names: missing })
         }
-        Kind::Gir | Kind::HuggingFace(_) => Err(ImportError::Extension { path: path.into() }),
+        ModelKind::Gir | ModelKind::HuggingFace(_) => {
+            Err(ImportError::Extension { path: path.into() })
+        }
     }
 }
 
 /// The folder in which files lie that a model names.
-fn folder(path: &Path) -> &Path {
+fn parent_folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-enum Kind {
+enum ModelKind {
     Onnx,
     Gir,
     HuggingFace(PathBuf),
 }
 
 /// The file that says which model a path names: the path itself, or the configuration of a folder.
-pub fn document(path: &Path) -> PathBuf {
-    hugging_face::folder(path).map_or_else(|| path.into(), |folder| hugging_face::document(&folder))
+pub fn document_path(path: &Path) -> PathBuf {
+    hugging_face::parse_folder_path(path)
+        .map_or_else(|| path.into(), |folder| hugging_face::config_path(&folder))
 }
 
-fn kind(path: &Path) -> Result<Kind, ImportError> {
-    if let Some(folder) = hugging_face::folder(path) {
-        return Ok(Kind::HuggingFace(folder));
+fn detect_model_kind(path: &Path) -> Result<ModelKind, ImportError> {
+    if let Some(folder) = hugging_face::parse_folder_path(path) {
+        return Ok(ModelKind::HuggingFace(folder));
     }
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("onnx") => Ok(Kind::Onnx),
-        Some("gir") => Ok(Kind::Gir),
+        Some("onnx") => Ok(ModelKind::Onnx),
+        Some("gir") => Ok(ModelKind::Gir),
         _ => Err(ImportError::Extension { path: path.into() }),
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ImportError> {
+fn read_model_bytes(path: &Path) -> Result<Vec<u8>, ImportError> {
     let error = |e: std::io::Error| ImportError::Read { path: path.into(), reason: e.to_string() };
-    file::read(path, file::LONGEST_MODEL).map_err(error)
+    file::read_file(path, file::LONGEST_MODEL).map_err(error)
 }
 
 fn read_text(path: &Path) -> Result<String, ImportError> {
     let reason = "it is no text in UTF-8".to_string();
-    String::from_utf8(read(path)?).map_err(|_| ImportError::Read { path: path.into(), reason })
+    String::from_utf8(read_model_bytes(path)?)
+        .map_err(|_| ImportError::Read { path: path.into(), reason })
 }

@@ -9,11 +9,11 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Input};
 use graphc_ir::types::TensorType;
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 use rten_onnx::onnx::{DataType, GraphProto, ModelProto, ValueInfoProto};
 
 use super::refused::{MOST_REFUSED, Refused};
-use super::trained::Patterns;
+use super::trained::TrainedPatterns;
 use super::unsupported::{UnsupportedOp, UnsupportedOps};
 use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
@@ -100,7 +100,7 @@ impl Decoded {
     /// # Errors
     /// Where they are no ONNX model.
     pub fn new(bytes: &[u8]) -> Result<Self, ImportError> {
-        let metadata = wire::check(bytes)?;
+        let metadata = wire::check_encoding(bytes)?;
         let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
             place: error
                 .context()
@@ -116,14 +116,14 @@ impl Decoded {
     /// # Errors
     /// Where it holds no graph.
     pub fn symbols(&self) -> Result<Symbols, ImportError> {
-        let graph = graph(&self.model)?;
+        let graph = find_graph(&self.model)?;
         let names = graph.initializer.iter().filter_map(|proto| proto.name.clone());
         let initializers: BTreeMap<String, ()> = names.map(|name| (name, ())).collect();
-        Ok(symbols(graph, &initializers))
+        Ok(collect_symbols(graph, &initializers))
     }
 
     /// The initializers; those that others are copies of stand for these, too, and which they are.
-    fn initializers(
+    fn read_initializers(
         &self,
         graph: &GraphProto,
         base_dir: &Path,
@@ -131,9 +131,9 @@ impl Decoded {
         let mut tensors = BTreeMap::new();
         for proto in &graph.initializer {
             let name = proto.name.clone().unwrap_or_default();
-            tensors.insert(name, tensor::read(proto, base_dir)?);
+            tensors.insert(name, tensor::read_tensor(proto, base_dir)?);
         }
-        let copies = roles::copies(graph, &self.metadata.kinds, &tensors);
+        let copies = roles::find_copies(graph, &self.metadata.kinds, &tensors);
         for (name, source) in &copies {
             let tensor = tensors[source].clone();
             tensors.insert(name.clone(), tensor);
@@ -145,22 +145,26 @@ impl Decoded {
     ///
     /// # Errors
     /// Where the model's tensors are damaged.
-    pub fn tensors(&self, base_dir: &Path) -> Result<BTreeMap<String, WeightTensor>, ImportError> {
-        Ok(self.initializers(graph(&self.model)?, base_dir)?.0)
+    pub fn read_tensors(
+        &self,
+        base_dir: &Path,
+    ) -> Result<BTreeMap<String, WeightTensor>, ImportError> {
+        Ok(self.read_initializers(find_graph(&self.model)?, base_dir)?.0)
     }
 
     /// The names of the weights that are trained where nobody says otherwise, as far as nodes or outputs read them.
     ///
     /// # Errors
     /// Where the model's structure or its tensors are damaged.
-    pub fn parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
-        let graph = graph(&self.model)?;
-        let order = model::order(graph)?;
-        let (tensors, copies) = self.initializers(graph, base_dir)?;
-        let (mut trained, _) = roles::roles(graph, &order, &self.metadata.kinds, &tensors, &copies);
+    pub fn list_parameters(&self, base_dir: &Path) -> Result<BTreeSet<String>, ImportError> {
+        let graph = find_graph(&self.model)?;
+        let order = model::order_nodes(graph)?;
+        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
+        let (mut trained, _) =
+            roles::find_trained(graph, &order, &self.metadata.kinds, &tensors, &copies);
         let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
         let read: BTreeSet<&str> =
-            graph.node.iter().flat_map(model::reads).chain(outputs).collect();
+            graph.node.iter().flat_map(model::list_node_reads).chain(outputs).collect();
         trained.retain(|name| read.contains(name.as_str()));
         Ok(trained)
     }
@@ -172,9 +176,9 @@ impl Decoded {
         dims: &BTreeMap<String, usize>,
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
-        let graph = graph(&self.model)?;
-        let ops = unsupported(graph);
-        let begun = self.begin(base_dir, dims, options);
+        let graph = find_graph(&self.model)?;
+        let ops = list_unsupported_ops(graph);
+        let begun = self.begin_import(base_dir, dims, options);
         // Ops that there are not come before all else that may be wrong.
         let begun = if ops.0.is_empty() {
             begun
@@ -193,19 +197,19 @@ impl Decoded {
         refused.check()?;
         for output in &graph.output {
             let name = output.name.clone().unwrap_or_default();
-            let value = lowering.output(&name)?;
+            let value = lowering.lower_output(&name)?;
             lowering.graph.outputs.push(Output { name, value });
         }
         warnings.append(&mut lowering.warnings);
         let graph = without_dead_nodes(&lowering.graph)?;
-        verify(&graph)?;
-        let weights = weights(&graph, lowering, &authored);
+        verify_graph(&graph)?;
+        let weights = collect_weights(&graph, lowering, &authored);
         let modules = self.metadata.modules.clone();
         Ok(Imported { graph, weights, warnings, symbols: symbols.all, modules })
     }
 
     /// All that is known before the first node is lowered.
-    fn begin(
+    fn begin_import(
         &self,
         base_dir: &Path,
         dims: &BTreeMap<String, usize>,
@@ -213,17 +217,17 @@ impl Decoded {
     ) -> Result<Begun, ImportError> {
         let Self { model, metadata } = self;
         let wire::Metadata { kinds, computed, detached, padded, modules: _ } = metadata;
-        let graph = graph(model)?;
-        let order = model::order(graph)?;
-        let (tensors, copies) = self.initializers(graph, base_dir)?;
-        let symbols = symbols(graph, &tensors);
-        let (roles, warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
+        let graph = find_graph(model)?;
+        let order = model::order_nodes(graph)?;
+        let (tensors, copies) = self.read_initializers(graph, base_dir)?;
+        let symbols = collect_symbols(graph, &tensors);
+        let (roles, warnings) = roles::find_trained(graph, &order, kinds, &tensors, &copies);
         let is_pytorch = model.producer_name.as_deref() == Some("pytorch");
-        let authored = roles::authored(kinds, &tensors, is_pytorch);
-        let mut patterns = Patterns::new(&options);
+        let authored = roles::find_authored(kinds, &tensors, is_pytorch);
+        let mut patterns = TrainedPatterns::new(&options);
         let mut trained = BTreeSet::new();
         for (name, tensor) in &tensors {
-            if patterns.trained(name, &tensor.ty(), roles.contains(name))? {
+            if patterns.is_trained(name, &tensor.ty(), roles.contains(name))? {
                 trained.insert(name.clone());
             }
         }
@@ -234,14 +238,15 @@ impl Decoded {
         let floats = saved.filter(|name| tensors[*name].dtype.is_float());
         let kept = floats.chain(&roles).cloned().collect();
         let initializers = Initializers { tensors, trained, kept };
-        let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, initializers);
+        let mut lowering =
+            Lowering::new(ops::supported_ops, read_opset(model)?, base_dir, initializers);
         lowering.detached.clone_from(detached);
         lowering.padded.clone_from(padded);
-        lowering.wanted = model::wanted(graph);
+        lowering.wanted = model::list_graph_reads(graph);
         lowering.element_types = element_types::element_types(graph);
-        lowering.described = described(graph, dims, &symbols);
-        doubles(&mut lowering, graph, base_dir)?;
-        inputs(&mut lowering, graph, dims, &symbols)?;
+        lowering.described = collect_described_types(graph, dims, &symbols);
+        register_doubles(&mut lowering, graph, base_dir)?;
+        add_inputs(&mut lowering, graph, dims, &symbols)?;
         Ok(Begun { lowering, symbols, order, copies, authored, warnings })
     }
 }
@@ -256,35 +261,38 @@ struct Begun {
     warnings: Vec<String>,
 }
 
-fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
+fn find_graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
     let (place, reason) = ("the model".into(), "it holds no graph".into());
     model.graph.as_ref().ok_or(ImportError::Corrupt { place, reason })
 }
 
 /// The ops that are not in the table.
-fn unsupported(graph: &GraphProto) -> UnsupportedOps {
+fn list_unsupported_ops(graph: &GraphProto) -> UnsupportedOps {
     let mut missing = UnsupportedOps(Vec::new());
     for node in &graph.node {
         let (domain, op_type) = (node.domain.as_deref().unwrap_or(""), model::op_type(node));
-        let supported: Vec<&str> = ops::table(domain).iter().map(|(name, _)| *name).collect();
+        let supported: Vec<&str> =
+            ops::supported_ops(domain).iter().map(|(name, _)| *name).collect();
         if !supported.contains(&op_type) {
-            missing.add(UnsupportedOp::new(model::title(node), domain, op_type, &supported));
+            missing.add(UnsupportedOp::new(model::node_title(node), domain, op_type, &supported));
         }
     }
     missing
 }
 
 /// The floating-point values whose type the file says, as far as its extents have values.
-fn described(
+fn collect_described_types(
     graph: &GraphProto,
     dims: &BTreeMap<String, usize>,
     symbols: &Symbols,
 ) -> BTreeMap<String, TensorType> {
     let ty = |name: &str, info: &ValueInfoProto| {
         let tensor = info.r#type.as_ref()?.tensor_type.as_ref()?;
-        let dtype = tensor::stored(tensor.elem_type?)?.dtype;
+        let dtype = tensor::stored_type(tensor.elem_type?)?.dtype;
         tensor.shape.as_ref()?;
-        let bound = extents(name, info).into_iter().map(|e| bind(&e, false, dims, symbols).ok());
+        let bound = read_extents(name, info)
+            .into_iter()
+            .map(|e| bind_extent(&e, false, dims, symbols).ok());
         let ty = TensorType::new(dtype, bound.collect::<Option<Vec<_>>>()?);
         dtype.is_float().then_some(ty)
     };
@@ -299,7 +307,7 @@ fn described(
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
 /// The version of the standard operators.
-fn opset(model: &ModelProto) -> Result<i64, ImportError> {
+fn read_opset(model: &ModelProto) -> Result<i64, ImportError> {
     let standard =
         |domain: &Option<String>| matches!(domain.as_deref(), None | Some("" | "ai.onnx"));
     let versions = model.opset_import.iter().filter(|set| standard(&set.domain));
@@ -314,7 +322,7 @@ fn opset(model: &ModelProto) -> Result<i64, ImportError> {
 }
 
 /// Inputs without those that an old file lists although they are initializers.
-fn fed<'a, T>(
+fn fed_inputs<'a, T>(
     graph: &'a GraphProto,
     tensors: &BTreeMap<String, T>,
 ) -> impl Iterator<Item = (&'a str, &'a ValueInfoProto)> {
@@ -323,7 +331,7 @@ fn fed<'a, T>(
 }
 
 /// The extents of an input: a number, or a name. A dim without either has the name of its place.
-fn extents(name: &str, info: &ValueInfoProto) -> Vec<Result<i64, String>> {
+fn read_extents(name: &str, info: &ValueInfoProto) -> Vec<Result<i64, String>> {
     let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
     let dims = shape.map_or(&[][..], |shape| &shape.dim);
@@ -337,26 +345,27 @@ fn extents(name: &str, info: &ValueInfoProto) -> Vec<Result<i64, String>> {
         .collect()
 }
 
-fn symbols<T>(graph: &GraphProto, tensors: &BTreeMap<String, T>) -> Symbols {
+fn collect_symbols<T>(graph: &GraphProto, tensors: &BTreeMap<String, T>) -> Symbols {
     let named = |(name, info): (&str, &ValueInfoProto)| {
-        let dims = extents(name, info).into_iter().map(Result::err).collect();
+        let dims = read_extents(name, info).into_iter().map(Result::err).collect();
         (name.to_owned(), dims)
     };
-    Symbols::new(fed(graph, tensors).map(named).collect(), Vec::new())
+    Symbols::new(fed_inputs(graph, tensors).map(named).collect(), Vec::new())
 }
 
-fn inputs(
+fn add_inputs(
     lowering: &mut Lowering,
     graph: &GraphProto,
     dims: &BTreeMap<String, usize>,
     symbols: &Symbols,
 ) -> Result<(), ImportError> {
-    let fed: Vec<_> = fed(graph, lowering.tensors()).collect();
+    let fed: Vec<_> = fed_inputs(graph, lowering.tensors()).collect();
     check_values(&fed, dims, symbols)?;
     let mut types = Vec::new();
     for (position, (name, info)) in fed.into_iter().enumerate() {
         let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
-        let stored = tensor.and_then(|tensor| tensor.elem_type).map(|ty| (ty, tensor::stored(ty)));
+        let stored =
+            tensor.and_then(|tensor| tensor.elem_type).map(|ty| (ty, tensor::stored_type(ty)));
         let reason = match stored {
             Some((_, Some(_))) => String::new(),
             Some((data_type, None)) => format!("the element type {data_type} is not supported"),
@@ -370,9 +379,9 @@ fn inputs(
             return Err(ImportError::Tensor { name: name.into(), reason });
         }
         let mut shape = Vec::new();
-        for (dim, extent) in extents(name, info).into_iter().enumerate() {
+        for (dim, extent) in read_extents(name, info).into_iter().enumerate() {
             let first = position == 0 && dim == 0;
-            let extent = bind(&extent, first, dims, symbols)
+            let extent = bind_extent(&extent, first, dims, symbols)
                 .map_err(|reason| ImportError::Dim { input: name.into(), dim, reason })?;
             shape.push(extent);
         }
@@ -383,24 +392,26 @@ fn inputs(
     }
     let shapes: Vec<Vec<usize>> = types.iter().map(|(_, _, shape)| shape.clone()).collect();
     for ((name, dtype, shape), samples) in types.into_iter().zip(symbols.samples(&shapes)) {
-        lowering.input(Input { name, ty: TensorType::new(dtype, shape), samples })?;
+        lowering.add_input(Input { name, ty: TensorType::new(dtype, shape), samples })?;
     }
     Ok(())
 }
 
 /// Initializers of DOUBLE: those that ops may be computed with on import are known as they are.
-fn doubles(
+fn register_doubles(
     lowering: &mut Lowering,
     graph: &GraphProto,
     base_dir: &Path,
 ) -> Result<(), ImportError> {
     for proto in &graph.initializer {
         let name = proto.name.clone().unwrap_or_default();
-        let Some(elements) = tensor::doubles(proto, base_dir)? else { continue };
+        let Some(elements) = tensor::read_doubles(proto, base_dir)? else { continue };
         if !lowering.is_kept(&name) && elements.len() <= known::MOST_FOLDED {
             let shape = lowering.tensors()[&name].shape.clone();
             lowering.mark_read(&name);
-            lowering.values.insert(name, Val::Known(known::Known::doubles(&shape, elements)));
+            lowering
+                .values
+                .insert(name, Val::Known(known::KnownValue::from_doubles(&shape, elements)));
         } else {
             lowering.doubles.insert(name);
         }
@@ -408,7 +419,7 @@ fn doubles(
     Ok(())
 }
 
-/// Refuses inputs several of whose symbolic extents have no value; where it is one, [`bind`] says so.
+/// Refuses inputs several of whose symbolic extents have no value; where it is one, [`bind_extent`] says so.
 fn check_values(
     fed: &[(&str, &ValueInfoProto)],
     dims: &BTreeMap<String, usize>,
@@ -416,7 +427,7 @@ fn check_values(
 ) -> Result<(), ImportError> {
     let mut missing: Vec<(String, String, usize)> = Vec::new();
     for (position, (input, info)) in fed.iter().enumerate() {
-        for (dim, extent) in extents(input, info).into_iter().enumerate() {
+        for (dim, extent) in read_extents(input, info).into_iter().enumerate() {
             let Err(name) = extent else { continue };
             let known = missing.iter().any(|(other, ..)| *other == name);
             let first = position == 0 && dim == 0;
@@ -442,7 +453,7 @@ fn is_batch(extent: &Result<i64, String>, first: bool, symbols: &Symbols) -> boo
 }
 
 /// The value of an extent. What `batch` says counts for the symbol of the batch, and where there is none for the first extent.
-fn bind(
+fn bind_extent(
     extent: &Result<i64, String>,
     first: bool,
     dims: &BTreeMap<String, usize>,
@@ -493,7 +504,7 @@ fn without_dead_nodes(graph: &Graph) -> Result<Graph, ImportError> {
 }
 
 /// The weights of the variables that there are, and what else is the author's.
-fn weights(graph: &Graph, lowering: Lowering, authored: &BTreeSet<String>) -> Weights {
+fn collect_weights(graph: &Graph, lowering: Lowering, authored: &BTreeSet<String>) -> Weights {
     let of_file = |node: &Node| match &node.op {
         Op::Variable(variable) if variable.init == Init::Weights => Some(variable.name.clone()),
         _ => None,
@@ -507,6 +518,6 @@ fn weights(graph: &Graph, lowering: Lowering, authored: &BTreeSet<String>) -> We
 }
 
 /// The place of a node that has none of its own.
-fn derived(name: &str, op_type: &str) -> Source {
+fn onnx_source(name: &str, op_type: &str) -> Source {
     Source::Onnx { name: name.into(), op_type: op_type.into() }
 }

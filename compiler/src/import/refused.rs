@@ -49,7 +49,7 @@ impl Refused {
     }
 
     /// The nodes by type of op and reason, each kind where its first one is.
-    fn kinds(&self) -> Vec<Vec<&RefusedNode>> {
+    fn group_kinds(&self) -> Vec<Vec<&RefusedNode>> {
         let mut kinds: Vec<Vec<&RefusedNode>> = Vec::new();
         for node in &self.nodes {
             let alike = |kind: &&mut Vec<&RefusedNode>| {
@@ -73,7 +73,7 @@ impl fmt::Display for Refused {
             1 => write!(f, "1 node is in a form that is not supported:")?,
             count => write!(f, "{count} nodes are in forms that are not supported:")?,
         }
-        let kinds = self.kinds();
+        let kinds = self.group_kinds();
         for kind in kinds.iter().take(MOST_LISTED) {
             let (first, others) = (kind[0], kind.len() - 1);
             let RefusedNode { node, op_type, reason } = first;

@@ -17,9 +17,11 @@ const LONGEST_HEADER: u64 = 100_000_000;
 ///
 /// # Errors
 /// Where the file is damaged.
-pub(super) fn tensors(path: &Path) -> Result<Option<BTreeMap<String, WeightTensor>>, WeightsError> {
+pub(super) fn read_tensors(
+    path: &Path,
+) -> Result<Option<BTreeMap<String, WeightTensor>>, WeightsError> {
     let corrupt = |reason: String| WeightsError::Corrupt { path: path.into(), reason };
-    let mut file = match file::open(path) {
+    let mut file = match file::open_file(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(corrupt(error.to_string())),
@@ -42,7 +44,7 @@ pub(super) fn tensors(path: &Path) -> Result<Option<BTreeMap<String, WeightTenso
     entries
         .into_iter()
         .filter(|(name, _)| name != "__metadata__")
-        .map(|(name, entry)| match tensor(path, entry, start, size) {
+        .map(|(name, entry)| match parse_entry(path, entry, start, size) {
             Ok(tensor) => Ok((name, tensor)),
             Err(reason) => Err(corrupt(format!("tensor `{name}`: {reason}"))),
         })
@@ -51,19 +53,20 @@ pub(super) fn tensors(path: &Path) -> Result<Option<BTreeMap<String, WeightTenso
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct SafetensorsEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
 }
 
-fn tensor(
+fn parse_entry(
     path: &Path,
     entry: serde_json::Value,
     start: u64,
     size: u64,
 ) -> Result<WeightTensor, String> {
-    let entry: Entry = serde_json::from_value(entry).map_err(|error| error.to_string())?;
+    let entry: SafetensorsEntry =
+        serde_json::from_value(entry).map_err(|error| error.to_string())?;
     let dtype: DType = entry.dtype.to_lowercase().parse()?;
     let bytes =
         entry.shape.iter().try_fold(dtype.size(), |bytes, &extent| bytes.checked_mul(extent));

@@ -4,10 +4,10 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Unary, UnaryFunction};
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 
 use super::ImportError;
-use super::trained::matches;
+use super::trained::matches_pattern;
 
 /// The graph with gradients that end at the floating-point tensors of these names, in which `*` stands for any characters: what
 /// `--stop-gradient` does for a file. All that reads such a tensor reads it as `Tensor.detach` gives it.
@@ -31,7 +31,7 @@ use super::trained::matches;
 /// Where a pattern fits no such tensor.
 pub fn stop_gradients(graph: &Graph, patterns: &[String]) -> Result<Graph, ImportError> {
     check_patterns(graph, patterns)?;
-    let mut result = graph.emptied();
+    let mut result = graph.clone_empty();
     let (mut copies, mut read): (Vec<ValueId>, Vec<ValueId>) = (Vec::new(), Vec::new());
     for (_, node) in graph.iter() {
         let operands = node.operands.iter().map(|value| read[value.index()]).collect();
@@ -41,8 +41,8 @@ pub fn stop_gradients(graph: &Graph, patterns: &[String]) -> Result<Graph, Impor
             to.name.clone_from(&from.name);
             to.pin.clone_from(&from.pin);
             copies.push(new);
-            let ends =
-                name(graph, old).is_some_and(|name| patterns.iter().any(|p| matches(p, name)));
+            let ends = name(graph, old)
+                .is_some_and(|name| patterns.iter().any(|p| matches_pattern(p, name)));
             read.push(match ends {
                 true => {
                     let detach = Op::Unary(Unary { function: UnaryFunction::Detach });
@@ -82,11 +82,11 @@ fn name(graph: &Graph, value: ValueId) -> Option<&str> {
 fn check_patterns(graph: &Graph, patterns: &[String]) -> Result<(), ImportError> {
     let results = graph.iter().flat_map(|(_, node)| &node.results);
     let names: Vec<&str> = results.filter_map(|&value| name(graph, value)).collect();
-    match patterns.iter().find(|pattern| !names.iter().any(|name| matches(pattern, name))) {
+    match patterns.iter().find(|pattern| !names.iter().any(|name| matches_pattern(pattern, name))) {
         None => Ok(()),
         Some(pattern) => Err(ImportError::NoTensor {
             pattern: pattern.clone(),
-            nearest: nearest(pattern, names).map(str::to_owned),
+            nearest: nearest_name(pattern, names).map(str::to_owned),
         }),
     }
 }

@@ -30,13 +30,13 @@ impl Symbols {
                 names.push(name.clone());
             }
         }
-        let batch = batch(&inputs);
+        let batch = find_batch_symbol(&inputs);
         names.sort_by_key(|name| Some(name) != batch.as_ref());
         Self { batch, all: names, inputs }
     }
 
     /// The inputs in which the symbol of the batch stands, and the dim.
-    pub fn sampled(&self) -> impl Iterator<Item = (&str, usize)> {
+    pub fn sampled_inputs(&self) -> impl Iterator<Item = (&str, usize)> {
         self.inputs.iter().filter_map(|(name, dims)| Some((name.as_str(), self.batch_dim(dims)?)))
     }
 
@@ -48,7 +48,7 @@ impl Symbols {
         let batch = by_symbol.or_else(|| shapes.iter().find_map(|shape| shape.first().copied()));
         let along = |(dims, shape): (&Vec<Option<String>>, &Vec<usize>)| {
             if let Some(dim) = self.batch_dim(dims) {
-                return Samples::along(dim);
+                return Samples::along_dim(dim);
             }
             let may_count = self.batch.is_none() || dims.first().is_some_and(Option::is_some);
             match shape.first().copied() {
@@ -67,7 +67,7 @@ impl Symbols {
 }
 
 /// The symbol that counts samples.
-fn batch(inputs: &[InputDims]) -> Option<String> {
+fn find_batch_symbol(inputs: &[InputDims]) -> Option<String> {
     let all = || inputs.iter().flat_map(|(_, dims)| dims).flatten();
     let named = all().find(|name| name.to_ascii_lowercase().starts_with("batch"));
     let first = || inputs.first().and_then(|(_, dims)| dims.first()?.as_ref());

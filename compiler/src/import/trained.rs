@@ -11,7 +11,7 @@ use super::{ImportError, ImportOptions};
 const MOST_NAMES: usize = 6;
 
 /// The user's patterns, and which of them have matched anything.
-pub(super) struct Patterns {
+pub(super) struct TrainedPatterns {
     freeze: Vec<(String, bool)>,
     train: Vec<(String, bool)>,
 }
@@ -38,24 +38,24 @@ pub(super) struct Patterns {
 /// # Errors
 /// Where a pattern matches no variable, or one that is to be trained holds no floating-point numbers.
 pub fn choose_trained(graph: &mut Graph, options: &ImportOptions) -> Result<(), ImportError> {
-    let mut patterns = Patterns::new(options);
-    for variable in variables(graph) {
+    let mut patterns = TrainedPatterns::new(options);
+    for variable in variables_mut(graph) {
         let (name, ty) = (variable.name.clone(), variable.ty.clone());
-        variable.trainable = patterns.trained(&name, &ty, variable.trainable)?;
+        variable.trainable = patterns.is_trained(&name, &ty, variable.trainable)?;
     }
-    let names: Vec<String> = variables(graph).map(|variable| variable.name.clone()).collect();
+    let names: Vec<String> = variables_mut(graph).map(|variable| variable.name.clone()).collect();
     patterns.check_matched(names.iter().map(String::as_str))
 }
 
 /// The variables of a graph.
-pub(super) fn variables(graph: &mut Graph) -> impl Iterator<Item = &mut Variable> {
+pub(super) fn variables_mut(graph: &mut Graph) -> impl Iterator<Item = &mut Variable> {
     graph.nodes.iter_mut().filter_map(|node| match &mut node.op {
         Op::Variable(variable) => Some(variable),
         _ => None,
     })
 }
 
-impl Patterns {
+impl TrainedPatterns {
     pub fn new(options: &ImportOptions) -> Self {
         let unmatched = |patterns: &[String]| patterns.iter().map(|p| (p.clone(), false)).collect();
         Self { freeze: unmatched(&options.freeze), train: unmatched(&options.train) }
@@ -66,14 +66,14 @@ impl Patterns {
     ///
     /// # Errors
     /// Where a weight is to be trained that is no floating-point tensor.
-    pub fn trained(
+    pub fn is_trained(
         &mut self,
         name: &str,
         ty: &TensorType,
         default: bool,
     ) -> Result<bool, ImportError> {
-        let frozen = any(&mut self.freeze, name);
-        if any(&mut self.train, name) {
+        let frozen = mark_matches(&mut self.freeze, name);
+        if mark_matches(&mut self.train, name) {
             if !ty.dtype.is_float() {
                 let reason = format!("it is {ty}, and only floating-point numbers can be");
                 return Err(ImportError::Train { name: name.into(), reason });
@@ -91,7 +91,8 @@ impl Patterns {
         &self,
         weights: impl Iterator<Item = &'a str>,
     ) -> Result<(), ImportError> {
-        let named = |(patterns, option)| unmatched(patterns).map(move |pattern| (pattern, option));
+        let named =
+            |(patterns, option)| find_unmatched(patterns).map(move |pattern| (pattern, option));
         let options = [(&self.freeze[..], "--freeze"), (&self.train[..], "--train")];
         let Some((pattern, option)) = options.into_iter().find_map(named) else { return Ok(()) };
         let mut names: Vec<String> = weights.map(|name| format!("`{name}`")).collect();
@@ -105,15 +106,15 @@ impl Patterns {
 }
 
 /// The first pattern that has matched nothing.
-fn unmatched(patterns: &[(String, bool)]) -> Option<&str> {
+fn find_unmatched(patterns: &[(String, bool)]) -> Option<&str> {
     patterns.iter().find(|(_, matched)| !matched).map(|(pattern, _)| pattern.as_str())
 }
 
 /// Marks every pattern that matches.
-fn any(patterns: &mut [(String, bool)], name: &str) -> bool {
+fn mark_matches(patterns: &mut [(String, bool)], name: &str) -> bool {
     let mut found = false;
     for (pattern, matched) in patterns {
-        let matches = matches(pattern, name);
+        let matches = matches_pattern(pattern, name);
         *matched |= matches;
         found |= matches;
     }
@@ -121,7 +122,7 @@ fn any(patterns: &mut [(String, bool)], name: &str) -> bool {
 }
 
 /// Whether a name is what a pattern says, in which `*` stands for any text.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = name.strip_prefix(first) else { return false };
@@ -135,16 +136,16 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::matches_pattern;
 
     #[test]
     fn a_star_stands_for_any_text() {
-        assert!(matches("*", "a.b"));
-        assert!(matches("a.*.weight", "a.0.weight"));
-        assert!(matches("*bias*", "x.bias"));
-        assert!(matches("*b*b*", "abab.b"));
-        assert!(!matches("a.*.weight", "a.0.bias"));
-        assert!(!matches("a", "ab"));
-        assert!(!matches("ab*ba", "aba"));
+        assert!(matches_pattern("*", "a.b"));
+        assert!(matches_pattern("a.*.weight", "a.0.weight"));
+        assert!(matches_pattern("*bias*", "x.bias"));
+        assert!(matches_pattern("*b*b*", "abab.b"));
+        assert!(!matches_pattern("a.*.weight", "a.0.bias"));
+        assert!(!matches_pattern("a", "ab"));
+        assert!(!matches_pattern("ab*ba", "aba"));
     }
 }

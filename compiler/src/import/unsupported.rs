@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 
 /// What is not supported, a type of op at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl UnsupportedOp {
     /// The op of a node, where these are the ops of its domain that are supported.
     pub(super) fn new(node: String, domain: &str, op_type: &str, supported: &[&str]) -> Self {
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
-        let hint = hint(op_type, supported);
+        let hint = suggest_op(op_type, supported);
         Self { op_type: op_type.into(), domain: domain.into(), count: 1, node, hint }
     }
 }
@@ -68,11 +68,11 @@ impl fmt::Display for UnsupportedOp {
 }
 
 /// What a name that is nearly that of an op was to be. Short names are near to each other by chance.
-fn hint(op_type: &str, supported: &[&str]) -> String {
+fn suggest_op(op_type: &str, supported: &[&str]) -> String {
     if supported.is_empty() {
         return "; no op of this domain is supported".into();
     }
     let typo = |near: &&str| near.len() > 4 && near.len().abs_diff(op_type.len()) < 2;
-    let near = nearest(op_type, supported.iter().copied()).filter(typo);
+    let near = nearest_name(op_type, supported.iter().copied()).filter(typo);
     near.map_or(String::new(), |near| format!("; did the exporter mean {near}?"))
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use graphc_ir::table::decode;
+use graphc_ir::table::decode_numbers;
 use graphc_ir::types::{DType, TensorType};
 
 use super::file;
@@ -141,7 +141,7 @@ impl WeightTensor {
     /// # Errors
     /// Where the file cannot be read.
     pub fn elements(&self, name: &str) -> Result<Vec<f64>, WeightsError> {
-        Ok(decode(self.dtype, &self.bytes(name)?))
+        Ok(decode_numbers(self.dtype, &self.bytes(name)?))
     }
 }
 
@@ -152,8 +152,8 @@ fn read_part(
     length: usize,
 ) -> std::io::Result<Vec<u8>> {
     let mut file = match folder {
-        Some(folder) => file::open(&file::inside(folder, path)?)?,
-        None => file::open(path)?,
+        Some(folder) => file::open_file(&file::resolve_in_folder(folder, path)?)?,
+        None => file::open_file(path)?,
     };
     let size = file.metadata()?.len();
     // Checked before memory is asked for, so that a damaged length cannot ask for all of it.
@@ -162,13 +162,13 @@ fn read_part(
         return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text));
     }
     file.seek(SeekFrom::Start(offset))?;
-    let mut bytes = file::zeros(length, 0)?;
+    let mut bytes = file::allocate_zeros(length, 0)?;
     file.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
 /// The bytes of elements of a type that has 32 bits, or is an integer or a truth value.
-pub(crate) fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
+pub(crate) fn encode_elements(dtype: DType, elements: &[f64]) -> Vec<u8> {
     let each = |bytes: &dyn Fn(f64) -> Vec<u8>| elements.iter().flat_map(|&x| bytes(x)).collect();
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => each(&|x| (x as f32).to_le_bytes().to_vec()),

@@ -34,7 +34,7 @@ use crate::decisions::Phase;
 /// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right
 /// behind what they reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
 pub fn scatter_early(job: &mut Job) {
-    let (late, readers) = (late(job), job.readers());
+    let (late, readers) = (find_late_boxing(job), job.readers());
     let mut early = vec![false; job.tasks.len()];
     for task in (0..job.tasks.len()).rev() {
         let scatters = matches!(
@@ -47,7 +47,7 @@ pub fn scatter_early(job: &mut Job) {
         early[task] = late[task] && is_large(job, task) && (scatters || leads());
     }
     for (task, early) in early.into_iter().enumerate() {
-        if early && origin(job, task).is_some() {
+        if early && find_origin(job, task).is_some() {
             job.tasks[task].background = Some(Background::Gradient);
         }
     }
@@ -66,21 +66,23 @@ fn is_large(job: &Job, task: usize) -> bool {
 /// Lets boxing of the update phase stand behind what it comes from.
 fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
     for task in 0..job.tasks.len() {
-        if let Some((phase, anchor)) = origin(job, task).filter(|_| moves(job, task)) {
+        if let Some((phase, anchor)) = find_origin(job, task).filter(|_| moves(job, task)) {
             (job.tasks[task].phase, job.tasks[task].anchor) = (phase, anchor);
         }
     }
 }
 
 /// Marks the tasks of the second stream, and lets gradients' collectives stand behind what they reduce. Tasks are sorted.
-pub fn mark(job: &mut Job) {
-    let (gathers, late) = (gathers(job), late(job));
+pub fn mark_background(job: &mut Job) {
+    let (gathers, late) = (find_gathers(job), find_late_boxing(job));
     let ahead = casts_ahead(job, &gathers);
     for task in 0..job.tasks.len() {
         let collective = matches!(job.tasks[task].action, Action::Collective { .. });
         let kind = match (gathers[task], late[task]) {
             (true, _) if collective || ahead[task] => Some(Background::Gather),
-            (false, true) if origin(job, task).is_none() && collective => Some(Background::Home),
+            (false, true) if find_origin(job, task).is_none() && collective => {
+                Some(Background::Home)
+            }
             (false, true) if collective || follows_gradient(job, task) => {
                 Some(Background::Gradient)
             }
@@ -96,11 +98,11 @@ pub fn mark(job: &mut Job) {
 fn follows_gradient(job: &Job, task: usize) -> bool {
     let cheap = matches!(job.tasks[task].action, Action::Accumulate | Action::Local { .. });
     cheap
-        && producers(job, task)
+        && find_producers(job, task)
             .any(|before| job.tasks[before].background == Some(Background::Gradient))
 }
 
-fn producers(job: &Job, task: usize) -> impl Iterator<Item = usize> + '_ {
+fn find_producers(job: &Job, task: usize) -> impl Iterator<Item = usize> + '_ {
     let inputs = job.tasks[task].inputs.iter();
     inputs.filter_map(|input| job.buffers[input.0].producer.map(|TaskId(task)| task))
 }
@@ -114,17 +116,17 @@ fn casts_ahead(job: &Job, gathers: &[bool]) -> Vec<bool> {
         let gather = |&TaskId(reader): &TaskId| {
             gathers[reader] && matches!(job.tasks[reader].action, Action::Collective { .. })
         };
-        gathers[index] && casts(task) && of_task.all(gather)
+        gathers[index] && is_cast(task) && of_task.all(gather)
     };
     job.tasks.iter().enumerate().map(ahead).collect()
 }
 
-fn casts(task: &Task) -> bool {
+fn is_cast(task: &Task) -> bool {
     matches!(task.action, Action::Compute { op: Op::Cast(_), .. })
 }
 
 /// By task: whether it brings a variable as it is at rest into another layout, or casts it for that.
-fn gathers(job: &Job) -> Vec<bool> {
+fn find_gathers(job: &Job) -> Vec<bool> {
     let mut gathers = vec![false; job.tasks.len()];
     for task in 0..job.tasks.len() {
         let of = |&BufferId(input): &BufferId| match job.buffers[input].producer {
@@ -134,7 +136,7 @@ fn gathers(job: &Job) -> Vec<bool> {
         let resting = |&BufferId(input): &BufferId| job.buffers[input].variable.is_some();
         let inputs = &job.tasks[task].inputs;
         gathers[task] = is_boxing(&job.tasks[task]) && inputs.iter().all(of)
-            || casts(&job.tasks[task]) && inputs.iter().all(resting);
+            || is_cast(&job.tasks[task]) && inputs.iter().all(resting);
     }
     gathers
 }
@@ -145,7 +147,7 @@ pub fn is_boxing(task: &Task) -> bool {
 }
 
 /// By task: whether it is boxing whose results are read by accumulations and in the update phase alone.
-fn late(job: &Job) -> Vec<bool> {
+fn find_late_boxing(job: &Job) -> Vec<bool> {
     let readers = job.readers();
     let mut late = vec![false; job.tasks.len()];
     for task in (0..job.tasks.len()).rev() {
@@ -161,11 +163,11 @@ fn late(job: &Job) -> Vec<bool> {
 
 /// Where boxing that ends in the update phase belongs: behind the last task before that phase from which it comes, if
 /// there is one.
-fn origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
+fn find_origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
     let of = &job.tasks[task];
     match of.phase {
         Phase::Update if is_boxing(of) => {
-            let origins = producers(job, task).map(|before| origin(job, before));
+            let origins = find_producers(job, task).map(|before| find_origin(job, before));
             origins.collect::<Option<Vec<_>>>()?.into_iter().max()
         }
         Phase::Update => None,
@@ -174,7 +176,7 @@ fn origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
 }
 
 /// Actors of one block of a program, as far as the two streams wait for each other: by place in the block.
-pub struct Block<'a> {
+pub struct BlockActors<'a> {
     /// The actors' tasks.
     pub tasks: Vec<&'a Task>,
     /// Whether memory is short: gathers begin no sooner than they must.
@@ -185,31 +187,31 @@ pub struct Block<'a> {
 ///
 /// A gather may begin when computing is no further from its first reader than twice the longest gather takes, and the
 /// longest way from one such reader to the next: so much suffices to hide it, or to let no time pass between two. Where memory is
-/// short it begins when it must ([`Block::latest`]). What
+/// short it begins when it must ([`BlockActors::latest_gates`]). What
 /// reads a gradient that is to be scattered frees its memory; computing goes on without it for as long, by the times of
 /// these.
-pub fn waits(block: &Block<'_>) -> Vec<Option<usize>> {
+pub fn find_waits(block: &BlockActors<'_>) -> Vec<Option<usize>> {
     let mut waits = vec![None; block.tasks.len()];
     if block.tasks.iter().all(|task| task.background.is_none()) {
         return waits;
     }
-    let clock = Clock::new(block);
+    let clock = BlockClock::new(block);
     block.hold_gathers(&clock, &mut waits);
     block.hold_computing(&clock, &mut waits);
     waits
 }
 
 /// The times at which computing would come to each place of a block, if it waited for nothing.
-pub struct Clock {
+pub struct BlockClock {
     /// By place: when it begins.
     pub begins: Vec<f64>,
     /// The places of the first stream.
     computing: Vec<usize>,
 }
 
-impl Clock {
+impl BlockClock {
     /// The clock of a block.
-    pub fn new(block: &Block<'_>) -> Self {
+    pub fn new(block: &BlockActors<'_>) -> Self {
         let mut now = 0.0;
         let (mut begins, mut computing) = (Vec::new(), Vec::new());
         for (place, task) in block.tasks.iter().enumerate() {
@@ -241,7 +243,7 @@ impl Clock {
     }
 }
 
-fn multiplies(task: &Task) -> bool {
+fn multiplies_matrices(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op, .. } if op.operation().multiplies_matrices())
 }
 
@@ -254,10 +256,10 @@ pub struct Gate {
     pub opens: f64,
 }
 
-impl Block<'_> {
-    fn hold_gathers(&self, clock: &Clock, waits: &mut [Option<usize>]) {
-        for (gather, gate) in self.gates(clock) {
-            waits[gather] = self.behind(clock, gate.opens, gather);
+impl BlockActors<'_> {
+    fn hold_gathers(&self, clock: &BlockClock, waits: &mut [Option<usize>]) {
+        for (gather, gate) in self.find_gates(clock) {
+            waits[gather] = self.find_place_behind(clock, gate.opens, gather);
         }
     }
 
@@ -265,7 +267,7 @@ impl Block<'_> {
     /// last that begins by then, or that ends by then where memory is short. Where that is a matrix product, and the next
     /// is a chain of elementwise ops that reads it, the chain: a device may do both by one launch, which it may not where
     /// something waits for the product alone.
-    pub fn behind(&self, clock: &Clock, time: f64, place: usize) -> Option<usize> {
+    pub fn find_place_behind(&self, clock: &BlockClock, time: f64, place: usize) -> Option<usize> {
         let last = match self.tight {
             true => clock.ended_by(time, place)?,
             false => clock.last_by(time, place)?,
@@ -273,18 +275,18 @@ impl Block<'_> {
         let next = clock.first_from(f64::NEG_INFINITY, last).filter(|&next| next < place);
         let joins = |&next: &usize| {
             let [product, chain] = [last, next].map(|place| self.tasks[place]);
-            multiplies(product)
-                && !multiplies(chain)
+            multiplies_matrices(product)
+                && !multiplies_matrices(chain)
                 && chain.inputs.iter().any(|input| product.outputs.contains(input))
         };
         Some(next.filter(joins).unwrap_or(last))
     }
 
     /// Gathers of variables that the first stream reads, each with what holds it back.
-    pub fn gates(&self, clock: &Clock) -> Vec<(usize, Gate)> {
+    pub fn find_gates(&self, clock: &BlockClock) -> Vec<(usize, Gate)> {
         let readers: Vec<(usize, usize)> = self.first_readers();
         if self.tight {
-            return self.latest(clock, &readers);
+            return self.latest_gates(clock, &readers);
         }
         let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
         let longest = longest.fold(0.0, f64::max);
@@ -297,7 +299,7 @@ impl Block<'_> {
 
     /// The longest time between two of these readers that follow each other in a phase. Of a few weights that the
     /// backward pass alone reads in their layout it is that of many layers, which says nothing of the forward pass.
-    fn longest_gap(&self, clock: &Clock, readers: &[(usize, usize)], phase: Phase) -> f64 {
+    fn longest_gap(&self, clock: &BlockClock, readers: &[(usize, usize)], phase: Phase) -> f64 {
         let places = readers.iter().map(|&(_, reader)| reader);
         let times = places.filter(|&reader| self.tasks[reader].phase == phase);
         let times = times.map(|reader| clock.begins[reader]);
@@ -307,7 +309,7 @@ impl Block<'_> {
 
     /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the
     /// other, and sooner by the longest other communication, which may be under way by then and is not interrupted.
-    fn latest(&self, clock: &Clock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
+    fn latest_gates(&self, clock: &BlockClock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
         let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
         let longest = others.map(|task| task.expected).fold(0.0, f64::max);
         let mut order = readers.to_vec();
@@ -336,7 +338,7 @@ impl Block<'_> {
 
     /// Has computing wait for collectives whose operands have another size than their results, so that operands are
     /// freed.
-    fn hold_computing(&self, clock: &Clock, waits: &mut [Option<usize>]) {
+    fn hold_computing(&self, clock: &BlockClock, waits: &mut [Option<usize>]) {
         let made: BTreeSet<BufferId> =
             self.tasks.iter().flat_map(|task| task.outputs.iter().copied()).collect();
         let frees = |task: &Task| {

@@ -12,7 +12,7 @@ use graphc_ir::plan::{Action, Rate};
 use super::LowerError;
 use super::background::is_boxing;
 use super::job::{Job, Task, TaskId};
-use super::sort::sort;
+use super::sort::sort_tasks;
 use crate::decisions::Phase;
 
 /// Puts what updates wait for, and what waits for no update, in front of the update phase. Tasks are sorted.
@@ -47,12 +47,12 @@ pub(super) fn put_in_front(
     if moved.len() < 2 {
         return Ok(false);
     }
-    let (tasks, before) = (job.tasks.clone(), peaks(job));
+    let (tasks, before) = (job.tasks.clone(), stage_peaks(job));
     for &task in moved {
         (job.tasks[task].phase, job.tasks[task].anchor) = place(&job.tasks[task]);
     }
-    sort(job)?;
-    let more = peaks(job).iter().zip(&before).any(|(peak, before)| peak > before);
+    sort_tasks(job)?;
+    let more = stage_peaks(job).iter().zip(&before).any(|(peak, before)| peak > before);
     if more {
         job.replace_tasks(tasks);
     }
@@ -84,7 +84,7 @@ fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
 
 /// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which
 /// always live, do not count.
-pub(super) fn peaks(job: &Job) -> Vec<u64> {
+pub(super) fn stage_peaks(job: &Job) -> Vec<u64> {
     let mut last: Vec<usize> = vec![0; job.buffers.len()];
     for (place, task) in job.tasks.iter().enumerate() {
         task.inputs.iter().for_each(|input| last[input.0] = place);
@@ -129,18 +129,18 @@ mod tests {
     fn slices_first(forward: usize) -> bool {
         let mut job = Job::new(1);
         let activation = job.numbers(forward, false);
-        job.task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
+        job.add_task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
         let update = Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), ..SgdUpdate::default() });
         for anchor in 1..4 {
             let weight = job.numbers(16, true);
             let [part, updated] = [false, false].map(|_| job.numbers(16, false));
             let at = (Phase::Update, anchor);
-            job.task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
+            job.add_task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
             let update =
                 Action::Compute { op: update.clone(), operands: vec![OperandSource::Input(0); 2] };
-            job.task(task(update, &[part], &[updated], at));
+            job.add_task(task(update, &[part], &[updated], at));
         }
-        sort(&mut job).expect("no circle");
+        sort_tasks(&mut job).expect("no circle");
         move_ahead(&mut job).expect("no circle");
         let local: Vec<_> =
             job.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();

@@ -15,13 +15,13 @@ use graphc_ir::types::DType;
 
 use super::LowerError;
 use super::job::{Background, Job, Task, TaskId};
-use super::sort::{edges, order, sort};
+use super::sort::{list_edges, sort_tasks, topological_order};
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
 
 /// The terms that collectives of one bucket have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct BucketKey {
     depth: usize,
     kind: BoxingKind,
     reduce: Option<ReduceKind>,
@@ -42,8 +42,8 @@ const LEAST_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn fuse(job: &mut Job) -> Result<(), LowerError> {
-    let buckets = buckets(job)?;
+pub fn fuse_collectives(job: &mut Job) -> Result<(), LowerError> {
+    let buckets = find_buckets(job)?;
     let mut place = vec![None; job.tasks.len()];
     for (bucket, members) in buckets.iter().enumerate() {
         for &member in members {
@@ -56,7 +56,7 @@ pub fn fuse(job: &mut Job) -> Result<(), LowerError> {
     for (index, task) in tasks.into_iter().enumerate() {
         match place[index].map(|bucket| &mut fused[bucket]) {
             None => result.push(task),
-            Some(Some(first)) => join(first, task),
+            Some(Some(first)) => join_tasks(first, task),
             Some(empty) => *empty = Some(task),
         }
     }
@@ -65,10 +65,10 @@ pub fn fuse(job: &mut Job) -> Result<(), LowerError> {
         result.push(task);
     }
     job.replace_tasks(result);
-    sort(job)
+    sort_tasks(job)
 }
 
-fn join(first: &mut Task, other: Task) {
+fn join_tasks(first: &mut Task, other: Task) {
     first.inputs.extend(other.inputs);
     first.outputs.extend(other.outputs);
     first.expected += other.expected;
@@ -80,19 +80,19 @@ fn join(first: &mut Task, other: Task) {
 }
 
 /// Lists of at least two tasks.
-fn buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
-    let depths = depths(job)?;
-    let mut by_key: BTreeMap<Key, Vec<(usize, usize)>> = BTreeMap::new();
+fn find_buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
+    let depths = count_depths(job)?;
+    let mut by_key: BTreeMap<BucketKey, Vec<(usize, usize)>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
-        if let Some(key) = key(job, task, depths[index]) {
-            by_key.entry(key).or_default().push((index, bytes(job, task)));
+        if let Some(key) = bucket_key(job, task, depths[index]) {
+            by_key.entry(key).or_default().push((index, input_bytes(job, task)));
         }
     }
     let mut buckets = Vec::new();
     for (key, mut members) in by_key {
         let mut most = BUCKET_BYTES;
         if key.background == Some(Background::Gradient) {
-            members.sort_by_key(|&(index, _)| (made(job, index), index));
+            members.sort_by_key(|&(index, _)| (find_moment_made(job, index), index));
             let all: usize = members.iter().map(|member| member.1).sum();
             most = (all / LEAST_BUCKETS).clamp(LEAST_BYTES, BUCKET_BYTES);
         }
@@ -110,14 +110,14 @@ fn buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
     Ok(buckets)
 }
 
-fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
+fn bucket_key(job: &Job, task: &Task, depth: usize) -> Option<BucketKey> {
     let Action::Collective { kind, reduce, axis, .. } = task.action else { return None };
     let of_updates = task.phase == Phase::Update || task.background == Some(Background::Gradient);
     if !of_updates || task.rate != Rate::Step {
         return None;
     }
     let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
-    Some(Key {
+    Some(BucketKey {
         depth,
         kind,
         reduce,
@@ -130,32 +130,32 @@ fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
 }
 
 /// The moment when what a collective reduces is made: the last task before the chain of collectives that it ends.
-fn made(job: &Job, task: usize) -> Option<usize> {
+fn find_moment_made(job: &Job, task: usize) -> Option<usize> {
     let before = job.tasks[task].inputs.iter().filter_map(|input| {
         let TaskId(before) = job.buffers[input.0].producer?;
         let gradient = job.tasks[before].background == Some(Background::Gradient);
-        if gradient { made(job, before) } else { Some(before) }
+        if gradient { find_moment_made(job, before) } else { Some(before) }
     });
     before.max()
 }
 
 /// Bytes of the task's input on its first rank, which holds the most.
-fn bytes(job: &Job, task: &Task) -> usize {
+fn input_bytes(job: &Job, task: &Task) -> usize {
     let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
     let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, job.microbatches));
     rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
 }
 
 /// The number of collectives of the update phase that come before each task, at most.
-fn depths(job: &Job) -> Result<Vec<usize>, LowerError> {
-    let edges = edges(job);
+fn count_depths(job: &Job) -> Result<Vec<usize>, LowerError> {
+    let edges = list_edges(job);
     let mut before = vec![Vec::new(); job.tasks.len()];
     for edge in &edges {
         before[edge.to].push(edge.from);
     }
-    let counts = |task: &Task| key(job, task, 0).is_some();
+    let counts = |task: &Task| bucket_key(job, task, 0).is_some();
     let mut depths = vec![0; job.tasks.len()];
-    for task in order(job, &edges, |task| task)? {
+    for task in topological_order(job, &edges, |task| task)? {
         let deepest = before[task].iter().map(|&b| depths[b] + usize::from(counts(&job.tasks[b])));
         depths[task] = deepest.max().unwrap_or(0);
     }

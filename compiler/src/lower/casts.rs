@@ -25,7 +25,7 @@ pub fn put_together(job: &mut Job) -> Result<(), LowerError> {
     for (phase, moves) in
         [(Phase::Forward, is_of_variable as Moves), (Phase::Update, is_for_update)]
     {
-        let all = casts(job, moves);
+        let all = find_casts(job, moves);
         let small: Vec<usize> = (all.iter().copied())
             .filter(|&task| job.bytes(job.tasks[task].outputs[0]) <= SMALL)
             .collect();
@@ -39,10 +39,10 @@ pub fn put_together(job: &mut Job) -> Result<(), LowerError> {
 }
 
 /// Whether a cast is one of those that are put together.
-type Moves = fn(&Uses<'_>, &Task) -> bool;
+type Moves = fn(&BufferUses<'_>, &Task) -> bool;
 
 /// What tasks do with buffers.
-struct Uses<'a> {
+struct BufferUses<'a> {
     job: &'a Job,
     readers: Vec<Vec<TaskId>>,
     /// Variables that come back to their layout beside kernels: the first kernels of the next step do not wait for all of them.
@@ -50,10 +50,10 @@ struct Uses<'a> {
 }
 
 /// The casts of a kind that act once a step on the stream of kernels.
-fn casts(job: &Job, moves: Moves) -> Vec<usize> {
+fn find_casts(job: &Job, moves: Moves) -> Vec<usize> {
     let beside = job.tasks.iter().filter(|task| task.background.is_some());
     let home = beside.flat_map(|task| task.updates.iter().copied()).collect();
-    let uses = Uses { job, readers: job.readers(), home };
+    let uses = BufferUses { job, readers: job.readers(), home };
     let is_cast = |task: &Task| {
         matches!(&task.action, Action::Compute { op: Op::Cast(_), .. })
             && task.rate == Rate::Step
@@ -64,7 +64,7 @@ fn casts(job: &Job, moves: Moves) -> Vec<usize> {
 }
 
 /// Whether it casts a variable for the forward pass.
-fn is_of_variable(uses: &Uses<'_>, task: &Task) -> bool {
+fn is_of_variable(uses: &BufferUses<'_>, task: &Task) -> bool {
     let is_there = |input: &BufferId| {
         uses.job.buffers[input.0].variable.is_some() && !uses.home.contains(input)
     };
@@ -72,7 +72,7 @@ fn is_of_variable(uses: &Uses<'_>, task: &Task) -> bool {
 }
 
 /// Whether updates alone read what it gives.
-fn is_for_update(uses: &Uses<'_>, task: &Task) -> bool {
+fn is_for_update(uses: &BufferUses<'_>, task: &Task) -> bool {
     let updates = |&TaskId(reader): &TaskId| !uses.job.tasks[reader].updates.is_empty();
     let mut readers = task.outputs.iter().flat_map(|output| &uses.readers[output.0]).peekable();
     task.phase == Phase::Backward && readers.peek().is_some() && readers.all(updates)
@@ -84,7 +84,7 @@ mod tests {
     use graphc_ir::plan::OperandSource;
     use graphc_ir::types::DType;
 
-    use super::super::sort::sort;
+    use super::super::sort::sort_tasks;
     use super::*;
 
     fn task(job: &mut Job, op: Op, reads: &[BufferId], gives: BufferId, at: (Phase, usize)) {
@@ -92,7 +92,7 @@ mod tests {
         let updates = at.0 == Phase::Update;
         let (outputs, updates) =
             if updates { (vec![], vec![gives]) } else { (vec![gives], vec![]) };
-        job.task(Task {
+        job.add_task(Task {
             inputs: reads.to_vec(),
             outputs,
             updates,
@@ -126,7 +126,7 @@ mod tests {
             let update = Op::SgdUpdate(SgdUpdate::default());
             task(&mut job, update, &[gradient], weights[layer], (Phase::Update, layer));
         }
-        sort(&mut job).expect("no circle");
+        sort_tasks(&mut job).expect("no circle");
         put_together(&mut job).expect("no circle");
         let initial = |task: &Task| match &task.action {
             Action::Compute { op, .. } => op.name().chars().next().expect("a name"),

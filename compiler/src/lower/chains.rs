@@ -13,7 +13,7 @@ const LEAST_SUMMED: usize = 8;
 
 /// The terms that ops of one group have in common.
 #[derive(PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct ChainKey {
     segment: usize,
     phase: Phase,
     rate: Rate,
@@ -24,7 +24,7 @@ pub(super) struct Key {
     pub(super) shards: Layout,
 }
 
-impl Key {
+impl ChainKey {
     /// Whether it is another's but for the part of the step.
     pub(super) fn is_alike(&self, other: &Self) -> bool {
         let of = |key: &Self| (key.rate, key.stage, key.chunk);
@@ -33,25 +33,25 @@ impl Key {
 }
 
 /// The key of an elementwise task, of what a chain may begin with and of a reduction that it may end in; `None` of others.
-pub(super) fn key(job: &Job, task: &Task) -> Option<Key> {
+pub(super) fn chain_key(job: &Job, task: &Task) -> Option<ChainKey> {
     let Action::Compute { op, .. } = &task.action else { return None };
     let shards = match op {
         Op::Reduce(reduce) => {
-            let types = [task.inputs[0], task.outputs[0]].map(|buffer| job.shard(buffer));
+            let types = [task.inputs[0], task.outputs[0]].map(|buffer| job.first_shard(buffer));
             let [operand, result] = types.map(|ty| ty.unwrap_or(TensorType::new(DType::F32, [])));
-            let runs = reduce.runs(&operand)?;
+            let runs = reduce.run_extents(&operand)?;
             if runs[0] == 1 && runs[1] > 1 || result.elements() * LEAST_SUMMED > operand.elements()
             {
                 return None;
             }
-            shards(job, task.inputs[0])
+            shard_layout(job, task.inputs[0])
         }
         _ if op.operation().is_elementwise() || op.operation().begins_chain() => {
-            shards(job, task.outputs[0])
+            shard_layout(job, task.outputs[0])
         }
         _ => return None,
     };
-    Some(Key {
+    Some(ChainKey {
         segment: task.segment,
         phase: task.phase,
         rate: task.rate,
@@ -63,7 +63,7 @@ pub(super) fn key(job: &Job, task: &Task) -> Option<Key> {
 }
 
 /// How a buffer lies, whatever its elements are and whether they are summands.
-pub(super) fn shards(job: &Job, buffer: BufferId) -> Layout {
+pub(super) fn shard_layout(job: &Job, buffer: BufferId) -> Layout {
     let layout = &job.layouts[job.buffers[buffer.0].layout as usize];
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
     let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());
@@ -71,6 +71,6 @@ pub(super) fn shards(job: &Job, buffer: BufferId) -> Layout {
 }
 
 /// Whether a chain may begin with a task.
-pub(super) fn begins(task: &Task) -> bool {
+pub(super) fn begins_chain(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op, .. } if op.operation().begins_chain())
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::plan::Action;
 
-use super::chains::{Key, begins, key, shards};
+use super::chains::{ChainKey, begins_chain, chain_key, shard_layout};
 use super::job::{BufferId, Job, Task, in_order};
 
 /// How many times smaller than the result what is read beside the tensor must be.
@@ -20,21 +20,21 @@ const SMALL: u64 = 16;
 /// Gives each reader of what is cheap a task of its own. Tasks are sorted, and stay so.
 pub fn make_again(job: &mut Job) {
     // What a chain may begin with reads tensors from memory.
-    let step = |task: &Task| if begins(task) { None } else { key(job, task) };
-    let keys: Vec<Option<Key>> = job.tasks.iter().map(step).collect();
+    let step = |task: &Task| if begins_chain(task) { None } else { chain_key(job, task) };
+    let keys: Vec<Option<ChainKey>> = job.tasks.iter().map(step).collect();
     let mut copies = Copies::new(job);
     for task in (0..keys.len()).rev() {
         if let Some(key) = &keys[task]
             && copies.is_cheap(task, key)
-            && let Some(readers) = copies.readers(task, key, &keys)
+            && let Some(readers) = copies.alike_readers(task, key, &keys)
         {
             // The first keeps what is there.
             for &reader in &readers[1..] {
-                copies.copy(task, reader);
+                copies.copy_task(task, reader);
             }
         }
     }
-    let tasks = copies.finish();
+    let tasks = copies.into_tasks();
     job.replace_tasks(tasks);
 }
 
@@ -54,13 +54,13 @@ impl<'a> Copies<'a> {
         let mut copies =
             Self { host: (0..tasks.len()).collect(), job, readers: BTreeMap::new(), tasks };
         for task in 0..copies.tasks.len() {
-            copies.note(task);
+            copies.note_reads(task);
         }
         copies
     }
 
     /// Notes what a task reads.
-    fn note(&mut self, task: usize) {
+    fn note_reads(&mut self, task: usize) {
         for input in &self.tasks[task].inputs {
             let readers = self.readers.entry(*input).or_default();
             if readers.last() != Some(&task) {
@@ -70,14 +70,14 @@ impl<'a> Copies<'a> {
     }
 
     /// Whether a task costs next to nothing beside reading the one tensor of its size that it reads.
-    fn is_cheap(&self, task: usize, key: &Key) -> bool {
+    fn is_cheap(&self, task: usize, key: &ChainKey) -> bool {
         let task = &self.tasks[task];
         let (Action::Compute { op, .. }, [output]) = (&task.action, task.outputs.as_slice()) else {
             return false;
         };
         let bytes = self.job.bytes(*output);
         let (whole, small): (Vec<BufferId>, Vec<BufferId>) =
-            task.inputs.iter().partition(|&&input| shards(self.job, input) == key.shards);
+            task.inputs.iter().partition(|&&input| shard_layout(self.job, input) == key.shards);
         let fits = |&input: &BufferId| self.job.bytes(input) <= bytes;
         let few = |&input: &BufferId| self.job.bytes(input) * SMALL <= bytes;
         op.operation().is_light()
@@ -87,7 +87,12 @@ impl<'a> Copies<'a> {
     }
 
     /// All readers of a task's result, where there are several and all are ops that chains are made of, on as large shards.
-    fn readers(&self, task: usize, key: &Key, keys: &[Option<Key>]) -> Option<Vec<usize>> {
+    fn alike_readers(
+        &self,
+        task: usize,
+        key: &ChainKey,
+        keys: &[Option<ChainKey>],
+    ) -> Option<Vec<usize>> {
         let readers = self.readers.get(&self.tasks[task].outputs[0])?;
         let alike = |&reader: &usize| {
             keys[self.host[reader]].as_ref().is_some_and(|other| other.is_alike(key))
@@ -96,9 +101,9 @@ impl<'a> Copies<'a> {
     }
 
     /// Gives a reader its own copy of a task, right before it.
-    fn copy(&mut self, task: usize, reader: usize) {
+    fn copy_task(&mut self, task: usize, reader: usize) {
         let output = self.tasks[task].outputs[0];
-        let buffer = self.job.buffer(self.job.buffers[output.0].clone());
+        let buffer = self.job.add_buffer(self.job.buffers[output.0].clone());
         let of = &self.tasks[reader];
         let (segment, phase, anchor) = (of.segment, of.phase, of.anchor);
         let original = self.tasks[task].clone();
@@ -107,11 +112,11 @@ impl<'a> Copies<'a> {
         for input in self.tasks[reader].inputs.iter_mut().filter(|input| **input == output) {
             *input = buffer;
         }
-        self.note(self.tasks.len() - 1);
+        self.note_reads(self.tasks.len() - 1);
     }
 
     /// All tasks: copies before what they were made for, those that were made last first, as later ones are read by earlier.
-    fn finish(self) -> Vec<Task> {
+    fn into_tasks(self) -> Vec<Task> {
         let mut order: Vec<usize> = (0..self.tasks.len()).collect();
         order.sort_by_key(|&task| {
             let original = self.host[task] == task;

@@ -75,7 +75,7 @@ pub struct Home {
 ///
 /// # Errors
 /// Where decisions contradict each other.
-pub fn collect(
+pub fn collect_tasks(
     decisions: &Decisions,
     sharding: &Sharding,
     cluster: &Cluster,
@@ -90,21 +90,21 @@ pub fn collect(
         here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),
-        readers: graph.consumers(),
-        places: places(decisions),
+        readers: graph.list_consumers(),
+        places: place_nodes(decisions),
     };
     let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
     order.sort_by_key(|&node| collector.places[node].anchor);
     for node in order {
         collector.here = collector.places[node];
-        collector.node(NodeId::new(node))?;
+        collector.collect_node(NodeId::new(node))?;
     }
-    collector.fetches()?;
+    collector.add_fetches()?;
     Ok(collector.job)
 }
 
 /// The place of each node: phase by phase.
-fn places(decisions: &Decisions) -> Vec<Here> {
+fn place_nodes(decisions: &Decisions) -> Vec<Here> {
     let place = |node: usize| {
         let phase = decisions.training.phases[node];
         let (stage, chunk) = (decisions.staging.stage[node], decisions.staging.chunk[node]);
@@ -124,17 +124,17 @@ impl<'a> Collector<'a> {
         self.decisions.graph()
     }
 
-    fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
+    fn collect_node(&mut self, id: NodeId) -> Result<(), LowerError> {
         let node = self.graph().node(id);
         match &node.op {
             Op::Variable(variable) => {
-                self.variable(id, node, variable);
+                self.add_variable(id, node, variable);
                 Ok(())
             }
             Op::Input(input) => {
-                let output = self.result(id, node, 0);
+                let output = self.new_result(id, node, 0);
                 let action = Action::Feed { input: input.name.clone(), samples: input.samples };
-                self.push(
+                self.push_task(
                     id,
                     format!("feed {}", input.name),
                     action,
@@ -143,21 +143,21 @@ impl<'a> Collector<'a> {
                     Vec::new(),
                 )
             }
-            Op::ToGlobal(_) => self.rename(id, node),
-            Op::Regather(_) => self.regather(id, node),
+            Op::ToGlobal(_) => self.relayout_value(id, node),
+            Op::Regather(_) => self.regather_value(id, node),
             Op::Accumulate(_) if self.rate(node.operands[0]) == Rate::Microbatch => {
-                let input = self.operand(id, node, 0)?;
-                let output = self.result(id, node, 0);
-                let name = self.name("accumulate", node.results[0]);
-                self.push(id, name, Action::Accumulate, vec![input], vec![output], Vec::new())
+                let input = self.require_operand(id, node, 0)?;
+                let output = self.new_result(id, node, 0);
+                let name = self.report_name("accumulate", node.results[0]);
+                self.push_task(id, name, Action::Accumulate, vec![input], vec![output], Vec::new())
             }
-            op if !op.operation().updates().is_empty() => self.update(id, node),
-            _ => self.compute(id, node),
+            op if !op.operation().updates().is_empty() => self.add_update(id, node),
+            _ => self.add_compute(id, node),
         }
     }
 
-    fn variable(&mut self, id: NodeId, node: &Node, variable: &Variable) {
-        let buffer = self.result(id, node, 0);
+    fn add_variable(&mut self, id: NodeId, node: &Node, variable: &Variable) {
+        let buffer = self.new_result(id, node, 0);
         self.job.buffers[buffer.0].variable = Some(VariableOf {
             name: variable.name.clone(),
             init: variable.init.clone(),
@@ -166,10 +166,10 @@ impl<'a> Collector<'a> {
     }
 
     /// The user asked for another layout: the value is boxed and goes on under its old name.
-    fn rename(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+    fn relayout_value(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let placement = &self.decisions.staging.placement[id.index()];
         let sbp = &self.sharding.nodes[id.index()].results[0];
-        let buffer = self.require(node.operands[0], placement, sbp)?;
+        let buffer = self.require_buffer(node.operands[0], placement, sbp)?;
         let root = self.home(node.operands[0])?.root;
         let made = self.here;
         let (placement, sbp) = (placement.clone(), sbp.clone());
@@ -179,15 +179,15 @@ impl<'a> Collector<'a> {
     }
 
     /// Gathers a value again: what comes later reads this copy, or the value where it lies, and boxes it anew from there.
-    fn regather(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+    fn regather_value(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let here = self.here;
         self.here = self.behind_readers(id, node)?.unwrap_or(here);
-        let buffer = self.operand(id, node, 0)?;
+        let buffer = self.require_operand(id, node, 0)?;
         self.here = here;
         let root = node.results[0];
         let placement = self.decisions.staging.placement[id.index()].clone();
         let sbp = self.sharding.nodes[id.index()].results[0].clone();
-        let layout = self.job.layout(self.decisions.layout(root, &placement, &sbp));
+        let layout = self.job.intern_layout(self.decisions.layout(root, &placement, &sbp));
         self.copies.insert((root, layout), buffer);
         let made = self.here;
         self.homes[root.index()] = Some(Home { root, buffer, placement, sbp, made });
@@ -216,26 +216,27 @@ impl<'a> Collector<'a> {
         Ok(before.filter(is_here).max_by_key(|place| place.anchor))
     }
 
-    fn compute(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+    fn add_compute(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let (mut inputs, mut operands) = (Vec::new(), Vec::new());
         for index in 0..node.operands.len() {
-            let buffer = self.operand(id, node, index)?;
-            operands.push(place(&mut inputs, buffer));
+            let buffer = self.require_operand(id, node, index)?;
+            operands.push(place_input(&mut inputs, buffer));
         }
-        let outputs = (0..node.results.len()).map(|result| self.result(id, node, result)).collect();
-        let name = self.name(node.op.name(), node.results[0]);
+        let outputs =
+            (0..node.results.len()).map(|result| self.new_result(id, node, result)).collect();
+        let name = self.report_name(node.op.name(), node.results[0]);
         let action = Action::Compute { op: node.op.clone(), operands };
-        self.push(id, name, action, inputs, outputs, Vec::new())
+        self.push_task(id, name, action, inputs, outputs, Vec::new())
     }
 
     /// An update works in place on variables that lie as it takes them. What it computes for others in a layout of
     /// its own goes home by boxing and [`Action::Assign`]; so does what other updates read, as variables are overwritten when all
     /// that reads them has.
-    fn update(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+    fn add_update(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let pairs = node.op.operation().updates();
         let (mut inputs, mut operands, mut updates) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..node.operands.len() {
-            let buffer = self.operand(id, node, index)?;
+            let buffer = self.require_operand(id, node, index)?;
             let updated = pairs.iter().any(|&(result, operand)| {
                 operand == index && self.readers[node.results[result].index()].is_empty()
             });
@@ -243,25 +244,27 @@ impl<'a> Collector<'a> {
                 updates.push(buffer);
                 operands.push(OperandSource::Update(updates.len() - 1));
             } else {
-                operands.push(place(&mut inputs, buffer));
+                operands.push(place_input(&mut inputs, buffer));
             }
         }
         let (mut outputs, mut ways_home) = (Vec::new(), Vec::new());
         for result in 0..node.results.len() {
             let replaced = pairs.iter().find(|pair| pair.0 == result).map(|pair| pair.1);
             match replaced.filter(|&operand| operands[operand].is_update()) {
-                Some(operand) => self.alias(node.results[result], node.operands[operand])?,
+                Some(operand) => self.alias_home(node.results[result], node.operands[operand])?,
                 None => {
-                    outputs.push(self.result(id, node, result));
+                    outputs.push(self.new_result(id, node, result));
                     let variable = replaced.map(|operand| node.operands[operand]);
                     ways_home.extend(variable.map(|variable| (node.results[result], variable)));
                 }
             }
         }
-        let name = self.name(node.op.name(), node.operands[0]);
+        let name = self.report_name(node.op.name(), node.operands[0]);
         let action = Action::Compute { op: node.op.clone(), operands };
-        self.push(id, name, action, inputs, outputs, updates)?;
-        ways_home.into_iter().try_for_each(|(result, variable)| self.assign(id, result, variable))
+        self.push_task(id, name, action, inputs, outputs, updates)?;
+        ways_home
+            .into_iter()
+            .try_for_each(|(result, variable)| self.add_assign(id, result, variable))
     }
 
     /// Whether a buffer is the variable itself, not a copy.
@@ -270,38 +273,44 @@ impl<'a> Collector<'a> {
         Ok(home.buffer == buffer && self.job.buffers[buffer.0].variable.is_some())
     }
 
-    fn alias(&mut self, value: ValueId, of: ValueId) -> Result<(), LowerError> {
+    fn alias_home(&mut self, value: ValueId, of: ValueId) -> Result<(), LowerError> {
         self.homes[value.index()] = Some(self.home(of)?.clone());
         Ok(())
     }
 
-    fn assign(&mut self, id: NodeId, new: ValueId, variable: ValueId) -> Result<(), LowerError> {
+    fn add_assign(
+        &mut self,
+        id: NodeId,
+        new: ValueId,
+        variable: ValueId,
+    ) -> Result<(), LowerError> {
         let home = self.home(variable)?.clone();
-        let buffer = self.require(new, &home.placement, &home.sbp)?;
-        let name = self.name("assign", variable);
-        self.push(id, name, Action::Assign, vec![buffer], Vec::new(), vec![home.buffer])?;
+        let buffer = self.require_buffer(new, &home.placement, &home.sbp)?;
+        let name = self.report_name("assign", variable);
+        self.push_task(id, name, Action::Assign, vec![buffer], Vec::new(), vec![home.buffer])?;
         let task = self.job.tasks.last_mut().expect("a task was just pushed");
         task.ranks = home.placement.ranks;
         Ok(())
     }
 
     /// Collects the outputs that the user takes. A partial value is made whole first.
-    fn fetches(&mut self) -> Result<(), LowerError> {
+    fn add_fetches(&mut self) -> Result<(), LowerError> {
         for (output, samples) in self.graph().outputs.iter().zip(self.samples_of_outputs()) {
             let home = self.home(output.value)?.clone();
-            self.here = self.maker(home.buffer).unwrap_or(home.made);
+            self.here = self.producer_place(home.buffer).unwrap_or(home.made);
             let optimizes = !self.decisions.training.gradients.is_empty();
             if optimizes && self.rate(output.value) == Rate::Step {
                 // What is known once a step is fetched with the updates: the loss travels with the gradients. Where gradients
                 // are outputs they are fetched as they come.
                 self.here = self.first_update(self.here.stage).unwrap_or(self.here);
             }
-            let buffer = self.require(output.value, &home.placement, &fetched(&home.sbp))?;
-            self.here = self.maker(buffer).unwrap_or(self.here);
+            let buffer = self.require_buffer(output.value, &home.placement, &fetched(&home.sbp))?;
+            self.here = self.producer_place(buffer).unwrap_or(self.here);
             let action = Action::Fetch { output: output.name.clone(), samples };
             let name = format!("fetch {}", output.name);
-            let task = self.task(name, action, vec![buffer], Vec::new(), home.placement.ranks);
-            self.job.task(task);
+            let task =
+                self.build_task(name, action, vec![buffer], Vec::new(), home.placement.ranks);
+            self.job.add_task(task);
         }
         Ok(())
     }
@@ -325,18 +334,23 @@ impl<'a> Collector<'a> {
     }
 
     /// An operand in the layout that the node takes.
-    fn operand(&mut self, id: NodeId, node: &Node, index: usize) -> Result<BufferId, LowerError> {
+    fn require_operand(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        index: usize,
+    ) -> Result<BufferId, LowerError> {
         let placement = &self.decisions.staging.placement[id.index()];
         let sbp = &self.sharding.nodes[id.index()].operands[index];
-        self.require(node.operands[index], placement, sbp)
+        self.require_buffer(node.operands[index], placement, sbp)
     }
 
     /// A new buffer for a result, its home.
-    fn result(&mut self, id: NodeId, node: &Node, index: usize) -> BufferId {
+    fn new_result(&mut self, id: NodeId, node: &Node, index: usize) -> BufferId {
         let value = node.results[index];
         let placement = self.decisions.staging.placement[id.index()].clone();
         let sbp = self.sharding.nodes[id.index()].results[index].clone();
-        let layout = self.job.layout(self.decisions.layout(value, &placement, &sbp));
+        let layout = self.job.intern_layout(self.decisions.layout(value, &placement, &sbp));
         let buffer = self.new_buffer(value, layout);
         let home = Home { root: value, buffer, placement, sbp, made: self.here };
         self.homes[value.index()] = Some(home);
@@ -346,7 +360,7 @@ impl<'a> Collector<'a> {
 
     /// A buffer for a value in a layout.
     pub fn new_buffer(&mut self, value: ValueId, layout: u32) -> BufferId {
-        self.job.buffer(Buffer {
+        self.job.add_buffer(Buffer {
             name: self.graph().display_name(value),
             layout,
             rate: self.rate(value),
@@ -371,19 +385,19 @@ impl<'a> Collector<'a> {
     }
 
     /// `matmul %3`, for reports.
-    pub fn name(&self, op: &str, value: ValueId) -> String {
+    pub fn report_name(&self, op: &str, value: ValueId) -> String {
         format!("{op} {}", self.graph().display_name(value))
     }
 
     /// The place of the task that fills a buffer.
-    pub fn maker(&self, buffer: BufferId) -> Option<Here> {
+    pub fn producer_place(&self, buffer: BufferId) -> Option<Here> {
         let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
         let Task { anchor, phase, stage, chunk, .. } = *task;
         Some(Here { anchor, phase, stage, chunk })
     }
 
     /// A task at the node at hand, at the rate of what it reads and fills.
-    pub fn task(
+    pub fn build_task(
         &self,
         name: String,
         action: Action,
@@ -418,7 +432,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn push(
+    fn push_task(
         &mut self,
         id: NodeId,
         name: String,
@@ -428,10 +442,10 @@ impl<'a> Collector<'a> {
         updates: Vec<BufferId>,
     ) -> Result<(), LowerError> {
         let ranks = self.decisions.staging.placement[id.index()].ranks.clone();
-        let mut task = self.task(name, action, inputs, outputs, ranks);
+        let mut task = self.build_task(name, action, inputs, outputs, ranks);
         task.updates = updates;
         if let Action::Compute { op, .. } = &task.action {
-            let (work, seconds) = self.price(id, op);
+            let (work, seconds) = self.price_node(id, op);
             (task.flops, task.bytes, task.seconds) = (work.flops, work.bytes, seconds);
         }
         let accumulates = matches!(task.action, Action::Accumulate);
@@ -442,12 +456,12 @@ impl<'a> Collector<'a> {
         {
             return Err(LowerError::Rates { task: task.name });
         }
-        self.job.task(task);
+        self.job.add_task(task);
         Ok(())
     }
 
     /// The work of a node on the busiest rank, and its seconds.
-    fn price(&self, id: NodeId, op: &Op) -> (NodeWork, f64) {
+    fn price_node(&self, id: NodeId, op: &Op) -> (NodeWork, f64) {
         let node = self.graph().node(id);
         let operands = self.graph().operand_types(node);
         let results: Vec<&TensorType> =
@@ -465,7 +479,7 @@ impl<'a> Collector<'a> {
 }
 
 /// The place of a buffer among the inputs, where it is added if it is new.
-fn place(inputs: &mut Vec<BufferId>, buffer: BufferId) -> OperandSource {
+fn place_input(inputs: &mut Vec<BufferId>, buffer: BufferId) -> OperandSource {
     let known = inputs.iter().position(|&input| input == buffer);
     let place = known.unwrap_or_else(|| {
         inputs.push(buffer);

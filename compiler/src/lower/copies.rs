@@ -18,7 +18,7 @@ impl Collector<'_> {
     ///
     /// # Errors
     /// Where the value is not made yet.
-    pub fn require(
+    pub fn require_buffer(
         &mut self,
         value: ValueId,
         placement: &Placement,
@@ -26,27 +26,27 @@ impl Collector<'_> {
     ) -> Result<BufferId, LowerError> {
         let home = self.home(value)?.clone();
         let to = self.decisions.layout(home.root, placement, sbp);
-        let to_index = self.job.layout(to.clone());
+        let to_index = self.job.intern_layout(to.clone());
         if let Some(&known) = self.copies.get(&(home.root, to_index)) {
             return Ok(known);
         }
         let from = self.decisions.layout(home.root, &home.placement, &home.sbp);
         let mut buffer = home.buffer;
-        let steps = self.router.route(&from, &to).steps;
+        let steps = self.router.find_route(&from, &to).steps;
         let crosses = |step: &RouteStep| step.step == BoxingStep::Exchange;
         let crossing = steps.iter().position(crosses).unwrap_or(0);
         for (index, step) in steps.into_iter().enumerate() {
-            let after = self.job.layout(step.layout_after.clone());
+            let after = self.job.intern_layout(step.layout_after.clone());
             buffer = match self.copies.get(&(home.root, after)) {
                 Some(&known) => known,
-                None => self.step(home.root, buffer, after, &step, index < crossing),
+                None => self.add_step(home.root, buffer, after, &step, index < crossing),
             };
         }
         Ok(buffer)
     }
 
     /// One step of a way; `at_maker` where the value is sent to other ranks afterwards.
-    fn step(
+    fn add_step(
         &mut self,
         root: ValueId,
         from: BufferId,
@@ -56,12 +56,12 @@ impl Collector<'_> {
     ) -> BufferId {
         let to = self.new_buffer(root, after);
         self.copies.insert((root, after), to);
-        self.record(root, from, step);
+        self.record_boxing(root, from, step);
         let kind = step.step.boxing_kind();
-        let name = self.name(kind.name(), root);
+        let name = self.report_name(kind.name(), root);
         let ranks = step.layout_after.ranks.clone();
         let action = match step.step {
-            BoxingStep::Exchange => return self.exchange(root, from, to, after),
+            BoxingStep::Exchange => return self.add_exchange(root, from, to, after),
             BoxingStep::Slice { .. } | BoxingStep::Mask { .. } => Action::Local { kind },
             BoxingStep::AllReduce { axis, .. }
             | BoxingStep::ReduceScatter { axis, .. }
@@ -70,7 +70,7 @@ impl Collector<'_> {
                 Action::Collective { kind, reduce: step.step.reduce(), axis, sequence: 0 }
             }
         };
-        let mut task = self.task(name, action, vec![from], vec![to], ranks);
+        let mut task = self.build_task(name, action, vec![from], vec![to], ranks);
         let local = matches!(task.action, Action::Local { .. });
         task.seconds = if local { step.seconds } else { 0.0 };
         task.expected = if local { 0.0 } else { step.seconds };
@@ -80,14 +80,14 @@ impl Collector<'_> {
         if at_maker {
             self.place_at_maker(&mut task, root, from);
         }
-        self.job.task(task);
+        self.job.add_task(task);
         to
     }
 
     /// Lets a task stand right behind what fills the buffer that it reads.
     fn place_at_maker(&self, task: &mut Task, root: ValueId, from: BufferId) {
-        match self.maker(from) {
-            Some(maker) => place(task, maker),
+        match self.producer_place(from) {
+            Some(maker) => place_task(task, maker),
             None => self.place_at_home(task, root),
         }
     }
@@ -95,13 +95,19 @@ impl Collector<'_> {
     /// Lets a task stand where the value is made.
     fn place_at_home(&self, task: &mut Task, root: ValueId) {
         if let Ok(home) = self.home(root) {
-            place(task, home.made);
+            place_task(task, home.made);
         }
     }
 
     /// Ranks send as often as others receive: what is there once a step, and is taken anew for each microbatch, is sent
     /// for each, where that begins.
-    fn exchange(&mut self, root: ValueId, from: BufferId, to: BufferId, after: u32) -> BufferId {
+    fn add_exchange(
+        &mut self,
+        root: ValueId,
+        from: BufferId,
+        to: BufferId,
+        after: u32,
+    ) -> BufferId {
         let channel = ChannelId::new(self.job.channels.len());
         let before = self.job.buffers[from.0].layout;
         let [made, rate] = [from, to].map(|buffer| self.job.buffers[buffer.0].rate);
@@ -115,23 +121,24 @@ impl Collector<'_> {
         });
         let ranks = |layout: u32| self.job.layouts[layout as usize].ranks.clone();
         let (senders, receivers) = (ranks(before), ranks(after));
-        let name = self.name("send", root);
-        let mut send = self.task(name, Action::Send { channel }, vec![from], Vec::new(), senders);
+        let name = self.report_name("send", root);
+        let mut send =
+            self.build_task(name, Action::Send { channel }, vec![from], Vec::new(), senders);
         match made == rate {
             true => self.place_at_maker(&mut send, root, from),
             false => self.place_at_home(&mut send, root),
         }
         send.rate = rate;
         send.boxing = Some(self.job.boxing.len() - 1);
-        self.job.task(send);
-        let name = self.name("receive", root);
+        self.job.add_task(send);
+        let name = self.report_name("receive", root);
         let action = Action::Receive { channel };
-        let receive = self.task(name, action, Vec::new(), vec![to], receivers);
-        self.job.task(receive);
+        let receive = self.build_task(name, action, Vec::new(), vec![to], receivers);
+        self.job.add_task(receive);
         to
     }
 
-    fn record(&mut self, root: ValueId, from: BufferId, step: &RouteStep) {
+    fn record_boxing(&mut self, root: ValueId, from: BufferId, step: &RouteStep) {
         let before = &self.job.layouts[self.job.buffers[from.0].layout as usize];
         self.job.boxing.push(BoxingEntry {
             tensor: self.job.buffers[from.0].name.clone(),
@@ -145,7 +152,7 @@ impl Collector<'_> {
     }
 }
 
-fn place(task: &mut Task, at: Here) {
+fn place_task(task: &mut Task, at: Here) {
     (task.anchor, task.phase) = (at.anchor, at.phase);
     (task.stage, task.chunk) = (at.stage, at.chunk);
 }

@@ -15,9 +15,9 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::Action;
 
 use super::LowerError;
-use super::before_updates::peaks;
+use super::before_updates::stage_peaks;
 use super::job::{Job, Task, TaskId};
-use super::sort::{edges, order};
+use super::sort::{list_edges, topological_order};
 use crate::decisions::Phase;
 
 /// Tasks that a product is put off by at most: so long its factors live on.
@@ -31,7 +31,7 @@ type Key = (usize, usize, bool);
 /// # Errors
 /// Where tasks wait for each other in a circle.
 pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
-    let all = edges(job);
+    let all = list_edges(job);
     let (mut before, mut after) = (vec![Vec::new(); job.tasks.len()], vec![0; job.tasks.len()]);
     for edge in &all {
         before[edge.to].push(edge.from);
@@ -39,7 +39,7 @@ pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
     }
     let mut keys: Vec<Key> = (0..job.tasks.len()).map(|place| (place, 0, false)).collect();
     for update in 0..job.tasks.len() {
-        let Some(gradient) = gradient(job, update) else { continue };
+        let Some(gradient) = find_gradient(job, update) else { continue };
         let others = before[update].iter().copied().filter(|&other| other != gradient);
         let behind = others.max().unwrap_or(0).max(gradient);
         if is_product(&job.tasks[gradient]) && after[gradient] == 1 && behind - gradient <= PUT_OFF
@@ -48,17 +48,17 @@ pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
         }
         keys[update] = (behind, gradient, true);
     }
-    let order = order(job, &all, |task| keys[task])?;
-    let (tasks, before) = (job.tasks.clone(), peaks(job));
+    let order = topological_order(job, &all, |task| keys[task])?;
+    let (tasks, before) = (job.tasks.clone(), stage_peaks(job));
     job.put_in_order(&order);
-    if peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
+    if stage_peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
         job.replace_tasks(tasks);
     }
     Ok(())
 }
 
 /// The task that gives what an update alone reads, in the part of a step to which the update belongs.
-fn gradient(job: &Job, update: usize) -> Option<usize> {
+fn find_gradient(job: &Job, update: usize) -> Option<usize> {
     let task = &job.tasks[update];
     let Action::Compute { op, .. } = &task.action else { return None };
     if task.phase != Phase::Update || task.updates.is_empty() || op.operation().updates().is_empty()
@@ -84,7 +84,7 @@ mod tests {
     use graphc_ir::plan::OperandSource;
 
     use super::super::job::BufferId;
-    use super::super::sort::sort;
+    use super::super::sort::sort_tasks;
     use super::*;
 
     /// A task that multiplies, or of the update phase one that updates.
@@ -96,7 +96,7 @@ mod tests {
         };
         let operands = vec![OperandSource::Input(0); reads.len()];
         let [outputs, updated] = if updates { [&[][..], gives] } else { [gives, &[]] };
-        job.task(Task {
+        job.add_task(Task {
             name: name.into(),
             inputs: reads.to_vec(),
             outputs: outputs.to_vec(),
@@ -123,7 +123,7 @@ mod tests {
         for (index, name) in ["update 1", "update 2"].iter().enumerate() {
             task(&mut job, name, &[gradients[index]], &[weights[index]], (Phase::Update, index));
         }
-        sort(&mut job).expect("no circle");
+        sort_tasks(&mut job).expect("no circle");
         move_up(&mut job).expect("no circle");
         job.tasks.into_iter().map(|task| task.name).collect()
     }
@@ -155,7 +155,7 @@ mod tests {
         }
         task(&mut job, "factor", &[], &[factor], (Phase::Backward, 6));
         task(&mut job, "update", &[gradient, factor], &[weight], (Phase::Update, 0));
-        sort(&mut job).expect("no circle");
+        sort_tasks(&mut job).expect("no circle");
         move_up(&mut job).expect("no circle");
         let names: Vec<&str> = job.tasks.iter().map(|task| task.name.as_str()).collect();
         assert_eq!(names[0], "product");

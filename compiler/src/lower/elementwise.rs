@@ -18,10 +18,10 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep};
 
 use super::LowerError;
-use super::chains::{Key, begins, key};
+use super::chains::{ChainKey, begins_chain, chain_key};
 use super::cheap::make_again;
 use super::job::{BufferId, Job, Task, TaskId};
-use super::sort::{edges, sort};
+use super::sort::{list_edges, sort_tasks};
 use crate::cost::{NodeWork, chain_seconds};
 
 /// Ops in one actor, at most.
@@ -29,10 +29,10 @@ const MOST_STEPS: usize = 24;
 /// Operands of one actor, at most.
 const MOST_OPERANDS: usize = 12;
 
-struct Groups<'a> {
+struct FusionGroups<'a> {
     job: &'a Job,
     readers: Vec<Vec<TaskId>>,
-    keys: Vec<Option<Key>>,
+    keys: Vec<Option<ChainKey>>,
     before: Vec<Vec<usize>>,
     /// The group of each task, named by its first member.
     of: Vec<usize>,
@@ -47,23 +47,23 @@ struct Groups<'a> {
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn fuse(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
+pub fn fuse_elementwise(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
     make_again(job);
-    let mut groups = Groups::new(job);
+    let mut groups = FusionGroups::new(job);
     for task in 0..job.tasks.len() {
-        groups.grow(task);
+        groups.join_producers(task);
     }
     for task in 0..job.tasks.len() {
-        groups.share(task);
+        groups.join_reduction(task);
     }
     for task in 0..job.tasks.len() {
-        groups.lead(task);
+        groups.join_chain_head(task);
     }
-    let Groups { members, readers, .. } = groups;
+    let FusionGroups { members, readers, .. } = groups;
     let mut actors: Vec<Vec<usize>> = Vec::with_capacity(members.len());
     for members in members.into_iter().filter(|members| !members.is_empty()) {
         let (heads, rest): (Vec<usize>, Vec<usize>) =
-            members.iter().partition(|&&member| begins(&job.tasks[member]));
+            members.iter().partition(|&&member| begins_chain(&job.tasks[member]));
         let whole = heads.iter().all(|&head| has_place(job, head, &members, &readers));
         match whole {
             true => actors.push(members),
@@ -71,7 +71,8 @@ pub fn fuse(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
         }
     }
     let several = actors.iter().filter(|members| members.len() > 1);
-    let fused: Vec<Task> = several.map(|members| fused(job, cluster, members, &readers)).collect();
+    let fused: Vec<Task> =
+        several.map(|members| fuse_members(job, cluster, members, &readers)).collect();
     let mut fused = fused.into_iter();
     let mut tasks: Vec<Option<Task>> =
         std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
@@ -80,13 +81,13 @@ pub fn fuse(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
         _ => fused.next(),
     };
     job.replace_tasks(actors.iter().filter_map(task).collect());
-    sort(job)
+    sort_tasks(job)
 }
 
-impl<'a> Groups<'a> {
+impl<'a> FusionGroups<'a> {
     fn new(job: &'a Job) -> Self {
         let mut before = vec![Vec::new(); job.tasks.len()];
-        for edge in edges(job) {
+        for edge in list_edges(job) {
             let (from, to) = (&job.tasks[edge.from], &job.tasks[edge.to]);
             // What lies in another part of the step can be on no way that leads back.
             if (from.segment, from.phase) == (to.segment, to.phase) {
@@ -97,7 +98,7 @@ impl<'a> Groups<'a> {
         Self {
             job,
             readers: job.readers(),
-            keys: job.tasks.iter().map(|task| key(job, task)).collect(),
+            keys: job.tasks.iter().map(|task| chain_key(job, task)).collect(),
             before,
             of: (0..count).collect(),
             members: (0..count).map(|task| vec![task]).collect(),
@@ -108,65 +109,65 @@ impl<'a> Groups<'a> {
     }
 
     /// Joins a task to the groups of its operands' producers.
-    fn grow(&mut self, task: usize) {
-        if self.keys[task].is_none() || begins(&self.job.tasks[task]) {
+    fn join_producers(&mut self, task: usize) {
+        if self.keys[task].is_none() || begins_chain(&self.job.tasks[task]) {
             return;
         }
         for input in &self.job.tasks[task].inputs {
             if let Some(TaskId(producer)) = self.job.buffers[input.0].producer
-                && !begins(&self.job.tasks[producer])
+                && !begins_chain(&self.job.tasks[producer])
             {
-                self.join(producer, task);
+                self.join_groups(producer, task);
             }
         }
     }
 
     /// Joins a reduction to the groups that read the tensor that it reads.
-    fn share(&mut self, task: usize) {
-        if self.keys[task].is_none() || !reduces(&self.job.tasks[task]) {
+    fn join_reduction(&mut self, task: usize) {
+        if self.keys[task].is_none() || !is_reduction(&self.job.tasks[task]) {
             return;
         }
         let input = self.job.tasks[task].inputs[0];
         for reader in self.readers[input.0].clone() {
-            self.join(task, reader.0);
+            self.join_groups(task, reader.0);
         }
     }
 
     /// Joins what a chain may begin with to the group that reads it, where no other does.
-    fn lead(&mut self, task: usize) {
-        if self.keys[task].is_none() || !begins(&self.job.tasks[task]) {
+    fn join_chain_head(&mut self, task: usize) {
+        if self.keys[task].is_none() || !begins_chain(&self.job.tasks[task]) {
             return;
         }
         let readers = &self.readers[self.job.tasks[task].outputs[0].0];
         let Some(&TaskId(first)) = readers.first() else { return };
         if readers.iter().all(|reader| self.of[reader.0] == self.of[first]) {
-            self.join(task, first);
+            self.join_groups(task, first);
         }
     }
 
     /// Makes the groups of two tasks one, if they may be.
-    fn join(&mut self, task: usize, other: usize) {
+    fn join_groups(&mut self, task: usize, other: usize) {
         let (a, b) = (self.of[task], self.of[other]);
-        if a == b || self.keys[task] != self.keys[other] || !self.fits(a, b) {
+        if a == b || self.keys[task] != self.keys[other] || !self.may_join(a, b) {
             return;
         }
         let (first, last) = if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
-        if let Some(between) = self.between(first, last) {
+        if let Some(between) = self.groups_between(first, last) {
             self.merge(first, last, &between);
         }
     }
 
-    fn fits(&self, a: usize, b: usize) -> bool {
+    fn may_join(&self, a: usize, b: usize) -> bool {
         let members = [self.members[a].as_slice(), &self.members[b]].concat();
         let sums: Vec<BufferId> = members
             .iter()
             .map(|&member| &self.job.tasks[member])
-            .filter(|task| reduces(task))
+            .filter(|task| is_reduction(task))
             .map(|task| task.outputs[0])
             .collect();
         let mut inputs = members.iter().flat_map(|&member| &self.job.tasks[member].inputs);
         members.len() <= MOST_STEPS
-            && operands(self.job, &members).len() <= MOST_OPERANDS
+            && list_operands(self.job, &members).len() <= MOST_OPERANDS
             && !inputs.any(|input| sums.contains(input))
             && self.may_begin(&members, &sums)
     }
@@ -174,7 +175,7 @@ impl<'a> Groups<'a> {
     /// Whether these tasks have no head, or one that reads nothing of what they make, and no sums.
     fn may_begin(&self, members: &[usize], sums: &[BufferId]) -> bool {
         let tasks = &self.job.tasks;
-        let mut heads = members.iter().filter(|&&member| begins(&tasks[member]));
+        let mut heads = members.iter().filter(|&&member| begins_chain(&tasks[member]));
         let Some(&head) = heads.next() else { return true };
         let made =
             |input: &BufferId| members.iter().any(|&member| tasks[member].outputs.contains(input));
@@ -182,7 +183,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The groups after `first` that `last` waits for; `None` where a way leads over them from one to the other.
-    fn between(&self, first: usize, last: usize) -> Option<BTreeSet<usize>> {
+    fn groups_between(&self, first: usize, last: usize) -> Option<BTreeSet<usize>> {
         let mut found = BTreeSet::new();
         let mut pending = vec![last];
         while let Some(group) = pending.pop() {
@@ -240,12 +241,12 @@ fn is_read_outside(job: &Job, member: usize, members: &[usize], readers: &[Vec<T
 }
 
 /// Whether a task is a reduction.
-fn reduces(task: &Task) -> bool {
+fn is_reduction(task: &Task) -> bool {
     matches!(&task.action, Action::Compute { op: Op::Reduce(_), .. })
 }
 
 /// The buffers that these tasks read and none of them makes, each once, in order.
-fn operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
+fn list_operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
     let mut operands = Vec::new();
     for input in members.iter().flat_map(|&member| &job.tasks[member].inputs) {
         let inside = job.buffers[input.0].producer.is_some_and(|p| members.contains(&p.0));
@@ -257,7 +258,7 @@ fn operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
 }
 
 /// The steps of a chain, each once, and which of them each member is.
-fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, Vec<usize>) {
+fn list_steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, Vec<usize>) {
     let mut steps: Vec<FusedStep> = Vec::new();
     let mut step_of: BTreeMap<BufferId, usize> = BTreeMap::new();
     for &member in members {
@@ -273,10 +274,11 @@ fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, 
             }
         };
         // No member of a chain updates anything.
-        let args = operands.iter().filter_map(|operand| operand.input()).map(argument).collect();
+        let args =
+            operands.iter().filter_map(|operand| operand.input_index()).map(argument).collect();
         let step = FusedStep { op: op.clone(), args };
         // Every result is a step of its own, so only what is computed again for readers of one chain is one step.
-        let known = steps.iter().position(|known| *known == step && !reduces(task));
+        let known = steps.iter().position(|known| *known == step && !is_reduction(task));
         step_of.insert(task.outputs[0], known.unwrap_or(steps.len()));
         if known.is_none() {
             steps.push(step);
@@ -286,9 +288,9 @@ fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, 
     (steps, of_members)
 }
 
-fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>]) -> Task {
-    let inputs = operands(job, members);
-    let (steps, of_members) = steps(job, members, &inputs);
+fn fuse_members(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>]) -> Task {
+    let inputs = list_operands(job, members);
+    let (steps, of_members) = list_steps(job, members, &inputs);
     let outside = |&member: &usize| is_read_outside(job, members[member], members, readers);
     let given: Vec<usize> = (0..members.len()).filter(outside).collect();
     let outputs = given.iter().map(|&member| of_members[member]).collect();
@@ -299,7 +301,7 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         given.iter().map(|&member| job.tasks[members[member]].outputs[0]).collect();
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
-    let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
+    let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins_chain(task));
     let work = |flops, bytes| NodeWork { flops, bytes, unaligned: false };
     let head = head.map(|task| (work(task.flops, task.bytes), task.seconds));
     let seconds = chain_seconds(cluster, head, work(flops, bytes));

@@ -1,7 +1,7 @@
 //! The order of all actions of a program, and what its streams know of each other at each place of it: when memory that
 //! one stream has read may be written by the other ([`graphc_ir::streams`]).
 
-use super::lifetimes::{Action, Life};
+use super::lifetimes::{Life, StepAction};
 use graphc_ir::streams::Known;
 
 /// The order of a program's actions as its streams see it.
@@ -16,7 +16,7 @@ pub struct Flow {
 
 impl Flow {
     /// The flow of an order; `stream_of` is by actor.
-    pub fn new(order: &[Action], stream_of: &[usize], known: Option<Known>) -> Self {
+    pub fn new(order: &[StepAction], stream_of: &[usize], known: Option<Known>) -> Self {
         let mut flow = Self { at: Vec::new(), places: [Vec::new(), Vec::new()], known };
         for (place, action) in order.iter().enumerate() {
             let stream = stream_of[action.actor];
@@ -32,7 +32,7 @@ impl Flow {
     }
 
     /// The stream of a place.
-    pub fn stream(&self, place: usize) -> usize {
+    pub fn stream_at(&self, place: usize) -> usize {
         self.at[place].0
     }
 
@@ -42,7 +42,7 @@ impl Flow {
         let Some(known) = self.known.as_ref().filter(|_| stream != other) else {
             return of < place;
         };
-        before < known.ended(stream, action) as usize
+        before < known.count_ended(stream, action) as usize
     }
 
     /// Whether all that touches a content has ended when the action at a place begins.
@@ -62,11 +62,11 @@ impl Flow {
         let (Some(known), Some(last)) = (&self.known, life.touched[1 - stream]) else {
             return true;
         };
-        self.at[last].1 < known.ended(stream, action) as usize
+        self.at[last].1 < known.count_ended(stream, action) as usize
     }
 
     /// The last place of a stream at which something may touch a content still.
-    pub fn until(&self, life: &Life, stream: usize) -> usize {
+    pub fn last_touch(&self, life: &Life, stream: usize) -> usize {
         let own = life.touched[stream].unwrap_or(life.made).max(life.made);
         let (Some(known), Some(last)) = (&self.known, life.touched[1 - stream]) else { return own };
         let needed = self.at[last].1 as u32 + 1;

@@ -8,11 +8,11 @@
 use std::cmp::Reverse;
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::in_place::{Pair, pairs};
+use graphc_ir::in_place::{Pair, in_place_pairs};
 use graphc_ir::plan::{Action, Actor, Layout, Register, RegisterKind};
 
 use super::flow::Flow;
-use super::lifetimes::{Action as Step, Life, slots};
+use super::lifetimes::{Life, StepAction as Step, count_slots};
 
 /// A set of registers in one memory.
 #[derive(Clone, Debug)]
@@ -55,9 +55,10 @@ pub struct Sharing<'a> {
 
 impl Sharing<'_> {
     /// All groups, and for each register the one whose memory it takes over.
-    pub fn groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
-        let times = Times::new(self);
-        let mut groups: Vec<Group> = (0..self.registers.len()).map(|r| self.alone(r)).collect();
+    pub fn find_groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
+        let times = ActionTimes::new(self);
+        let mut groups: Vec<Group> =
+            (0..self.registers.len()).map(|r| self.single_group(r)).collect();
         let mut group_of: Vec<usize> = (0..self.registers.len()).collect();
         let mut shares = vec![None; self.registers.len()];
         let mut seen = vec![false; self.actors.len()];
@@ -66,11 +67,11 @@ impl Sharing<'_> {
                 continue;
             }
             let actor = &self.actors[step.actor];
-            let mut allowed = pairs(actor, self.microbatches);
+            let mut allowed = in_place_pairs(actor, self.microbatches);
             if matches!(actor.action, Action::Fused(_)) {
                 // Over what was made last: what a chain has from the forward pass stays whole until the chain has
                 // ended, so a device may begin to write the chain's result while it still reads that.
-                allowed.sort_by_key(|pair| Reverse(self.made(actor, *pair)));
+                allowed.sort_by_key(|pair| Reverse(self.moment_made(actor, *pair)));
             }
             for &pair in &allowed {
                 let (Some(&input), Some(&output)) =
@@ -88,8 +89,9 @@ impl Sharing<'_> {
                 if shares[output.index()].is_some() || into == from || !clear {
                     continue;
                 }
-                let merged = self.merged(&times, &groups[into], &groups[from], step.actor, pair);
-                if let Some(merged) = merged.filter(|_| self.alike(input, output, pair)) {
+                let merged =
+                    self.merge_groups(&times, &groups[into], &groups[from], step.actor, pair);
+                if let Some(merged) = merged.filter(|_| self.are_alike(input, output, pair)) {
                     shares[output.index()] = Some(input);
                     groups[from].members.clear();
                     for &member in &merged.members {
@@ -104,18 +106,18 @@ impl Sharing<'_> {
     }
 
     /// The moment when the operand of a pair was made; of variables the first one.
-    fn made(&self, actor: &Actor, pair: Pair) -> usize {
+    fn moment_made(&self, actor: &Actor, pair: Pair) -> usize {
         let lives = actor.inputs.get(pair.input).map(|input| &self.lives[input.index()]);
         lives.and_then(|lives| lives.first()).map_or(0, |life| life.made)
     }
 
-    fn alone(&self, register: usize) -> Group {
+    fn single_group(&self, register: usize) -> Group {
         let lives = self.lives[register].clone();
-        Group { members: vec![register], slots: slots(&lives), lives }
+        Group { members: vec![register], slots: count_slots(&lives), lives }
     }
 
     /// Whether both registers hold as many bytes, for elementwise results of the same shape and type.
-    fn alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
+    fn are_alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
         let (a, b) = (&self.registers[input.index()], &self.registers[output.index()]);
         let dtype = |register: &Register| self.layouts[register.layout as usize].dtype;
         let elements = |register: &Register| register.shape.iter().product::<usize>();
@@ -125,9 +127,9 @@ impl Sharing<'_> {
     }
 
     /// Both groups as one; `None` where somebody would read what was overwritten, or it would take more memory.
-    fn merged(
+    fn merge_groups(
         &self,
-        times: &Times,
+        times: &ActionTimes,
         into: &Group,
         from: &Group,
         actor: usize,
@@ -153,21 +155,21 @@ impl Sharing<'_> {
             return None;
         }
         let both = into.lives.iter().zip(&from.lives);
-        let lives: Vec<Life> = both.map(|(a, b)| a.and(b)).collect();
-        let slots = slots(&lives);
+        let lives: Vec<Life> = both.map(|(a, b)| a.followed_by(b)).collect();
+        let slots = count_slots(&lives);
         (slots <= into.slots + from.slots).then_some(Group { members, lives, slots })
     }
 }
 
 /// The moments when actors act.
-struct Times {
+struct ActionTimes {
     /// By actor: its places in the order.
     acts: Vec<Vec<usize>>,
     /// By register: the first place where it is updated.
     updated: Vec<usize>,
 }
 
-impl Times {
+impl ActionTimes {
     fn new(sharing: &Sharing<'_>) -> Self {
         let mut acts = vec![Vec::new(); sharing.actors.len()];
         for (place, step) in sharing.order.iter().enumerate() {

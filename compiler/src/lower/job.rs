@@ -87,7 +87,7 @@ pub struct Task {
 
 impl Task {
     /// Whether it stands in the backward half of its segment.
-    pub fn backward(&self) -> bool {
+    pub fn is_backward(&self) -> bool {
         self.phase != Phase::Forward
     }
 
@@ -135,7 +135,7 @@ pub struct Job {
     pub layouts: Vec<Layout>,
     /// The tensors.
     pub buffers: Vec<Buffer>,
-    /// The tasks, in the order in which every rank acts, once [`super::sort::sort`] has run.
+    /// The tasks, in the order in which every rank acts, once [`super::sort::sort_tasks`] has run.
     pub tasks: Vec<Task>,
     /// The exchanges.
     pub channels: Vec<Channel>,
@@ -154,7 +154,7 @@ impl Job {
     }
 
     /// The index of a layout.
-    pub fn layout(&mut self, layout: Layout) -> u32 {
+    pub fn intern_layout(&mut self, layout: Layout) -> u32 {
         if let Some(&known) = self.known_layouts.get(&layout) {
             return known;
         }
@@ -165,13 +165,13 @@ impl Job {
     }
 
     /// Adds a buffer.
-    pub fn buffer(&mut self, buffer: Buffer) -> BufferId {
+    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
         self.buffers.push(buffer);
         BufferId(self.buffers.len() - 1)
     }
 
     /// Adds a task and makes it the producer of its outputs.
-    pub fn task(&mut self, task: Task) -> TaskId {
+    pub fn add_task(&mut self, task: Task) -> TaskId {
         let id = TaskId(self.tasks.len());
         for output in &task.outputs {
             self.buffers[output.0].producer = Some(id);
@@ -210,7 +210,7 @@ impl Job {
     }
 
     /// The type of a buffer's shard on the first rank that holds it, which holds most.
-    pub fn shard(&self, buffer: BufferId) -> Option<TensorType> {
+    pub fn first_shard(&self, buffer: BufferId) -> Option<TensorType> {
         let layout = &self.layouts[self.buffers[buffer.0].layout as usize];
         let rect = layout.rect(*layout.ranks.first()?, 0, self.microbatches)?;
         Some(TensorType::new(layout.dtype, rect.extent))
@@ -241,7 +241,7 @@ impl Job {
     /// A buffer of so many numbers on rank 0, of a variable or not: for tests.
     pub fn numbers(&mut self, elements: usize, variable: bool) -> BufferId {
         use graphc_ir::sbp::{NdSbp, Sbp};
-        let layout = self.layout(Layout {
+        let layout = self.intern_layout(Layout {
             shape: vec![elements],
             dtype: graphc_ir::types::DType::F32,
             microbatch_dim: None,
@@ -253,6 +253,6 @@ impl Job {
         let of =
             VariableOf { name: name.clone(), init: Init::Weights, role: TensorKind::Parameter };
         let variable = variable.then_some(of);
-        self.buffer(Buffer { name, layout, rate: Rate::Step, variable, producer: None })
+        self.add_buffer(Buffer { name, layout, rate: Rate::Step, variable, producer: None })
     }
 }

@@ -8,7 +8,7 @@ use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
 
 /// One action of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct Action {
+pub struct StepAction {
     /// Index of the actor.
     pub actor: usize,
     /// The microbatch; 0 for step-rate actors.
@@ -28,17 +28,17 @@ pub struct Life {
 
 impl Life {
     /// The life of what bears both contents one after the other.
-    pub fn and(&self, next: &Self) -> Self {
+    pub fn followed_by(&self, next: &Self) -> Self {
         let touched = [0, 1].map(|stream| self.touched[stream].max(next.touched[stream]));
         Self { made: self.made, last: self.last.max(next.last), touched }
     }
 }
 
 /// The lives of the contents of each register in one step; none of variables. `stream_of` is by actor.
-pub fn lives(
+pub fn find_lives(
     registers: &[Register],
     actors: &[Actor],
-    order: &[Action],
+    order: &[StepAction],
     stream_of: &[usize],
     microbatches: usize,
 ) -> Vec<Vec<Life>> {
@@ -66,7 +66,7 @@ pub fn lives(
 }
 
 /// Counts the contents that exist at once: the slots that the order asks for.
-pub fn slots(lives: &[Life]) -> u32 {
+pub fn count_slots(lives: &[Life]) -> u32 {
     let mut oldest = 0;
     let mut slots = 1;
     for (content, life) in lives.iter().enumerate() {
@@ -85,9 +85,9 @@ mod tests {
     #[test]
     fn slots_count_contents_that_exist_at_once() {
         let life = |made, last| Life { made, last, touched: [Some(last), None] };
-        assert_eq!(slots(&[life(0, 1), life(2, 3), life(4, 5)]), 1);
-        assert_eq!(slots(&[life(0, 5), life(1, 7), life(6, 8)]), 2);
-        assert_eq!(slots(&[life(0, 9), life(1, 9), life(2, 9)]), 3);
-        assert_eq!(slots(&[]), 1);
+        assert_eq!(count_slots(&[life(0, 1), life(2, 3), life(4, 5)]), 1);
+        assert_eq!(count_slots(&[life(0, 5), life(1, 7), life(6, 8)]), 2);
+        assert_eq!(count_slots(&[life(0, 9), life(1, 9), life(2, 9)]), 3);
+        assert_eq!(count_slots(&[]), 1);
     }
 }

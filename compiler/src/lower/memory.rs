@@ -67,8 +67,8 @@ struct Aim {
 /// Places all items. `starts` are the places in the order where blocks begin, the last one past all: what lives in a
 /// block for one microbatch often lives at the same places for the next. Where memory is short, `within` so many bytes all should
 /// lie: better places are looked for until they do, and longer than otherwise.
-pub fn place(items: &[Item], starts: &[usize], within: Option<u64>) -> Arena {
-    let (times, length) = distinct::lives(&all_spans(items), starts);
+pub fn place_items(items: &[Item], starts: &[usize], within: Option<u64>) -> Arena {
+    let (times, length) = distinct::distinct_lives(&all_spans(items), starts);
     let live_bytes = live_bytes(items, &times, length);
     let (apart, shared): (Vec<usize>, Vec<usize>) =
         (0..items.len()).partition(|&i| items[i].lives.is_none());
@@ -166,10 +166,10 @@ fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
     }
     orders[0].sort_by_key(|&i| (size(i), items[i].begin(), i));
     orders[1].sort_by_key(|&i| (long(i), size(i), i));
-    let meetings = Meetings::new(items);
+    let meetings = MeetingTable::new(items);
     let mut best: Option<(u64, Vec<u64>)> = None;
     for order in orders {
-        let placed = mended(items, &meetings, order, aim);
+        let placed = mend_placement(items, &meetings, order, aim);
         if best.as_ref().is_none_or(|best| placed.0 < best.0) {
             best = Some(placed);
         }
@@ -181,9 +181,9 @@ fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
 }
 
 /// Best fit in an order, and then again with what reached the top placed before all else.
-fn mended(
+fn mend_placement(
     items: &[Timed<'_>],
-    meetings: &Meetings,
+    meetings: &MeetingTable,
     mut order: Vec<usize>,
     aim: &Aim,
 ) -> (u64, Vec<u64>) {
@@ -208,7 +208,7 @@ fn mended(
 }
 
 /// Which items live at the same time: a row of bits for each.
-struct Meetings {
+struct MeetingTable {
     bits: Vec<u64>,
     /// Words of a row.
     words: usize,
@@ -216,7 +216,7 @@ struct Meetings {
     count: usize,
 }
 
-impl Meetings {
+impl MeetingTable {
     fn new(items: &[Timed<'_>]) -> Self {
         let words = items.len().div_ceil(64);
         let mut all = Self { bits: vec![0; words * items.len()], words, count: 0 };
@@ -235,7 +235,7 @@ impl Meetings {
         all
     }
 
-    fn are(&self, a: usize, b: usize) -> bool {
+    fn are_meeting(&self, a: usize, b: usize) -> bool {
         self.bits[a * self.words + b / 64] >> (b % 64) & 1 == 1
     }
 }
@@ -300,13 +300,13 @@ impl Active {
 }
 
 /// Best fit in an order. What was placed lies in a row by offset, so that nothing is sorted for each item.
-fn best_fit(items: &[Timed<'_>], meetings: &Meetings, order: &[usize]) -> (u64, Vec<u64>) {
+fn best_fit(items: &[Timed<'_>], meetings: &MeetingTable, order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     let mut placed: Vec<(u64, u64, usize)> = Vec::with_capacity(items.len());
     let mut end = 0;
     for &item in order {
         let bytes = items[item].bytes;
-        let met = placed.iter().filter(|&&(.., other)| meetings.are(item, other));
+        let met = placed.iter().filter(|&&(.., other)| meetings.are_meeting(item, other));
         let offset = smallest_gap(met.map(|&(begin, end, _)| (begin, end)), bytes);
         offsets[item] = offset;
         let place = placed.partition_point(|&(begin, ..)| begin < offset);
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn what_never_lives_at_the_same_time_shares_bytes() {
         let items = [item(64, &[(0, 1), (4, 5)]), item(128, &[(2, 3)]), item(64, &[(3, 4)])];
-        let arena = place(&items, &[0, 6], None);
+        let arena = place_items(&items, &[0, 6], None);
         assert_eq!((arena.bytes, arena.live_bytes), (192, 192));
         assert_eq!(arena.offsets[0], 0);
     }
@@ -382,8 +382,11 @@ mod tests {
             (3, 6, 9),
             (2, 1, 5),
         ];
-        let arena =
-            place(&ITEMS.map(|(bytes, first, last)| item(bytes, &[(first, last)])), &[0, 12], None);
+        let arena = place_items(
+            &ITEMS.map(|(bytes, first, last)| item(bytes, &[(first, last)])),
+            &[0, 12],
+            None,
+        );
         assert_eq!((arena.bytes, arena.live_bytes), (12, 12));
     }
 
@@ -395,7 +398,8 @@ mod tests {
             let until = Some([vec![(at, at)], vec![(at, at)]]);
             Item { until, maker: stream, ..item(64, &[(at, at)]) }
         };
-        let bytes = |stream, at| place(&[first.clone(), next(stream, at)], &[0, 4], None).bytes;
+        let bytes =
+            |stream, at| place_items(&[first.clone(), next(stream, at)], &[0, 4], None).bytes;
         assert_eq!([bytes(0, 1), bytes(1, 1), bytes(1, 2), bytes(1, 3)], [64, 128, 128, 64]);
     }
 
@@ -405,7 +409,7 @@ mod tests {
         let count = 2 * MOST_COMPARED;
         let sizes = [64, 192, 128, 320];
         let items: Vec<Item> = (0..count).map(|i| item(sizes[i % 4], &[(i, i + 4)])).collect();
-        let arena = place(&items, &[0, count + 4], None);
+        let arena = place_items(&items, &[0, count + 4], None);
         for i in 0..count {
             for j in i + 1..(i + 5).min(count) {
                 let (a, b) = (arena.offsets[i], arena.offsets[j]);

@@ -26,7 +26,7 @@ use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
 
-use crate::cycle::text;
+use crate::cycle::format_cycle;
 use crate::decisions::{Decisions, Sharding};
 use crate::side_by_side::map_side_by_side;
 
@@ -92,7 +92,7 @@ pub enum LowerError {
         task: String,
     },
     /// Tasks that wait for each other.
-    #[error("these wait for each other: {}", text(.tasks))]
+    #[error("these wait for each other: {}", format_cycle(.tasks))]
     Circle {
         /// The tasks, each before one that waits for it; the first waits for the last.
         tasks: Vec<String>,
@@ -150,26 +150,26 @@ pub fn lower(
     how: Lowering,
 ) -> Result<Lowered, LowerError> {
     let world: usize = options.mesh.iter().product();
-    let mut job = collect::collect(decisions, sharding, cluster)?;
+    let mut job = collect::collect_tasks(decisions, sharding, cluster)?;
     check_ranks(&job, world)?;
-    segments::assign(&mut job)?;
-    sort::sort(&mut job)?;
-    elementwise::fuse(&mut job, cluster)?;
+    segments::assign_segments(&mut job)?;
+    sort::sort_tasks(&mut job)?;
+    elementwise::fuse_elementwise(&mut job, cluster)?;
     match how.streams {
         Streams::One => background::scatter_early(&mut job),
-        Streams::ByDue => background::mark(&mut job),
+        Streams::ByDue => background::mark_background(&mut job),
     }
-    buckets::fuse(&mut job)?;
+    buckets::fuse_collectives(&mut job)?;
     before_updates::move_ahead(&mut job)?;
     match cluster.device.kind {
         DeviceKind::Cpu => early_updates::move_up(&mut job)?,
         DeviceKind::Cuda => casts::put_together(&mut job)?,
     }
     if how.streams == Streams::ByDue {
-        second_stream::reorder(&mut job, how.tight)?;
+        second_stream::reorder_second_stream(&mut job, how.tight)?;
     }
-    sort::number(&mut job);
-    let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
+    sort::number_communication(&mut job);
+    let schedule = schedule::BlockSchedule::new(&job, options.schedule, decisions.staging.stages);
     let cx = program::Context {
         job: &job,
         schedule: &schedule,
@@ -179,7 +179,7 @@ pub fn lower(
         memory: options.memory.unwrap_or(cluster.device.memory),
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
-    let tensors = tables::tensors(decisions, sharding);
+    let tensors = tables::tensor_entries(decisions, sharding);
     let job::Job { boxing, layouts, channels, .. } = job;
     Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })
 }
@@ -190,9 +190,9 @@ fn programs(
     world: usize,
     stages: usize,
 ) -> (Vec<Program>, Vec<RankEntry>) {
-    let mut known: BTreeMap<&program::Part, ProgramId> = BTreeMap::new();
+    let mut known: BTreeMap<&program::ProgramPart, ProgramId> = BTreeMap::new();
     let mut distinct = Vec::new();
-    let (parts, part_of) = program::parts(cx.job, world, stages);
+    let (parts, part_of) = program::find_parts(cx.job, world, stages);
     let mut program_of = Vec::new();
     for part in &parts {
         program_of.push(*known.entry(part).or_insert_with(|| {
@@ -201,7 +201,7 @@ fn programs(
         }));
     }
     // Side by side: those of different stages have nothing in common.
-    let programs = map_side_by_side(distinct, |part| program::program(cx, part));
+    let programs = map_side_by_side(distinct, |part| program::build_program(cx, part));
     let ranks = part_of.into_iter().map(|part| RankEntry { program: program_of[part] }).collect();
     (programs, ranks)
 }

@@ -10,7 +10,7 @@ use super::flow::Flow;
 use super::in_place::Group;
 use super::lifetimes::Life;
 use super::memory::{self, Arena, Item, Span};
-use super::reuse::{Clock, Content};
+use super::reuse::{Content, ReuseClock};
 
 /// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as
 /// multiples of the longest communication: by then what the first stream did with it is over nearly always, and nobody
@@ -28,52 +28,54 @@ pub struct Places<'a> {
     /// Bytes in which all should lie, where memory is short.
     pub within: Option<u64>,
     /// The times when actions begin, where a stream may be told to wait for the other.
-    pub clock: Option<Clock>,
+    pub clock: Option<ReuseClock>,
 }
 
 impl Places<'_> {
     /// The arena of these groups.
-    pub fn find(&self, groups: &[Group]) -> Arena {
-        let mut arena = self.placed(groups, |life, stream| self.flow.until(life, stream));
+    pub fn find_arena(&self, groups: &[Group]) -> Arena {
+        let mut arena =
+            self.place_groups(groups, |life, stream| self.flow.last_touch(life, stream));
         let Some((clock, within)) = self.clock.as_ref().zip(self.within) else { return arena };
         for margin in MARGINS {
             if arena.bytes <= within {
                 break;
             }
-            let until = |life: &Life, stream| clock.until(self.flow, life, stream, margin);
-            let next = self.placed(groups, until);
+            let until = |life: &Life, stream| clock.last_blocked(self.flow, life, stream, margin);
+            let next = self.place_groups(groups, until);
             arena = if next.bytes < arena.bytes { next } else { arena };
         }
         arena
     }
 
-    fn placed(&self, groups: &[Group], until: impl Fn(&Life, usize) -> usize) -> Arena {
-        let items: Vec<Item> = groups.iter().map(|group| self.item(group, &until)).collect();
-        memory::place(&items, &self.starts, self.within)
+    fn place_groups(&self, groups: &[Group], until: impl Fn(&Life, usize) -> usize) -> Arena {
+        let items: Vec<Item> = groups.iter().map(|group| self.build_item(group, &until)).collect();
+        memory::place_items(&items, &self.starts, self.within)
     }
 
-    fn item(&self, group: &Group, until: impl Fn(&Life, usize) -> usize) -> Item {
+    fn build_item(&self, group: &Group, until: impl Fn(&Life, usize) -> usize) -> Item {
         let first = &self.registers[group.members[0]];
         let variable = matches!(first.kind, RegisterKind::Variable { .. });
-        let of =
-            |stream: usize| joined(group.lives.iter().map(|life| (life.made, until(life, stream))));
+        let of = |stream: usize| {
+            join_spans(group.lives.iter().map(|life| (life.made, until(life, stream))))
+        };
         Item {
-            bytes: self.bytes(group),
+            bytes: self.group_bytes(group),
             lives: (!variable)
-                .then(|| joined(group.lives.iter().map(|life| (life.made, life.last)))),
+                .then(|| join_spans(group.lives.iter().map(|life| (life.made, life.last)))),
             until: self.flow.is_double().then(|| [of(0), of(1)]),
-            maker: group.lives.first().map_or(0, |life| self.flow.stream(life.made)),
+            maker: group.lives.first().map_or(0, |life| self.flow.stream_at(life.made)),
         }
     }
 
-    fn bytes(&self, group: &Group) -> u64 {
+    fn group_bytes(&self, group: &Group) -> u64 {
         self.registers[group.members[0]].slot_bytes * u64::from(group.slots)
     }
 
     /// The contents of groups that lie at these offsets.
-    pub fn contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
+    pub fn list_contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
         let of = |(group, &offset): (&Group, &u64)| -> Vec<Content> {
-            let lies = (offset, offset + self.bytes(group));
+            let lies = (offset, offset + self.group_bytes(group));
             group.lives.iter().map(|&life| Content { lies, life }).collect()
         };
         groups.iter().zip(offsets).flat_map(of).collect()
@@ -81,7 +83,7 @@ impl Places<'_> {
 }
 
 /// Spans that overlap made one.
-fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+fn join_spans(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     let mut spans: Vec<Span> = spans.collect();
     spans.sort_unstable();
     let mut joined: Vec<Span> = Vec::new();

@@ -7,19 +7,19 @@ use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
 use graphc_ir::streams::Known;
 
-use super::background::{self, Block};
+use super::background::{self, BlockActors};
 use super::flow::Flow;
 use super::in_place::{Group, Sharing};
 use super::job::{BufferId, Job, TaskId};
-use super::lifetimes::{self, lives, slots};
+use super::lifetimes::{self, count_slots, find_lives};
 use super::places::Places;
-use super::reuse::{self, Clock};
-use super::schedule::{BlockKey, Schedule, key};
+use super::reuse::{self, ReuseClock};
+use super::schedule::{BlockKey, BlockSchedule, block_key};
 use super::together::Together;
 
 /// What a rank takes part in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Part {
+pub struct ProgramPart {
     /// Its stage.
     pub stage: usize,
     /// Its tasks, in order.
@@ -35,7 +35,7 @@ pub struct Context<'a> {
     /// The job.
     pub job: &'a Job,
     /// The order of blocks.
-    pub schedule: &'a Schedule,
+    pub schedule: &'a BlockSchedule,
     /// Whether registers get slots and offsets.
     pub placed: bool,
     /// Whether there is a second stream.
@@ -51,12 +51,13 @@ pub struct Context<'a> {
 const FOR_LAUNCHES: u64 = 128;
 
 /// The program of a part.
-pub fn program(cx: &Context<'_>, part: &Part) -> Program {
-    let registers = registers(cx.job, part);
+pub fn build_program(cx: &Context<'_>, part: &ProgramPart) -> Program {
+    let registers = build_registers(cx.job, part);
     let place: BTreeMap<BufferId, RegisterId> =
         part.buffers.iter().enumerate().map(|(i, &buffer)| (buffer, RegisterId::new(i))).collect();
-    let mut actors: Vec<Actor> = part.tasks.iter().map(|&task| actor(cx, task, &place)).collect();
-    let (streams, order) = streams(cx, part, &mut actors);
+    let mut actors: Vec<Actor> =
+        part.tasks.iter().map(|&task| build_actor(cx, task, &place)).collect();
+    let (streams, order) = build_streams(cx, part, &mut actors);
     let mut program =
         Program { stage: part.stage, arena_bytes: 0, live_bytes: 0, registers, actors, streams };
     if cx.placed || program.streams.len() > 1 {
@@ -65,7 +66,7 @@ pub fn program(cx: &Context<'_>, part: &Part) -> Program {
     program
 }
 
-fn registers(job: &Job, part: &Part) -> Vec<Register> {
+fn build_registers(job: &Job, part: &ProgramPart) -> Vec<Register> {
     let register = |(&id, shape): (&BufferId, &Vec<usize>)| {
         let buffer = &job.buffers[id.0];
         let bytes =
@@ -93,7 +94,7 @@ fn registers(job: &Job, part: &Part) -> Vec<Register> {
     part.buffers.iter().zip(&part.shapes).map(register).collect()
 }
 
-fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -> Actor {
+fn build_actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -> Actor {
     let task = &cx.job.tasks[id.0];
     let places = |buffers: &[BufferId]| -> Vec<RegisterId> {
         buffers.iter().filter_map(|buffer| place.get(buffer).copied()).collect()
@@ -113,40 +114,40 @@ fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -
 }
 
 /// The streams, and the order of all actions as if there were one. Actors get those behind which they stand.
-fn streams(
+fn build_streams(
     cx: &Context<'_>,
-    part: &Part,
+    part: &ProgramPart,
     actors: &mut [Actor],
-) -> (Vec<Stream>, Vec<lifetimes::Action>) {
+) -> (Vec<Stream>, Vec<lifetimes::StepAction>) {
     let mut blocks: BTreeMap<BlockKey, Vec<usize>> = BTreeMap::new();
     for (actor, task) in part.tasks.iter().enumerate() {
-        blocks.entry(key(&cx.job.tasks[task.0])).or_default().push(actor);
+        blocks.entry(block_key(&cx.job.tasks[task.0])).or_default().push(actor);
     }
-    let items: Vec<(BlockKey, u32)> = cx.schedule.order(part.stage);
+    let items: Vec<(BlockKey, u32)> = cx.schedule.order_blocks(part.stage);
     let mut order = Vec::new();
     for (block, microbatch) in &items {
         let actions = blocks.get(block).into_iter().flatten();
         let microbatch = *microbatch as usize;
-        order.extend(actions.map(|&actor| lifetimes::Action { actor, microbatch }));
+        order.extend(actions.map(|&actor| lifetimes::StepAction { actor, microbatch }));
     }
     let in_background =
         |actor: usize| cx.overlap && cx.job.tasks[part.tasks[actor].0].background.is_some();
     if !(0..actors.len()).any(in_background) {
-        return (vec![stream(&blocks, &items, |_| true)], order);
+        return (vec![build_stream(&blocks, &items, |_| true)], order);
     }
     for block in blocks.values() {
         let tasks = block.iter().map(|&actor| &cx.job.tasks[part.tasks[actor].0]).collect();
         for (place, before) in
-            background::waits(&Block { tasks, tight: cx.tight }).into_iter().enumerate()
+            background::find_waits(&BlockActors { tasks, tight: cx.tight }).into_iter().enumerate()
         {
             actors[block[place]].after = before.map(|before| ActorId::new(block[before]));
         }
     }
-    let first = stream(&blocks, &items, |actor| !in_background(actor));
-    (vec![first, stream(&blocks, &items, in_background)], order)
+    let first = build_stream(&blocks, &items, |actor| !in_background(actor));
+    (vec![first, build_stream(&blocks, &items, in_background)], order)
 }
 
-fn stream(
+fn build_stream(
     blocks: &BTreeMap<BlockKey, Vec<usize>>,
     items: &[(BlockKey, u32)],
     takes: impl Fn(usize) -> bool,
@@ -171,22 +172,22 @@ fn stream(
 /// Gives registers their slots and, if the program is to be placed, their offsets.
 fn place_registers(
     cx: &Context<'_>,
-    part: &Part,
+    part: &ProgramPart,
     program: &mut Program,
-    order: &[lifetimes::Action],
+    order: &[lifetimes::StepAction],
 ) {
     let job = cx.job;
     let streams = stream_of(program);
-    let lives = lives(&program.registers, &program.actors, order, &streams, job.microbatches);
+    let lives = find_lives(&program.registers, &program.actors, order, &streams, job.microbatches);
     if !cx.placed {
         for (register, lives) in program.registers.iter_mut().zip(&lives) {
-            register.slots = slots(lives);
+            register.slots = count_slots(lives);
         }
         return;
     }
     // Registers that share memory may get more slots than each would have: nobody waits for them here.
     program.registers.iter_mut().for_each(|register| register.slots = u32::MAX);
-    let flow = Flow::new(order, &streams, Known::of(program));
+    let flow = Flow::new(order, &streams, Known::from_program(program));
     let sharing = Sharing {
         registers: &program.registers,
         actors: &program.actors,
@@ -196,17 +197,18 @@ fn place_registers(
         flow: &flow,
         microbatches: job.microbatches,
     };
-    let (mut groups, shares) = sharing.groups();
+    let (mut groups, shares) = sharing.find_groups();
     let flow = with_slots(program, &mut groups, (order, &streams));
     let waits = cx.tight && flow.is_double() && reuse::may_wait(&program.actors);
     let places = Places {
         registers: &program.registers,
         flow: &flow,
-        starts: starts(program, order),
+        starts: find_block_starts(program, order),
         within: cx.tight.then_some(cx.memory),
-        clock: waits.then(|| Clock::new(order.iter().map(|action| part.tasks[action.actor]), job)),
+        clock: waits
+            .then(|| ReuseClock::new(order.iter().map(|action| part.tasks[action.actor]), job)),
     };
-    let mut arena = places.find(&groups);
+    let mut arena = places.find_arena(&groups);
     let together = Together {
         registers: &program.registers,
         actors: &program.actors,
@@ -214,13 +216,14 @@ fn place_registers(
         stream_of: &streams,
     };
     let most = arena.bytes.max(cx.memory.min(arena.bytes + arena.bytes / FOR_LAUNCHES));
-    if let Some(wished) = together.wished(&groups, most).map(|groups| places.find(&groups))
+    if let Some(wished) =
+        together.lengthen_lives(&groups, most).map(|groups| places.find_arena(&groups))
         && wished.bytes <= most
     {
         (arena.offsets, arena.bytes) = (wished.offsets, wished.bytes);
     }
     if waits {
-        let contents = places.contents(&groups, &arena.offsets);
+        let contents = places.list_contents(&groups, &arena.offsets);
         reuse::add_waits(contents, order, &flow, &mut program.actors);
     }
     for (group, &offset) in groups.iter().zip(&arena.offsets) {
@@ -240,13 +243,13 @@ fn place_registers(
 fn with_slots(
     program: &mut Program,
     groups: &mut [Group],
-    (order, streams): (&[lifetimes::Action], &[usize]),
+    (order, streams): (&[lifetimes::StepAction], &[usize]),
 ) -> Flow {
     loop {
         for group in &*groups {
             group.members.iter().for_each(|&member| program.registers[member].slots = group.slots);
         }
-        let flow = Flow::new(order, streams, Known::of(program));
+        let flow = Flow::new(order, streams, Known::from_program(program));
         let mut unknown = groups.iter_mut().filter(|group| !group.is_known(&flow)).peekable();
         if unknown.peek().is_none() {
             return flow;
@@ -257,7 +260,7 @@ fn with_slots(
 
 /// The places where blocks begin in the order, the last one past all: where the microbatch changes, or the order comes
 /// back to an actor of the block.
-fn starts(program: &Program, order: &[lifetimes::Action]) -> Vec<usize> {
+fn find_block_starts(program: &Program, order: &[lifetimes::StepAction]) -> Vec<usize> {
     let mut starts = vec![0];
     let mut last_seen = vec![usize::MAX; program.actors.len()];
     for (place, action) in order.iter().enumerate() {
@@ -286,11 +289,11 @@ fn stream_of(program: &Program) -> Vec<usize> {
 
 /// The parts of all ranks, and which of them each rank has. Ranks that take part in the same tasks and hold shards of the
 /// same extents have the same.
-pub fn parts(job: &Job, world: usize, stages: usize) -> (Vec<Part>, Vec<usize>) {
-    let shapes = Shapes::new(job);
+pub fn find_parts(job: &Job, world: usize, stages: usize) -> (Vec<ProgramPart>, Vec<usize>) {
+    let shapes = ShardShapes::new(job);
     let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     let (mut firsts, mut part_of) = (Vec::new(), Vec::new());
-    for (rank, kind) in kinds(job, &shapes, world, stages).into_iter().enumerate() {
+    for (rank, kind) in find_kinds(job, &shapes, world, stages).into_iter().enumerate() {
         part_of.push(*known.entry(kind).or_insert_with(|| {
             firsts.push(rank);
             firsts.len() - 1
@@ -299,13 +302,16 @@ pub fn parts(job: &Job, world: usize, stages: usize) -> (Vec<Part>, Vec<usize>) 
     let mut tasks: Vec<Vec<TaskId>> = vec![Vec::new(); firsts.len()];
     let mut variables: Vec<Vec<BufferId>> = vec![Vec::new(); firsts.len()];
     for (index, task) in job.tasks.iter().enumerate() {
-        for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| holds(&task.ranks, **rank)) {
+        for (part, _) in
+            firsts.iter().enumerate().filter(|(_, rank)| contains_rank(&task.ranks, **rank))
+        {
             tasks[part].push(TaskId(index));
         }
     }
     for (index, buffer) in job.buffers.iter().enumerate().filter(|(_, b)| b.variable.is_some()) {
         let ranks = &job.layouts[buffer.layout as usize].ranks;
-        for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| holds(ranks, **rank)) {
+        for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| contains_rank(ranks, **rank))
+        {
             variables[part].push(BufferId(index));
         }
     }
@@ -313,14 +319,15 @@ pub fn parts(job: &Job, world: usize, stages: usize) -> (Vec<Part>, Vec<usize>) 
     let parts = parts.map(|(rank, (tasks, variables))| {
         let first = tasks.iter().map(|task| job.tasks[task.0].stage).min();
         let stage = first.unwrap_or(rank * stages / world);
-        let buffers = buffers(job, rank as u32, &tasks, variables);
-        let shapes = buffers.iter().map(|&buffer| shapes.of(job, buffer, rank as u32)).collect();
-        Part { stage, tasks, buffers, shapes }
+        let buffers = list_buffers(job, rank as u32, &tasks, variables);
+        let shapes =
+            buffers.iter().map(|&buffer| shapes.shard_shape(job, buffer, rank as u32)).collect();
+        ProgramPart { stage, tasks, buffers, shapes }
     });
     (parts.collect(), part_of)
 }
 
-fn holds(ranks: &[u32], rank: usize) -> bool {
+fn contains_rank(ranks: &[u32], rank: usize) -> bool {
     // Ranks of a mesh mostly ascend.
     let first = ranks.first().map_or(0, |&first| first as usize);
     let rank = rank as u32;
@@ -329,7 +336,7 @@ fn holds(ranks: &[u32], rank: usize) -> bool {
 
 /// What tells the parts of ranks apart: the meshes that each is of, its stage where it has nothing to do, and the extents
 /// of its shards in layouts that are not cut evenly.
-fn kinds(job: &Job, shapes: &Shapes, world: usize, stages: usize) -> Vec<Vec<usize>> {
+fn find_kinds(job: &Job, shapes: &ShardShapes, world: usize, stages: usize) -> Vec<Vec<usize>> {
     let mut meshes: BTreeMap<&[u32], usize> = BTreeMap::new();
     let of_layouts = job.layouts.iter().map(|layout| &layout.ranks);
     for ranks in job.tasks.iter().map(|task| &task.ranks).chain(of_layouts) {
@@ -343,7 +350,7 @@ fn kinds(job: &Job, shapes: &Shapes, world: usize, stages: usize) -> Vec<Vec<usi
         }
     }
     for (layout, of_rank) in shapes.0.iter().enumerate() {
-        let Extents::Different(of_rank) = of_rank else { continue };
+        let ShardExtents::Different(of_rank) = of_rank else { continue };
         for (&rank, extents) in of_rank {
             let kind = &mut kinds[rank as usize];
             kind.push(usize::MAX - layout);
@@ -354,7 +361,7 @@ fn kinds(job: &Job, shapes: &Shapes, world: usize, stages: usize) -> Vec<Vec<usi
 }
 
 /// The buffers that tasks touch on a rank, each once, in order of first use.
-fn buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> Vec<BufferId> {
+fn list_buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> Vec<BufferId> {
     let mut known = vec![false; job.buffers.len()];
     let mut buffers = variables;
     buffers.iter().for_each(|buffer| known[buffer.0] = true);
@@ -372,33 +379,33 @@ fn buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> 
 }
 
 /// The extents of every shard of every layout.
-struct Shapes(Vec<Extents>);
+struct ShardShapes(Vec<ShardExtents>);
 
-enum Extents {
+enum ShardExtents {
     /// Of any rank.
     Equal(Vec<usize>),
     /// By rank.
     Different(BTreeMap<u32, Vec<usize>>),
 }
 
-impl Shapes {
+impl ShardShapes {
     fn new(job: &Job) -> Self {
-        let of = |layout: &Layout| match layout.uniform(job.microbatches) {
-            Some(extents) => Extents::Equal(extents),
+        let of = |layout: &Layout| match layout.uniform_extents(job.microbatches) {
+            Some(extents) => ShardExtents::Equal(extents),
             None => {
                 let rect = |position| layout.rect_at(position, 0, job.microbatches);
                 let ranks = layout.ranks.iter().enumerate();
                 let extents = ranks.map(|(position, &rank)| (rank, rect(position).extent));
-                Extents::Different(extents.collect())
+                ShardExtents::Different(extents.collect())
             }
         };
         Self(job.layouts.iter().map(of).collect())
     }
 
-    fn of(&self, job: &Job, buffer: BufferId, rank: u32) -> Vec<usize> {
+    fn shard_shape(&self, job: &Job, buffer: BufferId, rank: u32) -> Vec<usize> {
         match &self.0[job.buffers[buffer.0].layout as usize] {
-            Extents::Equal(extents) => extents.clone(),
-            Extents::Different(of_rank) => of_rank.get(&rank).cloned().unwrap_or_default(),
+            ShardExtents::Equal(extents) => extents.clone(),
+            ShardExtents::Different(of_rank) => of_rank.get(&rank).cloned().unwrap_or_default(),
         }
     }
 }

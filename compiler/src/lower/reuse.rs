@@ -16,7 +16,7 @@ use graphc_ir::plan::{Actor, Rate};
 
 use super::flow::Flow;
 use super::job::{Job, TaskId};
-use super::lifetimes::{Action, Life};
+use super::lifetimes::{Life, StepAction};
 
 /// A content with its place in the arena.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +28,14 @@ pub struct Content {
 }
 
 /// The times when actions begin, by computing alone.
-pub struct Clock {
+pub struct ReuseClock {
     /// By place in the order: when it begins.
     begins: Vec<f64>,
     /// Seconds of the longest communication beside kernels.
     longest: f64,
 }
 
-impl Clock {
+impl ReuseClock {
     /// The clock of the tasks of actions, in their order.
     pub fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
         let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
@@ -51,8 +51,8 @@ impl Clock {
 
     /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin`
     /// times as long as the longest communication to know that the content is over, or knows it anyway.
-    pub fn until(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
-        let known = flow.until(life, stream);
+    pub fn last_blocked(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
+        let known = flow.last_touch(life, stream);
         let Some(last) = life.touched[1 - stream].filter(|&last| last < known) else {
             return known;
         };
@@ -70,13 +70,18 @@ pub fn may_wait(actors: &[Actor]) -> bool {
 }
 
 /// Lets the actor that makes a content wait for all that the other stream did with the bytes before.
-pub fn add_waits(mut contents: Vec<Content>, order: &[Action], flow: &Flow, actors: &mut [Actor]) {
+pub fn add_waits(
+    mut contents: Vec<Content>,
+    order: &[StepAction],
+    flow: &Flow,
+    actors: &mut [Actor],
+) {
     contents.sort_by_key(|content| (content.life.made, content.lies));
     // By stream: the last place of the other for which it waits because of memory.
     let mut behind: [Option<usize>; 2] = [None; 2];
     for (index, content) in contents.iter().enumerate() {
         let place = content.life.made;
-        let stream = flow.stream(place);
+        let stream = flow.stream_at(place);
         let meets =
             |other: &&Content| other.lies.0 < content.lies.1 && content.lies.0 < other.lies.1;
         let before = contents[..index].iter().filter(meets);

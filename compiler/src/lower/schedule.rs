@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graphc_ir::plan::{Rate, Schedule as Kind};
 
 use super::job::Job;
-use crate::schedule::{Pass, passes};
+use crate::schedule::{StagePass, order_passes};
 
 /// A block: a segment, and of an odd one the forward or backward half of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ pub struct BlockKey {
 
 /// What the order of blocks depends on besides the stage.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct BlockSchedule {
     kind: Kind,
     microbatches: usize,
     /// One past the last stage that starts ahead of the others.
@@ -32,10 +32,10 @@ pub struct Schedule {
     pipelined: BTreeSet<usize>,
 }
 
-impl Schedule {
+impl BlockSchedule {
     /// The schedule of a job.
     pub fn new(job: &Job, kind: Kind, stages: usize) -> Self {
-        let keys: BTreeSet<BlockKey> = job.tasks.iter().map(key).collect();
+        let keys: BTreeSet<BlockKey> = job.tasks.iter().map(block_key).collect();
         let halves: BTreeSet<(usize, bool)> =
             keys.iter().map(|key| (key.segment, key.backward)).collect();
         let both = |segment: &usize| {
@@ -48,33 +48,33 @@ impl Schedule {
     }
 
     /// The blocks of a step on ranks of a stage, each with its microbatch.
-    pub fn order(&self, stage: usize) -> Vec<(BlockKey, u32)> {
+    pub fn order_blocks(&self, stage: usize) -> Vec<(BlockKey, u32)> {
         let mut order = Vec::new();
         for segment in 0..self.segments {
-            let block = |pass: Pass| {
-                let Pass { backward, chunk, microbatch } = pass;
+            let block = |pass: StagePass| {
+                let StagePass { backward, chunk, microbatch } = pass;
                 (BlockKey { segment, chunk, backward }, microbatch as u32)
             };
             if segment % 2 == 0 {
-                order.push(block(Pass { backward: false, chunk: 0, microbatch: 0 }));
+                order.push(block(StagePass { backward: false, chunk: 0, microbatch: 0 }));
             } else if self.pipelined.contains(&segment) && self.shared {
                 order.extend(self.one_by_one().into_iter().map(block));
             } else if self.pipelined.contains(&segment) {
-                let passes = passes(self.kind, self.stages, stage, self.microbatches);
+                let passes = order_passes(self.kind, self.stages, stage, self.microbatches);
                 order.extend(passes.into_iter().map(block));
             } else {
-                order.extend(self.half(false).chain(self.half(true)).map(block));
+                order.extend(self.half_passes(false).chain(self.half_passes(true)).map(block));
             }
         }
         order
     }
 
     /// One half of all microbatches, chunk by chunk.
-    fn half(&self, backward: bool) -> impl Iterator<Item = Pass> + '_ {
-        let (chunks, microbatches) = (self.kind.chunks(), self.microbatches);
+    fn half_passes(&self, backward: bool) -> impl Iterator<Item = StagePass> + '_ {
+        let (chunks, microbatches) = (self.kind.chunks_per_stage(), self.microbatches);
         let chunk = move |index: usize| if backward { chunks - 1 - index } else { index };
         (0..chunks).flat_map(move |index| {
-            (0..microbatches).map(move |microbatch| Pass {
+            (0..microbatches).map(move |microbatch| StagePass {
                 backward,
                 chunk: chunk(index),
                 microbatch,
@@ -83,9 +83,9 @@ impl Schedule {
     }
 
     /// Forward and backward of one microbatch after the other; by GPipe all forwards first.
-    fn one_by_one(&self) -> Vec<Pass> {
-        let all = self.half(false).chain(self.half(true));
-        let mut passes: Vec<Pass> = all.collect();
+    fn one_by_one(&self) -> Vec<StagePass> {
+        let all = self.half_passes(false).chain(self.half_passes(true));
+        let mut passes: Vec<StagePass> = all.collect();
         if self.kind != Kind::Gpipe {
             passes.sort_by_key(|pass| pass.microbatch);
         }
@@ -94,10 +94,10 @@ impl Schedule {
 }
 
 /// The block of a task.
-pub fn key(task: &super::job::Task) -> BlockKey {
+pub fn block_key(task: &super::job::Task) -> BlockKey {
     let repeated = task.rate == Rate::Microbatch;
     let chunk = if repeated { task.chunk } else { 0 };
-    BlockKey { segment: task.segment, chunk, backward: repeated && task.backward() }
+    BlockKey { segment: task.segment, chunk, backward: repeated && task.is_backward() }
 }
 
 fn stages_share_ranks(job: &Job) -> bool {

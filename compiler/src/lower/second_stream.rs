@@ -15,33 +15,34 @@
 use std::collections::BTreeMap;
 
 use super::LowerError;
-use super::background::{Block, Clock, Gate};
+use super::background::{BlockActors, BlockClock, Gate};
 use super::job::{Background, Job};
-use super::schedule::{BlockKey, key};
-use super::sort::{Edge, edges, order};
+use super::schedule::{BlockKey, block_key};
+use super::sort::{Edge, list_edges, topological_order};
 
 /// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes
 /// its place among those of its block.
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn reorder(job: &mut Job, tight: bool) -> Result<(), LowerError> {
+pub fn reorder_second_stream(job: &mut Job, tight: bool) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
-        blocks.entry((task.stage, key(task))).or_default().push(index);
+        blocks.entry((task.stage, block_key(task))).or_default().push(index);
     }
-    let mut all = edges(job);
+    let mut all = list_edges(job);
     let mut before = vec![Vec::new(); job.tasks.len()];
     all.iter().filter(|edge| edge.segments == 0).for_each(|edge| before[edge.to].push(edge.from));
     for tasks in blocks.values().filter(|tasks| both_kinds(job, tasks)) {
-        let block = Block { tasks: tasks.iter().map(|&task| &job.tasks[task]).collect(), tight };
+        let block =
+            BlockActors { tasks: tasks.iter().map(|&task| &job.tasks[task]).collect(), tight };
         let place = |task: &usize| tasks.binary_search(task).ok();
         let before = tasks.iter().map(|&task| before[task].iter().filter_map(place).collect());
-        let played = Play::new(&block, before.collect()).order();
+        let played = Play::new(&block, before.collect()).into_order();
         let chain = played.windows(2);
         all.extend(chain.map(|w| Edge { from: tasks[w[0]], to: tasks[w[1]], segments: 0 }));
     }
-    let order = order(job, &all, |task| task)?;
+    let order = topological_order(job, &all, |task| task)?;
     job.put_in_order(&order);
     Ok(())
 }
@@ -54,9 +55,13 @@ fn both_kinds(job: &Job, tasks: &[usize]) -> bool {
 }
 
 /// The gate that holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
-fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<Gate>> {
+fn find_gates(
+    block: &BlockActors<'_>,
+    clock: &BlockClock,
+    before: &[Vec<usize>],
+) -> Vec<Option<Gate>> {
     let mut own = vec![None; before.len()];
-    block.gates(clock).into_iter().for_each(|(gather, gate)| own[gather] = Some(gate));
+    block.find_gates(clock).into_iter().for_each(|(gather, gate)| own[gather] = Some(gate));
     let mut all = own.clone();
     for place in (0..before.len()).rev() {
         let leads = |at: &&usize| block.tasks[**at].background == Some(Background::Gather);
@@ -71,7 +76,7 @@ fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<
 
 /// A block that is played through. Everything is by place in the block.
 struct Play<'a> {
-    block: &'a Block<'a>,
+    block: &'a BlockActors<'a>,
     /// The time by which a gather should have ended; never, of all else.
     due: Vec<f64>,
     /// By place: the places that may begin behind it.
@@ -83,14 +88,14 @@ struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    fn new(block: &'a Block<'a>, mut before: Vec<Vec<usize>>) -> Self {
-        let clock = Clock::new(block);
-        let gates = gates(block, &clock, &before);
+    fn new(block: &'a BlockActors<'a>, mut before: Vec<Vec<usize>>) -> Self {
+        let clock = BlockClock::new(block);
+        let gates = find_gates(block, &clock, &before);
         let mut due = vec![f64::INFINITY; before.len()];
         for (place, gate) in gates.iter().enumerate() {
             let Some(gate) = gate else { continue };
             due[place] = clock.begins[gate.reader];
-            before[place].extend(block.behind(&clock, gate.opens, gate.reader));
+            before[place].extend(block.find_place_behind(&clock, gate.opens, gate.reader));
         }
         let mut after = vec![Vec::new(); before.len()];
         for (place, before) in before.iter().enumerate() {
@@ -101,7 +106,7 @@ impl<'a> Play<'a> {
     }
 
     /// The places in the order in which they begin.
-    fn order(mut self) -> Vec<usize> {
+    fn into_order(mut self) -> Vec<usize> {
         let first = |&place: &usize| self.block.tasks[place].background.is_none();
         let (computing, mut rest): (Vec<usize>, Vec<usize>) =
             (0..self.missing.len()).partition(first);
@@ -165,7 +170,7 @@ mod tests {
                 init: Init::Weights,
                 role: TensorKind::Parameter,
             };
-            job.buffer(Buffer {
+            job.add_buffer(Buffer {
                 name: id.to_string(),
                 layout: 0,
                 rate: Rate::Microbatch,
@@ -176,7 +181,7 @@ mod tests {
         let ids = |all: &[usize]| all.iter().map(|&id| BufferId(id)).collect();
         for (anchor, &(name, seconds, background, inputs, outputs)) in tasks.iter().enumerate() {
             let second = background.is_some();
-            job.task(Task {
+            job.add_task(Task {
                 name: name.into(),
                 action: Action::Accumulate,
                 inputs: ids(inputs),
@@ -205,7 +210,7 @@ mod tests {
     }
 
     fn reordered_where(tight: bool, mut job: Job) -> Vec<String> {
-        reorder(&mut job, tight).expect("no circle");
+        reorder_second_stream(&mut job, tight).expect("no circle");
         job.tasks.into_iter().map(|task| task.name).collect()
     }
 

@@ -10,16 +10,17 @@ use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::job::{BufferId, Job, TaskId};
-use super::sort::{edges, order};
+use super::sort::{list_edges, topological_order};
 use crate::decisions::Phase;
 
 /// Gives every task its segment.
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn assign(job: &mut Job) -> Result<(), LowerError> {
-    let edges = edges(job);
-    let order = order(job, &edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;
+pub fn assign_segments(job: &mut Job) -> Result<(), LowerError> {
+    let edges = list_edges(job);
+    let order =
+        topological_order(job, &edges, |task| (job.tasks[task].phase, job.tasks[task].anchor))?;
     let (mut before, mut after) = (vec![Vec::new(); order.len()], vec![Vec::new(); order.len()]);
     for edge in &edges {
         before[edge.to].push((edge.from, edge.segments));
@@ -51,7 +52,7 @@ pub fn assign(job: &mut Job) -> Result<(), LowerError> {
 /// Makes again in a segment what an earlier one has made for every microbatch, where that is cheap: otherwise all
 /// microbatches of it would be kept. Labels are fed, gathered and compared once for their number and once for the
 /// loss, say.
-struct Again<'a> {
+struct SegmentCopier<'a> {
     job: &'a mut Job,
     /// What was made again, by what it is a copy of and the segment.
     made: BTreeMap<(BufferId, usize), BufferId>,
@@ -61,39 +62,43 @@ struct Again<'a> {
 const MOST_TASKS: usize = 8;
 
 fn make_again(job: &mut Job) {
-    let mut again = Again { job, made: BTreeMap::new() };
+    let mut again = SegmentCopier { job, made: BTreeMap::new() };
     for reader in 0..again.job.tasks.len() {
         let segment = again.job.tasks[reader].segment;
         for place in 0..again.job.tasks[reader].inputs.len() {
             let input = again.job.tasks[reader].inputs[place];
-            if again.crosses(input, segment) && again.cost(input, segment) <= MOST_TASKS {
-                again.job.tasks[reader].inputs[place] = again.copy(input, segment);
+            if again.crosses_segment(input, segment)
+                && again.count_copied_tasks(input, segment) <= MOST_TASKS
+            {
+                again.job.tasks[reader].inputs[place] = again.copy_buffer(input, segment);
             }
         }
     }
 }
 
-impl Again<'_> {
+impl SegmentCopier<'_> {
     /// Whether a buffer is filled for every microbatch of an earlier segment.
-    fn crosses(&self, buffer: BufferId, segment: usize) -> bool {
+    fn crosses_segment(&self, buffer: BufferId, segment: usize) -> bool {
         let producer = self.job.buffers[buffer.0].producer;
         let earlier = producer.is_some_and(|task| self.job.tasks[task.0].segment < segment);
         earlier && self.job.buffers[buffer.0].rate == Rate::Microbatch
     }
 
     /// How many tasks it takes to make a buffer again; too many where one of them is not cheap.
-    fn cost(&self, buffer: BufferId, segment: usize) -> usize {
+    fn count_copied_tasks(&self, buffer: BufferId, segment: usize) -> usize {
         let Some(TaskId(task)) = self.job.buffers[buffer.0].producer else { return 0 };
         let task = &self.job.tasks[task];
-        if !cheap(&task.action) {
+        if !is_cheap(&task.action) {
             return MOST_TASKS + 1;
         }
-        let inputs = task.inputs.iter().filter(|input| self.crosses(**input, segment));
-        inputs.fold(1, |sum, &input| (sum + self.cost(input, segment)).min(MOST_TASKS + 1))
+        let inputs = task.inputs.iter().filter(|input| self.crosses_segment(**input, segment));
+        inputs.fold(1, |sum, &input| {
+            (sum + self.count_copied_tasks(input, segment)).min(MOST_TASKS + 1)
+        })
     }
 
     /// The copy of a buffer in a segment.
-    fn copy(&mut self, buffer: BufferId, segment: usize) -> BufferId {
+    fn copy_buffer(&mut self, buffer: BufferId, segment: usize) -> BufferId {
         if let Some(&known) = self.made.get(&(buffer, segment)) {
             return known;
         }
@@ -101,12 +106,12 @@ impl Again<'_> {
         let mut task = self.job.tasks[original].clone();
         task.segment = segment;
         for input in &mut task.inputs {
-            if self.crosses(*input, segment) {
-                *input = self.copy(*input, segment);
+            if self.crosses_segment(*input, segment) {
+                *input = self.copy_buffer(*input, segment);
             }
         }
         for output in &mut task.outputs {
-            let copy = self.job.buffer(self.job.buffers[output.0].clone());
+            let copy = self.job.add_buffer(self.job.buffers[output.0].clone());
             self.made.insert((*output, segment), copy);
             *output = copy;
         }
@@ -114,13 +119,13 @@ impl Again<'_> {
             task.boxing = Some(self.job.boxing.len());
             self.job.boxing.push(self.job.boxing[entry].clone());
         }
-        self.job.task(task);
+        self.job.add_task(task);
         self.made[&(buffer, segment)]
     }
 }
 
 /// Feeds, collectives, and ops that go through memory once.
-fn cheap(action: &Action) -> bool {
+fn is_cheap(action: &Action) -> bool {
     match action {
         Action::Feed { .. } | Action::Local { .. } | Action::Collective { .. } => true,
         Action::Compute { op, .. } => {

@@ -8,7 +8,7 @@ use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::job::Job;
-use crate::cycle::cycle;
+use crate::cycle::find_cycle;
 
 /// A task must come after another.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct Edge {
 
 /// All edges: from who fills a buffer to who reads it, from a send to its receive, and from who reads a variable to who
 /// overwrites it.
-pub fn edges(job: &Job) -> Vec<Edge> {
+pub fn list_edges(job: &Job) -> Vec<Edge> {
     let readers = job.readers();
     let sends: BTreeMap<ChannelId, usize> = (job.tasks.iter().enumerate())
         .filter_map(|(index, task)| match task.action {
@@ -36,7 +36,7 @@ pub fn edges(job: &Job) -> Vec<Edge> {
         for input in &task.inputs {
             let Some(from) = job.buffers[input.0].producer else { continue };
             let buffer = job.buffers[input.0].rate;
-            let segments = distance(job.tasks[from.0].rate, buffer, task.rate);
+            let segments = segment_distance(job.tasks[from.0].rate, buffer, task.rate);
             edges.push(Edge { from: from.0, to, segments });
         }
         if let Action::Receive { channel } = task.action {
@@ -54,7 +54,7 @@ pub fn edges(job: &Job) -> Vec<Edge> {
 
 /// How many segments lie between who fills a buffer and who reads it. An accumulated value is there in the step-rate
 /// segment after the microbatches.
-fn distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
+fn segment_distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
     let produced = usize::from(producer != buffer);
     produced + usize::from(buffer != reader)
 }
@@ -63,7 +63,7 @@ fn distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn order<K: Ord + Copy>(
+pub fn topological_order<K: Ord + Copy>(
     job: &Job,
     edges: &[Edge],
     key: impl Fn(usize) -> K,
@@ -90,7 +90,7 @@ pub fn order<K: Ord + Copy>(
         let edges: Vec<(u32, u32)> =
             edges.iter().map(|edge| (edge.from as u32, edge.to as u32)).collect();
         let name = |task: &u32| job.tasks[*task as usize].name.clone();
-        return Err(LowerError::Circle { tasks: cycle(&edges).iter().map(name).collect() });
+        return Err(LowerError::Circle { tasks: find_cycle(&edges).iter().map(name).collect() });
     }
     Ok(order)
 }
@@ -99,18 +99,18 @@ pub fn order<K: Ord + Copy>(
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn sort(job: &mut Job) -> Result<(), LowerError> {
+pub fn sort_tasks(job: &mut Job) -> Result<(), LowerError> {
     let key = |task: usize| {
         let task = &job.tasks[task];
         (task.segment, task.phase, task.anchor)
     };
-    let order = order(job, &edges(job), key)?;
+    let order = topological_order(job, &list_edges(job), key)?;
     job.put_in_order(&order);
     Ok(())
 }
 
 /// Numbers all communication in the order of the tasks.
-pub fn number(job: &mut Job) {
+pub fn number_communication(job: &mut Job) {
     let mut next = 0;
     for task in &mut job.tasks {
         match &mut task.action {
@@ -130,7 +130,7 @@ mod tests {
     use crate::lower::job::{BufferId, Task};
 
     fn task(job: &mut Job, name: &str, input: BufferId, output: BufferId) {
-        job.task(Task {
+        job.add_task(Task {
             name: name.into(),
             inputs: vec![input],
             outputs: vec![output],
@@ -145,7 +145,7 @@ mod tests {
         task(&mut job, "reads the cycle", a, c);
         task(&mut job, "of b", b, a);
         task(&mut job, "of a", a, b);
-        let error = sort(&mut job).expect_err("there is no order").to_string();
+        let error = sort_tasks(&mut job).expect_err("there is no order").to_string();
         assert_eq!(error, "these wait for each other: of b -> of a -> of b");
     }
 }

@@ -10,7 +10,7 @@ use crate::decisions::{Decisions, Sharding};
 
 /// Where every tensor of the graph lies that a user may ask for: all but what updates make, gradients on the way to
 /// those of variables, and what is computed again.
-pub fn tensors(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
+pub fn tensor_entries(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
     let training = &decisions.training;
     let gradients: BTreeSet<ValueId> = training.gradients.iter().map(|pair| pair.1).collect();
     let updates = |value: &ValueId| {
@@ -25,11 +25,11 @@ pub fn tensors(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
             let again = decisions.recomputed[producer.index()].is_some();
             !updates(value) && !again && (!gradient || gradients.contains(value))
         })
-        .map(|value| entry(decisions, sharding, value))
+        .map(|value| tensor_entry(decisions, sharding, value))
         .collect()
 }
 
-fn entry(decisions: &Decisions, sharding: &Sharding, id: ValueId) -> TensorEntry {
+fn tensor_entry(decisions: &Decisions, sharding: &Sharding, id: ValueId) -> TensorEntry {
     let graph = decisions.graph();
     let value = graph.value(id);
     let node = value.producer.index();

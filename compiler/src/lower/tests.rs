@@ -19,7 +19,7 @@ use graphc_ir::types::DType;
 use super::collective_counts;
 use crate::check::{verify_invariants, write_plan};
 use crate::cluster::preset;
-use crate::compile::{Header, assemble};
+use crate::compile::{Header, assemble_plan};
 use crate::decisions::{
     Decisions, NodeSharding, Phase, Rates, Sharding, Staging, TrainingGraph, ValueRate,
 };
@@ -72,7 +72,7 @@ impl Case {
         let stage: Vec<usize> = graph.nodes.iter().map(|node| of(node).1).collect();
         let whole = Placement::mesh(&self.mesh).expect("a mesh");
         let placement: Vec<Placement> =
-            stage.iter().map(|&s| whole.stage(s, self.stages).expect("divides")).collect();
+            stage.iter().map(|&s| whole.slice_stage(s, self.stages).expect("divides")).collect();
         let rates = rates(&graph, self.microbatches);
         let sharding = Sharding {
             nodes: graph
@@ -122,7 +122,7 @@ impl Case {
                 tied_axes: Vec::new(),
             },
         };
-        assemble(header, &decisions, &sharding).expect("compiles")
+        assemble_plan(header, &decisions, &sharding).expect("compiles")
     }
 }
 

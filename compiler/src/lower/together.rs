@@ -13,7 +13,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor, Rate, Register};
 
 use super::in_place::Group;
-use super::lifetimes::{Action as Step, Life};
+use super::lifetimes::{Life, StepAction as Step};
 
 /// Others that stand between two actors at most.
 const PASSED: usize = 16;
@@ -33,21 +33,21 @@ pub struct Together<'a> {
 impl Together<'_> {
     /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time;
     /// `None` where no actors go together.
-    pub fn wished(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
+    pub fn lengthen_lives(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
         let mut group_of = vec![0; self.registers.len()];
         for (index, group) in groups.iter().enumerate() {
             group.members.iter().for_each(|&member| group_of[member] = index);
         }
         let mut wished = groups.to_vec();
-        let mut live = self.live(groups);
+        let mut live = self.live_bytes(groups);
         let mut granted = false;
-        for pair in self.pairs(&group_of) {
-            let longer = self.longer(pair, &group_of, &wished);
+        for pair in self.find_pairs(&group_of) {
+            let longer = self.list_longer_lives(pair, &group_of, &wished);
             let more = |place: usize| -> u64 {
                 let begun = longer
                     .iter()
-                    .filter(|(_, _, new, old)| within(new, place) && !within(old, place));
-                begun.map(|&(group, ..)| self.bytes(&groups[group])).sum()
+                    .filter(|(_, _, new, old)| is_within(new, place) && !is_within(old, place));
+                begun.map(|&(group, ..)| self.slot_bytes(&groups[group])).sum()
             };
             let [first, last] = pair;
             if (first..=last).any(|place| live[place] + more(place) > most) {
@@ -63,14 +63,14 @@ impl Together<'_> {
     }
 
     /// The bytes that live at each place in the order.
-    fn live(&self, groups: &[Group]) -> Vec<u64> {
+    fn live_bytes(&self, groups: &[Group]) -> Vec<u64> {
         let always = groups.iter().filter(|group| group.lives.is_empty());
-        let mut live: u64 = always.map(|group| self.bytes(group)).sum();
+        let mut live: u64 = always.map(|group| self.slot_bytes(group)).sum();
         let mut change = vec![(0, 0); self.order.len() + 1];
         for group in groups {
             for life in group.lives.iter().filter(|life| life.made <= life.last) {
-                change[life.made].0 += self.bytes(group);
-                change[life.last + 1].1 += self.bytes(group);
+                change[life.made].0 += self.slot_bytes(group);
+                change[life.last + 1].1 += self.slot_bytes(group);
             }
         }
         let next = |&(begins, ends): &(u64, u64)| {
@@ -80,14 +80,14 @@ impl Together<'_> {
         change.iter().map(next).collect()
     }
 
-    fn bytes(&self, group: &Group) -> u64 {
+    fn slot_bytes(&self, group: &Group) -> u64 {
         self.registers[group.members[0]].slot_bytes
     }
 
     /// Lists what lives longer where two actions are one, each with its group, its content, and its life as it would
     /// be and as it is. If all that the second reads is there before, it acts where the first does, and writes its
     /// results then; else the first acts where the second does, and reads its operands until then.
-    fn longer(
+    fn list_longer_lives(
         &self,
         [first, last]: [usize; 2],
         group_of: &[usize],
@@ -126,7 +126,7 @@ impl Together<'_> {
     }
 
     /// The places of products and of those that may go with them, the earlier first.
-    fn pairs(&self, group_of: &[usize]) -> Vec<[usize; 2]> {
+    fn find_pairs(&self, group_of: &[usize]) -> Vec<[usize; 2]> {
         let mut pairs = Vec::new();
         for (place, action) in self.order.iter().enumerate() {
             let product = &self.actors[action.actor];
@@ -138,7 +138,7 @@ impl Together<'_> {
                 actor.inputs.iter().any(|input| Some(group_of[input.index()]) == group)
             };
             let mut given = vec![made(product)];
-            for other in self.near(place) {
+            for other in self.nearby_places(place) {
                 let actor = &self.actors[self.order[other].actor];
                 let sums = matches!(&actor.action, Action::Compute { op: Op::Reduce(_), .. });
                 let behind = other > place && given.iter().any(|&group| reads(actor, group));
@@ -154,7 +154,7 @@ impl Together<'_> {
     }
 
     /// Places near one at which the same stream acts for the same microbatch, in order.
-    fn near(&self, place: usize) -> impl Iterator<Item = usize> {
+    fn nearby_places(&self, place: usize) -> impl Iterator<Item = usize> {
         let kind = move |place: usize| {
             let action = self.order[place];
             (self.stream_of[action.actor], action.microbatch)
@@ -164,7 +164,7 @@ impl Together<'_> {
     }
 }
 
-fn within(life: &Life, place: usize) -> bool {
+fn is_within(life: &Life, place: usize) -> bool {
     (life.made..=life.last).contains(&place)
 }
 

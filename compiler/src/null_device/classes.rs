@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Action, Layout, Plan};
 
 use super::exchanges::Exchanges;
-use crate::cluster::link;
+use crate::cluster::find_link;
 
 /// A partition of the ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,17 +29,17 @@ pub struct Classes {
 
 impl Classes {
     /// Every rank for itself.
-    pub fn single(ranks: usize) -> Self {
-        Self::numbered(&(0..ranks).map(|rank| vec![rank as u64]).collect::<Vec<_>>())
+    pub fn one_per_rank(ranks: usize) -> Self {
+        Self::from_colours(&(0..ranks).map(|rank| vec![rank as u64]).collect::<Vec<_>>())
     }
 
     /// The coarsest partition in which ranks of a class see the same times.
-    pub fn coarsest(plan: &Plan, exchanges: &Exchanges) -> Self {
-        let meshes = meshes(plan);
+    pub fn coarsest_partition(plan: &Plan, exchanges: &Exchanges) -> Self {
+        let meshes = collective_meshes(plan);
         let programs = plan.ranks.iter().map(|entry| vec![entry.program.index() as u64]);
-        let mut classes = Self::numbered(&programs.collect::<Vec<_>>());
+        let mut classes = Self::from_colours(&programs.collect::<Vec<_>>());
         loop {
-            let finer = classes.refined(plan, &meshes, exchanges);
+            let finer = classes.split_by_meetings(plan, &meshes, exchanges);
             if finer.first.len() == classes.first.len() {
                 return classes;
             }
@@ -47,7 +47,7 @@ impl Classes {
         }
     }
 
-    fn numbered(colours: &[Vec<u64>]) -> Self {
+    fn from_colours(colours: &[Vec<u64>]) -> Self {
         let mut known: BTreeMap<&[u64], usize> = BTreeMap::new();
         let mut classes = Self { of: Vec::new(), first: Vec::new(), size: Vec::new() };
         for (rank, colour) in colours.iter().enumerate() {
@@ -64,28 +64,33 @@ impl Classes {
 
     /// Splits classes by whom their ranks meet. Whom a group meets is said once, under a number that its ranks bear: else
     /// each rank would bear a list as long as its group.
-    fn refined(&self, plan: &Plan, meshes: &[(&Layout, usize)], exchanges: &Exchanges) -> Self {
-        let mut meetings = Meetings::default();
+    fn split_by_meetings(
+        &self,
+        plan: &Plan,
+        meshes: &[(&Layout, usize)],
+        exchanges: &Exchanges,
+    ) -> Self {
+        let mut meetings = MeetingNumbers::default();
         let mut colours: Vec<Vec<u64>> = self.of.iter().map(|&class| vec![class as u64]).collect();
         for &(mesh, axis) in meshes {
-            for group in groups(mesh, axis) {
+            for group in axis_groups(mesh, axis) {
                 let mut met = self.classes_of(&group);
-                met.extend(link(&plan.cluster, &group, Some(axis)).key());
-                let number = meetings.number(met);
+                met.extend(find_link(&plan.cluster, &group, Some(axis)).key());
+                let number = meetings.intern_meeting(met);
                 group.iter().for_each(|&rank| colours[rank as usize].push(number));
             }
         }
         for exchange in exchanges.all() {
             for (receiver, (senders, seconds)) in &exchange.sources {
-                let number = meetings.number(self.classes_of(senders));
+                let number = meetings.intern_meeting(self.classes_of(senders));
                 colours[*receiver as usize].extend([number, seconds.to_bits()]);
             }
             for (sender, receivers) in &exchange.receivers {
-                let number = meetings.number(self.classes_of(receivers));
+                let number = meetings.intern_meeting(self.classes_of(receivers));
                 colours[*sender as usize].push(number);
             }
         }
-        Self::numbered(&colours)
+        Self::from_colours(&colours)
     }
 
     /// The classes of these ranks in ascending order, each with the number of its ranks, and how many they are.
@@ -101,19 +106,19 @@ impl Classes {
 
 /// The lists of ranks that others meet, each once.
 #[derive(Default)]
-struct Meetings {
+struct MeetingNumbers {
     known: BTreeMap<Vec<u64>, u64>,
 }
 
-impl Meetings {
-    fn number(&mut self, met: Vec<u64>) -> u64 {
+impl MeetingNumbers {
+    fn intern_meeting(&mut self, met: Vec<u64>) -> u64 {
         let next = self.known.len() as u64;
         *self.known.entry(met).or_insert(next)
     }
 }
 
 /// The meshes and axes over which collectives go, each once.
-fn meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
+fn collective_meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
     let mut known: BTreeMap<(&[u32], &[usize], usize), &Layout> = BTreeMap::new();
     let mut seen = vec![Vec::new(); plan.layouts.len()];
     for program in &plan.programs {
@@ -137,7 +142,7 @@ fn meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
 }
 
 /// The groups of a mesh that differ in one axis alone.
-fn groups(mesh: &Layout, axis: usize) -> Vec<Vec<u32>> {
+fn axis_groups(mesh: &Layout, axis: usize) -> Vec<Vec<u32>> {
     let stride: usize = mesh.hierarchy[axis + 1..].iter().product();
     let extent = mesh.hierarchy[axis];
     let firsts =

@@ -14,9 +14,9 @@ use graphc_ir::plan::{Action, Plan, Program, Rate};
 use super::channels::ChannelState;
 use super::classes::Classes;
 use super::exchanges::Exchanges;
-use super::legs::{Clock, Cuts, Cutter, Leg};
+use super::legs::{Cuts, Cutter, Leg, StreamClock};
 use super::pace::{self, Pace};
-use super::rendezvous::{Arrival, Meeting, Rendezvous, bytes};
+use super::rendezvous::{Arrival, Meeting, Rendezvous, moved_bytes};
 use super::{Detail, NullDeviceError, Run, TraceEvent};
 
 mod waits;
@@ -53,7 +53,7 @@ pub struct Spent {
 
 impl Spent {
     /// A share of communication beside kernels takes time all the same: these seconds, which are then not hidden.
-    fn pay(&mut self, share: f64) -> f64 {
+    fn pay_interference(&mut self, share: f64) -> f64 {
         let paid = share * self.overlapped;
         self.overlapped -= paid;
         self.busy += paid;
@@ -69,7 +69,7 @@ pub struct Engine<'a> {
     pub(super) ranks: Vec<RankState<'a>>,
     channels: Vec<ChannelState>,
     pub(super) meetings: Rendezvous,
-    events: BinaryHeap<Reverse<Event>>,
+    events: BinaryHeap<Reverse<StreamEvent>>,
     keep_trace: bool,
     trace: Vec<TraceEvent>,
     step_seconds: f64,
@@ -98,17 +98,17 @@ pub struct StreamState {
     item: usize,
     leg: usize,
     /// The time when it is ready for its next action.
-    clock: Clock,
+    clock: StreamClock,
     /// Whether it has done the local part of its leg.
     worked: bool,
     /// An action that is under way.
-    running: Option<Running>,
+    running: Option<RunningAction>,
     pub(super) waits: Option<Wait>,
 }
 
 /// An action under way.
 #[derive(Clone, Copy)]
-struct Running {
+struct RunningAction {
     /// The time when it began.
     start: f64,
     /// The time when it ends.
@@ -132,21 +132,21 @@ pub enum Wait {
 
 /// A stream has something to do at a time.
 #[derive(PartialEq)]
-struct Event {
+struct StreamEvent {
     time: f64,
     rank: usize,
     stream: usize,
 }
 
-impl Eq for Event {}
+impl Eq for StreamEvent {}
 
-impl PartialOrd for Event {
+impl PartialOrd for StreamEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Event {
+impl Ord for StreamEvent {
     fn cmp(&self, other: &Self) -> Ordering {
         let time = self.time.total_cmp(&other.time);
         time.then(self.rank.cmp(&other.rank)).then(self.stream.cmp(&other.stream))
@@ -161,10 +161,10 @@ impl<'a> Engine<'a> {
         for (class, &rank) in classes.first.iter().enumerate() {
             let program = plan.program_of(rank);
             let quick = run.detail == Detail::Legs && program.streams.len() <= 2;
-            let known = Known::of(program).filter(|_| quick);
-            let cuts = known.as_ref().map(|known| pace::cuts(program, known));
+            let known = Known::from_program(program).filter(|_| quick);
+            let cuts = known.as_ref().map(|known| pace::find_cuts(program, known));
             // A host that takes its time leaves gaps between kernels.
-            let dense = quick && (known.is_none() || plan.cluster.dispatch() == 0.0);
+            let dense = quick && (known.is_none() || plan.cluster.dispatch_seconds() == 0.0);
             let stream = |(index, stream): (usize, &graphc_ir::plan::Stream)| {
                 let cuts = match &cuts {
                     _ if !dense => Cuts::Actions,
@@ -172,7 +172,7 @@ impl<'a> Engine<'a> {
                     None => Cuts::Meetings,
                 };
                 let cutter = Cutter { plan, classes, cuts };
-                StreamState::new(cutter.blocks(&mut meetings, class, program, &stream.blocks))
+                StreamState::new(cutter.cut_blocks(&mut meetings, class, program, &stream.blocks))
             };
             let streams: Vec<StreamState> =
                 program.streams.iter().enumerate().map(stream).collect();
@@ -183,7 +183,7 @@ impl<'a> Engine<'a> {
             ranks.push(RankState { program, machine, streams, pace, spent, worked });
         }
         let channel = |(index, channel)| {
-            ChannelState::new(channel, exchanges.of(index), classes, run.unlimited)
+            ChannelState::new(channel, exchanges.of_channel(index), classes, run.unlimited)
         };
         Self {
             plan,
@@ -203,27 +203,27 @@ impl<'a> Engine<'a> {
     pub fn run(mut self) -> Result<Outcome, NullDeviceError> {
         for rank in 0..self.ranks.len() {
             for stream in 0..self.ranks[rank].streams.len() {
-                self.events.push(Reverse(Event { time: 0.0, rank, stream }));
+                self.events.push(Reverse(StreamEvent { time: 0.0, rank, stream }));
             }
         }
         while let Some(Reverse(event)) = self.events.pop() {
-            self.wake(event);
+            self.wake_stream(event);
         }
-        let waits = waits::describe(&self);
+        let waits = waits::describe_waits(&self);
         if !waits.is_empty() {
             return Err(NullDeviceError::Hang { waits });
         }
-        Ok(self.outcome())
+        Ok(self.into_outcome())
     }
 
-    fn outcome(mut self) -> Outcome {
+    fn into_outcome(mut self) -> Outcome {
         let order = |a: &TraceEvent, b: &TraceEvent| {
             a.start.total_cmp(&b.start).then((a.rank, a.stream).cmp(&(b.rank, b.stream)))
         };
         self.trace.sort_by(order);
-        let mut spent: Vec<Spent> = self.ranks.iter().map(RankState::spent).collect();
+        let mut spent: Vec<Spent> = self.ranks.iter().map(RankState::count_spent).collect();
         let share = self.plan.cluster.framework.interference;
-        let paid = spent.iter_mut().map(|spent| spent.pay(share)).fold(0.0, f64::max);
+        let paid = spent.iter_mut().map(|spent| spent.pay_interference(share)).fold(0.0, f64::max);
         Outcome {
             step_seconds: self.step_seconds + paid,
             spent,
@@ -234,8 +234,8 @@ impl<'a> Engine<'a> {
     }
 
     /// Ends what a stream was at, if anything, and goes on.
-    fn wake(&mut self, event: Event) {
-        let Event { time, rank, stream } = event;
+    fn wake_stream(&mut self, event: StreamEvent) {
+        let StreamEvent { time, rank, stream } = event;
         let state = &mut self.ranks[rank].streams[stream];
         if let Some(running) = state.running {
             if time < running.end {
@@ -243,7 +243,7 @@ impl<'a> Engine<'a> {
                 return;
             }
             state.running = None;
-            self.finish(rank, stream, running);
+            self.finish_leg(rank, stream, running);
             self.call_streams(time, rank, stream);
         } else {
             state.clock.device = state.clock.device.max(time);
@@ -261,28 +261,28 @@ impl<'a> Engine<'a> {
                 _ => continue,
             };
             if other != stream {
-                self.events.push(Reverse(Event { time, rank, stream: other }));
+                self.events.push(Reverse(StreamEvent { time, rank, stream: other }));
             }
         }
     }
 
     fn go_on(&mut self, rank: usize, stream: usize) {
         let by_event = self.ranks[rank].machine.is_some() && self.ranks[rank].streams.len() > 1;
-        while let Some(action) = self.next(rank, stream) {
+        while let Some(action) = self.next_action(rank, stream) {
             let state = &mut self.ranks[rank];
             if let Some(pace) = state.pace.as_ref().filter(|_| !state.streams[stream].worked) {
-                let Some(ready) = pace.ready(stream) else {
+                let Some(ready) = pace.ready_time(stream) else {
                     state.streams[stream].waits = Some(Wait::Stream);
                     return;
                 };
                 let clock = &mut state.streams[stream].clock;
                 clock.device = clock.device.max(ready);
             }
-            if let Some(blocked) = state.machine.as_ref().and_then(|m| m.blocked(action)) {
+            if let Some(blocked) = state.machine.as_ref().and_then(|m| m.find_blocker(action)) {
                 state.streams[stream].waits = Some(Wait::Register(blocked));
                 return;
             }
-            let (start, end) = match self.begin(rank, stream, action) {
+            let (start, end) = match self.begin_leg(rank, stream, action) {
                 Ok(times) => times,
                 Err(wait) => {
                     self.ranks[rank].streams[stream].waits = wait;
@@ -291,13 +291,13 @@ impl<'a> Engine<'a> {
             };
             let state = &mut self.ranks[rank].streams[stream];
             state.waits = None;
-            let running = Running { start, end };
+            let running = RunningAction { start, end };
             if !by_event {
-                self.finish(rank, stream, running);
+                self.finish_leg(rank, stream, running);
                 self.call_streams(end, rank, stream);
             } else {
                 state.running = Some(running);
-                self.events.push(Reverse(Event { time: end, rank, stream }));
+                self.events.push(Reverse(StreamEvent { time: end, rank, stream }));
                 return;
             }
         }
@@ -305,7 +305,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The next action of a stream, of a leg its last; `None` where it has done all steps.
-    pub(super) fn next(&self, rank: usize, stream: usize) -> Option<ActionId> {
+    pub(super) fn next_action(&self, rank: usize, stream: usize) -> Option<ActionId> {
         let state = &self.ranks[rank].streams[stream];
         if state.running.is_some() || state.step >= self.steps {
             return None;
@@ -319,16 +319,16 @@ impl<'a> Engine<'a> {
 
     /// Does the local part of a leg and begins the meeting at its end: when that begins and ends, or what it waits for.
     /// A rank that has joined a collective waits for nothing that it could ask again: the last to come ends it for all.
-    fn begin(
+    fn begin_leg(
         &mut self,
         rank: usize,
         stream: usize,
         action: ActionId,
     ) -> Result<(f64, f64), Option<Wait>> {
-        let dispatch = self.plan.cluster.dispatch();
+        let dispatch = self.plan.cluster.dispatch_seconds();
         let program = self.ranks[rank].program;
         let ready = self.ranks[rank].streams[stream].clock.device;
-        let (meets, took) = self.work(rank, stream, action);
+        let (meets, took) = self.run_local_part(rank, stream, action);
         let clock = &mut self.ranks[rank].streams[stream].clock;
         let Some(actor) = meets else { return Ok((ready.max(clock.device - took), clock.device)) };
         let now = clock.device.max(clock.host + dispatch);
@@ -358,18 +358,23 @@ impl<'a> Engine<'a> {
                 self.call_partners(channel.index(), rank, time);
                 Ok((time, time + actor.seconds))
             }
-            _ => Err(self.join(rank, stream, action, now)),
+            _ => Err(self.join_collective(rank, stream, action, now)),
         }
     }
 
     /// Does the local part of a leg, once. The action that meets others, if the leg has one, and seconds of the rest.
-    fn work(&mut self, rank: usize, stream: usize, action: ActionId) -> (Option<ActorId>, f64) {
+    fn run_local_part(
+        &mut self,
+        rank: usize,
+        stream: usize,
+        action: ActionId,
+    ) -> (Option<ActorId>, f64) {
         let state = &mut self.ranks[rank];
         let item = state.program.streams[stream].order[state.streams[stream].item];
         let stream = &mut state.streams[stream];
         let leg = &stream.legs[item.block as usize][stream.leg];
         if !std::mem::replace(&mut stream.worked, true) {
-            stream.clock = leg.work.after(stream.clock, self.plan.cluster.dispatch());
+            stream.clock = leg.work.clock_after(stream.clock, self.plan.cluster.dispatch_seconds());
             if action.step == 0 {
                 state.spent.compute += leg.work.compute;
                 state.spent.communication += leg.work.communication;
@@ -379,7 +384,13 @@ impl<'a> Engine<'a> {
     }
 
     /// Joins a collective. Whoever comes last ends it for all.
-    fn join(&mut self, rank: usize, stream: usize, action: ActionId, now: f64) -> Option<Wait> {
+    fn join_collective(
+        &mut self,
+        rank: usize,
+        stream: usize,
+        action: ActionId,
+        now: f64,
+    ) -> Option<Wait> {
         let program = self.ranks[rank].program;
         let actor = &program.actors[action.actor.index()];
         let Action::Collective { kind, axis, sequence, .. } = actor.action else { return None };
@@ -387,21 +398,25 @@ impl<'a> Engine<'a> {
         if matches!(state.waits, Some(Wait::Meeting(..))) {
             return state.waits.clone();
         }
-        let party = self.meetings.party(self.plan, self.classes, rank, (program, actor, axis));
+        let party = self.meetings.find_party(self.plan, self.classes, rank, (program, actor, axis));
         let meeting = (sequence, party.classes[0], action.step, action.microbatch);
-        let bytes = bytes(&self.plan.layouts, program, actor);
+        let bytes = moved_bytes(&self.plan.layouts, program, actor);
         let arrival = Arrival { class: rank, stream, time: now, bytes };
         let met = self.meetings.arrive(self.plan, meeting, &party, kind, arrival);
         let Some(met) = met else { return Some(Wait::Meeting(meeting, party.classes.clone())) };
         for arrival in met.arrivals {
             let (other, its_stream) = (arrival.class, arrival.stream);
-            if self.next(other, its_stream).is_none() {
+            if self.next_action(other, its_stream).is_none() {
                 continue;
             }
             let state = &mut self.ranks[other].streams[its_stream];
-            state.running = Some(Running { start: met.start, end: met.end });
+            state.running = Some(RunningAction { start: met.start, end: met.end });
             state.waits = None;
-            self.events.push(Reverse(Event { time: met.end, rank: other, stream: its_stream }));
+            self.events.push(Reverse(StreamEvent {
+                time: met.end,
+                rank: other,
+                stream: its_stream,
+            }));
         }
         None
     }
@@ -415,18 +430,18 @@ impl<'a> Engine<'a> {
                 {
                     // It looks at its own time again: what it finds there tells how long it waited.
                     let time = time.min(state.clock.device);
-                    self.events.push(Reverse(Event { time, rank: partner, stream }));
+                    self.events.push(Reverse(StreamEvent { time, rank: partner, stream }));
                 }
             }
         }
     }
 
-    fn finish(&mut self, rank: usize, stream: usize, running: Running) {
+    fn finish_leg(&mut self, rank: usize, stream: usize, running: RunningAction) {
         let end = running.end;
-        let (step, microbatch) = self.at(rank, stream);
+        let (step, microbatch) = self.step_and_microbatch(rank, stream);
         let state = &mut self.ranks[rank];
         if let Some(pace) = &mut state.pace {
-            pace.end(stream, end);
+            pace.end_leg(stream, end);
         }
         let program = state.program;
         let item = program.streams[stream].order[state.streams[stream].item];
@@ -434,7 +449,7 @@ impl<'a> Engine<'a> {
         let actor = program.streams[stream].blocks[item.block as usize][leg.places.1 - 1];
         let (meets, work) = (leg.meets, leg.work);
         if let Some(machine) = &mut state.machine {
-            machine.finish(ActionId { actor, step, microbatch });
+            machine.finish_action(ActionId { actor, step, microbatch });
         }
         if step == 0 {
             self.step_seconds = self.step_seconds.max(end);
@@ -456,11 +471,11 @@ impl<'a> Engine<'a> {
             let (rank, start) = (self.classes.first[rank], running.start);
             self.trace.push(TraceEvent { rank, stream, actor, step, microbatch, start, end });
         }
-        self.ranks[rank].advance(stream, end, self.plan.cluster.dispatch());
+        self.ranks[rank].advance(stream, end, self.plan.cluster.dispatch_seconds());
     }
 
     /// The step and microbatch that a stream is at.
-    fn at(&self, rank: usize, stream: usize) -> (u64, u32) {
+    fn step_and_microbatch(&self, rank: usize, stream: usize) -> (u64, u32) {
         let state = &self.ranks[rank];
         let order = &state.program.streams[stream].order;
         let item = state.streams[stream].item;
@@ -469,7 +484,7 @@ impl<'a> Engine<'a> {
 }
 
 /// Seconds for which two things went on at the same time; the intervals of each ascend and are apart.
-fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> f64 {
+fn overlap_seconds(a: &[(f64, f64)], b: &[(f64, f64)]) -> f64 {
     let (mut i, mut j, mut seconds) = (0, 0, 0.0);
     while i < a.len() && j < b.len() {
         seconds += (a[i].1.min(b[j].1) - a[i].0.max(b[j].0)).max(0.0);
@@ -489,7 +504,7 @@ impl StreamState {
             step: 0,
             item: 0,
             leg: 0,
-            clock: Clock::default(),
+            clock: StreamClock::default(),
             worked: false,
             running: None,
             waits: None,
@@ -526,9 +541,10 @@ impl RankState<'_> {
         }
     }
 
-    fn spent(&self) -> Spent {
+    fn count_spent(&self) -> Spent {
         let [first, others] = &self.worked;
-        let together = |other: &[(f64, f64)]| first.each_ref().map(|list| both(list, other));
+        let together =
+            |other: &[(f64, f64)]| first.each_ref().map(|list| overlap_seconds(list, other));
         let [kernels, communication] = others.each_ref().map(|list| together(list));
         let seconds =
             |list: &[(f64, f64)]| list.iter().map(|(start, end)| end - start).sum::<f64>();

@@ -30,7 +30,11 @@ impl Exchanges {
         for channel in &plan.channels {
             let index = *known.entry((channel.from, channel.to)).or_insert_with(|| {
                 let layout = |index: u32| &plan.layouts[index as usize];
-                exchanges.distinct.push(exchange(plan, layout(channel.from), layout(channel.to)));
+                exchanges.distinct.push(find_exchange(
+                    plan,
+                    layout(channel.from),
+                    layout(channel.to),
+                ));
                 exchanges.distinct.len() - 1
             });
             exchanges.of_channel.push(index);
@@ -44,12 +48,12 @@ impl Exchanges {
     }
 
     /// The exchange of a channel.
-    pub fn of(&self, channel: usize) -> &Exchange {
+    pub fn of_channel(&self, channel: usize) -> &Exchange {
         &self.distinct[self.of_channel[channel]]
     }
 }
 
-fn exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
+fn find_exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
     let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -58,7 +62,7 @@ fn exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
     let (mut sources, mut receivers) = (BTreeMap::new(), BTreeMap::<u32, Vec<u32>>::new());
     for (position, &receiver) in to.ranks.iter().enumerate() {
         let (mut senders, mut messages, mut bytes) = (Vec::new(), 0, 0);
-        all.each(to, position, &mut |sender, part| {
+        all.visit_senders(to, position, &mut |sender, part| {
             let sender = from.ranks[sender];
             senders.push(sender);
             receivers.entry(sender).or_default().push(receiver);

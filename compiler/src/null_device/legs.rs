@@ -36,7 +36,7 @@ pub struct Work {
 /// The times when a stream and its host are free: the host issues actions in order, each in `dispatch` seconds, and
 /// runs ahead of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Clock {
+pub struct StreamClock {
     /// The time when the stream has done what it was given.
     pub device: f64,
     /// The time when the host has issued it.
@@ -54,7 +54,7 @@ impl Work {
     }
 
     /// One more action.
-    fn add(&mut self, compute: f64, communication: f64, dispatch: f64) {
+    fn add_action(&mut self, compute: f64, communication: f64, dispatch: f64) {
         self.compute += compute;
         self.communication += communication;
         self.issued += 1;
@@ -63,9 +63,9 @@ impl Work {
     }
 
     /// The clock when all is done.
-    pub fn after(&self, clock: Clock, dispatch: f64) -> Clock {
+    pub fn clock_after(&self, clock: StreamClock, dispatch: f64) -> StreamClock {
         let device = clock.device + self.compute + self.communication;
-        Clock {
+        StreamClock {
             device: device.max(clock.host + self.from_host),
             host: clock.host + self.issued as f64 * dispatch,
         }
@@ -95,7 +95,7 @@ pub enum Cuts<'a> {
 
 impl Cuts<'_> {
     /// Whether a leg ends behind a place of a block.
-    fn behind(&self, block: usize, place: usize) -> bool {
+    fn cuts_behind(&self, block: usize, place: usize) -> bool {
         match self {
             Self::Meetings => false,
             Self::Behind(places) => places[block][place],
@@ -106,39 +106,41 @@ impl Cuts<'_> {
 
 impl Cutter<'_> {
     /// The legs of every block of a stream, on ranks of a class.
-    pub fn blocks(
+    pub fn cut_blocks(
         &self,
         meetings: &mut Rendezvous,
         class: usize,
         program: &Program,
         blocks: &[Vec<ActorId>],
     ) -> Vec<Vec<Leg>> {
-        let of = |(index, block)| self.block(meetings, class, program, (index, block));
+        let of = |(index, block)| self.cut_block(meetings, class, program, (index, block));
         blocks.iter().enumerate().map(of).collect()
     }
 
-    fn block(
+    fn cut_block(
         &self,
         meetings: &mut Rendezvous,
         class: usize,
         program: &Program,
         (index, block): (usize, &Vec<ActorId>),
     ) -> Vec<Leg> {
-        let dispatch = self.plan.cluster.dispatch();
+        let dispatch = self.plan.cluster.dispatch_seconds();
         let (mut legs, mut leg) = (Vec::new(), Leg::default());
         for (place, &id) in block.iter().enumerate() {
             let actor = &program.actors[id.index()];
-            let seconds = self.seconds(meetings, class, program, actor);
+            let seconds = self.action_seconds(meetings, class, program, actor);
             if matches!(self.cuts, Cuts::Behind(_)) && leg.work.is_other(seconds) {
                 let next = Leg { places: (place, place), ..Leg::default() };
                 legs.push(std::mem::replace(&mut leg, next));
             }
             leg.places.1 = place + 1;
             match seconds {
-                Some((compute, communication)) => leg.work.add(compute, communication, dispatch),
+                Some((compute, communication)) => {
+                    leg.work.add_action(compute, communication, dispatch)
+                }
                 None => leg.meets = Some(id),
             }
-            if leg.meets.is_some() || self.cuts.behind(index, place) {
+            if leg.meets.is_some() || self.cuts.cuts_behind(index, place) {
                 let next = Leg { places: (place + 1, place + 1), ..Leg::default() };
                 legs.push(std::mem::replace(&mut leg, next));
             }
@@ -150,7 +152,7 @@ impl Cutter<'_> {
     }
 
     /// Seconds of computing and of communication of an action; `None` where it meets ranks of other classes.
-    fn seconds(
+    fn action_seconds(
         &self,
         meetings: &mut Rendezvous,
         class: usize,
@@ -160,11 +162,12 @@ impl Cutter<'_> {
         match actor.action {
             Action::Send { .. } | Action::Receive { .. } => None,
             Action::Collective { kind, axis, .. } => {
-                let party = meetings.party(self.plan, self.classes, class, (program, actor, axis));
+                let party =
+                    meetings.find_party(self.plan, self.classes, class, (program, actor, axis));
                 let Party { classes, .. } = &*party;
                 (classes[..] == [class]).then(|| {
-                    let bytes = rendezvous::bytes(&self.plan.layouts, program, actor);
-                    (0.0, rendezvous::seconds(self.plan, &party, kind, bytes))
+                    let bytes = rendezvous::moved_bytes(&self.plan.layouts, program, actor);
+                    (0.0, rendezvous::meeting_seconds(self.plan, &party, kind, bytes))
                 })
             }
             _ => Some((actor.seconds, 0.0)),
@@ -180,14 +183,14 @@ mod tests {
     fn a_run_of_actions_is_what_they_take_one_by_one() {
         let seconds = [3.0, 0.5, 0.5, 0.5, 4.0, 1.0];
         for (dispatch, host) in [(0.0, 0.0), (1.0, 0.0), (1.0, 5.0), (2.0, 0.0)] {
-            let mut one_by_one = Clock { device: 2.0, host };
+            let mut one_by_one = StreamClock { device: 2.0, host };
             let mut work = Work::default();
             for s in seconds {
                 one_by_one.host += dispatch;
                 one_by_one.device = one_by_one.device.max(one_by_one.host) + s;
-                work.add(s, 0.0, dispatch);
+                work.add_action(s, 0.0, dispatch);
             }
-            assert_eq!(work.after(Clock { device: 2.0, host }, dispatch), one_by_one);
+            assert_eq!(work.clock_after(StreamClock { device: 2.0, host }, dispatch), one_by_one);
         }
     }
 }

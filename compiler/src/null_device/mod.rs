@@ -48,7 +48,7 @@ pub enum NullDeviceError {
     },
 }
 
-/// Executes one step. Indices of the plan must be in range: [`crate::check::verify`] sees to that for plans from files.
+/// Executes one step. Indices of the plan must be in range: [`crate::check::verify_plan`] sees to that for plans from files.
 ///
 /// # Errors
 /// Where the plan hangs.
@@ -79,7 +79,7 @@ pub fn simulate_every_rank(plan: &Plan) -> Result<Simulation, NullDeviceError> {
 /// # Errors
 /// Where the plan hangs.
 pub fn execute(plan: &Plan, steps: u64) -> Result<(), NullDeviceError> {
-    let ran = order::follow(plan, steps).is_some();
+    let ran = order::follow_programs(plan, steps).is_some();
     let hangs = || run(plan, Run::of(steps)).is_err();
     if ran && !hangs() {
         return Ok(());
@@ -131,21 +131,21 @@ enum Detail {
 fn run(plan: &Plan, run: Run) -> Result<(Classes, Outcome), NullDeviceError> {
     let exchanges = Exchanges::new(plan);
     let classes = match run.every_rank {
-        true => Classes::single(plan.ranks.len()),
-        false => Classes::coarsest(plan, &exchanges),
+        true => Classes::one_per_rank(plan.ranks.len()),
+        false => Classes::coarsest_partition(plan, &exchanges),
     };
     let outcome = Engine::new(plan, &classes, &exchanges, run).run()?;
     Ok((classes, outcome))
 }
 
 fn measure(plan: &Plan, how: Run) -> Result<Simulation, NullDeviceError> {
-    let Some(high_water) = order::follow(plan, how.steps) else {
+    let Some(high_water) = order::follow_programs(plan, how.steps) else {
         execute(plan, how.steps)?;
         let waits = vec!["an actor may not act in its turn".into()];
         return Err(NullDeviceError::Hang { waits });
     };
     match run(plan, how) {
-        Ok((classes, outcome)) => Ok(report::report(plan, &classes, outcome, &high_water)),
+        Ok((classes, outcome)) => Ok(report::report_outcome(plan, &classes, outcome, &high_water)),
         Err(hang) => {
             execute(plan, how.steps)?;
             Err(hang)
@@ -163,7 +163,7 @@ pub fn assign_channel_slots(plan: &mut Plan) -> Result<(), NullDeviceError> {
         return Ok(());
     }
     let most = run(plan, Run { unlimited: true, ..Run::of(2) })?.1.under_way;
-    let cap = (plan.stages * plan.options.schedule.chunks()) as u32 + 1;
+    let cap = (plan.stages * plan.options.schedule.chunks_per_stage()) as u32 + 1;
     for (channel, &under_way) in plan.channels.iter_mut().zip(&most) {
         let least = if channel.rate == Rate::Step { 1 } else { 2 };
         channel.slots = under_way.min(cap).max(least);

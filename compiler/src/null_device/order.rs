@@ -12,8 +12,8 @@ use graphc_ir::streams::Known;
 
 /// Executes the order of each program with one or two streams for some steps: its greatest number of contents of a
 /// microbatch-rate register. `None` where an actor of any may not act in its turn. 0 for programs with more streams.
-pub fn follow(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
-    let follow = |program| match Known::of(program) {
+pub fn follow_programs(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
+    let follow = |program| match Known::from_program(program) {
         Some(known) => follow_both(plan, program, &known, steps),
         None => follow_program(plan, program, steps),
     };
@@ -26,7 +26,7 @@ fn follow_program(plan: &Plan, program: &Program, steps: u64) -> Option<u64> {
     for step in 0..steps {
         for item in &stream.order {
             for &actor in &stream.blocks[item.block as usize] {
-                act(&mut machine, ActionId { actor, step, microbatch: item.microbatch })?;
+                run_action(&mut machine, ActionId { actor, step, microbatch: item.microbatch })?;
             }
         }
     }
@@ -37,17 +37,17 @@ fn follow_both(plan: &Plan, program: &Program, known: &Known, steps: u64) -> Opt
     let mut machine = Machine::new(program, plan.microbatches);
     for step in 0..steps {
         for (actor, microbatch) in known.one_order()? {
-            act(&mut machine, ActionId { actor, step, microbatch })?;
+            run_action(&mut machine, ActionId { actor, step, microbatch })?;
         }
     }
     Some(high_water(program, &machine))
 }
 
-fn act(machine: &mut Machine, action: ActionId) -> Option<()> {
-    if machine.blocked(action).is_some() {
+fn run_action(machine: &mut Machine, action: ActionId) -> Option<()> {
+    if machine.find_blocker(action).is_some() {
         return None;
     }
-    machine.finish(action);
+    machine.finish_action(action);
     Some(())
 }
 

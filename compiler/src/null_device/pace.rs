@@ -14,12 +14,12 @@ pub type Cuts = [Vec<Vec<bool>>; 2];
 
 /// Finds where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits
 /// for.
-pub fn cuts(program: &Program, known: &Known) -> Cuts {
+pub fn find_cuts(program: &Program, known: &Known) -> Cuts {
     let mut cuts = [0, 1].map(|stream| {
         let blocks = program.streams[stream].blocks.iter();
         blocks.map(|block| vec![false; block.len()]).collect::<Vec<_>>()
     });
-    let places = [0, 1].map(|stream| places(program, stream));
+    let places = [0, 1].map(|stream| action_places(program, stream));
     for stream in [0, 1] {
         let mut before = 0;
         for (action, &ended) in known.of_other[stream].iter().enumerate() {
@@ -38,7 +38,7 @@ pub fn cuts(program: &Program, known: &Known) -> Cuts {
 }
 
 /// Block and place in it of each action of a stream.
-fn places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
+fn action_places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
     let stream = &program.streams[stream];
     let of = |block: usize| (0..stream.blocks[block].len()).map(move |place| (block, place));
     stream.order.iter().flat_map(|item| of(item.block as usize)).collect()
@@ -73,7 +73,7 @@ impl Pace {
         });
         let needs = [0, 1].map(|stream| {
             let need = |&actions: &u32| {
-                let ended = known.ended(stream, actions as usize - 1);
+                let ended = known.count_ended(stream, actions as usize - 1);
                 until[1 - stream].partition_point(|&until| until < ended) as u32
                     + u32::from(ended > 0)
             };
@@ -83,7 +83,7 @@ impl Pace {
     }
 
     /// The time when everything has ended that the next leg of a stream needs; `None` if it has not yet.
-    pub fn ready(&self, stream: usize) -> Option<f64> {
+    pub fn ready_time(&self, stream: usize) -> Option<f64> {
         let other = 1 - stream;
         if self.steps[stream] > self.steps[other] {
             return None;
@@ -97,7 +97,7 @@ impl Pace {
     }
 
     /// A leg of a stream has ended.
-    pub fn end(&mut self, stream: usize, time: f64) {
+    pub fn end_leg(&mut self, stream: usize, time: f64) {
         self.ends[stream].push(time);
         if self.ends[stream].len() < self.needs[stream].len() {
             return;

@@ -7,7 +7,7 @@ use graphc_ir::ids::RegisterId;
 use graphc_ir::plan::{Actor, BoxingKind, Layout, Plan, Program};
 
 use super::classes::Classes;
-use crate::cluster::{Link, link};
+use crate::cluster::{Link, find_link};
 use crate::cost::collective_seconds;
 
 /// The classes that meet in a collective.
@@ -73,17 +73,17 @@ impl Rendezvous {
         let arrivals = self.open.remove(&meeting)?;
         let start = arrivals.iter().map(|arrival| arrival.time).fold(0.0, f64::max);
         let bytes = arrivals.iter().map(|arrival| arrival.bytes).max().unwrap_or(0);
-        let end = start + seconds(plan, party, kind, bytes);
+        let end = start + meeting_seconds(plan, party, kind, bytes);
         Some(Met { start, end, arrivals })
     }
 
     /// The classes that have come to a meeting that has not begun.
-    pub fn present(&self, meeting: Meeting) -> Vec<usize> {
+    pub fn present_classes(&self, meeting: Meeting) -> Vec<usize> {
         self.open.get(&meeting).into_iter().flatten().map(|arrival| arrival.class).collect()
     }
 
     /// The classes that a class meets in a collective: of the layout of its first input.
-    pub fn party(
+    pub fn find_party(
         &mut self,
         plan: &Plan,
         classes: &Classes,
@@ -96,11 +96,12 @@ impl Rendezvous {
             let layout = layout.map(|index| &plan.layouts[index as usize]);
             let layout = layout.filter(|layout| axis < layout.hierarchy.len());
             let rank = classes.first[class];
-            let group = layout.and_then(|layout| layout.group(rank, axis)).unwrap_or(vec![rank]);
+            let group =
+                layout.and_then(|layout| layout.axis_group(rank, axis)).unwrap_or(vec![rank]);
             let mut met: Vec<usize> = group.iter().map(|&rank| classes.of[rank as usize]).collect();
             met.sort_unstable();
             met.dedup();
-            let link = link(&plan.cluster, &group, Some(axis));
+            let link = find_link(&plan.cluster, &group, Some(axis));
             Rc::new(Party { classes: met, ranks: group.len(), link })
         });
         Rc::clone(party)
@@ -108,12 +109,12 @@ impl Rendezvous {
 }
 
 /// Seconds of a collective once everybody has come.
-pub fn seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
+pub fn meeting_seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
     collective_seconds(&plan.cluster, &party.link, kind, bytes as f64)
 }
 
 /// Bytes that a collective moves on a rank: of each tensor the larger of what goes in and what comes out.
-pub fn bytes(layouts: &[Layout], program: &Program, actor: &Actor) -> u64 {
+pub fn moved_bytes(layouts: &[Layout], program: &Program, actor: &Actor) -> u64 {
     let size = |id: &RegisterId| {
         let register = &program.registers[id.index()];
         let elements: usize = register.shape.iter().product();

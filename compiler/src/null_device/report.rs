@@ -103,11 +103,16 @@ impl TraceEvent {
 }
 
 /// Reports on an execution; `high_water` is by program.
-pub fn report(plan: &Plan, classes: &Classes, outcome: Outcome, high_water: &[u64]) -> Simulation {
+pub fn report_outcome(
+    plan: &Plan,
+    classes: &Classes,
+    outcome: Outcome,
+    high_water: &[u64],
+) -> Simulation {
     let mut sum = Spent::default();
     let mut working = 0.0;
     for (class, spent) in outcome.spent.iter().enumerate() {
-        if !plan.programs[program(plan, classes, class)].actors.is_empty() {
+        if !plan.programs[program_index(plan, classes, class)].actors.is_empty() {
             let ranks = classes.size[class] as f64;
             working += ranks;
             sum.busy += ranks * spent.busy;
@@ -125,7 +130,7 @@ pub fn report(plan: &Plan, classes: &Classes, outcome: Outcome, high_water: &[u6
     Simulation {
         step_seconds: outcome.step_seconds,
         bubble_fraction: if waits { 1.0 - sum.busy / total } else { 0.0 },
-        shares: shares(sum, total),
+        shares: time_shares(sum, total),
         stages,
         classes: (0..classes.first.len()).map(|class| class_report(plan, classes, class)).collect(),
         trace: outcome.trace,
@@ -136,11 +141,11 @@ fn class_report(plan: &Plan, classes: &Classes, class: usize) -> ClassReport {
     ClassReport {
         rank: classes.first[class],
         ranks: classes.size[class],
-        stage: plan.programs[program(plan, classes, class)].stage,
+        stage: plan.programs[program_index(plan, classes, class)].stage,
     }
 }
 
-fn shares(sum: Spent, total: f64) -> Shares {
+fn time_shares(sum: Spent, total: f64) -> Shares {
     let of = |part: f64, whole: f64| if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
     let compute = of(sum.compute, total);
     let communication = of(sum.communication - sum.overlapped - sum.doubled, total);
@@ -152,7 +157,7 @@ fn shares(sum: Spent, total: f64) -> Shares {
     }
 }
 
-fn program(plan: &Plan, classes: &Classes, class: usize) -> usize {
+fn program_index(plan: &Plan, classes: &Classes, class: usize) -> usize {
     plan.ranks[classes.first[class] as usize].program.index()
 }
 
@@ -166,7 +171,7 @@ fn stage_report(
     let mut report =
         StageReport { stage, ranks: 0, high_water: 0, peak_memory_bytes: 0, busy_seconds: 0.0 };
     for (class, spent) in outcome.spent.iter().enumerate() {
-        let index = program(plan, classes, class);
+        let index = program_index(plan, classes, class);
         let program = &plan.programs[index];
         if program.stage == stage && !program.actors.is_empty() {
             let contents = high_water[index].max(outcome.high_water[class]);

@@ -12,7 +12,7 @@ use super::classes::Classes;
 use super::exchanges::Exchanges;
 use super::{Simulation, execute, simulate, simulate_every_rank, trace};
 use crate::cluster::preset;
-use crate::compile::{compile, predict};
+use crate::compile::{compile, predict_step_seconds};
 
 fn gpt(batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");
@@ -46,7 +46,7 @@ fn plan(batch: usize, options: &CompileOptions, cluster: &Cluster) -> Plan {
 }
 
 fn classes(plan: &Plan) -> Classes {
-    Classes::coarsest(plan, &Exchanges::new(plan))
+    Classes::coarsest_partition(plan, &Exchanges::new(plan))
 }
 
 fn assert_near(a: f64, b: f64, what: &str) {
@@ -138,7 +138,7 @@ fn a_prediction_is_what_the_plan_says() {
         let options = options(mesh, stages, microbatches);
         let cluster = small_nodes();
         let plan = compile(gpt(12), &options, &cluster, None).expect("compiles").plan;
-        let predicted = predict(gpt(12), &options, &cluster).expect("predicts");
+        let predicted = predict_step_seconds(gpt(12), &options, &cluster).expect("predicts");
         assert_near(predicted, plan.predicted.step_seconds, "predicted");
     }
 }

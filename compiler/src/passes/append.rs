@@ -19,14 +19,15 @@ pub(super) fn push_state(
 ) -> Result<ValueId, OpError> {
     let init = Init::Fill(Scalar(0.0));
     let variable = Variable { name: name.clone(), ty, init, trainable: false };
-    let node = push(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
+    let node =
+        push_node(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
     let value = training.graph.node(node).results[0];
     training.graph.values[value.index()].name = Some(name);
     Ok(value)
 }
 
 /// Appends a node of the update phase beside another.
-pub(super) fn push(
+pub(super) fn push_node(
     training: &mut TrainingGraph,
     op: Op,
     operands: Vec<ValueId>,
@@ -44,12 +45,12 @@ pub(super) fn push(
 }
 
 /// Appends a node of one result, which is of the kind of gradients, beside another.
-pub(super) fn one(
+pub(super) fn push_value(
     training: &mut TrainingGraph,
     op: Op,
     operands: Vec<ValueId>,
     beside: NodeId,
 ) -> Result<ValueId, OpError> {
-    let node = push(training, op, operands, beside, &[TensorKind::Gradient])?;
+    let node = push_node(training, op, operands, beside, &[TensorKind::Gradient])?;
     Ok(training.graph.node(node).results[0])
 }

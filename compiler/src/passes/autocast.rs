@@ -1,6 +1,6 @@
 //! Automatic mixed precision: the pass inserts casts, as `torch.autocast` does.
 //!
-//! Variables keep their type. Each op takes its operands in the element type that its [`Class`] says. One table gives
+//! Variables keep their type. Each op takes its operands in the element type that its [`CastClass`] says. One table gives
 //! the class of every op, after PyTorch's lists ("Automatic Mixed Precision package", section "Autocast Op
 //! Reference"). As in PyTorch's layers, a bias counts as part of its product.
 //!
@@ -33,7 +33,7 @@ const BIAS: usize = 3;
 
 /// The element type in which an op takes its floating-point operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
+enum CastClass {
     /// That of the region.
     Region,
     /// f32.
@@ -47,27 +47,27 @@ enum Class {
 }
 
 /// The class of each op. It holds for f16 and bf16 alike, as PyTorch's lists for CUDA do.
-fn class(op: &Op) -> Class {
+fn classify_op(op: &Op) -> CastClass {
     match op {
-        Op::MatMul(_) | Op::Convolution(_) | Op::Attention(_) => Class::Region,
+        Op::MatMul(_) | Op::Convolution(_) | Op::Attention(_) => CastClass::Region,
         Op::Unary(op) => of_unary(op.function),
-        Op::Binary(op) if op.function == BinaryFunction::Pow => Class::Single,
+        Op::Binary(op) if op.function == BinaryFunction::Pow => CastClass::Single,
         Op::Binary(_)
         | Op::Where(_)
         | Op::Concat(_)
         | Op::Scatter(_)
         | Op::Dispatch(_)
-        | Op::Combine(_) => Class::Widest,
+        | Op::Combine(_) => CastClass::Widest,
         Op::Reduce(op) => match op.function {
-            ReduceFunction::Sum | ReduceFunction::Mean => Class::Single,
-            ReduceFunction::Max | ReduceFunction::Min => Class::Own,
+            ReduceFunction::Sum | ReduceFunction::Mean => CastClass::Single,
+            ReduceFunction::Max | ReduceFunction::Min => CastClass::Own,
         },
         Op::Softmax(_)
         | Op::LogSoftmax(_)
         | Op::Normalize(_)
         | Op::BatchNorm(_)
         | Op::BatchNormTraining(_)
-        | Op::Recurrence(_) => Class::Single,
+        | Op::Recurrence(_) => CastClass::Single,
         // Gradients that somebody wrote: those of what is cast here are made later, by autodiff, of the types that it has.
         Op::SoftmaxGrad(_)
         | Op::LogSoftmaxGrad(_)
@@ -85,7 +85,7 @@ fn class(op: &Op) -> Class {
         | Op::AveragePoolGrad(_)
         | Op::ResizeGrad(_)
         | Op::CombineWeightsGrad(_)
-        | Op::Custom(_) => Class::Single,
+        | Op::Custom(_) => CastClass::Single,
         Op::SgdUpdate(_)
         | Op::AdamUpdate(_)
         | Op::RmspropUpdate(_)
@@ -96,7 +96,7 @@ fn class(op: &Op) -> Class {
         | Op::Blend(_)
         | Op::NonFinite(_)
         | Op::LossScale(_)
-        | Op::SkipStep(_) => Class::Written,
+        | Op::SkipStep(_) => CastClass::Written,
         Op::Input(_)
         | Op::Variable(_)
         | Op::Constant(_)
@@ -122,16 +122,16 @@ fn class(op: &Op) -> Class {
         | Op::Triangle(_)
         | Op::ToGlobal(_)
         | Op::Regather(_)
-        | Op::Accumulate(_) => Class::Own,
+        | Op::Accumulate(_) => CastClass::Own,
         // They compute in f32 whatever they read, so that scores need no copy in f32.
-        Op::CrossEntropy(_) | Op::LabelRank(_) | Op::Pick(_) => Class::Own,
+        Op::CrossEntropy(_) | Op::LabelRank(_) | Op::Pick(_) => CastClass::Own,
     }
 }
 
-fn of_unary(function: UnaryFunction) -> Class {
+fn of_unary(function: UnaryFunction) -> CastClass {
     use UnaryFunction::*;
     match function {
-        Exp | Log | Sin | Cos | Rsqrt | Reciprocal | PowScalar(_) => Class::Single,
+        Exp | Log | Sin | Cos | Rsqrt | Reciprocal | PowScalar(_) => CastClass::Single,
         Relu
         | Gelu
         | GeluTanh
@@ -150,7 +150,7 @@ fn of_unary(function: UnaryFunction) -> Class {
         | Not
         | Scale(_)
         | Offset(_)
-        | Clip { .. } => Class::Own,
+        | Clip { .. } => CastClass::Own,
     }
 }
 
@@ -165,24 +165,24 @@ pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
 ///
 /// # Errors
 /// Where the precision is no floating-point type.
-pub fn autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+pub fn apply_autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
         return Err(PassError::Precision { dtype });
     }
     if options.precision.is_none() && graph.nodes.iter().all(|node| node.autocast.is_none()) {
         return Ok(graph);
     }
-    rewrite(&graph, options.precision).map_err(|error| PassError::Op { pass: PASS, error })
+    cast_graph(&graph, options.precision).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
-fn rewrite(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {
+fn cast_graph(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {
     let new = Graph { stages: old.stages.clone(), ..Graph::new(old.name.clone()) };
     let mut caster = Caster { old, new, values: Vec::new(), casts: BTreeMap::new() };
     for node in &old.nodes {
-        caster.visit(node, node.autocast.or(precision))?;
+        caster.visit_node(node, node.autocast.or(precision))?;
     }
     for output in &old.outputs {
-        let value = caster.cast(output.value, old.value(output.value).ty.dtype)?;
+        let value = caster.cast_value(output.value, old.value(output.value).ty.dtype)?;
         caster.new.outputs.push(Output { name: output.name.clone(), value });
     }
     Ok(caster.new)
@@ -199,16 +199,16 @@ struct Caster<'a> {
 impl Caster<'_> {
     /// Copies a node with its operands in the types that it takes in a region of this type; without a region as it is
     /// written.
-    fn visit(&mut self, node: &Node, region: Option<DType>) -> Result<(), OpError> {
+    fn visit_node(&mut self, node: &Node, region: Option<DType>) -> Result<(), OpError> {
         let class = match region {
-            Some(_) if self.adds_bias(node) => Class::Region,
-            Some(_) => class(&node.op),
-            None => Class::Written,
+            Some(_) if self.adds_bias(node) => CastClass::Region,
+            Some(_) => classify_op(&node.op),
+            None => CastClass::Written,
         };
-        let dtypes: Vec<DType> = self.dtypes(node, class, region.unwrap_or(DType::F32));
+        let dtypes: Vec<DType> = self.operand_dtypes(node, class, region.unwrap_or(DType::F32));
         let operands = node.operands.iter().zip(dtypes);
         let operands: Vec<ValueId> = operands
-            .map(|(&operand, dtype)| self.cast(operand, dtype))
+            .map(|(&operand, dtype)| self.cast_value(operand, dtype))
             .collect::<Result<_, _>>()?;
         let results = self.push(node.op.clone(), operands, node)?;
         for (&old, &new) in node.results.iter().zip(&results) {
@@ -221,9 +221,9 @@ impl Caster<'_> {
     }
 
     /// The element type of each operand; those that are not of floating-point numbers stay.
-    fn dtypes(&self, node: &Node, class: Class, region: DType) -> Vec<DType> {
+    fn operand_dtypes(&self, node: &Node, class: CastClass, region: DType) -> Vec<DType> {
         let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;
-        let widest = || self.widest(node);
+        let widest = || self.widest_dtype(node);
         let floats = |dtype: DType| {
             let of = |(place, operand)| match now(operand) {
                 // Biases of scores hide keys by numbers that halves have not.
@@ -234,21 +234,21 @@ impl Caster<'_> {
             node.operands.iter().enumerate().map(of).collect()
         };
         match class {
-            Class::Region => floats(region),
-            Class::Single => floats(DType::F32),
-            Class::Widest => floats(widest()),
-            Class::Own => node.operands.iter().map(now).collect(),
-            Class::Written => self.old.operand_types(node).iter().map(|ty| ty.dtype).collect(),
+            CastClass::Region => floats(region),
+            CastClass::Single => floats(DType::F32),
+            CastClass::Widest => floats(widest()),
+            CastClass::Own => node.operands.iter().map(now).collect(),
+            CastClass::Written => self.old.operand_types(node).iter().map(|ty| ty.dtype).collect(),
         }
     }
 
     /// The one type of a node's operands, f32 where they differ. Numbers take the type of the others, as Python's do, if
     /// they are not too large for it.
-    fn widest(&self, node: &Node) -> DType {
+    fn widest_dtype(&self, node: &Node) -> DType {
         let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;
         let floats = node.operands.iter().filter(|operand| now(operand).is_float());
         let (numbers, tensors): (Vec<&ValueId>, Vec<&ValueId>) =
-            floats.partition(|&&operand| self.number(operand).is_some());
+            floats.partition(|&&operand| self.literal_number(operand).is_some());
         let of = |operands: &[&ValueId]| {
             operands
                 .iter()
@@ -259,7 +259,7 @@ impl Caster<'_> {
             None => of(&numbers).unwrap_or(DType::F32),
             Some(dtype) => {
                 let fits = |&&operand: &&ValueId| {
-                    self.number(operand).is_some_and(|number| holds(dtype, number))
+                    self.literal_number(operand).is_some_and(|number| holds_number(dtype, number))
                 };
                 if numbers.iter().all(fits) { dtype } else { DType::F32 }
             }
@@ -267,7 +267,7 @@ impl Caster<'_> {
     }
 
     /// The number that a value is in the text of the model, in whatever shape.
-    fn number(&self, old: ValueId) -> Option<f64> {
+    fn literal_number(&self, old: ValueId) -> Option<f64> {
         let mut node = self.old.producer(old);
         while let Op::Reshape(_) | Op::Expand(_) = node.op {
             node = self.old.producer(node.operands[0]);
@@ -292,11 +292,11 @@ impl Caster<'_> {
     }
 
     fn is_product(&self, old: ValueId) -> bool {
-        matches!(self.source(old).op, Op::MatMul(_) | Op::Convolution(_))
+        matches!(self.source_node(old).op, Op::MatMul(_) | Op::Convolution(_))
     }
 
     fn is_bias(&self, old: ValueId) -> bool {
-        let source = self.source(old);
+        let source = self.source_node(old);
         matches!(source.op, Op::Variable(_))
             && self.old.value(source.results[0]).ty.shape.len() == 1
     }
@@ -313,7 +313,7 @@ impl Caster<'_> {
     }
 
     /// The node whose elements a value has, under whatever shape.
-    fn source(&self, old: ValueId) -> &Node {
+    fn source_node(&self, old: ValueId) -> &Node {
         let mut node = self.old.producer(old);
         while let Op::Reshape(_) = node.op {
             node = self.old.producer(node.operands[0]);
@@ -322,7 +322,7 @@ impl Caster<'_> {
     }
 
     /// The value that stands for a value, in this element type, in the stage and on the placement where it is made.
-    fn cast(&mut self, old: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+    fn cast_value(&mut self, old: ValueId, dtype: DType) -> Result<ValueId, OpError> {
         let value = self.values[old.index()];
         if self.new.value(value).ty.dtype == dtype {
             return Ok(value);
@@ -333,13 +333,15 @@ impl Caster<'_> {
         if self.is_weight(old) {
             // The weight is cast, not each view of it, so that products still see how it lies.
             let view = self.old.producer(old);
-            let weight = self.cast(view.operands[0], dtype)?;
+            let weight = self.cast_value(view.operands[0], dtype)?;
             let cast = self.push(view.op.clone(), vec![weight], view)?[0];
             self.casts.insert((value, dtype), cast);
             return Ok(cast);
         }
         let producer = self.new.producer(value).clone();
-        let cast = match retyped(&producer.op, dtype).filter(|_| self.number(old).is_some()) {
+        let cast = match retype_literal(&producer.op, dtype)
+            .filter(|_| self.literal_number(old).is_some())
+        {
             Some(number) => self.push(number, Vec::new(), &producer)?[0],
             None => self.push(Op::Cast(Cast { dtype }), vec![value], &producer)?[0],
         };
@@ -364,7 +366,7 @@ impl Caster<'_> {
 }
 
 /// A number of another element type; `None` of other ops.
-fn retyped(op: &Op, dtype: DType) -> Option<Op> {
+fn retype_literal(op: &Op, dtype: DType) -> Option<Op> {
     let of = |ty: &TensorType| TensorType { dtype, shape: ty.shape.clone() };
     match op {
         Op::Full(full) => Some(Op::Full(Full { ty: of(&full.ty), ..full.clone() })),
@@ -376,7 +378,7 @@ fn retyped(op: &Op, dtype: DType) -> Option<Op> {
 }
 
 /// Whether a number is not too large for an element type.
-fn holds(dtype: DType, number: f64) -> bool {
+fn holds_number(dtype: DType, number: f64) -> bool {
     let greatest = match dtype {
         DType::F16 => 65504.0,
         // 2^127 (2 - 2^-7)

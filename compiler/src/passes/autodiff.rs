@@ -14,8 +14,8 @@ use graphc_ir::ops::Init;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
 use super::loss::name_is_free;
-use super::loss_scale::{LOSS_SCALE, SKIPPED, scale};
-use super::{LOSS, output};
+use super::loss_scale::{LOSS_SCALE, SKIPPED, add_scale_variable};
+use super::{LOSS, find_output};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::passes::error::PassError;
 
@@ -28,20 +28,20 @@ const PASS: &str = "autodiff";
 ///
 /// # Errors
 /// Where nothing can be trained, an op has no gradient, or an input that is to be a gradient is not there.
-pub fn autodiff(
+pub fn append_gradients(
     graph: Graph,
     options: &CompileOptions,
     scales: bool,
 ) -> Result<TrainingGraph, PassError> {
-    let training = options.differentiates();
+    let training = options.differentiates_loss();
     let has_loss = training || options.loss.is_some();
-    let loss = output(&graph, LOSS).filter(|_| has_loss);
+    let loss = find_output(&graph, LOSS).filter(|_| has_loss);
     let forward = graph.nodes.len();
     let (graph, gradients) = match loss.filter(|_| training) {
-        Some(loss) if options.optimizer.is_some() => differentiate(graph, loss, scales)?,
+        Some(loss) if options.optimizer.is_some() => differentiate_loss(graph, loss, scales)?,
         // Nothing updates the variables: who compiles wants the gradients themselves.
-        Some(loss) => (give(differentiate(graph, loss, false)?), Vec::new()),
-        None if options.updates_alone => given(graph)?,
+        Some(loss) => (output_gradients(differentiate_loss(graph, loss, false)?), Vec::new()),
+        None if options.updates_alone => take_given_gradients(graph)?,
         None => (graph, Vec::new()),
     };
     let phase = |(index, node): (usize, &Node)| match node.op.operation().updates() {
@@ -51,7 +51,7 @@ pub fn autodiff(
         _ => Phase::Update,
     };
     let phases: Vec<Phase> = graph.nodes.iter().enumerate().map(phase).collect();
-    let kinds = kinds(&graph, &phases);
+    let kinds = tensor_kinds(&graph, &phases);
     Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
 }
 
@@ -59,7 +59,7 @@ pub fn autodiff(
 pub const GRADIENT: &str = "grad.";
 
 /// The graph with its gradients, which are inputs.
-fn given(graph: Graph) -> Result<(Graph, Gradients), PassError> {
+fn take_given_gradients(graph: Graph) -> Result<(Graph, Gradients), PassError> {
     let mut gradients = Vec::new();
     for node in &graph.nodes {
         let Op::Variable(variable) = &node.op else { continue };
@@ -78,7 +78,7 @@ fn given(graph: Graph) -> Result<(Graph, Gradients), PassError> {
 }
 
 /// The graph with its gradients as outputs.
-fn give((mut graph, gradients): (Graph, Gradients)) -> Graph {
+fn output_gradients((mut graph, gradients): (Graph, Gradients)) -> Graph {
     for (variable, value) in gradients {
         let name = format!("{GRADIENT}{}", graph.display_name(variable));
         graph.outputs.push(Output { name, value });
@@ -86,7 +86,7 @@ fn give((mut graph, gradients): (Graph, Gradients)) -> Graph {
     graph
 }
 
-fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
+fn tensor_kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
     let kind = |index: usize| {
         let value = ValueId::new(index);
         let phase = phases[graph.value(value).producer.index()];
@@ -106,7 +106,7 @@ fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
 }
 
 /// Which values depend on a trained variable through floating-point numbers.
-fn depends(graph: &Graph) -> Vec<bool> {
+fn find_trained_dependents(graph: &Graph) -> Vec<bool> {
     let mut depends = vec![false; graph.values.len()];
     for node in &graph.nodes {
         let trained = matches!(&node.op, Op::Variable(variable) if variable.trainable);
@@ -121,12 +121,12 @@ fn depends(graph: &Graph) -> Vec<bool> {
 
 type Gradients = Vec<(ValueId, ValueId)>;
 
-fn differentiate(
+fn differentiate_loss(
     graph: Graph,
     loss: ValueId,
     scales: bool,
 ) -> Result<(Graph, Gradients), PassError> {
-    let depends = depends(&graph);
+    let depends = find_trained_dependents(&graph);
     for name in [LOSS_SCALE, SKIPPED].iter().filter(|_| scales) {
         name_is_free(PASS, &graph, name)?;
     }
@@ -136,16 +136,20 @@ fn differentiate(
     let nodes = graph.nodes.clone();
     let mut reverse = Reverse {
         contributions: vec![Vec::new(); graph.values.len()],
-        builder: GraphBuilder::extend(graph),
+        builder: GraphBuilder::from_graph(graph),
         depends,
         named: BTreeSet::new(),
     };
     let mut gradients = Vec::new();
     for node in nodes.iter().rev() {
         if node.results.contains(&loss) {
-            let first = reverse.builder.beside(node, || {
+            let first = reverse.builder.beside_node(node, || {
                 let of = reverse.builder.tensor(loss);
-                if scales { scale(&reverse.builder).cast(of.ty().dtype) } else { of.full_like(1.0) }
+                if scales {
+                    add_scale_variable(&reverse.builder).cast(of.ty().dtype)
+                } else {
+                    of.full_like(1.0)
+                }
             });
             reverse.contributions[loss.index()].push(first);
         }
@@ -153,7 +157,7 @@ fn differentiate(
             Op::Variable(variable) if variable.trainable => {
                 gradients.extend(reverse.of_variable(node, &variable.name));
             }
-            _ => reverse.visit(node),
+            _ => reverse.visit_node(node),
         }
     }
     gradients.reverse();
@@ -172,16 +176,16 @@ struct Reverse {
 }
 
 impl Reverse {
-    fn visit(&mut self, node: &Node) {
+    fn visit_node(&mut self, node: &Node) {
         let reached = |value: &ValueId| !self.contributions[value.index()].is_empty();
         if !node.results.iter().any(reached)
             || !node.operands.iter().any(|v| self.depends[v.index()])
         {
             return;
         }
-        let of_operands = self.builder.beside(node, || {
+        let of_operands = self.builder.beside_node(node, || {
             let gradients: Vec<Option<Tensor>> =
-                node.results.iter().map(|&result| self.sum(result)).collect();
+                node.results.iter().map(|&result| self.sum_contributions(result)).collect();
             let handles = |ids: &[ValueId]| -> Vec<Tensor> {
                 ids.iter().map(|&id| self.builder.tensor(id)).collect()
             };
@@ -200,7 +204,7 @@ impl Reverse {
     }
 
     /// The sum of what the readers of a value contribute.
-    fn sum(&self, value: ValueId) -> Option<Tensor> {
+    fn sum_contributions(&self, value: ValueId) -> Option<Tensor> {
         let contributions = self.contributions[value.index()].iter().cloned();
         contributions.reduce(|sum, gradient| sum.add(&gradient))
     }
@@ -208,8 +212,8 @@ impl Reverse {
     /// The variable with its gradient, which gets a name.
     fn of_variable(&mut self, node: &Node, name: &str) -> Option<(ValueId, ValueId)> {
         let variable = self.builder.tensor(node.results[0]);
-        let gradient = self.builder.beside(node, || {
-            let gradient = self.sum(node.results[0])?.cast(variable.ty().dtype);
+        let gradient = self.builder.beside_node(node, || {
+            let gradient = self.sum_contributions(node.results[0])?.cast(variable.ty().dtype);
             // Two variables may have one gradient: those of a + b. Each names its own.
             let taken = gradient.id().is_some_and(|id| self.named.contains(&id));
             let gradient = if taken { gradient.reshape(&variable.shape()) } else { gradient };

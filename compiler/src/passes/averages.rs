@@ -13,7 +13,7 @@ use graphc_ir::ops::Blend;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::types::{DType, TensorType};
 
-use super::append::{push, push_state};
+use super::append::{push_node, push_state};
 use super::skipping::guard_of;
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
@@ -27,7 +27,7 @@ pub const AVERAGE: &str = "state.ema.";
 ///
 /// # Errors
 /// Where the decay is no share.
-pub fn averages(
+pub fn append_averages(
     mut training: TrainingGraph,
     decay: Option<f64>,
 ) -> Result<TrainingGraph, PassError> {
@@ -37,27 +37,31 @@ pub fn averages(
     }
     for (variable, _) in training.gradients.clone() {
         let failed = |error| PassError::Op { pass: PASS, error };
-        append(&mut training, variable, decay).map_err(failed)?;
+        append_average(&mut training, variable, decay).map_err(failed)?;
     }
     Ok(training)
 }
 
-fn append(training: &mut TrainingGraph, variable: ValueId, decay: f64) -> Result<(), OpError> {
-    let Some(new) = updated(training, variable) else { return Ok(()) };
+fn append_average(
+    training: &mut TrainingGraph,
+    variable: ValueId,
+    decay: f64,
+) -> Result<(), OpError> {
+    let Some(new) = find_updated_value(training, variable) else { return Ok(()) };
     let graph = &training.graph;
     let home = graph.value(variable).producer;
     let ty = TensorType::new(DType::F32, graph.value(variable).ty.shape.clone());
     let name = format!("{AVERAGE}{}", graph.display_name(variable));
     let average = push_state(training, name, ty, home)?;
-    let blend = Op::Blend(Blend { starts: true, ..Blend::of(decay, 1.0 - decay) });
+    let blend = Op::Blend(Blend { starts: true, ..Blend::with_decay(decay, 1.0 - decay) });
     let guard = guard_of(training).map(|guard| [guard.factor, guard.step]);
     let operands = [average, new].into_iter().chain(guard.into_iter().flatten()).collect();
-    push(training, blend, operands, home, &[TensorKind::State])?;
+    push_node(training, blend, operands, home, &[TensorKind::State])?;
     Ok(())
 }
 
 /// The value that a step leaves in a variable; `None` where nothing updates it.
-fn updated(training: &TrainingGraph, variable: ValueId) -> Option<ValueId> {
+fn find_updated_value(training: &TrainingGraph, variable: ValueId) -> Option<ValueId> {
     training.graph.nodes.iter().find_map(|node| {
         let pairs = node.op.operation().updates();
         let pair = pairs.iter().find(|pair| node.operands.get(pair.1) == Some(&variable))?;

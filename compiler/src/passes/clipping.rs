@@ -13,7 +13,7 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{ClipFactor, SquareSum};
 use graphc_ir::plan::TensorKind;
 
-use super::append::push;
+use super::append::push_node;
 use super::loss_scale::over_gradients;
 use crate::decisions::TrainingGraph;
 
@@ -35,7 +35,7 @@ pub(super) fn clip_norm(
     let clip = Op::ClipFactor(ClipFactor { max: max.into() });
     let operands = [sum].into_iter().chain(factor).collect();
     let kinds = [TensorKind::Gradient, TensorKind::Output];
-    let node = push(training, clip, operands, home, &kinds)?;
+    let node = push_node(training, clip, operands, home, &kinds)?;
     let [factor, norm] = training.graph.node(node).results[..] else {
         unreachable!("clip_factor has two results");
     };

@@ -67,7 +67,7 @@ impl<'a> Constants<'a> {
         let wanted = self.ancestors(value)?;
         let mut known: BTreeMap<ValueId, Array> = BTreeMap::new();
         for node in wanted.into_iter().map(|node| &self.graph.nodes[node]) {
-            let results = computed(self.graph, node, &known)?;
+            let results = compute_results(self.graph, node, &known)?;
             known.extend(node.results.iter().copied().zip(results));
         }
         known.remove(&value)
@@ -106,16 +106,20 @@ fn makes_constants(node: &Node) -> bool {
 }
 
 /// The results of a node. Elementwise ops take operands of one shape, which is many times faster than to look each element up.
-fn computed(graph: &Graph, node: &Node, known: &BTreeMap<ValueId, Array>) -> Option<Vec<Array>> {
+fn compute_results(
+    graph: &Graph,
+    node: &Node,
+    known: &BTreeMap<ValueId, Array>,
+) -> Option<Vec<Array>> {
     let shape = &graph.value(*node.results.first()?).ty.shape;
     let repeats = node.op.operation().is_elementwise();
     if let Op::Expand(_) = node.op {
-        return Some(vec![repeated(known.get(&node.operands[0])?, shape)]);
+        return Some(vec![repeat_array(known.get(&node.operands[0])?, shape)]);
     }
     let mut operands: Vec<(Array, Region)> = Vec::new();
     for operand in &node.operands {
         let (array, dtype) = (known.get(operand)?, graph.value(*operand).ty.dtype);
-        let array = if repeats { repeated(array, shape) } else { array.clone() };
+        let array = if repeats { repeat_array(array, shape) } else { array.clone() };
         let region = Region::whole(&TensorType::new(dtype, &array.shape[..]));
         operands.push((array, region));
     }
@@ -127,7 +131,7 @@ fn computed(graph: &Graph, node: &Node, known: &BTreeMap<ValueId, Array>) -> Opt
 }
 
 /// An array with its dims of extent 1, and missing leading dims, repeated to a shape.
-pub(super) fn repeated(array: &Array, shape: &[usize]) -> Array {
+pub(super) fn repeat_array(array: &Array, shape: &[usize]) -> Array {
     if array.shape == shape {
         return array.clone();
     }

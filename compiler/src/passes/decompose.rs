@@ -12,7 +12,7 @@
 //! few kernels. This pass guesses by the shapes. Where the planner is free, `compile::forms` plans the other form
 //! too.
 
-use graphc_ir::decompose::{decompose_values, decomposes};
+use graphc_ir::decompose::{decompose_values, is_decomposable};
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
@@ -25,7 +25,7 @@ use crate::passes::error::PassError;
 
 const PASS: &str = "decompose";
 
-/// The graph with those ops in parts for which the policy asks; see [`wanted`].
+/// The graph with those ops in parts for which the policy asks; see [`should_decompose`].
 ///
 /// # Errors
 /// Where an op does not take its operands.
@@ -34,7 +34,7 @@ pub fn decompose_where_split(
     options: &CompileOptions,
 ) -> Result<TrainingGraph, PassError> {
     let graph = &training.graph;
-    if !graph.nodes.iter().any(|node| wanted(graph, node, options)) {
+    if !graph.nodes.iter().any(|node| should_decompose(graph, node, options)) {
         return Ok(training);
     }
     in_parts(&training, options).map_err(|error| PassError::Op { pass: PASS, error })
@@ -43,7 +43,7 @@ pub fn decompose_where_split(
 /// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a
 /// pin asks to split the dim that the op keeps whole, and cross entropy also where the planner is free to split its
 /// classes and that may pay, or the strategy does.
-pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
+pub fn should_decompose(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     if matches!(node.op, Op::BatchNormTraining(_)) {
         return true;
     }
@@ -51,7 +51,7 @@ pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
         Some(placement) => placement.size(),
         None => options.mesh.iter().product::<usize>() / options.stages.max(1),
     };
-    if ranks <= 1 || !decomposes(&node.op) {
+    if ranks <= 1 || !is_decomposable(&node.op) {
         return false;
     }
     let axis = whole_dim(graph, node);
@@ -124,7 +124,7 @@ fn whole_dim(graph: &Graph, node: &Node) -> usize {
 /// Decomposes what is wanted, with the phases and kinds of the old graph.
 fn in_parts(training: &TrainingGraph, options: &CompileOptions) -> Result<TrainingGraph, OpError> {
     let old = &training.graph;
-    let (graph, new) = decompose_values(old, |node| wanted(old, node, options))?;
+    let (graph, new) = decompose_values(old, |node| should_decompose(old, node, options))?;
     let of = |value: ValueId| new[value.index()];
     let mut phases = Vec::with_capacity(graph.nodes.len());
     for (id, node) in old.iter() {

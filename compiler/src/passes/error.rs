@@ -138,7 +138,7 @@ pub enum PassError {
     /// Stages that do not divide the mesh.
     #[error(
         "{stages} stages do not divide the first axis of the mesh {}: {} fit",
-        axes(.mesh), choices(.fitting)
+        format_mesh(.mesh), format_choices(.fitting)
     )]
     StagesDivide {
         /// The mesh.
@@ -183,7 +183,7 @@ pub enum PassError {
         stages: usize,
     },
     /// A placement that names a rank which the job does not have.
-    #[error("{what} is placed on {placement}, but the mesh {} has ranks 0..{ranks}", axes(.mesh))]
+    #[error("{what} is placed on {placement}, but the mesh {} has ranks 0..{ranks}", format_mesh(.mesh))]
     RankRange {
         /// The op with its place, or the stage.
         what: String,
@@ -195,7 +195,7 @@ pub enum PassError {
         ranks: usize,
     },
     /// A pin of a tensor that the graph does not have.
-    #[error("no tensor has a name like `{pattern}`, which is to be pinned{}", hint(.nearest))]
+    #[error("no tensor has a name like `{pattern}`, which is to be pinned{}", suggest_name(.nearest))]
     PinUnknown {
         /// The pattern.
         pattern: String,
@@ -211,7 +211,7 @@ pub enum PassError {
         outputs: Vec<String>,
     },
     /// A group of parameters without any.
-    #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", hint(.nearest))]
+    #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", suggest_name(.nearest))]
     GroupUnknown {
         /// The pattern.
         pattern: String,
@@ -219,7 +219,7 @@ pub enum PassError {
         nearest: Option<String>,
     },
     /// Running statistics that the graph does not have.
-    #[error("no batch norm has running statistics with a name like `{pattern}`, which are to be kept{}", hint(.nearest))]
+    #[error("no batch norm has running statistics with a name like `{pattern}`, which are to be kept{}", suggest_name(.nearest))]
     StatisticsUnknown {
         /// The pattern.
         pattern: String,
@@ -229,7 +229,7 @@ pub enum PassError {
     /// A batch norm whose statistics are those of a single value.
     #[error(
         "batch_norm ({place}) normalizes {ty} by the statistics of {}, which has one value per channel: training needs more than 1; take a larger batch{}, or keep the running statistics as they are (--keep-statistics)",
-        parts(*.microbatches), fewer(*.microbatches)
+        describe_batch_part(*.microbatches), suggest_fewer_microbatches(*.microbatches)
     )]
     OneValue {
         /// The place where the user wrote it.
@@ -242,7 +242,7 @@ pub enum PassError {
     /// A batch norm whose running statistics would not take in a share of each batch.
     #[error(
         "batch_norm ({place}) keeps a share of {momentum} of its running statistics at each step, which is not at least 0 and below 1{}",
-        cumulative(*.momentum)
+        explain_momentum(*.momentum)
     )]
     Momentum {
         /// The place where the user wrote it.
@@ -326,7 +326,7 @@ pub enum PassError {
 }
 
 /// The part of the batch that statistics are taken of.
-fn parts(microbatches: usize) -> String {
+fn describe_batch_part(microbatches: usize) -> String {
     if microbatches > 1 {
         format!("each of {microbatches} microbatches")
     } else {
@@ -335,12 +335,12 @@ fn parts(microbatches: usize) -> String {
 }
 
 /// The other way to give each microbatch more samples.
-fn fewer(microbatches: usize) -> &'static str {
+fn suggest_fewer_microbatches(microbatches: usize) -> &'static str {
     if microbatches > 1 { " or fewer microbatches" } else { "" }
 }
 
 /// The usual cause of a share of 1.
-fn cumulative(momentum: f64) -> &'static str {
+fn explain_momentum(momentum: f64) -> &'static str {
     match momentum == 1.0 {
         true => {
             ": PyTorch's exporters write 1 for momentum=None, the mean over all batches, which is not supported; export it with a momentum, or keep the statistics as they are (--keep-statistics)"
@@ -349,11 +349,11 @@ fn cumulative(momentum: f64) -> &'static str {
     }
 }
 
-fn axes(mesh: &[usize]) -> String {
+fn format_mesh(mesh: &[usize]) -> String {
     mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
 }
 
-fn choices(numbers: &[usize]) -> String {
+fn format_choices(numbers: &[usize]) -> String {
     let (last, rest) = match numbers.split_last() {
         Some((last, rest)) if !rest.is_empty() => (last, rest),
         _ => return numbers.first().map_or_else(String::new, usize::to_string),
@@ -361,6 +361,6 @@ fn choices(numbers: &[usize]) -> String {
     format!("{} or {last}", rest.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))
 }
 
-fn hint(nearest: &Option<String>) -> String {
+fn suggest_name(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }

@@ -11,7 +11,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::plan::CompileOptions;
 
 use super::LOSS;
-use super::pattern::fits;
+use super::pattern::matches_pattern;
 use crate::passes::error::PassError;
 
 /// The graph with the outputs that are asked for; `own` are those that its author named, the others the compiler has made.
@@ -25,19 +25,19 @@ pub(super) fn keep_fetched(
 ) -> Result<Graph, PassError> {
     let names = || graph.outputs.iter().map(|output| output.name.as_str());
     if let Some(pattern) =
-        options.fetch.iter().find(|pattern| !names().any(|name| fits(pattern, name)))
+        options.fetch.iter().find(|pattern| !names().any(|name| matches_pattern(pattern, name)))
     {
         let outputs = names().map(str::to_owned).collect();
         return Err(PassError::OutputUnknown { pattern: pattern.clone(), outputs });
     }
-    let trains_on_loss = options.loss.is_some() && options.differentiates();
+    let trains_on_loss = options.loss.is_some() && options.differentiates_loss();
     if options.fetch.is_empty() && !trains_on_loss {
         return Ok(graph);
     }
     let is_kept = |name: &str| {
         name == LOSS
             || !own.iter().any(|own| own == name)
-            || options.fetch.iter().any(|pattern| fits(pattern, name))
+            || options.fetch.iter().any(|pattern| matches_pattern(pattern, name))
     };
     let mut graph = graph;
     graph.outputs.retain(|output| is_kept(&output.name));

@@ -4,9 +4,9 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, ParameterGroup};
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 
-use super::pattern::fits;
+use super::pattern::matches_pattern;
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
 
@@ -17,7 +17,7 @@ pub(super) fn group_of<'a>(
     options: &'a CompileOptions,
 ) -> Option<&'a ParameterGroup> {
     let name = name_of(graph, variable)?;
-    options.groups.iter().find(|group| fits(&group.pattern, name))
+    options.groups.iter().find(|group| matches_pattern(&group.pattern, name))
 }
 
 fn name_of(graph: &Graph, variable: ValueId) -> Option<&str> {
@@ -38,12 +38,13 @@ pub fn check_groups(training: &TrainingGraph, options: &CompileOptions) -> Resul
     let variables = training.gradients.iter().map(|&(variable, _)| variable);
     let names: Vec<&str> =
         variables.filter_map(|variable| name_of(&training.graph, variable)).collect();
-    let unknown = |group: &&ParameterGroup| !names.iter().any(|name| fits(&group.pattern, name));
+    let unknown =
+        |group: &&ParameterGroup| !names.iter().any(|name| matches_pattern(&group.pattern, name));
     match options.groups.iter().find(unknown) {
         None => Ok(()),
         Some(ParameterGroup { pattern, .. }) => Err(PassError::GroupUnknown {
             pattern: pattern.clone(),
-            nearest: nearest(pattern, names).map(str::to_string),
+            nearest: nearest_name(pattern, names).map(str::to_string),
         }),
     }
 }

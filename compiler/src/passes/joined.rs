@@ -90,7 +90,7 @@ pub(super) fn still_needed(old: &Graph, roots: &BTreeMap<NodeId, Vec<ValueId>>) 
 }
 
 /// A value in another shape.
-pub(super) fn reshape(
+pub(super) fn push_reshape(
     graph: &mut Graph,
     value: ValueId,
     shape: &[usize],

@@ -32,12 +32,12 @@ pub struct Layers {
 }
 
 /// The layers of those nodes that are `forward`.
-pub fn layers(graph: &Graph, forward: impl Fn(usize) -> bool) -> Layers {
-    let reach = Reach::new(graph, &forward);
+pub fn find_layers(graph: &Graph, forward: impl Fn(usize) -> bool) -> Layers {
+    let reach = NodeDependencies::new(graph, &forward);
     let ops: Vec<usize> = (0..graph.nodes.len())
         .filter(|&n| forward(n) && reach.input[n] && !matches!(graph.nodes[n].op, Op::Input(_)))
         .collect();
-    let mut segments = segments(graph, &ops, &cuts(graph, &ops, &reach));
+    let mut segments = split_segments(graph, &ops, &find_cuts(graph, &ops, &reach));
     let (period, run) = longest_run(&segments);
     give_on(&mut segments, period, &run);
     let mut of = vec![None; graph.nodes.len()];
@@ -56,12 +56,12 @@ pub fn layers(graph: &Graph, forward: impl Fn(usize) -> bool) -> Layers {
 }
 
 /// The dependencies of each node.
-struct Reach {
+struct NodeDependencies {
     input: Vec<bool>,
     variable: Vec<bool>,
 }
 
-impl Reach {
+impl NodeDependencies {
     fn new(graph: &Graph, forward: impl Fn(usize) -> bool) -> Self {
         let count = graph.nodes.len();
         let mut reach = Self { input: vec![false; count], variable: vec![false; count] };
@@ -76,23 +76,23 @@ impl Reach {
     }
 
     /// Whether a node's results count where they lead over a place.
-    fn counts(&self, node: usize) -> bool {
+    fn counts_at_cut(&self, node: usize) -> bool {
         self.input[node] && self.variable[node]
     }
 }
 
 /// The places, each before the op of that position, over which one tensor leads.
-fn cuts(graph: &Graph, ops: &[usize], reach: &Reach) -> Vec<usize> {
+fn find_cuts(graph: &Graph, ops: &[usize], reach: &NodeDependencies) -> Vec<usize> {
     let mut position = vec![None; graph.nodes.len()];
     for (at, &op) in ops.iter().enumerate() {
         position[op] = Some(at);
     }
     let mut changes = vec![0i64; ops.len() + 2];
-    for (value, readers) in graph.values.iter().zip(graph.consumers()) {
+    for (value, readers) in graph.values.iter().zip(graph.list_consumers()) {
         let Some(made) = position[value.producer.index()] else { continue };
         let last = readers.iter().filter_map(|reader| position[reader.index()]).max();
         let Some(last) = last.filter(|_| value.ty.elements() > 1) else { continue };
-        if reach.counts(value.producer.index()) {
+        if reach.counts_at_cut(value.producer.index()) {
             changes[made + 1] += 1;
             changes[last + 1] -= 1;
         }
@@ -109,19 +109,21 @@ fn cuts(graph: &Graph, ops: &[usize], reach: &Reach) -> Vec<usize> {
 }
 
 /// Ops between two cuts, with those of the next ones that contract nothing.
-struct Segment {
+struct LayerSegment {
     parts: Vec<Range<usize>>,
     /// The number of its signature.
     kind: usize,
 }
 
-fn segments(graph: &Graph, ops: &[usize], cuts: &[usize]) -> Vec<Segment> {
+fn split_segments(graph: &Graph, ops: &[usize], cuts: &[usize]) -> Vec<LayerSegment> {
     let mut found: Vec<(Vec<Range<usize>>, Vec<String>)> = Vec::new();
     let ends = cuts.iter().copied().chain([ops.len()]);
     let mut start = 0;
     for end in ends.filter(|&end| end > 0) {
-        let signature: Vec<String> =
-            ops[start..end].iter().filter_map(|&op| contraction(graph, &graph.nodes[op])).collect();
+        let signature: Vec<String> = ops[start..end]
+            .iter()
+            .filter_map(|&op| contraction_signature(graph, &graph.nodes[op]))
+            .collect();
         match found.last_mut() {
             Some((parts, kept)) if signature.is_empty() || kept.is_empty() => {
                 parts.push(start..end);
@@ -134,35 +136,35 @@ fn segments(graph: &Graph, ops: &[usize], cuts: &[usize]) -> Vec<Segment> {
     let mut kinds: BTreeMap<Vec<String>, usize> = BTreeMap::new();
     let kind = |(parts, signature): (Vec<Range<usize>>, Vec<String>)| {
         let next = kinds.len();
-        Segment { parts, kind: *kinds.entry(signature).or_insert(next) }
+        LayerSegment { parts, kind: *kinds.entry(signature).or_insert(next) }
     };
     found.into_iter().map(kind).collect()
 }
 
 /// Gives what the last of the equal layers has more than the one before to what follows: the normalization before the
 /// head, say.
-fn give_on(segments: &mut Vec<Segment>, period: usize, run: &Range<usize>) {
+fn give_on(segments: &mut Vec<LayerSegment>, period: usize, run: &Range<usize>) {
     let Some(last) = run.end.checked_sub(1) else { return };
     let own = segments[last - period].parts.len().min(segments[last].parts.len());
     let more = segments[last].parts.split_off(own);
     match segments.get_mut(run.end) {
         Some(next) => next.parts.splice(0..0, more).for_each(drop),
-        None if !more.is_empty() => segments.push(Segment { parts: more, kind: usize::MAX }),
+        None if !more.is_empty() => segments.push(LayerSegment { parts: more, kind: usize::MAX }),
         None => {}
     }
 }
 
 /// Op and operand types of a node that contracts.
-fn contraction(graph: &Graph, node: &Node) -> Option<String> {
+fn contraction_signature(graph: &Graph, node: &Node) -> Option<String> {
     let operands = graph.operand_types(node);
     let rule = node.op.operation().rule(&operands).ok()?;
     let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
-    rule.contracts().then(|| format!("{} {}", node.op.name(), types.join(" ")))
+    rule.is_contraction().then(|| format!("{} {}", node.op.name(), types.join(" ")))
 }
 
 /// The period and the range of the segments in which kinds repeat: the most segments, then the shortest period, then the
 /// first. An empty range where nothing repeats.
-fn longest_run(segments: &[Segment]) -> (usize, Range<usize>) {
+fn longest_run(segments: &[LayerSegment]) -> (usize, Range<usize>) {
     let mut best = (1, 0..0);
     for period in 1..=segments.len() / 2 {
         let equal = |at: usize| segments[at].kind == segments[at + period].kind;
@@ -195,7 +197,7 @@ mod tests {
         let tokens = g.input("tokens", DType::I64, [2, 8]);
         g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
         let graph = g.finish().expect("fits");
-        let layers = layers(&graph, |_| true);
+        let layers = find_layers(&graph, |_| true);
         assert_eq!((layers.count, layers.repeated.clone()), (7, 1..6));
         // Each block has as many ops, and begins with a normalization.
         let of = |layer| {
@@ -218,7 +220,7 @@ mod tests {
             x = x.matmul(&w(format!("w{i}"), [4, 4])).relu();
         }
         g.output("y", &x.matmul(&w("last".into(), [4, 2])).tanh());
-        let layers = layers(&g.finish().expect("fits"), |_| true);
+        let layers = find_layers(&g.finish().expect("fits"), |_| true);
         assert_eq!((layers.count, layers.repeated), (4, 0..3));
         let computed: Vec<usize> = layers.of.into_iter().flatten().map(LayerId::index).collect();
         assert_eq!(computed, [0, 0, 1, 1, 2, 2, 3, 3]);
@@ -231,10 +233,10 @@ mod tests {
         let x = g.input("x", DType::F32, [8, 4]);
         let hidden = x.matmul(&w("a", [4, 6])).relu().matmul(&w("b", [6, 5])).relu();
         g.output("y", &hidden.matmul(&w("c", [5, 2])).add(&w("d", [1, 2])));
-        let layers = layers(&g.finish().expect("fits"), |_| true);
+        let layers = find_layers(&g.finish().expect("fits"), |_| true);
         assert_eq!((layers.count, layers.repeated), (3, 0..0));
         let nothing = GraphBuilder::new("nothing");
         nothing.output("y", &nothing.input("x", DType::F32, [3]));
-        assert_eq!(super::layers(&nothing.finish().expect("fits"), |_| true).count, 0);
+        assert_eq!(super::find_layers(&nothing.finish().expect("fits"), |_| true).count, 0);
     }
 }

@@ -25,8 +25,8 @@ pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, Pass
     check_options(options)?;
     let own: Vec<String> = graph.outputs.iter().map(|output| output.name.clone()).collect();
     let graph = match options.loss {
-        Some(loss) => attach(graph, loss, options)?,
-        None if options.differentiates() => declare(graph)?,
+        Some(loss) => append_loss(graph, loss, options)?,
+        None if options.differentiates_loss() => declare_loss(graph)?,
         None => graph,
     };
     keep_fetched(graph, &own, options)
@@ -51,7 +51,7 @@ pub fn loss_first(mut graph: Graph, name: &str) -> Result<Graph, PassError> {
         graph.outputs.insert(0, first);
         return Ok(graph);
     }
-    let builder = GraphBuilder::extend(graph);
+    let builder = GraphBuilder::from_graph(graph);
     let all: Vec<usize> = (0..ty.shape.len()).collect();
     builder.output(name, &builder.tensor(first.value).mean(&all, false));
     let mut graph = builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
@@ -80,7 +80,7 @@ fn check_options(options: &CompileOptions) -> Result<(), PassError> {
 }
 
 /// Calls the first output the loss.
-fn declare(mut graph: Graph) -> Result<Graph, PassError> {
+fn declare_loss(mut graph: Graph) -> Result<Graph, PassError> {
     let first = graph.outputs.first().ok_or(PassError::NoOutput)?;
     let (output, value) = (first.name.clone(), first.value);
     let ty = &graph.value(value).ty;
@@ -88,7 +88,7 @@ fn declare(mut graph: Graph) -> Result<Graph, PassError> {
         return Err(PassError::NotScalar { output, ty: ty.clone() });
     }
     if output != LOSS {
-        if let Some(other) = super::output(&graph, LOSS).filter(|&other| other != value) {
+        if let Some(other) = super::find_output(&graph, LOSS).filter(|&other| other != value) {
             let source_of = graph.producer(other).source.clone();
             return Err(PassError::NameTaken { pass: PASS, name: LOSS.into(), source_of });
         }
@@ -98,7 +98,7 @@ fn declare(mut graph: Graph) -> Result<Graph, PassError> {
     Ok(graph)
 }
 
-fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, PassError> {
+fn append_loss(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, PassError> {
     let first = graph.outputs.first().ok_or(PassError::NoOutput)?;
     let (output, value) = (first.name.clone(), first.value);
     let ty = graph.value(value).ty.clone();
@@ -123,17 +123,17 @@ fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, P
         Samples::Dim(dim) => Samples::Dim(dim),
         Samples::First | Samples::Whole => Samples::First,
     };
-    let builder = GraphBuilder::extend(graph);
+    let builder = GraphBuilder::from_graph(graph);
     let output = builder.tensor(value);
     match loss.has_labels() {
         true => {
-            let (scores, labels) = labelled(&builder, &output, samples);
+            let (scores, labels) = add_labels(&builder, &output, samples);
             let scalar = match loss {
                 Loss::Nll => scores.nll(&labels),
                 _ => scores.smoothed_cross_entropy(&labels, options.label_smoothing),
             };
             builder.output(LOSS, &scalar.named(LOSS));
-            count(&builder, &scores, &labels, options);
+            add_metrics(&builder, &scores, &labels, options);
         }
         false => {
             let scalar = of_target(&builder, &output, loss, options, (&ty, samples));
@@ -154,7 +154,7 @@ fn input_of(loss: Loss) -> Option<&'static str> {
 }
 
 /// Scores with classes last, and the input of their labels, whose samples lie along the dim of the output's.
-fn labelled(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Tensor, Tensor) {
+fn add_labels(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Tensor, Tensor) {
     let rank = output.shape().len();
     let scores = classes_last(output, rank);
     let mut shape = scores.shape();
@@ -162,7 +162,7 @@ fn labelled(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Tenso
     let moved = |dim: usize| order_with_classes_last(rank).iter().position(|&from| from == dim);
     let samples = match samples {
         Samples::Dim(dim) => {
-            moved(dim).filter(|&dim| dim < shape.len()).map_or(Samples::First, Samples::along)
+            moved(dim).filter(|&dim| dim < shape.len()).map_or(Samples::First, Samples::along_dim)
         }
         first => first,
     };
@@ -171,7 +171,7 @@ fn labelled(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Tenso
 }
 
 /// Metrics as outputs.
-fn count(builder: &GraphBuilder, scores: &Tensor, labels: &Tensor, options: &CompileOptions) {
+fn add_metrics(builder: &GraphBuilder, scores: &Tensor, labels: &Tensor, options: &CompileOptions) {
     for metric in &options.metrics {
         let k = match metric {
             Metric::Top1 => 1,

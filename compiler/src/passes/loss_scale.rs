@@ -20,8 +20,8 @@ use graphc_ir::plan::{Action, Plan, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::append::{one, push, push_state};
-use super::skipping::Guard;
+use super::append::{push_node, push_state, push_value};
+use super::skipping::StepGuard;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// The output that says by what the loss of a step was scaled.
@@ -50,13 +50,13 @@ pub(super) struct Scaled {
 }
 
 /// Whether a plan scales its loss: it then has the outputs [`LOSS_SCALE`] and [`SKIPPED`].
-pub fn scales(plan: &Plan) -> bool {
+pub fn has_loss_scale(plan: &Plan) -> bool {
     let mut actors = plan.programs.iter().flat_map(|program| &program.actors);
     actors.any(|actor| matches!(actor.action, Action::Compute { op: Op::LossScale(_), .. }))
 }
 
 /// The scale, from which the gradient of the loss starts.
-pub(super) fn scale(builder: &GraphBuilder) -> Tensor {
+pub(super) fn add_scale_variable(builder: &GraphBuilder) -> Tensor {
     let ty = TensorType::new(DType::F32, []);
     builder.variable_of(SCALE, ty, Init::Fill(Scalar(FIRST)), false)
 }
@@ -65,7 +65,7 @@ pub(super) fn scale(builder: &GraphBuilder) -> Tensor {
 /// With a guard a step that it leaves out leaves the scale too.
 pub(super) fn check_gradients(
     training: &mut TrainingGraph,
-    guard: Option<Guard>,
+    guard: Option<StepGuard>,
 ) -> Result<Option<Scaled>, OpError> {
     // A variable of that name in the user's graph belongs to the forward pass.
     let made = |&scale: &ValueId| {
@@ -74,13 +74,13 @@ pub(super) fn check_gradients(
     let Some(scale) = training.graph.find(SCALE).filter(made) else { return Ok(None) };
     let home = training.graph.value(scale).producer;
     let bad = over_gradients(training, &Op::NonFinite(NonFinite {}), home)?;
-    let good = state(training, "state.loss_scale.good_steps", home)?;
-    let made = state(training, "state.loss_scale.updates", home)?;
+    let good = push_counter(training, "state.loss_scale.good_steps", home)?;
+    let made = push_counter(training, "state.loss_scale.updates", home)?;
     use TensorKind::{Gradient, Output as Given, State};
     let kinds = [State, State, State, Gradient, Gradient, Given, Given];
     let guard = guard.map(|guard| guard.factor);
     let operands = [scale, good, made, bad].into_iter().chain(guard).collect();
-    let node = push(training, Op::LossScale(SCALING), operands, home, &kinds)?;
+    let node = push_node(training, Op::LossScale(SCALING), operands, home, &kinds)?;
     let [_, _, _, factor, step, used, skipped] = training.graph.node(node).results[..] else {
         unreachable!("loss_scale has seven results");
     };
@@ -100,29 +100,33 @@ pub(super) fn over_gradients(
     let mut sums: Vec<(NodeId, ValueId)> = Vec::new();
     for (variable, gradient) in training.gradients.clone() {
         let beside = training.graph.value(variable).producer;
-        let found = one(training, op.clone(), vec![gradient], beside)?;
+        let found = push_value(training, op.clone(), vec![gradient], beside)?;
         let graph = &training.graph;
         let place = |node: NodeId| (graph.node(node).part, &graph.node(node).placement);
         match sums.iter().position(|&(known, _)| place(known) == place(beside)) {
-            Some(at) => sums[at].1 = add(training, sums[at].1, found, sums[at].0)?,
+            Some(at) => sums[at].1 = push_add(training, sums[at].1, found, sums[at].0)?,
             None => sums.push((beside, found)),
         }
     }
     let mut sums = sums.into_iter().map(|(_, sum)| sum);
     let first = sums.next().expect("who trains has a gradient");
-    sums.try_fold(first, |sum, other| add(training, sum, other, home))
+    sums.try_fold(first, |sum, other| push_add(training, sum, other, home))
 }
 
-fn add(
+fn push_add(
     training: &mut TrainingGraph,
     a: ValueId,
     b: ValueId,
     beside: NodeId,
 ) -> Result<ValueId, OpError> {
-    one(training, Op::Binary(Binary { function: BinaryFunction::Add }), vec![a, b], beside)
+    push_value(training, Op::Binary(Binary { function: BinaryFunction::Add }), vec![a, b], beside)
 }
 
 /// A count that starts at 0.
-fn state(training: &mut TrainingGraph, name: &str, beside: NodeId) -> Result<ValueId, OpError> {
+fn push_counter(
+    training: &mut TrainingGraph,
+    name: &str,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
     push_state(training, name.into(), TensorType::new(DType::F32, []), beside)
 }

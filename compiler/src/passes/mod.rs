@@ -47,6 +47,6 @@ mod views;
 pub const LOSS: &str = "loss";
 
 /// The value of an output.
-fn output(graph: &Graph, name: &str) -> Option<ValueId> {
+fn find_output(graph: &Graph, name: &str) -> Option<ValueId> {
     graph.outputs.iter().find(|output| output.name == name).map(|output| output.value)
 }

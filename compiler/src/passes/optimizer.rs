@@ -14,12 +14,12 @@ use graphc_ir::plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, Te
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::append::{one, push, push_state};
+use super::append::{push_node, push_state, push_value};
 use super::clipping::{GRAD_NORM, clip_norm};
 use super::groups::group_of;
 use super::loss::name_is_free;
 use super::loss_scale::{SKIPPED, Scaled, check_gradients};
-use super::skipping::{Guard, guard};
+use super::skipping::{StepGuard, push_guard};
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
 
@@ -32,13 +32,13 @@ const PASS: &str = "optimizer";
 /// # Errors
 /// Where a number of the options makes no sense, or an update does not take its variable: one that is not of floating-point
 /// numbers, say.
-pub fn optimizer(
+pub fn append_updates(
     mut training: TrainingGraph,
     options: &CompileOptions,
 ) -> Result<TrainingGraph, PassError> {
     check_numbers(options)?;
     let names = [(GRAD_NORM, options.clip_norm.is_some()), (SKIPPED, options.skip_non_finite)];
-    for (name, _) in names.iter().filter(|(_, given)| *given && options.differentiates()) {
+    for (name, _) in names.iter().filter(|(_, given)| *given && options.differentiates_loss()) {
         name_is_free(PASS, &training.graph, name)?;
     }
     append_all(&mut training, options).map_err(|error| PassError::Op { pass: PASS, error })?;
@@ -115,14 +115,14 @@ struct Scalars {
 
 impl Scalars {
     /// The scalars that an op takes.
-    fn of(self, op: &Op) -> impl Iterator<Item = ValueId> {
+    fn operands_for(self, op: &Op) -> impl Iterator<Item = ValueId> {
         let corrects = matches!(op, Op::AdamUpdate(_) | Op::LambDirection(_));
         self.factor.into_iter().chain(self.step.filter(|_| corrects))
     }
 }
 
 fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<(), OpError> {
-    let guard = if options.differentiates() { guard(training, options)? } else { None };
+    let guard = if options.differentiates_loss() { push_guard(training, options)? } else { None };
     let scaled = match options.optimizer {
         Some(_) => check_gradients(training, guard)?,
         None => None,
@@ -133,7 +133,7 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
     // Where gradients alone are asked for, only the graph's own states are updated.
     let Some(optimizer) = options.optimizer else { return Ok(()) };
     let mut scalars = match (scaled, guard) {
-        (Some(Scaled { factor, step }), _) | (None, Some(Guard { factor, step, .. })) => {
+        (Some(Scaled { factor, step }), _) | (None, Some(StepGuard { factor, step, .. })) => {
             Scalars { factor: Some(factor), step: Some(step) }
         }
         (None, None) => Scalars { factor: None, step: None },
@@ -148,17 +148,21 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
         let optimizer = decay.map_or(optimizer, |decay| optimizer.with_weight_decay(decay));
         let base = optimizer.lr() * group.map_or(1.0, |group| group.lr);
         let lr = LearningRate { base: base.into(), schedule: options.lr_schedule.clone() };
-        let update = update(optimizer, lr.clone(), options.clip_value.map(Scalar));
-        let node = append(training, update, (variable, gradient), scalars)?;
+        let update = optimizer_update(optimizer, lr.clone(), options.clip_value.map(Scalar));
+        let node = append_update(training, update, (variable, gradient), scalars)?;
         if let Optimizer::Lamb(_) = optimizer {
-            along(training, lr, variable, node)?;
+            append_lamb_step(training, lr, variable, node)?;
         }
     }
     Ok(())
 }
 
 /// The update of an optimizer, or of LAMB its direction, and what its states are called.
-fn update(optimizer: Optimizer, lr: LearningRate, clip: Option<Scalar>) -> (Op, Vec<&'static str>) {
+fn optimizer_update(
+    optimizer: Optimizer,
+    lr: LearningRate,
+    clip: Option<Scalar>,
+) -> (Op, Vec<&'static str>) {
     let moments = vec!["exp_avg", "exp_avg_sq"];
     match optimizer {
         Optimizer::Sgd { momentum, nesterov, weight_decay, .. } => {
@@ -166,8 +170,8 @@ fn update(optimizer: Optimizer, lr: LearningRate, clip: Option<Scalar>) -> (Op, 
             let states = if momentum.0 != 0.0 { vec!["momentum"] } else { Vec::new() };
             (Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov, weight_decay, clip }), states)
         }
-        Optimizer::Adam(options) => (adam(options, lr, clip, false), moments),
-        Optimizer::AdamW(options) => (adam(options, lr, clip, true), moments),
+        Optimizer::Adam(options) => (adam_update(options, lr, clip, false), moments),
+        Optimizer::AdamW(options) => (adam_update(options, lr, clip, true), moments),
         Optimizer::Lamb(options) => {
             let direction = LambDirection {
                 beta1: Scalar(options.beta1),
@@ -178,11 +182,16 @@ fn update(optimizer: Optimizer, lr: LearningRate, clip: Option<Scalar>) -> (Op, 
             };
             (Op::LambDirection(direction), moments)
         }
-        Optimizer::Rmsprop(options) => rmsprop(options, lr, clip),
+        Optimizer::Rmsprop(options) => rmsprop_update(options, lr, clip),
     }
 }
 
-fn adam(options: AdamOptions, lr: LearningRate, clip: Option<Scalar>, decoupled: bool) -> Op {
+fn adam_update(
+    options: AdamOptions,
+    lr: LearningRate,
+    clip: Option<Scalar>,
+    decoupled: bool,
+) -> Op {
     Op::AdamUpdate(AdamUpdate {
         lr,
         beta1: Scalar(options.beta1),
@@ -194,7 +203,7 @@ fn adam(options: AdamOptions, lr: LearningRate, clip: Option<Scalar>, decoupled:
     })
 }
 
-fn rmsprop(
+fn rmsprop_update(
     options: RmspropOptions,
     lr: LearningRate,
     clip: Option<Scalar>,
@@ -215,7 +224,7 @@ fn rmsprop(
 }
 
 /// Appends the update of a variable, with its states.
-fn append(
+fn append_update(
     training: &mut TrainingGraph,
     (op, states): (Op, Vec<&str>),
     (variable, gradient): (ValueId, ValueId),
@@ -235,12 +244,12 @@ fn append(
         operands.push(push_state(training, format!("state.{state}.{name}"), ty.clone(), home)?);
         kinds.push(TensorKind::State);
     }
-    operands.extend(scalars.of(&op));
-    push(training, op, operands, home, &kinds)
+    operands.extend(scalars.operands_for(&op));
+    push_node(training, op, operands, home, &kinds)
 }
 
 /// Appends the step of LAMB along a direction, scaled by the norms of the whole variable and of the whole direction.
-fn along(
+fn append_lamb_step(
     training: &mut TrainingGraph,
     lr: LearningRate,
     variable: ValueId,
@@ -250,9 +259,9 @@ fn along(
     let direction = training.graph.node(direction).results[0];
     let mut operands = vec![variable, direction];
     for tensor in [variable, direction] {
-        operands.push(one(training, Op::SquareSum(SquareSum {}), vec![tensor], home)?);
+        operands.push(push_value(training, Op::SquareSum(SquareSum {}), vec![tensor], home)?);
     }
     let update = Op::LambUpdate(LambUpdate { lr });
-    push(training, update, operands, home, &[TensorKind::Parameter])?;
+    push_node(training, update, operands, home, &[TensorKind::Parameter])?;
     Ok(())
 }

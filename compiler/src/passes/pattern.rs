@@ -1,7 +1,7 @@
 //! Patterns of names.
 
 /// Whether a name fits a pattern, in which `*` stands for any characters.
-pub fn fits(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = name.strip_prefix(first) else { return false };

@@ -4,25 +4,26 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 
-use super::pattern::fits;
+use super::pattern::matches_pattern;
 use crate::passes::autodiff::GRADIENT;
 use crate::passes::error::PassError;
 
 /// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
 pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {
     let value = graph.value(value);
-    let named = |pin: &&Pin| value.name.as_deref().is_some_and(|name| means(&pin.pattern, name));
+    let named =
+        |pin: &&Pin| value.name.as_deref().is_some_and(|name| pin_matches_name(&pin.pattern, name));
     let option = options.pins.iter().rev().find(named).map(|pin| pin.sbp.clone());
     option.or_else(|| value.pin.clone())
 }
 
 /// Whether a pin means the tensor of a name: a pattern fits what the user wrote, and gradients, updates and whatever else the compiler
 /// makes of them only where it says so itself.
-pub fn means(pattern: &str, name: &str) -> bool {
+pub fn pin_matches_name(pattern: &str, name: &str) -> bool {
     let made = [GRADIENT];
-    fits(pattern, name)
+    matches_pattern(pattern, name)
         && made.iter().all(|made| !name.starts_with(made) || pattern.starts_with(made))
 }
 
@@ -33,23 +34,27 @@ pub fn means(pattern: &str, name: &str) -> bool {
 pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), PassError> {
     let values = || graphs.iter().flat_map(|graph| &graph.values);
     let names: Vec<&str> = values().filter_map(|value| value.name.as_deref()).collect();
-    match options.pins.iter().find(|pin| !names.iter().any(|name| means(&pin.pattern, name))) {
+    match options
+        .pins
+        .iter()
+        .find(|pin| !names.iter().any(|name| pin_matches_name(&pin.pattern, name)))
+    {
         None => Ok(()),
         Some(Pin { pattern, .. }) => Err(PassError::PinUnknown {
             pattern: pattern.clone(),
-            nearest: close(pattern, &names).map(str::to_string),
+            nearest: find_close_name(pattern, &names).map(str::to_string),
         }),
     }
 }
 
 /// A name that is close to a pattern: one that has one of its parts, or is written alike.
-fn close<'a>(pattern: &str, names: &[&'a str]) -> Option<&'a str> {
+fn find_close_name<'a>(pattern: &str, names: &[&'a str]) -> Option<&'a str> {
     let longest = pattern.split('*').max_by_key(|part| part.len()).unwrap_or("");
     // Gradients where the pattern is of one, and what the user wrote where it is not.
     let gradients = pattern.starts_with(GRADIENT);
     let written =
         || names.iter().copied().filter(move |name| name.starts_with(GRADIENT) == gradients);
-    let near = nearest(pattern, written()).or_else(|| nearest(longest, written()));
+    let near = nearest_name(pattern, written()).or_else(|| nearest_name(longest, written()));
     near.or_else(|| written().find(|name| longest.len() > 2 && name.contains(longest)))
 }
 
@@ -59,18 +64,24 @@ mod tests {
 
     #[test]
     fn a_pattern_means_gradients_only_where_it_says_so() {
-        assert!(means("*weight", "fc.weight") && !means("*weight", "grad.fc.weight"));
-        assert!(means("grad.*", "grad.fc.weight") && means("grad.fc.weight", "grad.fc.weight"));
+        assert!(
+            pin_matches_name("*weight", "fc.weight")
+                && !pin_matches_name("*weight", "grad.fc.weight")
+        );
+        assert!(
+            pin_matches_name("grad.*", "grad.fc.weight")
+                && pin_matches_name("grad.fc.weight", "grad.fc.weight")
+        );
     }
 
     #[test]
     fn names_close_to_a_pattern_are_found() {
         let names = ["grad.fc1.weight", "fc1.weight", "fc1.bias"];
-        assert_eq!(close("fc1.wieght", &names), Some("fc1.weight"));
-        assert_eq!(close("*c1.biass", &names), Some("fc1.bias"));
-        assert_eq!(close("layer*.bias", &names), Some("fc1.bias"));
-        assert_eq!(close("grad.fc1.wieght", &names), Some("grad.fc1.weight"));
-        assert_eq!(close("q*z", &names), None);
+        assert_eq!(find_close_name("fc1.wieght", &names), Some("fc1.weight"));
+        assert_eq!(find_close_name("*c1.biass", &names), Some("fc1.bias"));
+        assert_eq!(find_close_name("layer*.bias", &names), Some("fc1.bias"));
+        assert_eq!(find_close_name("grad.fc1.wieght", &names), Some("grad.fc1.weight"));
+        assert_eq!(find_close_name("q*z", &names), None);
     }
 
     #[test]
@@ -85,7 +96,7 @@ mod tests {
             ("*a*a", "a", false),
             ("a*a", "a", false),
         ] {
-            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), expected, "{pattern} {name}");
         }
     }
 }

@@ -34,7 +34,7 @@ const PASS: &str = "rates";
 ///
 /// # Errors
 /// Where the microbatches do not divide an input, or an op cannot be computed from microbatches.
-pub fn rates(
+pub fn assign_rates(
     training: TrainingGraph,
     microbatches: usize,
     accumulation: Accumulation,
@@ -48,27 +48,27 @@ pub fn rates(
     if microbatches == 1 {
         let values = vec![ValueRate::Step; training.graph.values.len()];
         let nodes = vec![None; training.graph.nodes.len()];
-        return Ok(rated(training, Rates { microbatches, values, nodes }));
+        return Ok(rate_training(training, Rates { microbatches, values, nodes }));
     }
-    let mut cutter = Cutter {
+    let mut cutter = MicrobatchCutter {
         rebuild: Rebuild::new(&training),
         microbatches,
         accumulation,
         values: Vec::new(),
         nodes: Vec::new(),
-        readers: readers(&training),
+        readers: find_readers(&training),
         parts: BTreeMap::new(),
     };
     for (id, _) in training.graph.iter() {
-        cutter.visit(id)?;
+        cutter.visit_node(id)?;
     }
     let rates = Rates { microbatches, values: cutter.values, nodes: cutter.nodes };
     let (training, rates) = without_dead(&cutter.rebuild.finish(), rates)
         .map_err(|error| PassError::Op { pass: PASS, error })?;
-    Ok(rated(training, rates))
+    Ok(rate_training(training, rates))
 }
 
-fn rated(training: TrainingGraph, rates: Rates) -> Rated {
+fn rate_training(training: TrainingGraph, rates: Rates) -> Rated {
     let recomputed = vec![None; training.graph.nodes.len()];
     Rated { training, rates, recomputed }
 }
@@ -77,7 +77,7 @@ fn rated(training: TrainingGraph, rates: Rates) -> Rated {
 ///
 /// # Errors
 /// Where the microbatches do not divide its samples.
-pub fn divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
+pub fn check_input_divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
     match input.samples_dim().map(|dim| (dim, input.ty.shape[dim])) {
         Some((dim, extent)) if microbatches > 0 && !extent.is_multiple_of(microbatches) => {
             let input = input.name.clone();
@@ -88,9 +88,9 @@ pub fn divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
 }
 
 /// The readers of values that nobody observes. A gradient is observed where no update reads it.
-fn readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
+fn find_readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
     let graph = &training.graph;
-    let mut readers = graph.consumers();
+    let mut readers = graph.list_consumers();
     let outputs = graph.outputs.iter().map(|output| output.value);
     let updated = |gradient: &ValueId| {
         let mut readers = readers[gradient.index()].iter();
@@ -120,14 +120,14 @@ fn without_dead(training: &TrainingGraph, rates: Rates) -> Result<(TrainingGraph
     let mut rebuild = Rebuild::new(training);
     let (mut values, mut nodes) = (Vec::new(), Vec::new());
     for (id, node) in training.graph.iter().filter(|(id, _)| live[id.index()]) {
-        rebuild.copy(id)?;
+        rebuild.copy_node(id)?;
         values.extend(node.results.iter().map(|result| rates.values[result.index()]));
         nodes.push(rates.nodes[id.index()]);
     }
     Ok((rebuild.finish(), Rates { microbatches: rates.microbatches, values, nodes }))
 }
 
-struct Cutter<'a> {
+struct MicrobatchCutter<'a> {
     rebuild: Rebuild<'a>,
     microbatches: usize,
     accumulation: Accumulation,
@@ -147,40 +147,40 @@ struct Fit {
     parts: Vec<(usize, usize)>,
 }
 
-impl Cutter<'_> {
-    fn visit(&mut self, id: NodeId) -> Result<(), PassError> {
+impl MicrobatchCutter<'_> {
+    fn visit_node(&mut self, id: NodeId) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
         let operands: Vec<ValueId> =
             node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
         if let Op::Input(input) = &node.op {
-            let Some(dim) = input.samples_dim() else { return self.once(id, operands) };
-            divides(input, self.microbatches)?;
-            let signatures = self.signatures(id)?;
+            let Some(dim) = input.samples_dim() else { return self.copy_once(id, operands) };
+            check_input_divides(input, self.microbatches)?;
+            let signatures = self.time_signatures(id)?;
             let along = signatures.into_iter().find(|s| s.results[0].0[0] == Sbp::Split(dim));
             let signature = along.ok_or_else(|| self.cannot_cut(id, &operands))?;
-            return self.cut(id, operands, &signature);
+            return self.cut_by_signature(id, operands, &signature);
         }
         // A cast that has been made before its operand was summed.
         if let Op::Cast(cast) = &node.op
             && self.rebuild.graph.value(operands[0]).ty.dtype == cast.dtype
         {
-            self.rebuild.stand(node.results[0], operands[0]);
+            self.rebuild.replace_value(node.results[0], operands[0]);
             return Ok(());
         }
         if operands.iter().all(|operand| self.values[operand.index()] == ValueRate::Step) {
-            return self.once(id, operands);
+            return self.copy_once(id, operands);
         }
-        self.act(id, operands)
+        self.cut_node(id, operands)
     }
 
     /// A node that acts for every microbatch, by the signature that takes its operands.
-    fn act(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
-        let fit = self.fit(id, &operands)?;
+    fn cut_node(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
+        let fit = self.find_fit(id, &operands)?;
         let mut operands = operands;
         for (operand, dim) in fit.parts {
             operands[operand] = self.in_parts(operands[operand], dim)?;
         }
-        self.cut(id, operands, &fit.signature)
+        self.cut_by_signature(id, operands, &fit.signature)
     }
 
     /// Whether all that read a value of half precision, at most moved before, take it as f32 as well.
@@ -206,17 +206,17 @@ impl Cutter<'_> {
     }
 
     /// A node that acts once a step.
-    fn once(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
+    fn copy_once(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
         let results = self.push(node.op.clone(), operands, id, None)?;
         for (&old, &new) in node.results.iter().zip(&results) {
-            self.rebuild.stand(old, new);
+            self.rebuild.replace_value(old, new);
         }
         Ok(())
     }
 
     /// A node that acts for every microbatch. What it sums is accumulated.
-    fn cut(
+    fn cut_by_signature(
         &mut self,
         id: NodeId,
         operands: Vec<ValueId>,
@@ -225,18 +225,23 @@ impl Cutter<'_> {
         let node = self.rebuild.old.graph.node(id);
         let results = self.push(node.op.clone(), operands, id, Some(signature.choices[0]))?;
         for (index, (&old, &new)) in node.results.iter().zip(&results).enumerate() {
-            self.values[new.index()] = rate(signature.results[index].0[0]);
+            self.values[new.index()] = rate_from_sbp(signature.results[index].0[0]);
             let mut stands = new;
             if self.values[new.index()] == ValueRate::Summand {
-                stands = self.sum(id, old, new)?;
+                stands = self.accumulate_summand(id, old, new)?;
             }
-            self.rebuild.stand(old, stands);
+            self.rebuild.replace_value(old, stands);
         }
         Ok(())
     }
 
     /// The sum of what each microbatch contributes, for the readers of the old value.
-    fn sum(&mut self, id: NodeId, old: ValueId, summand: ValueId) -> Result<ValueId, PassError> {
+    fn accumulate_summand(
+        &mut self,
+        id: NodeId,
+        old: ValueId,
+        summand: ValueId,
+    ) -> Result<ValueId, PassError> {
         let linear = Some(Choice::Linear(0));
         let dtype = self.rebuild.graph.value(summand).ty.dtype;
         let widens = is_half(dtype) && (self.accumulation.is_f32() || self.is_read_wide(old));
@@ -287,7 +292,7 @@ impl Cutter<'_> {
     }
 
     /// The signatures of a node of the old graph on the axis of time.
-    fn signatures(&self, id: NodeId) -> Result<Vec<Signature>, PassError> {
+    fn time_signatures(&self, id: NodeId) -> Result<Vec<Signature>, PassError> {
         let graph = &self.rebuild.old.graph;
         let node = graph.node(id);
         let rule = node.op.operation().rule(&graph.operand_types(node));
@@ -297,8 +302,8 @@ impl Cutter<'_> {
 
     /// The signature that takes the operands as they are, with as few as possible of those that are computed once a
     /// step made again in parts.
-    fn fit(&self, id: NodeId, operands: &[ValueId]) -> Result<Fit, PassError> {
-        let fits = self.signatures(id)?.into_iter().filter_map(|signature| {
+    fn find_fit(&self, id: NodeId, operands: &[ValueId]) -> Result<Fit, PassError> {
+        let fits = self.time_signatures(id)?.into_iter().filter_map(|signature| {
             let parts = self.missing_parts(operands, &signature)?;
             let sums = |sbp: Sbp| !sbp.is_partial() || sbp == Sbp::PARTIAL;
             let all = signature.results.iter().all(|result| sums(result.0[0]));
@@ -372,7 +377,7 @@ impl Cutter<'_> {
         let like = self.rebuild.origin(id);
         let results = self.push(node.op, node.operands, like, Some(signature.choices[0]))?;
         for (result, &new) in results.iter().enumerate() {
-            self.values[new.index()] = rate(signature.results[result].0[0]);
+            self.values[new.index()] = rate_from_sbp(signature.results[result].0[0]);
         }
         self.parts.insert((value, dim), results[index]);
         Ok(results[index])
@@ -380,7 +385,7 @@ impl Cutter<'_> {
 }
 
 /// The rate of a result of this layout over time.
-fn rate(sbp: Sbp) -> ValueRate {
+fn rate_from_sbp(sbp: Sbp) -> ValueRate {
     match sbp {
         Sbp::Broadcast => ValueRate::Step,
         Sbp::Split(dim) => ValueRate::Microbatch { dim },

@@ -25,7 +25,7 @@ impl<'a> Rebuild<'a> {
         let (nodes, values) = (old.graph.nodes.len(), old.graph.values.len());
         Self {
             old,
-            graph: old.graph.emptied(),
+            graph: old.graph.clone_empty(),
             phases: Vec::with_capacity(nodes),
             kinds: Vec::with_capacity(values),
             origins: Vec::with_capacity(nodes),
@@ -96,7 +96,7 @@ impl<'a> Rebuild<'a> {
 
     /// Lets a new value stand for an old one, with its name, pin and kind where it has them. A value that stands
     /// for a named one already keeps that name.
-    pub fn stand(&mut self, old: ValueId, new: ValueId) {
+    pub fn replace_value(&mut self, old: ValueId, new: ValueId) {
         self.values[old.index()] = Some(new);
         let (from, kind) = (self.old.graph.value(old), self.old.kinds[old.index()]);
         let to = &mut self.graph.values[new.index()];
@@ -115,13 +115,13 @@ impl<'a> Rebuild<'a> {
     ///
     /// # Errors
     /// Where the op does not take the operands.
-    pub fn copy(&mut self, id: NodeId) -> Result<(), OpError> {
+    pub fn copy_node(&mut self, id: NodeId) -> Result<(), OpError> {
         let old = self.old;
         let node = old.graph.node(id);
         let operands = node.operands.iter().map(|&operand| self.new_of(operand)).collect();
         let results = self.push(node.op.clone(), operands, id)?;
         for (&old, new) in node.results.iter().zip(results) {
-            self.stand(old, new);
+            self.replace_value(old, new);
         }
         Ok(())
     }

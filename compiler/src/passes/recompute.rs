@@ -23,7 +23,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::{LayerId, NodeId, ValueId};
 use graphc_ir::op::OpError;
 
-use super::layers::layers;
+use super::layers::find_layers;
 use super::rebuild::{Rebuild, live_nodes};
 use super::selective;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
@@ -53,23 +53,26 @@ pub struct OpPlace {
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn recompute(rated: Rated, extent: Extent<'_>) -> Result<Rated, PassError> {
-    traced(rated, extent).map(|(rated, _)| rated)
+pub fn recompute_activations(rated: Rated, extent: Extent<'_>) -> Result<Rated, PassError> {
+    recompute_with_origins(rated, extent).map(|(rated, _)| rated)
 }
 
 /// The same, and of each node the one of the graph before that it is, or that it computes again.
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn traced(rated: Rated, extent: Extent<'_>) -> Result<(Rated, Vec<NodeId>), PassError> {
+pub fn recompute_with_origins(
+    rated: Rated,
+    extent: Extent<'_>,
+) -> Result<(Rated, Vec<NodeId>), PassError> {
     let Rated { training, rates, .. } = rated;
-    let dropped = dropped(&training, Blocks::new(&training, &rates), extent);
+    let dropped = choose_recomputed(&training, Blocks::new(&training, &rates), extent);
     if !dropped.contains(&true) {
         let nodes = training.graph.nodes.len();
         let rated = Rated { training, rates, recomputed: vec![None; nodes] };
         return Ok((rated, (0..nodes).map(NodeId::new).collect()));
     }
-    let recomputing = Copier::new(&training, &rates, dropped).copied();
+    let recomputing = RecomputeCopier::new(&training, &rates, dropped).copy_graph();
     recomputing.map_err(|error| PassError::Op { pass: "recompute", error })
 }
 
@@ -86,7 +89,7 @@ impl Blocks {
     /// The blocks of a graph in which nothing is computed again.
     pub fn new(training: &TrainingGraph, rates: &Rates) -> Self {
         let graph = &training.graph;
-        let layers = layers(graph, |node| training.phases[node] == Phase::Forward);
+        let layers = find_layers(graph, |node| training.phases[node] == Phase::Forward);
         let head = layers.count.checked_sub(1).filter(|last| !layers.repeated.contains(last));
         let head = head.map(LayerId::new);
         let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
@@ -100,12 +103,12 @@ impl Blocks {
             ops[number].push(id);
             of[id.index()] = Some(number);
         }
-        Self { ops, repeatable: repeatable(training, &of) }
+        Self { ops, repeatable: find_repeatable(training, &of) }
     }
 
     /// The ops that selective recomputation computes again, by block.
-    pub fn cheap(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
-        let dropped = selective::dropped(training, &self.repeatable);
+    pub fn cheap_ops(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
+        let dropped = selective::choose_selective(training, &self.repeatable);
         let is_cheap = |id: &NodeId| {
             training.graph.node(*id).results.iter().any(|value| dropped[value.index()])
         };
@@ -117,7 +120,7 @@ impl Blocks {
     }
 
     /// The nodes of these ops.
-    fn nodes<'a>(&'a self, ops: &'a BTreeSet<OpPlace>) -> impl Iterator<Item = NodeId> + 'a {
+    fn nodes_of<'a>(&'a self, ops: &'a BTreeSet<OpPlace>) -> impl Iterator<Item = NodeId> + 'a {
         let node = |op: &OpPlace| self.ops.get(op.block)?.get(op.place).copied();
         ops.iter().filter_map(node)
     }
@@ -125,7 +128,7 @@ impl Blocks {
 
 /// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no
 /// output; what a step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
-fn repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
+fn find_repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
     let graph = &training.graph;
     let block = |value: usize| of[graph.values[value].producer.index()];
     let mut own: Vec<Option<usize>> = (0..graph.values.len()).map(block).collect();
@@ -146,13 +149,13 @@ fn repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
 }
 
 /// Which values are computed again.
-fn dropped(training: &TrainingGraph, blocks: Blocks, extent: Extent<'_>) -> Vec<bool> {
+fn choose_recomputed(training: &TrainingGraph, blocks: Blocks, extent: Extent<'_>) -> Vec<bool> {
     match extent {
         Extent::Full => blocks.repeatable,
-        Extent::Selective => selective::dropped(training, &blocks.repeatable),
+        Extent::Selective => selective::choose_selective(training, &blocks.repeatable),
         Extent::Ops(ops) => {
             let mut dropped = vec![false; blocks.repeatable.len()];
-            for value in blocks.nodes(ops).flat_map(|id| &training.graph.node(id).results) {
+            for value in blocks.nodes_of(ops).flat_map(|id| &training.graph.node(id).results) {
                 dropped[value.index()] = blocks.repeatable[value.index()];
             }
             dropped
@@ -170,7 +173,7 @@ fn may_repeat(training: &TrainingGraph, rates: &Rates, index: usize) -> bool {
     node.op.operation().is_function() && node.results.iter().all(cut)
 }
 
-struct Copier<'a> {
+struct RecomputeCopier<'a> {
     rebuild: Rebuild<'a>,
     rates: &'a Rates,
     /// Whether a value is computed again where the backward pass reads it.
@@ -183,7 +186,7 @@ struct Copier<'a> {
     is_copy: Vec<bool>,
 }
 
-impl<'a> Copier<'a> {
+impl<'a> RecomputeCopier<'a> {
     fn new(training: &'a TrainingGraph, rates: &'a Rates, dropped: Vec<bool>) -> Self {
         Self {
             rebuild: Rebuild::new(training),
@@ -195,19 +198,19 @@ impl<'a> Copier<'a> {
         }
     }
 
-    fn copied(mut self) -> Result<(Rated, Vec<NodeId>), OpError> {
+    fn copy_graph(mut self) -> Result<(Rated, Vec<NodeId>), OpError> {
         let old = self.rebuild.old;
         for (id, node) in old.graph.iter() {
             if old.phases[id.index()] == Phase::Forward {
-                self.rebuild.copy(id)?;
+                self.rebuild.copy_node(id)?;
             } else {
                 for &operand in &node.operands {
-                    self.again(operand)?;
+                    self.recompute_value(operand)?;
                 }
-                let operands = node.operands.iter().map(|&v| self.read(v)).collect();
+                let operands = node.operands.iter().map(|&v| self.backward_value(v)).collect();
                 let results = self.rebuild.push(node.op.clone(), operands, id)?;
                 for (&old, new) in node.results.iter().zip(results) {
-                    self.rebuild.stand(old, new);
+                    self.rebuild.replace_value(old, new);
                 }
             }
             self.old_of.push(id);
@@ -218,12 +221,12 @@ impl<'a> Copier<'a> {
     }
 
     /// The value that the backward pass reads for a value of the old graph.
-    fn read(&self, value: ValueId) -> ValueId {
+    fn backward_value(&self, value: ValueId) -> ValueId {
         self.copies.get(&value).copied().unwrap_or_else(|| self.rebuild.new_of(value))
     }
 
     /// Computes a value again if it is not kept, with all that it takes.
-    fn again(&mut self, value: ValueId) -> Result<(), OpError> {
+    fn recompute_value(&mut self, value: ValueId) -> Result<(), OpError> {
         let graph = &self.rebuild.old.graph;
         let (mut pending, mut nodes) = (vec![value], BTreeSet::new());
         while let Some(value) = pending.pop() {
@@ -232,12 +235,12 @@ impl<'a> Copier<'a> {
                 pending.extend(&graph.producer(value).operands);
             }
         }
-        nodes.into_iter().try_for_each(|node| self.copy(node))
+        nodes.into_iter().try_for_each(|node| self.copy_node(node))
     }
 
-    fn copy(&mut self, id: NodeId) -> Result<(), OpError> {
+    fn copy_node(&mut self, id: NodeId) -> Result<(), OpError> {
         let node = self.rebuild.old.graph.node(id);
-        let operands = node.operands.iter().map(|&v| self.read(v)).collect();
+        let operands = node.operands.iter().map(|&v| self.backward_value(v)).collect();
         let results = self.rebuild.push_again(node.op.clone(), operands, id)?;
         for (&value, copy) in node.results.iter().zip(results) {
             if self.dropped[value.index()] {
@@ -270,7 +273,7 @@ fn without_dead(
             originals.insert(old, NodeId::new(recomputed.len()));
             recomputed.push(None);
         }
-        rebuild.copy(id)?;
+        rebuild.copy_node(id)?;
         origins.push(old);
         nodes.push(rates.nodes[old.index()]);
         values.extend(old_graph.node(old).results.iter().map(|v| rates.values[v.index()]));

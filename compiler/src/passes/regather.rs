@@ -46,7 +46,7 @@ pub enum Regathered {
 
 impl Regathered {
     /// The tensors that a strategy gathers again whatever the memory.
-    pub fn of(strategy: Strategy) -> Self {
+    pub fn from_strategy(strategy: Strategy) -> Self {
         if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
     }
 }
@@ -55,9 +55,9 @@ impl Regathered {
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn regather(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
+pub fn insert_regathers(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
     let Rated { training, rates, recomputed } = recomputing;
-    let wanted = wanted(&training, &rates, which);
+    let wanted = choose_places(&training, &rates, which);
     if wanted.iter().all(Option::is_none) {
         return Ok(Rated { training, rates, recomputed });
     }
@@ -73,7 +73,7 @@ pub fn regather(recomputing: Rated, which: Regathered) -> Result<Rated, PassErro
     };
     for (id, _) in training.graph.iter() {
         let original = recomputed[id.index()];
-        let copied = inserter.copy(id, original);
+        let copied = inserter.copy_node(id, original);
         copied.map_err(|error| PassError::Op { pass: "regather", error })?;
     }
     let Inserter { rebuild, values, nodes, recomputed, .. } = inserter;
@@ -83,7 +83,7 @@ pub fn regather(recomputing: Rated, which: Regathered) -> Result<Rated, PassErro
 
 /// The places where a tensor is regathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RegatherPlace {
     /// Before its first backward reader.
     Backward,
     /// Before its first reader of each microbatch too.
@@ -91,11 +91,15 @@ enum Place {
 }
 
 /// The place where each value is regathered, if it is.
-fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Option<Place>> {
+fn choose_places(
+    training: &TrainingGraph,
+    rates: &Rates,
+    which: Regathered,
+) -> Vec<Option<RegatherPlace>> {
     let graph = &training.graph;
-    let parameters = parameters(training);
+    let parameters = find_parameters(training);
     let mut wanted = vec![None; graph.values.len()];
-    for (index, readers) in graph.consumers().iter().enumerate() {
+    for (index, readers) in graph.list_consumers().iter().enumerate() {
         let value = ValueId::new(index);
         let producer = graph.value(value).producer.index();
         let is_scalar = graph.value(value).ty.shape.is_empty();
@@ -114,8 +118,8 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
         let in_parts = rates.values[index] == ValueRate::Step
             && here.iter().any(|node| rates.nodes[node.index()].is_some());
         wanted[index] = match (in_parts, of(Phase::Forward) && of(Phase::Backward)) {
-            (true, _) => Some(Place::Both),
-            (false, true) => Some(Place::Backward),
+            (true, _) => Some(RegatherPlace::Both),
+            (false, true) => Some(RegatherPlace::Backward),
             (false, false) => None,
         };
     }
@@ -123,7 +127,7 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
 }
 
 /// Whether each value is a parameter, at most cast or moved.
-fn parameters(training: &TrainingGraph) -> Vec<bool> {
+fn find_parameters(training: &TrainingGraph) -> Vec<bool> {
     let graph = &training.graph;
     let mut is = vec![false; graph.values.len()];
     for node in &graph.nodes {
@@ -141,7 +145,7 @@ fn parameters(training: &TrainingGraph) -> Vec<bool> {
 struct Inserter<'a> {
     rebuild: Rebuild<'a>,
     rates: &'a Rates,
-    wanted: Vec<Option<Place>>,
+    wanted: Vec<Option<RegatherPlace>>,
     /// By value of the old graph and phase: what stands for it.
     again: BTreeMap<(ValueId, Phase), ValueId>,
     /// Rates of the new graph's values.
@@ -154,16 +158,16 @@ struct Inserter<'a> {
 }
 
 impl Inserter<'_> {
-    fn copy(&mut self, id: NodeId, original: Option<NodeId>) -> Result<(), OpError> {
+    fn copy_node(&mut self, id: NodeId, original: Option<NodeId>) -> Result<(), OpError> {
         let old = self.rebuild.old;
         let node = old.graph.node(id);
         let mut operands = Vec::new();
         for &operand in &node.operands {
-            operands.push(self.read(operand, id)?);
+            operands.push(self.value_for_reader(operand, id)?);
         }
         let results = self.rebuild.push(node.op.clone(), operands, id)?;
         for (&old, new) in node.results.iter().zip(results) {
-            self.rebuild.stand(old, new);
+            self.rebuild.replace_value(old, new);
             self.values.push(self.rates.values[old.index()]);
         }
         self.nodes.push(self.rates.nodes[id.index()]);
@@ -173,7 +177,7 @@ impl Inserter<'_> {
     }
 
     /// The value that a node reads for a value of the old graph.
-    fn read(&mut self, value: ValueId, reader: NodeId) -> Result<ValueId, OpError> {
+    fn value_for_reader(&mut self, value: ValueId, reader: NodeId) -> Result<ValueId, OpError> {
         let old = self.rebuild.old;
         let made = self.rebuild.new_of(value);
         let phase = old.phases[reader.index()];
@@ -182,8 +186,8 @@ impl Inserter<'_> {
         let again = at_home
             && match self.wanted[value.index()] {
                 None => false,
-                Some(Place::Backward) => phase == Phase::Backward,
-                Some(Place::Both) => in_parts && phase != Phase::Update,
+                Some(RegatherPlace::Backward) => phase == Phase::Backward,
+                Some(RegatherPlace::Both) => in_parts && phase != Phase::Update,
             };
         if !again {
             return Ok(made);
@@ -193,12 +197,12 @@ impl Inserter<'_> {
         }
         // What is gathered once a step may be kept from there.
         let before = self.again.get(&(value, Phase::Forward)).copied().unwrap_or(made);
-        let new = self.push(value, before, reader)?;
+        let new = self.push_regather(value, before, reader)?;
         self.again.insert((value, phase), new);
         Ok(new)
     }
 
-    fn push(
+    fn push_regather(
         &mut self,
         value: ValueId,
         before: ValueId,
@@ -207,7 +211,7 @@ impl Inserter<'_> {
         let op = Op::Regather(Regather {});
         let ty = &self.rebuild.old.graph.value(value).ty;
         let (rate, choice) = match self.rates.values[value.index()] {
-            ValueRate::Step if self.wanted[value.index()] == Some(Place::Both) => {
+            ValueRate::Step if self.wanted[value.index()] == Some(RegatherPlace::Both) => {
                 (ValueRate::Anew, None)
             }
             ValueRate::Microbatch { dim } => {

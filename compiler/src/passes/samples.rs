@@ -12,7 +12,7 @@ use graphc_ir::types::Samples;
 
 /// The samples of a value, as far as they are known.
 #[derive(Clone, Copy, PartialEq)]
-enum Known {
+enum KnownSamples {
     /// It holds no samples, or sums over them.
     Whole,
     /// This dim counts samples.
@@ -27,16 +27,16 @@ pub fn samples_of(graph: &Graph, values: &[ValueId]) -> Vec<Samples> {
         return vec![Samples::Whole; values.len()];
     };
     let parts = common_batch(graph);
-    let mut known = vec![Known::Whole; graph.values.len()];
+    let mut known = vec![KnownSamples::Whole; graph.values.len()];
     for (_, node) in graph.iter() {
-        let results = results(graph, node, parts, &known);
+        let results = result_samples(graph, node, parts, &known);
         for (value, result) in node.results.iter().zip(results) {
             known[value.index()] = result;
         }
     }
     values
         .iter()
-        .map(|&value| said(known[value.index()], &graph.value(value).ty.shape, batch))
+        .map(|&value| resolve_samples(known[value.index()], &graph.value(value).ty.shape, batch))
         .collect()
 }
 
@@ -51,62 +51,70 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
 
 fn batch_of(node: &Node) -> Option<usize> {
     match &node.op {
-        Op::Input(input) => input.batch(),
+        Op::Input(input) => input.batch_size(),
         _ => None,
     }
 }
 
 /// The samples of the results of a node, where samples are cut into so many parts.
-fn results(graph: &Graph, node: &Node, parts: usize, known: &[Known]) -> Vec<Known> {
+fn result_samples(
+    graph: &Graph,
+    node: &Node,
+    parts: usize,
+    known: &[KnownSamples],
+) -> Vec<KnownSamples> {
     if let Op::Input(input) = &node.op {
-        return vec![input.samples_dim().map_or(Known::Whole, Known::Along)];
+        return vec![input.samples_dim().map_or(KnownSamples::Whole, KnownSamples::Along)];
     }
-    let operands: Vec<Known> = node.operands.iter().map(|operand| known[operand.index()]).collect();
-    let all = |known: Known| vec![known; node.results.len()];
-    if operands.iter().all(|&operand| operand == Known::Whole) {
-        return all(Known::Whole);
+    let operands: Vec<KnownSamples> =
+        node.operands.iter().map(|operand| known[operand.index()]).collect();
+    let all = |known: KnownSamples| vec![known; node.results.len()];
+    if operands.iter().all(|&operand| operand == KnownSamples::Whole) {
+        return all(KnownSamples::Whole);
     }
     let rule = node.op.operation().rule(&graph.operand_types(node));
     let signatures = rule.map(|rule| rule.signatures(&[parts])).unwrap_or_default();
     let fits = signatures.iter().filter_map(|signature| {
         let pairs = operands.iter().zip(&signature.operands);
         let cut: Option<Vec<bool>> =
-            pairs.map(|(&operand, layout)| takes(operand, layout.0[0])).collect();
+            pairs.map(|(&operand, layout)| takes_layout(operand, layout.0[0])).collect();
         Some((signature, cut?.into_iter().filter(|&cut| cut).count()))
     });
     match fits.min_by_key(|&(_, cut)| cut) {
-        Some((signature, _)) => signature.results.iter().map(|layout| of(layout.0[0])).collect(),
-        None => all(Known::Mixed),
+        Some((signature, _)) => {
+            signature.results.iter().map(|layout| samples_from_layout(layout.0[0])).collect()
+        }
+        None => all(KnownSamples::Mixed),
     }
 }
 
 /// Whether an operand may lie so, and whether it is cut for it although it holds no samples.
-fn takes(operand: Known, layout: Sbp) -> Option<bool> {
+fn takes_layout(operand: KnownSamples, layout: Sbp) -> Option<bool> {
     match (operand, layout) {
-        (Known::Along(dim), Sbp::Split(split)) if dim == split => Some(false),
-        (Known::Whole, Sbp::Broadcast) => Some(false),
-        (Known::Whole, Sbp::Split(_)) => Some(true),
+        (KnownSamples::Along(dim), Sbp::Split(split)) if dim == split => Some(false),
+        (KnownSamples::Whole, Sbp::Broadcast) => Some(false),
+        (KnownSamples::Whole, Sbp::Split(_)) => Some(true),
         _ => None,
     }
 }
 
-fn of(layout: Sbp) -> Known {
+fn samples_from_layout(layout: Sbp) -> KnownSamples {
     match layout {
-        Sbp::Split(dim) => Known::Along(dim),
-        Sbp::Broadcast | Sbp::Partial(_) => Known::Whole,
+        Sbp::Split(dim) => KnownSamples::Along(dim),
+        Sbp::Broadcast | Sbp::Partial(_) => KnownSamples::Whole,
     }
 }
 
 /// Finds the dim of samples where these are mixed: the first that has as many as there are samples, or the only one
 /// that has.
-fn said(known: Known, shape: &[usize], batch: usize) -> Samples {
+fn resolve_samples(known: KnownSamples, shape: &[usize], batch: usize) -> Samples {
     let mut alike = (0..shape.len()).filter(|&dim| shape[dim] == batch);
     match known {
-        Known::Along(dim) => Samples::along(dim),
-        Known::Whole => Samples::Whole,
-        Known::Mixed => match (alike.next(), alike.next()) {
+        KnownSamples::Along(dim) => Samples::along_dim(dim),
+        KnownSamples::Whole => Samples::Whole,
+        KnownSamples::Mixed => match (alike.next(), alike.next()) {
             (Some(0), _) => Samples::First,
-            (Some(dim), None) => Samples::along(dim),
+            (Some(dim), None) => Samples::along_dim(dim),
             _ => Samples::Whole,
         },
     }

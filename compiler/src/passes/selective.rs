@@ -20,7 +20,7 @@ use super::cut::smallest_side;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// Which of the candidates are computed again where the backward pass reads them.
-pub fn dropped(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
+pub fn choose_selective(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
     let graph = &training.graph;
     let samples = of_samples(graph);
     let cheap = |value: usize| {
@@ -28,7 +28,7 @@ pub fn dropped(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
         candidates[value] && !multiplies_weights(node, &samples)
     };
     let cheap: Vec<bool> = (0..graph.values.len()).map(cheap).collect();
-    Network::new(training, &cheap, &samples).behind_the_cut()
+    RecomputeNetwork::new(training, &cheap, &samples).behind_the_cut()
 }
 
 /// Which values depend on what is fed.
@@ -53,7 +53,7 @@ fn multiplies_weights(node: &Node, samples: &[bool]) -> bool {
 const UNCUT: u64 = 1 << 60;
 
 /// Each value that may be kept or made again is an edge of as many units as it has bytes: what flows is that something is known.
-struct Network {
+struct RecomputeNetwork {
     graph: DiGraph<(), u64>,
     source: NodeIndex,
     sink: NodeIndex,
@@ -62,7 +62,7 @@ struct Network {
     cheap: Vec<bool>,
 }
 
-impl Network {
+impl RecomputeNetwork {
     fn new(training: &TrainingGraph, cheap: &[bool], samples: &[bool]) -> Self {
         let mut graph = DiGraph::new();
         let (source, sink) = (graph.add_node(()), graph.add_node(()));
@@ -71,12 +71,12 @@ impl Network {
         let read = read_backward(training);
         for value in (0..cheap.len()).filter(|&value| cheap[value]) {
             let value = ValueId::new(value);
-            let [made, known] = network.ends(training, value);
+            let [made, known] = network.edge_ends(training, value);
             if read[value.index()] {
                 network.graph.add_edge(known, network.sink, UNCUT);
             }
             for &operand in &training.graph.producer(value).operands {
-                if let Some(operand) = network.operand(training, operand, (&read, samples)) {
+                if let Some(operand) = network.operand_node(training, operand, (&read, samples)) {
                     network.graph.add_edge(operand, made, UNCUT);
                 }
             }
@@ -84,7 +84,7 @@ impl Network {
         network
     }
 
-    fn ends(&mut self, training: &TrainingGraph, value: ValueId) -> [NodeIndex; 2] {
+    fn edge_ends(&mut self, training: &TrainingGraph, value: ValueId) -> [NodeIndex; 2] {
         let graph = &mut self.graph;
         *self.ends[value.index()].get_or_insert_with(|| {
             let ends = [graph.add_node(()), graph.add_node(())];
@@ -97,7 +97,7 @@ impl Network {
     /// The node of the network where an operand is known, which is not cheap or may be made again; `None` where it is
     /// there at no cost, so that nothing has to flow to it: what depends on no sample, and what is kept for the
     /// backward pass in any case.
-    fn operand(
+    fn operand_node(
         &mut self,
         training: &TrainingGraph,
         value: ValueId,
@@ -108,7 +108,7 @@ impl Network {
             return None;
         }
         let is_new = self.ends[index].is_none();
-        let [made, known] = self.ends(training, value);
+        let [made, known] = self.edge_ends(training, value);
         if is_new && !self.cheap[index] {
             self.graph.add_edge(self.source, made, UNCUT);
         }
@@ -231,7 +231,7 @@ mod tests {
         let (mut fewer, mut products) = (0, 0);
         for _ in 0..200 {
             let (training, candidates) = training(&mut draw);
-            let dropped = dropped(&training, &candidates);
+            let dropped = choose_selective(&training, &candidates);
             let values: Vec<usize> = (0..candidates.len()).filter(|&v| candidates[v]).collect();
             let found = kept(&training, &candidates, &|value| dropped[value]).expect("cheap ones");
             let all = kept(&training, &candidates, &|_| false).expect("nothing again");

@@ -14,13 +14,13 @@ use graphc_ir::ops::{NonFinite, SkipStep};
 use graphc_ir::plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
 use graphc_ir::types::{DType, TensorType};
 
-use super::append::{one, push, push_state};
+use super::append::{push_node, push_state, push_value};
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// The scalars that updates take where steps may be left out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guard {
+pub(super) struct StepGuard {
     /// 0 where the step is not made, else 1.
     pub factor: ValueId,
     /// The number of the update, from 1, without those that were not made.
@@ -30,26 +30,26 @@ pub(super) struct Guard {
 }
 
 /// The guard of a graph that has one.
-pub(super) fn guard_of(training: &TrainingGraph) -> Option<Guard> {
+pub(super) fn guard_of(training: &TrainingGraph) -> Option<StepGuard> {
     let mut nodes = training.graph.iter().rev();
     let updates = |id: NodeId| training.phases[id.index()] == Phase::Update;
     let (_, guard) = nodes.find(|&(id, node)| matches!(node.op, Op::SkipStep(_)) && updates(id))?;
     let [_, factor, step, skipped] = guard.results[..] else { return None };
-    Some(Guard { factor, step, skipped })
+    Some(StepGuard { factor, step, skipped })
 }
 
 /// Appends the guard, if the options ask for one, and lets the graph's own states take it.
-pub(super) fn guard(
+pub(super) fn push_guard(
     training: &mut TrainingGraph,
     options: &CompileOptions,
-) -> Result<Option<Guard>, OpError> {
+) -> Result<Option<StepGuard>, OpError> {
     let Some(loss) = training.loss.filter(|_| options.skip_non_finite) else { return Ok(None) };
     let home = training.graph.value(loss).producer;
-    let bad = one(training, Op::NonFinite(NonFinite {}), vec![loss], home)?;
+    let bad = push_value(training, Op::NonFinite(NonFinite {}), vec![loss], home)?;
     let before = push_state(training, SKIPPED_STEPS.into(), TensorType::new(DType::F32, []), home)?;
     use TensorKind::{Gradient, Output, State};
     let kinds = [State, Gradient, Gradient, Output];
-    push(training, Op::SkipStep(SkipStep {}), vec![before, bad], home, &kinds)?;
+    push_node(training, Op::SkipStep(SkipStep {}), vec![before, bad], home, &kinds)?;
     *training = guarded_states(training)?;
     Ok(guard_of(training))
 }
@@ -63,12 +63,12 @@ fn guarded_states(old: &TrainingGraph) -> Result<TrainingGraph, OpError> {
     }
     let mut new = Rebuild::new(old);
     for (id, _) in old.graph.iter().filter(|(id, _)| !late[id.index()]) {
-        new.copy(id)?;
+        new.copy_node(id)?;
     }
     let guard = guard_of(old);
     for (id, node) in old.graph.iter().filter(|(id, _)| late[id.index()]) {
         let (Op::Blend(blend), Some(guard)) = (&node.op, guard) else {
-            new.copy(id)?;
+            new.copy_node(id)?;
             continue;
         };
         let step = blend.starts.then_some(guard.step);
@@ -76,7 +76,7 @@ fn guarded_states(old: &TrainingGraph) -> Result<TrainingGraph, OpError> {
         let operands = node.operands[..2].iter().copied().chain(scalars);
         let operands = operands.map(|value| new.new_of(value)).collect();
         let results = new.push(node.op.clone(), operands, id)?;
-        new.stand(node.results[0], results[0]);
+        new.replace_value(node.results[0], results[0]);
     }
     Ok(new.finish())
 }

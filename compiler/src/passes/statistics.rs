@@ -10,15 +10,16 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::BatchNorm;
 use graphc_ir::plan::CompileOptions;
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 
-use super::pattern::fits;
+use super::pattern::matches_pattern;
 use crate::passes::error::PassError;
 
 /// Whether a batch norm normalizes by its running statistics in training, too.
 pub(super) fn keeps_statistics(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
-    let kept = |name: &str| options.keep_statistics.iter().any(|pattern| fits(pattern, name));
-    running(graph, node).any(kept)
+    let kept =
+        |name: &str| options.keep_statistics.iter().any(|pattern| matches_pattern(pattern, name));
+    running_statistics(graph, node).any(kept)
 }
 
 /// Checks every batch norm of a training.
@@ -37,7 +38,7 @@ pub(super) fn check_statistics(graph: &Graph, options: &CompileOptions) -> Resul
 }
 
 /// The names of the variables that are a batch norm's running statistics.
-fn running<'a>(graph: &'a Graph, node: &Node) -> impl Iterator<Item = &'a str> {
+fn running_statistics<'a>(graph: &'a Graph, node: &Node) -> impl Iterator<Item = &'a str> {
     let is_norm = matches!(node.op, Op::BatchNorm(_));
     let statistics: Vec<ValueId> =
         node.operands.iter().copied().skip(3).filter(|_| is_norm).collect();
@@ -52,13 +53,14 @@ fn running<'a>(graph: &'a Graph, node: &Node) -> impl Iterator<Item = &'a str> {
 /// # Errors
 /// The first pattern that fits none.
 pub fn check_kept(graph: &Graph, options: &CompileOptions) -> Result<(), PassError> {
-    let names: Vec<&str> = graph.nodes.iter().flat_map(|node| running(graph, node)).collect();
-    let unknown = |pattern: &&String| !names.iter().any(|name| fits(pattern, name));
+    let names: Vec<&str> =
+        graph.nodes.iter().flat_map(|node| running_statistics(graph, node)).collect();
+    let unknown = |pattern: &&String| !names.iter().any(|name| matches_pattern(pattern, name));
     match options.keep_statistics.iter().find(unknown) {
         None => Ok(()),
         Some(pattern) => Err(PassError::StatisticsUnknown {
             pattern: pattern.clone(),
-            nearest: nearest(pattern, names).map(str::to_string),
+            nearest: nearest_name(pattern, names).map(str::to_string),
         }),
     }
 }
@@ -75,7 +77,7 @@ fn check_values(graph: &Graph, node: &Node, microbatches: usize) -> Result<(), P
 
 fn check_momentum(graph: &Graph, node: &Node, op: &BatchNorm) -> Result<(), PassError> {
     let momentum = op.momentum.0;
-    if running(graph, node).next().is_none() || (0.0..1.0).contains(&momentum) {
+    if running_statistics(graph, node).next().is_none() || (0.0..1.0).contains(&momentum) {
         return Ok(());
     }
     Err(PassError::Momentum { place: node.source.clone(), momentum })

@@ -24,7 +24,7 @@ const PASS: &str = "training_mode";
 /// # Errors
 /// Where microbatches do not divide the batch that is normalized, and where statistics of a batch make no sense.
 pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let training = options.differentiates();
+    let training = options.differentiates_loss();
     let failed = |error| PassError::Op { pass: PASS, error };
     let mut graph = if training { graph } else { without_blends(graph).map_err(failed)? };
     for node in &mut graph.nodes {
@@ -35,7 +35,7 @@ pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassErr
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_))) {
         return Ok(graph);
     }
-    divides(&graph, options.microbatches)?;
+    check_inputs_divide(&graph, options.microbatches)?;
     if training {
         check_statistics(&graph, options)?;
     }
@@ -87,10 +87,10 @@ fn without_blends(graph: Graph) -> Result<Graph, OpError> {
 }
 
 /// Checks that the microbatches divide every input.
-fn divides(graph: &Graph, microbatches: usize) -> Result<(), PassError> {
+fn check_inputs_divide(graph: &Graph, microbatches: usize) -> Result<(), PassError> {
     for node in &graph.nodes {
         let Op::Input(input) = &node.op else { continue };
-        rates::divides(input, microbatches)?;
+        rates::check_input_divides(input, microbatches)?;
     }
     Ok(())
 }

@@ -5,11 +5,11 @@ use graphc_ir::sbp::NdSbp;
 
 /// The error of the planner.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PlanError {
+pub enum PlannerError {
     /// A pin that no signature fulfils.
     #[error(
         "`{tensor}` of shape {shape:?} cannot be pinned to ({pin}) on a mesh of {mesh:?}: {}",
-        choices(.candidates)
+        format_choices(.candidates)
     )]
     Pin {
         /// The tensor.
@@ -68,7 +68,7 @@ pub enum PlanError {
     #[error(
         "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the leanest plan found{}: \
          take more ranks or microbatches, or raise the limit; the largest tensors are {}",
-        bytes(*.needed), bytes(*.limit), bytes(.needed - .limit), proof(*.least), tensors(.largest)
+        format_bytes(*.needed), format_bytes(*.limit), format_bytes(.needed - .limit), format_proof(*.least), format_tensors(.largest)
     )]
     Memory {
         /// The first rank that is over its memory.
@@ -134,7 +134,7 @@ pub enum HeadsReason {
     },
 }
 
-fn choices(candidates: &[NdSbp]) -> String {
+fn format_choices(candidates: &[NdSbp]) -> String {
     if candidates.is_empty() {
         return "it has no layout there".into();
     }
@@ -142,22 +142,22 @@ fn choices(candidates: &[NdSbp]) -> String {
     format!("it can be {}", names.join(", "))
 }
 
-fn tensors(largest: &[(String, u64)]) -> String {
-    let name = |(name, size): &(String, u64)| format!("`{name}` {}", bytes(*size));
+fn format_tensors(largest: &[(String, u64)]) -> String {
+    let name = |(name, size): &(String, u64)| format!("`{name}` {}", format_bytes(*size));
     largest.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-fn proof(least: Option<u64>) -> String {
+fn format_proof(least: Option<u64>) -> String {
     least.map_or(String::new(), |least| {
         format!(
             " (no plan needs less than {} where each tensor has memory of its own)",
-            bytes(least)
+            format_bytes(least)
         )
     })
 }
 
 /// Bytes in the largest unit of which there is at least one.
-pub fn bytes(bytes: u64) -> String {
+pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
     unit.map_or(format!("{bytes} B"), |(name, unit)| {

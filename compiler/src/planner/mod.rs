@@ -53,17 +53,17 @@ use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
-pub use error::{PlanError, bytes};
-pub use reference::{Account, Recomputed, account, recompute};
+pub use error::{PlannerError, format_bytes};
+pub use reference::{Account, Recomputed, account_by_node, reprice_sharding};
 
 pub use encoding::lead::{Before, Lead};
 pub use memory::{Care, Rival};
-pub use waiting::{Reading, Waiting, Waits, Way, waiting};
+pub use waiting::{Reading, Waiting, WaitingWay, Waits, price_waiting};
 
 use memory::{Solution, Unlimited};
 use problem::candidates::{Candidate, CandidateList};
 use problem::layouts::SbpId;
-use problem::size::size;
+use problem::size::programme_size;
 use problem::usage::{self, check_memory};
 use problem::{Problem, compute_bound};
 
@@ -91,11 +91,11 @@ pub struct Planned {
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.
-pub fn plan(
+pub fn plan_signatures(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Result<Planned, PlanError> {
+) -> Result<Planned, PlannerError> {
     plan_below(decisions, options, cluster, f64::INFINITY, Care::Plan)
 }
 
@@ -109,20 +109,20 @@ pub fn plan_below(
     cluster: &Cluster,
     ceiling: f64,
     care: Care,
-) -> Result<Planned, PlanError> {
+) -> Result<Planned, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     if options.strategy == Strategy::Auto {
-        let solution = memory::solve(&problem, ceiling, care)?;
-        return Ok(planned(&problem, options, solution));
+        let solution = memory::solve_in_memory(&problem, ceiling, care)?;
+        return Ok(build_planned(&problem, options, solution));
     }
-    let (alone, solution) = fixed(&problem, options.strategy)?;
-    Ok(planned(&alone, options, solution))
+    let (alone, solution) = plan_strategy(&problem, options.strategy)?;
+    Ok(build_planned(&alone, options, solution))
 }
 
 impl Planned {
     /// The knowledge before the search for another form, when this one was planned first: no more is asked than
     /// whether the other is better.
-    pub fn before(&self) -> Before<'_> {
+    pub fn prior_knowledge(&self) -> Before<'_> {
         Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
     }
 }
@@ -138,15 +138,15 @@ pub fn plan_with_room<'a>(
     options: &CompileOptions,
     cluster: &Cluster,
     before: impl FnOnce() -> Option<Before<'a>>,
-) -> Result<Option<Planned>, PlanError> {
+) -> Result<Option<Planned>, PlannerError> {
     if options.strategy != Strategy::Auto {
         let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
         return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
     }
     let problem = Problem::new(decisions, options, cluster)?;
-    let found = memory::unlimited(&problem, Care::Plan, before)?;
-    let Some((solution, lead)) = found.and_then(Unlimited::fitting) else { return Ok(None) };
-    Ok(Some(Planned { lead, ..planned(&problem, options, solution) }))
+    let found = memory::plan_unlimited(&problem, Care::Plan, before)?;
+    let Some((solution, lead)) = found.and_then(Unlimited::into_fitting) else { return Ok(None) };
+    Ok(Some(Planned { lead, ..build_planned(&problem, options, solution) }))
 }
 
 /// The bound of a form that is not to be planned, as a form that was planned already is no worse; `None` where it is
@@ -154,20 +154,20 @@ pub fn plan_with_room<'a>(
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
-pub fn outbid(
+pub fn outbid_form(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
     rival: impl FnOnce() -> Option<Rival>,
-) -> Result<Option<f64>, PlanError> {
+) -> Result<Option<f64>, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     problem.price_boxing();
     Ok(rival().and_then(|rival| rival.outbids(&problem)))
 }
 
 /// The planner's result for a solution.
-fn planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
-    let (variables, constraints) = size(problem);
+fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
+    let (variables, constraints) = programme_size(problem);
     let solution = match &problem.tied {
         Some(tied) => Solution { bound: tied.bound.min(solution.bound), ..solution },
         None => solution,
@@ -188,7 +188,7 @@ fn planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) 
     let memory = stage_memory(problem, &solution.assignment);
     let Solution { assignment, seconds, bound, relaxed, prices } = &solution;
     let rival = prices.as_ref().and_then(|p| Rival::new(problem, *seconds, *bound, p));
-    let (sharding, work) = (sharding(problem, assignment), problem.meter.entries());
+    let (sharding, work) = (build_sharding(problem, assignment), problem.meter.entries());
     Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
@@ -199,17 +199,17 @@ pub const UNLIMITED: u64 = u64::MAX >> 8;
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.
-pub fn feasible(
+pub fn check_feasible(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Result<(), PlanError> {
+) -> Result<(), PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     match options.strategy {
         Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
-        Strategy::Auto => memory::feasible(&problem),
+        Strategy::Auto => memory::check_feasible(&problem),
         strategy => {
-            let chosen = strategies::assign(&problem, strategy)?;
+            let chosen = strategies::assign_strategy(&problem, strategy)?;
             check_memory(&problem, &chosen)
         }
     }
@@ -223,7 +223,7 @@ pub fn relaxed_bound(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Result<f64, PlanError> {
+) -> Result<f64, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     match &problem.tied {
         Some(tied) => Ok(tied.bound),
@@ -236,10 +236,10 @@ const BOUNDED_RANKS: usize = 16;
 
 /// A strategy's plan, and the problem that has its signatures alone. Its bound is that of the free problem without its memory
 /// limit; on several mesh axes or many ranks, where that takes long, it is that of computing alone.
-fn fixed<'a>(
+fn plan_strategy<'a>(
     problem: &Problem<'a>,
     strategy: Strategy,
-) -> Result<(Problem<'a>, Solution), PlanError> {
+) -> Result<(Problem<'a>, Solution), PlannerError> {
     let small =
         |place: &Placement| place.hierarchy.len() == 1 && place.ranks.len() <= BOUNDED_RANKS;
     let bound = if problem.layouts.placements().iter().all(small) {
@@ -247,18 +247,18 @@ fn fixed<'a>(
     } else {
         compute_bound(problem)
     };
-    let chosen = strategies::assign(problem, strategy)?;
+    let chosen = strategies::assign_strategy(problem, strategy)?;
     let all = problem.candidates.iter().zip(chosen);
     let alone = all.map(|(all, chosen)| CandidateList::from([all[chosen].clone()])).collect();
     let problem = problem.with_candidates(alone);
     let assignment = vec![0; problem.candidates.len()];
-    let seconds = encoding::seconds(&problem, &assignment);
+    let seconds = encoding::assignment_seconds(&problem, &assignment);
     check_memory(&problem, &assignment)?;
     let bound = bound.min(seconds);
     Ok((problem, Solution { assignment, seconds, bound, relaxed: seconds, prices: None }))
 }
 
-fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
+fn build_sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
     let sbps = |ids: &[SbpId]| -> Vec<NdSbp> {
         ids.iter().map(|&id| NdSbp::clone(&problem.layouts.sbp(id))).collect()
     };
@@ -267,12 +267,12 @@ fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
         operands: sbps(&candidate.operands),
         results: sbps(&candidate.results),
     };
-    Sharding { nodes: problem.assigned(assignment).into_iter().map(node).collect() }
+    Sharding { nodes: problem.chosen_candidates(assignment).into_iter().map(node).collect() }
 }
 
 fn stage_memory(problem: &Problem<'_>, assignment: &[usize]) -> Vec<u64> {
-    let items = usage::items(problem, assignment);
-    let peaks = usage::peaks(problem, &items);
+    let items = usage::list_items(problem, assignment);
+    let peaks = usage::find_peaks(problem, &items);
     let mut stages = vec![0; problem.decisions.staging.stages];
     for (domain, peak) in problem.lifetimes.domains.iter().zip(peaks) {
         stages[domain.stage] = stages[domain.stage].max(peak.bytes);
@@ -289,7 +289,7 @@ pub fn layouts_of(
     options: &CompileOptions,
     cluster: &Cluster,
     tensor: ValueId,
-) -> Result<Vec<NdSbp>, PlanError> {
+) -> Result<Vec<NdSbp>, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
     let value = decisions.graph().value(tensor);
     let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
@@ -310,9 +310,9 @@ pub fn plan_with_layout(
     options: &CompileOptions,
     cluster: &Cluster,
     (tensor, layout): (ValueId, &NdSbp),
-) -> Result<Planned, PlanError> {
+) -> Result<Planned, PlannerError> {
     let options = CompileOptions { strategy: Strategy::Auto, ..options.clone() };
     let mut held = decisions.clone();
     held.training.graph.values[tensor.index()].pin = Some(layout.clone());
-    plan(&held, &options, cluster)
+    plan_signatures(&held, &options, cluster)
 }

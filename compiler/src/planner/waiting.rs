@@ -13,7 +13,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
-use super::error::PlanError;
+use super::error::PlannerError;
 use super::problem::Problem;
 use super::problem::layouts::SbpId;
 use super::problem::usage;
@@ -22,7 +22,7 @@ use crate::passes::recompute::Blocks;
 
 /// A way in which a tensor waits for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum WaitingWay {
     /// It is kept as it is read.
     Kept,
     /// It is kept as it was made, or at rest, and gathered again.
@@ -37,7 +37,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waits {
     /// The way.
-    pub way: Way,
+    pub way: WaitingWay,
     /// The layout that is kept; `None` where the tensor is computed again.
     pub sbp: Option<NdSbp>,
     /// Seconds of a step for computing or gathering again.
@@ -72,8 +72,8 @@ pub struct Reading {
 impl Reading {
     /// The reading of a value, or of what it is cast to; `None` where the backward pass reads nothing of it, or the
     /// value is not of the forward pass.
-    pub fn of(decisions: &Decisions, value: ValueId) -> Option<Self> {
-        let consumers = decisions.graph().consumers();
+    pub fn from_value(decisions: &Decisions, value: ValueId) -> Option<Self> {
+        let consumers = decisions.graph().list_consumers();
         let mut pending = vec![value];
         while let Some(value) = pending.pop() {
             if let Some(found) = Self::of_itself(decisions, &consumers, value) {
@@ -132,19 +132,19 @@ impl Reading {
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
-pub fn waiting(
+pub fn price_waiting(
     decisions: &Decisions,
     (options, cluster): (&CompileOptions, &Cluster),
     reading: &Reading,
     sharding: &Sharding,
     rests: Option<&NdSbp>,
-) -> Result<Option<Waiting>, PlanError> {
+) -> Result<Option<Waiting>, PlannerError> {
     let problem = Problem::new(decisions, options, cluster)?;
-    let Some(assignment) = problem.labels(sharding) else { return Ok(None) };
+    let Some(assignment) = problem.find_labels(sharding) else { return Ok(None) };
     let producer = decisions.graph().value(reading.value).producer.index();
     let stage = decisions.staging.stage[producer];
     let pricing = Pricing::new(&problem, assignment, reading);
-    let (chosen, others) = pricing.ways(rests);
+    let (chosen, others) = pricing.price_ways(rests);
     Ok(Some(Waiting { stage, chosen, others }))
 }
 
@@ -159,22 +159,22 @@ struct Pricing<'p, 'a> {
 
 impl<'p, 'a> Pricing<'p, 'a> {
     fn new(problem: &'p Problem<'a>, assignment: Vec<usize>, reading: &'p Reading) -> Self {
-        let consumers = problem.decisions.graph().consumers();
+        let consumers = problem.decisions.graph().list_consumers();
         let pricing = Self { problem, assignment, reading, consumers, contents: 0 };
-        Self { contents: pricing.contents(), ..pricing }
+        Self { contents: pricing.count_contents(), ..pricing }
     }
 
     /// It waits from its last reader of the forward pass to its first of the backward pass, or through all
     /// microbatches where it is the same for all of them.
-    fn contents(&self) -> u64 {
-        let peak = self.peak();
+    fn count_contents(&self) -> u64 {
+        let peak = self.find_peak();
         let Self { problem, reading, consumers, .. } = self;
         let (decisions, lifetimes) = (problem.decisions, &problem.lifetimes);
         let graph = decisions.graph();
         let producer = graph.value(reading.value).producer.index();
         let in_loop = lifetimes.looped.is_some_and(|(first, last)| (first..=last).contains(&peak));
         if decisions.rates.values[reading.value.index()] == ValueRate::Step
-            && reading.readers.iter().any(|&node| decisions.times(&graph.nodes[node]) > 1)
+            && reading.readers.iter().any(|&node| decisions.count_actions(&graph.nodes[node]) > 1)
         {
             return u64::from(in_loop);
         }
@@ -187,62 +187,62 @@ impl<'p, 'a> Pricing<'p, 'a> {
         let after = after.chain(reading.is_again(decisions).then_some(copy));
         let first = after.map(|node| lifetimes.position[node]).min().unwrap_or(0);
         let nodes: Vec<usize> = reading.readers.iter().copied().chain([producer]).collect();
-        let others = lifetimes.stashed(decisions, &nodes) as u64;
+        let others = lifetimes.count_stashed(decisions, &nodes) as u64;
         u64::from(last < peak && peak < first) + if in_loop { others } else { 0 }
     }
 
     /// The position at which the ranks of the tensor need most.
-    fn peak(&self) -> usize {
+    fn find_peak(&self) -> usize {
         let producer = self.problem.decisions.graph().value(self.reading.value).producer;
         let placement = &self.problem.decisions.staging.placement[producer.index()];
         let domains = self.problem.lifetimes.domains_of(placement);
-        let items = usage::items(self.problem, &self.assignment);
-        let peaks = usage::peaks(self.problem, &items);
+        let items = usage::list_items(self.problem, &self.assignment);
+        let peaks = usage::find_peaks(self.problem, &items);
         let fullest = domains.into_iter().max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
         fullest.map_or(0, |domain| peaks[domain].position)
     }
 
-    fn ways(&self, rests: Option<&NdSbp>) -> (Waits, Vec<Waits>) {
+    fn price_ways(&self, rests: Option<&NdSbp>) -> (Waits, Vec<Waits>) {
         let decisions = self.problem.decisions;
-        let made = self.made(self.reading.value);
-        let taken = self.taken();
-        let kept = self.kept(Way::Kept, taken);
+        let made = self.made_layout(self.reading.value);
+        let taken = self.taken_layout();
+        let kept = self.price_kept(WaitingWay::Kept, taken);
         let mut all = vec![kept];
         if self.bytes(made) < self.bytes(taken) {
-            all.push(self.kept(Way::Gathered, made));
+            all.push(self.price_kept(WaitingWay::Gathered, made));
         }
         if self.is_computed() {
             all.extend(
-                self.smallest(taken).filter(|&(sbp, _)| sbp != made).map(|(_, waits)| waits),
+                self.price_smallest(taken).filter(|&(sbp, _)| sbp != made).map(|(_, waits)| waits),
             );
         }
         let chosen = if self.reading.is_again(decisions) {
-            self.copied()
+            self.price_recomputed()
         } else {
-            all.extend(self.again());
+            all.extend(self.price_recompute());
             let rests = rests.filter(|_| self.reading.read != self.reading.value);
-            let rests = rests.map(|sbp| self.problem.layouts.intern(sbp));
-            let rests = rests.unwrap_or_else(|| self.copy(made, taken));
+            let rests = rests.map(|sbp| self.problem.layouts.intern_sbp(sbp));
+            let rests = rests.unwrap_or_else(|| self.copy_layout(made, taken));
             let way = match (self.bytes(rests) >= self.bytes(taken), rests == made) {
-                (true, _) => Way::Kept,
-                (false, true) => Way::Gathered,
-                (false, false) => Way::Sliced,
+                (true, _) => WaitingWay::Kept,
+                (false, true) => WaitingWay::Gathered,
+                (false, false) => WaitingWay::Sliced,
             };
-            self.kept(way, rests)
+            self.price_kept(way, rests)
         };
         all.retain(|waits| waits.way != chosen.way);
         (chosen, all)
     }
 
     /// The layout in which a value is made.
-    fn made(&self, value: ValueId) -> SbpId {
+    fn made_layout(&self, value: ValueId) -> SbpId {
         let value = self.problem.decisions.graph().value(value);
         let node = value.producer.index();
         self.problem.candidates[node][self.assignment[node]].results[value.index]
     }
 
     /// The largest layout in which these nodes take a value.
-    fn largest(&self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
+    fn largest_layout(&self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
         let graph = self.problem.decisions.graph();
         let mut taken: Vec<SbpId> = Vec::new();
         for &node in readers {
@@ -254,19 +254,19 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The largest layout in which the backward pass takes the tensor.
-    fn taken(&self) -> SbpId {
+    fn taken_layout(&self) -> SbpId {
         let reading = self.reading;
-        let taken = self.largest(reading.read, &reading.readers);
-        taken.unwrap_or_else(|| self.made(reading.read))
+        let taken = self.largest_layout(reading.read, &reading.readers);
+        taken.unwrap_or_else(|| self.made_layout(reading.read))
     }
 
     /// The layout that is kept of a tensor with no choice of its own: that of the copy that the forward pass reads
     /// too, or that in which it is made.
-    fn copy(&self, made: SbpId, taken: SbpId) -> SbpId {
+    fn copy_layout(&self, made: SbpId, taken: SbpId) -> SbpId {
         let phases = &self.problem.decisions.training.phases;
         let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());
         let forward: Vec<usize> = readers.filter(|&n| phases[n] == Phase::Forward).collect();
-        match self.largest(self.reading.value, &forward) {
+        match self.largest_layout(self.reading.value, &forward) {
             Some(before) if before == taken => taken,
             _ => made,
         }
@@ -290,20 +290,20 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The tensor kept in a layout, and gathered from it where the backward pass takes it in a larger one.
-    fn kept(&self, way: Way, sbp: SbpId) -> Waits {
-        let (made, taken) = (self.made(self.reading.value), self.taken());
+    fn price_kept(&self, way: WaitingWay, sbp: SbpId) -> Waits {
+        let (made, taken) = (self.made_layout(self.reading.value), self.taken_layout());
         let is_there = sbp == made && !self.is_computed();
         let bytes = if is_there { 0 } else { self.bytes(sbp) * self.contents };
         let mut seconds = 0.0;
         if self.bytes(sbp) < self.bytes(taken) {
-            seconds += self.gathered(sbp, taken) + self.gathered(made, sbp);
+            seconds += self.price_gather(sbp, taken) + self.price_gather(made, sbp);
         }
         Waits { way, sbp: Some(NdSbp::clone(&self.problem.layouts.sbp(sbp))), seconds, bytes }
     }
 
     /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed
     /// once for both passes if it is kept, and else for each of them anew.
-    fn gathered(&self, from: SbpId, to: SbpId) -> f64 {
+    fn price_gather(&self, from: SbpId, to: SbpId) -> f64 {
         let decisions = self.problem.decisions;
         let count = decisions.rates.microbatches as f64;
         let per_step = decisions.rates.values[self.reading.value.index()] == ValueRate::Step;
@@ -312,7 +312,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The least that can be kept of it: the layout it is taken in, split where it is whole.
-    fn smallest(&self, taken: SbpId) -> Option<(SbpId, Waits)> {
+    fn price_smallest(&self, taken: SbpId) -> Option<(SbpId, Waits)> {
         let graph = self.problem.decisions.graph();
         let dims = graph.value(self.reading.value).ty.shape.len();
         let sbp = self.problem.layouts.sbp(taken);
@@ -323,8 +323,8 @@ impl<'p, 'a> Pricing<'p, 'a> {
         let whole = self.bytes(taken);
         let mut least: Option<(u64, SbpId, Waits)> = None;
         for dim in 0..dims {
-            let sbp = self.problem.layouts.intern(&split(dim));
-            let (bytes, waits) = (self.bytes(sbp), self.kept(Way::Sliced, sbp));
+            let sbp = self.problem.layouts.intern_sbp(&split(dim));
+            let (bytes, waits) = (self.bytes(sbp), self.price_kept(WaitingWay::Sliced, sbp));
             let is_less = least.as_ref().is_none_or(|(known, _, best)| {
                 bytes < *known || bytes == *known && waits.seconds < best.seconds
             });
@@ -342,7 +342,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
 
     /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the
     /// backward pass. `None` where it cannot be, as other layers read it.
-    fn again(&self) -> Option<Waits> {
+    fn price_recompute(&self) -> Option<Waits> {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
         let may_be = Blocks::new(&decisions.training, &decisions.rates).repeatable;
@@ -354,7 +354,9 @@ impl<'p, 'a> Pricing<'p, 'a> {
         while let Some(value) = pending.pop() {
             let producer = graph.value(value).producer;
             let is_there = |value| Reading::of_itself(decisions, &self.consumers, value).is_some();
-            if value != self.reading.value && (is_there(value) || rests(decisions, value)) {
+            if value != self.reading.value
+                && (is_there(value) || lasts_whole_step(decisions, value))
+            {
                 continue;
             }
             if !may_be[value.index()] {
@@ -363,14 +365,16 @@ impl<'p, 'a> Pricing<'p, 'a> {
                 pending.extend(&graph.node(producer).operands);
             }
         }
-        let bytes =
-            more.into_iter().map(|value| self.bytes_of(value, self.made(value))).sum::<u64>();
+        let bytes = more
+            .into_iter()
+            .map(|value| self.bytes_of(value, self.made_layout(value)))
+            .sum::<u64>();
         let (seconds, bytes) = (self.seconds_of(&nodes), bytes * self.contents);
-        Some(Waits { way: Way::Recomputed, sbp: None, seconds, bytes })
+        Some(Waits { way: WaitingWay::Recomputed, sbp: None, seconds, bytes })
     }
 
     /// Computing again, of a tensor that is: the ops that run for it alone, and what is kept for them alone.
-    fn copied(&self) -> Waits {
+    fn price_recomputed(&self) -> Waits {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
         let copy = graph.value(self.reading.read).producer.index();
@@ -395,14 +399,16 @@ impl<'p, 'a> Pricing<'p, 'a> {
             kept.extend(graph.nodes[node].operands.iter().copied().filter(|&value| {
                 let producer = graph.value(value).producer.index();
                 decisions.recomputed[producer].is_none()
-                    && !rests(decisions, value)
+                    && !lasts_whole_step(decisions, value)
                     && for_these(&nodes, value)
             }));
         }
-        let bytes =
-            kept.into_iter().map(|value| self.bytes_of(value, self.made(value))).sum::<u64>();
+        let bytes = kept
+            .into_iter()
+            .map(|value| self.bytes_of(value, self.made_layout(value)))
+            .sum::<u64>();
         let (seconds, bytes) = (self.seconds_of(&nodes), bytes * self.contents);
-        Waits { way: Way::Recomputed, sbp: None, seconds, bytes }
+        Waits { way: WaitingWay::Recomputed, sbp: None, seconds, bytes }
     }
 }
 
@@ -413,7 +419,7 @@ fn is_given(decisions: &Decisions, value: ValueId) -> bool {
 }
 
 /// Whether a value is there for all of a step: it rests, is fed, or is the same for all microbatches.
-fn rests(decisions: &Decisions, value: ValueId) -> bool {
+fn lasts_whole_step(decisions: &Decisions, value: ValueId) -> bool {
     is_given(decisions, value)
         || decisions.rates.microbatches > 1
             && decisions.rates.values[value.index()] == ValueRate::Step

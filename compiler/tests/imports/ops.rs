@@ -10,10 +10,10 @@ use graphc_compiler::import::onnx::import_onnx;
 use graphc_compiler::import::{ImportOptions, Imported};
 use graphc_compiler::pipeline::{attentions_of, prepare_until};
 use graphc_ir::array::Array;
-use graphc_ir::evaluate::outputs;
+use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
-use graphc_ir::text::{parse, print};
+use graphc_ir::text::{parse_graph, print_graph};
 use rten_onnx::onnx::{
     AttributeProto, AttributeType, DataType, Dimension, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
@@ -67,7 +67,8 @@ fn check(case: &Json) -> Result<(), String> {
         let elements = tensor.elements(name).map_err(|error| error.to_string())?;
         feeds.insert(name.clone(), Array::new(tensor.shape.clone(), elements));
     }
-    let found = outputs(&imported.graph, &feeds, &Default::default()).map_err(|e| e.to_string())?;
+    let found = evaluate_outputs(&imported.graph, &feeds, &Default::default())
+        .map_err(|e| e.to_string())?;
     for output in &imported.graph.outputs {
         let dtype = imported.graph.value(output.value).ty.dtype.name();
         if case["outputs"][&output.name]["dtype"].as_str() != Some(dtype) {
@@ -81,8 +82,8 @@ fn check(case: &Json) -> Result<(), String> {
             return Err(format!("{name} is {found:?}, expected {expected:?}"));
         }
     }
-    let text = print(&imported.graph);
-    match parse(&text) {
+    let text = print_graph(&imported.graph);
+    match parse_graph(&text) {
         Ok(again) if again == imported.graph => Ok(()),
         Ok(_) => Err(format!("another graph after printing:\n{text}")),
         Err(errors) => Err(errors.to_string()),
@@ -119,7 +120,7 @@ fn a_large_literal_is_a_table_and_no_weight() {
     let cases = cases();
     let case = cases.iter().find(|case| case["name"] == "large_literal").expect("is there");
     let imported = import(case).expect("imports");
-    let text = print(&imported.graph);
+    let text = print_graph(&imported.graph);
     let table = "%c = variable \"c\" {init={\"table\": \"";
     assert!(text.contains(table) && text.contains("} : f32[9, 9]"), "{text}");
     assert!(imported.weights.tensors.is_empty());
@@ -202,7 +203,7 @@ fn attention_of_version_23_is_one_op() {
         let feeds =
             heads.map(|(name, heads, seed)| (name.to_string(), numbers(heads, seed))).into();
         let [a, b] = [&before, &after]
-            .map(|graph| outputs(graph, &feeds, &Default::default()).expect("is fed"));
+            .map(|graph| evaluate_outputs(graph, &feeds, &Default::default()).expect("is fed"));
         let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
         assert!(a["y"].data.iter().zip(&b["y"].data).all(near), "{integers:?}");
     }

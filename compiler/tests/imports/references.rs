@@ -9,12 +9,12 @@ use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, ModelFile, load_model};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::evaluate::outputs;
+use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::text::{parse, print};
+use graphc_ir::text::{parse_graph, print_graph};
 use graphc_ir::types::DType;
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/refs").join(name)
@@ -64,7 +64,7 @@ fn arrays(weights: &Weights) -> BTreeMap<String, Array> {
 
 fn with_loss(graph: &Graph, loss: &str, data: &BTreeMap<String, (DType, Array)>) -> Graph {
     let output = graph.outputs[0].value;
-    let g = GraphBuilder::extend(graph.clone());
+    let g = GraphBuilder::from_graph(graph.clone());
     let output = g.tensor(output);
     let target = if loss == "mse" { "target" } else { "labels" };
     let (dtype, array) = &data[target];
@@ -81,10 +81,11 @@ fn first_loss_is_that_of_pytorch(name: &str, batch: usize) {
     let data = data(name, batch);
     let loss = reference["args"][1].as_str().expect("--loss and its value come first");
     let graph = with_loss(&imported.graph, loss, &data);
-    verify(&graph).expect("is valid");
+    verify_graph(&graph).expect("is valid");
     let mut feeds = arrays(&imported.weights);
     feeds.extend(data.into_iter().map(|(name, (_, array))| (name, array)));
-    let found = outputs(&graph, &feeds, &Default::default()).expect("evaluates")["loss"].data[0];
+    let found =
+        evaluate_outputs(&graph, &feeds, &Default::default()).expect("evaluates")["loss"].data[0];
     let expected = reference["losses"][0].as_f64().expect("a number");
     assert!((found / expected - 1.0).abs() < 1e-5, "{name}: {found}, PyTorch {expected}");
 }
@@ -155,7 +156,7 @@ fn parameters_are_trained_and_weights_keep_their_names_and_shapes() {
 fn a_reference_is_the_same_after_printing_and_parsing() {
     for name in ["mlp", "mlp_mse", "gpt", "lstm", "gru", "unet"] {
         let graph = import(name, 4).graph;
-        assert_eq!(parse(&print(&graph)).expect("parses"), graph, "{name}");
+        assert_eq!(parse_graph(&print_graph(&graph)).expect("parses"), graph, "{name}");
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use graphc_compiler::pipeline::{prepare, prepare_until};
+use graphc_compiler::pipeline::{prepare_graph, prepare_until};
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
     Accumulation, AdamOptions, CompileOptions, Loss, Metric, Optimizer, Pin, Recompute,
 };
-use graphc_ir::text::{parse, print};
+use graphc_ir::text::{parse_graph, print_graph};
 
 /// Reads `key=value` pairs of the first line, `# loss=mse mesh=2x2`.
 fn options(line: &str) -> CompileOptions {
@@ -53,12 +53,12 @@ fn options(line: &str) -> CompileOptions {
 
 fn section(graph: &Graph, options: &CompileOptions, title: &str) -> String {
     if title == "error" {
-        return format!("{}\n", prepare(graph.clone(), options).expect_err("an error"));
+        return format!("{}\n", prepare_graph(graph.clone(), options).expect_err("an error"));
     }
     let pass = title.strip_prefix("after ").expect("`---- after PASS` or `---- error`");
     let after = prepare_until(graph.clone(), options, pass).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(parse(&print(&after)).expect("its own text"), after);
-    print(&after)
+    assert_eq!(parse_graph(&print_graph(&after)).expect("its own text"), after);
+    print_graph(&after)
 }
 
 fn check(path: &Path, bless: bool) {
@@ -67,7 +67,7 @@ fn check(path: &Path, bless: bool) {
     let head = parts.next().expect("a graph");
     let (first, graph) = head.split_once('\n').expect("options and a graph");
     let options = options(first);
-    let graph = parse(graph).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let graph = parse_graph(graph).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut found = head.to_string();
     for part in parts {
         let title = part.lines().next().expect("a title");

@@ -1,7 +1,7 @@
 //! Gradients against finite differences.
 
-use graphc_compiler::pipeline::{prepare, prepare_until};
-use graphc_ir::evaluate::evaluate;
+use graphc_compiler::pipeline::{prepare_graph, prepare_until};
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::EvalContext;
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Loss, Pin, Strategy};
@@ -10,14 +10,15 @@ use super::models::{Feeds, attention, feeds, mlp, tied, training};
 
 /// Compares each element of each gradient with the central difference of the loss.
 fn check(graph: Graph, options: &CompileOptions) {
-    let decisions = prepare(graph, options).expect("fits");
+    let decisions = prepare_graph(graph, options).expect("fits");
     let (graph, training) = (decisions.graph(), &decisions.training);
     let loss = training.loss.expect("it trains");
     let fed = feeds(graph);
     let loss_of = |feeds: &Feeds| {
-        evaluate(graph, feeds, &EvalContext::default()).expect("all is fed")[loss.index()].data[0]
+        evaluate_graph(graph, feeds, &EvalContext::default()).expect("all is fed")[loss.index()]
+            .data[0]
     };
-    let values = evaluate(graph, &fed, &EvalContext::default()).expect("all is fed");
+    let values = evaluate_graph(graph, &fed, &EvalContext::default()).expect("all is fed");
     let trained = graph.nodes.iter().filter(|node| !node.op.operation().updates().is_empty());
     assert_eq!(trained.count(), training.gradients.len());
     for &(variable, gradient) in &training.gradients {
@@ -102,7 +103,7 @@ fn of_microbatches() {
 fn lie_in_the_stages_of_their_ops() {
     let options = CompileOptions { stages: 2, ..on(&[2], training(Some(Loss::CrossEntropy))) };
     let stages = |graph: Graph, names: &[&str]| -> Vec<usize> {
-        let decisions = prepare(graph, &options).expect("fits");
+        let decisions = prepare_graph(graph, &options).expect("fits");
         let graph = decisions.graph();
         let stage = |name: &&str| {
             let value = graph.find(name).expect("it has a name");

@@ -1,10 +1,10 @@
 //! A step's batch computed microbatch by microbatch equals the whole.
 
 use graphc_compiler::decisions::{Decisions, ValueRate};
-use graphc_compiler::pipeline::prepare;
+use graphc_compiler::pipeline::prepare_graph;
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
@@ -50,7 +50,7 @@ fn by_microbatches(decisions: &Decisions, feeds: &Feeds) -> Vec<Array> {
                 _ => None,
             };
             let made = match fed {
-                Some(array) => vec![array.slice(&results[0].rect)],
+                Some(array) => vec![array.slice_rect(&results[0].rect)],
                 None => {
                     let operands: Vec<Operand<'_>> = arrays
                         .iter()
@@ -89,7 +89,7 @@ fn together(decisions: &Decisions, value: ValueId, parts: &[Array]) -> Array {
             let mut whole = Array::full(decisions.graph().value(value).ty.shape.clone(), f64::NAN);
             for (microbatch, part) in parts.iter().enumerate() {
                 let rect: Rect = region(decisions, value, microbatch).rect;
-                whole.write(&rect, part);
+                whole.write_rect(&rect, part);
             }
             whole
         }
@@ -97,18 +97,20 @@ fn together(decisions: &Decisions, value: ValueId, parts: &[Array]) -> Array {
 }
 
 fn check(graph: Graph, options: &CompileOptions) {
-    let decisions = prepare(graph.clone(), options).expect("fits");
+    let decisions = prepare_graph(graph.clone(), options).expect("fits");
     let fed = feeds(decisions.graph());
     let found = by_microbatches(&decisions, &fed);
-    let whole = evaluate(decisions.graph(), &fed, &EvalContext::default()).expect("all is fed");
+    let whole =
+        evaluate_graph(decisions.graph(), &fed, &EvalContext::default()).expect("all is fed");
     for (index, (found, whole)) in found.iter().zip(&whole).enumerate() {
         let name = decisions.graph().display_name(ValueId::new(index));
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * (1.0 + b.abs()) || a == b;
         assert!(found.data.iter().zip(&whole.data).all(near), "{name}: {found:?} is not {whole:?}");
     }
     // The same as without microbatches.
-    let one = prepare(graph, &CompileOptions { microbatches: 1, ..options.clone() }).expect("fits");
-    let expected = evaluate(one.graph(), &fed, &EvalContext::default()).expect("all is fed");
+    let one =
+        prepare_graph(graph, &CompileOptions { microbatches: 1, ..options.clone() }).expect("fits");
+    let expected = evaluate_graph(one.graph(), &fed, &EvalContext::default()).expect("all is fed");
     for &(variable, gradient) in &one.training.gradients {
         let name = format!("grad.{}", one.graph().display_name(variable));
         let here = decisions.graph().find(&name).expect("it has that gradient too");
@@ -134,7 +136,7 @@ fn sum_to_the_whole_step() {
 
 #[test]
 fn what_no_input_reaches_is_computed_once() {
-    let decisions = prepare(tied(), &parts(2, Loss::CrossEntropy)).expect("fits");
+    let decisions = prepare_graph(tied(), &parts(2, Loss::CrossEntropy)).expect("fits");
     let graph = decisions.graph();
     let rate = |value: ValueId| decisions.rates.values[value.index()];
     for &(variable, gradient) in &decisions.training.gradients {
@@ -161,19 +163,20 @@ fn random_numbers_are_those_of_the_whole_batch() {
 
 #[test]
 fn what_cannot_be_cut_is_said() {
-    let error = prepare(mlp(), &parts(3, Loss::Mse)).expect_err("4 by 3").to_string();
+    let error = prepare_graph(mlp(), &parts(3, Loss::Mse)).expect_err("4 by 3").to_string();
     assert_eq!(error, "dim 0 of the input `x` has extent 4, which 3 microbatches do not divide");
     let g = GraphBuilder::new("over");
     let x = g.input("x", DType::F32, [4, 3]);
     g.output("y", &x.softmax(0).named("s"));
     let options = CompileOptions { microbatches: 2, ..CompileOptions::default() };
-    let error = prepare(g.finish().expect("fits"), &options).expect_err("softmax").to_string();
+    let error =
+        prepare_graph(g.finish().expect("fits"), &options).expect_err("softmax").to_string();
     assert!(error.starts_with("softmax ("), "{error}");
     let why = "cannot be cut into 2 microbatches: x, f32[4, 3], is cut along dim 0; what it makes";
     assert!(error.contains(why) && error.contains("take one microbatch"), "{error}");
     let g = GraphBuilder::new("max");
     g.output("y", &g.input("x", DType::F32, [4, 3]).max(&[0], false));
-    assert!(prepare(g.finish().expect("fits"), &options).is_err(), "a maximum is no sum");
+    assert!(prepare_graph(g.finish().expect("fits"), &options).is_err(), "a maximum is no sum");
     let none = CompileOptions { microbatches: 0, ..CompileOptions::default() };
-    assert!(prepare(mlp(), &none).is_err());
+    assert!(prepare_graph(mlp(), &none).is_err());
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use graphc_compiler::import::{ImportOptions, load_model};
-use graphc_compiler::pipeline::prepare;
+use graphc_compiler::pipeline::prepare_graph;
 use graphc_ir::array::Array;
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
@@ -84,7 +84,7 @@ fn options(arguments: &BTreeMap<String, String>) -> CompileOptions {
 
 fn check(name: &str, adjust: impl Fn(CompileOptions) -> CompileOptions) {
     let exact = |graph: &Graph, feeds: &Feeds, cx: &EvalContext| {
-        evaluate(graph, feeds, cx).unwrap_or_else(|error| panic!("{error}"))
+        evaluate_graph(graph, feeds, cx).unwrap_or_else(|error| panic!("{error}"))
     };
     let far = distance(name, adjust, exact);
     assert!(far <= 1e-5, "{name}: {far:e} from PyTorch's losses");
@@ -109,7 +109,7 @@ fn distance(
     let imported = load_model(&folder(name).join("model.onnx"), &dims, ImportOptions::default());
     let imported = imported.expect("imports");
 
-    let decisions = prepare(imported.graph, &adjust(options(&arguments))).expect("fits");
+    let decisions = prepare_graph(imported.graph, &adjust(options(&arguments))).expect("fits");
     let graph = decisions.graph();
     let loss = decisions.training.loss.expect("it trains");
     let mut fed = Feeds::new();

@@ -1,7 +1,7 @@
 //! Mixed precision where every value of half precision is rounded to its type, as devices do; the oracle itself never rounds.
 
 use graphc_compiler::decisions::Decisions;
-use graphc_compiler::pipeline::prepare;
+use graphc_compiler::pipeline::prepare_graph;
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
@@ -89,7 +89,7 @@ fn scaled(microbatches: usize) -> Decisions {
         microbatches,
         ..CompileOptions::default()
     };
-    prepare(g.finish().expect("fits"), &options).expect("fits")
+    prepare_graph(g.finish().expect("fits"), &options).expect("fits")
 }
 
 #[test]

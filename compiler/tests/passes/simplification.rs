@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use graphc_compiler::pipeline::{prepare, prepare_until};
+use graphc_compiler::pipeline::{prepare_graph, prepare_until};
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::{evaluate, outputs};
+use graphc_ir::evaluate::{evaluate_graph, evaluate_outputs};
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::plan::{CompileOptions, Loss};
@@ -82,7 +82,8 @@ fn what_has_a_name_or_a_pin_stays() {
 #[test]
 fn the_same_graph_gives_the_same_graph() {
     let options = CompileOptions { microbatches: 2, ..training(Some(Loss::CrossEntropy)) };
-    let text = || graphc_ir::text::print(prepare(tied(), &options).expect("fits").graph());
+    let text =
+        || graphc_ir::text::print_graph(prepare_graph(tied(), &options).expect("fits").graph());
     let first = text();
     assert!((0..4).all(|_| text() == first));
 }
@@ -97,8 +98,8 @@ fn training_graphs_compute_the_same() {
         let after = prepare_until(graph, &options, "simplify").expect("fits");
         assert!(after.nodes.len() < before.nodes.len());
         let fed = feeds(&before);
-        let [old, new] =
-            [&before, &after].map(|g| evaluate(g, &fed, &EvalContext::default()).expect("is fed"));
+        let [old, new] = [&before, &after]
+            .map(|g| evaluate_graph(g, &fed, &EvalContext::default()).expect("is fed"));
         for value in before.values.iter().filter_map(|value| value.name.as_deref()) {
             let Some(kept) = after.find(value) else { panic!("{value} is gone") };
             let was = before.find(value).expect("it has that name");
@@ -186,7 +187,7 @@ proptest! {
         let after = simplified(&graph);
         let fed: BTreeMap<String, Array> = feeds(&graph);
         let [old, new] =
-            [&graph, &after].map(|g| outputs(g, &fed, &EvalContext::default()).expect("is fed"));
+            [&graph, &after].map(|g| evaluate_outputs(g, &fed, &EvalContext::default()).expect("is fed"));
         for (name, array) in &old {
             prop_assert!(near(array, &new[name]), "{}: {:?} is not {:?}", name, new[name], array);
         }

@@ -1,10 +1,10 @@
 //! The training graph evaluated step by step does what a loop written by hand does; what cannot be trained is said.
 
 use graphc_compiler::import::{ImportOptions, choose_trained};
-use graphc_compiler::pipeline::{PASSES, prepare, prepare_until};
+use graphc_compiler::pipeline::{PASSES, prepare_graph, prepare_until};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
@@ -17,14 +17,14 @@ use super::models::{Feeds, attention, feeds, mlp, tied, training};
 
 /// Evaluates a training graph for some steps; losses, and the variables after them.
 fn train(graph: Graph, options: &CompileOptions, steps: u64) -> (Vec<f64>, Feeds) {
-    let decisions = prepare(graph, options).expect("fits");
+    let decisions = prepare_graph(graph, options).expect("fits");
     let graph = decisions.graph();
     let loss = decisions.training.loss.expect("it trains");
     let mut fed = feeds(graph);
     let mut losses = Vec::new();
     for step in 0..steps {
         let cx = EvalContext { seed: 0, step };
-        let values = evaluate(graph, &fed, &cx).expect("all is fed");
+        let values = evaluate_graph(graph, &fed, &cx).expect("all is fed");
         losses.push(values[loss.index()].data[0]);
         for node in &graph.nodes {
             for &(result, operand) in node.op.operation().updates() {
@@ -130,7 +130,7 @@ fn classes_of_images_are_dim_1() {
 }
 
 fn refused(graph: Graph, options: &CompileOptions, expected: &str) {
-    let error = prepare(graph, options).expect_err(expected).to_string();
+    let error = prepare_graph(graph, options).expect_err(expected).to_string();
     assert_eq!(error, expected);
 }
 
@@ -139,7 +139,7 @@ fn what_is_frozen_by_a_pattern_is_not_trained() {
     let mut graph = mlp();
     let updated = |graph: &Graph| {
         let options = training(Some(Loss::CrossEntropy));
-        let before = feeds(prepare(graph.clone(), &options).expect("fits").graph());
+        let before = feeds(prepare_graph(graph.clone(), &options).expect("fits").graph());
         let after = train(graph.clone(), &options, 1).1;
         let is_changed =
             |name: &&String| before.contains_key(*name) && before[*name] != after[*name];
@@ -182,7 +182,8 @@ fn what_cannot_be_trained_is_said() {
     let g = GraphBuilder::new("taken");
     let labels = g.input("labels", DType::F32, [4, 3]);
     g.output("y", &labels);
-    let error = prepare(g.finish().expect("fits"), &training(Some(Loss::Nll))).expect_err("taken");
+    let error =
+        prepare_graph(g.finish().expect("fits"), &training(Some(Loss::Nll))).expect_err("taken");
     assert!(error.to_string().ends_with("but loss needs it"), "{error}");
 }
 
@@ -250,7 +251,7 @@ fn numbers_and_metrics_that_make_no_sense_are_said() {
     let w = g.variable("grad_norm", DType::F32, [4, 4], Init::Fill(1.0.into()));
     g.output("y", &x.matmul(&w));
     let options = CompileOptions { clip_norm: Some(1.0), ..mse() };
-    let error = prepare(g.finish().expect("fits"), &options).expect_err("taken").to_string();
+    let error = prepare_graph(g.finish().expect("fits"), &options).expect_err("taken").to_string();
     assert!(error.ends_with("but optimizer needs it"), "{error}");
 }
 
@@ -269,7 +270,7 @@ fn parts_of_a_graph_have_optimizers_of_their_own() {
     assert!(both["w1"] != all_adam["w1"] && both["w2"] == all_adam["w2"]);
     let wrong = ParameterGroup::updated_by("w1", Optimizer::sgd(-1.0));
     let options = CompileOptions { groups: vec![wrong], ..training(Some(Loss::Mse)) };
-    let error = prepare(mlp(), &options).expect_err("no rate").to_string();
+    let error = prepare_graph(mlp(), &options).expect_err("no rate").to_string();
     assert_eq!(error, "lr is a number of at least 0, not -1");
 }
 
@@ -277,12 +278,12 @@ fn parts_of_a_graph_have_optimizers_of_their_own() {
 fn names_that_fit_nothing_are_said() {
     let pins = vec![Pin { pattern: "grad.w11".into(), sbp: "B".parse().expect("an SBP") }];
     let options = CompileOptions { pins, ..training(Some(Loss::Mse)) };
-    let error = prepare(mlp(), &options).expect_err("no such tensor").to_string();
+    let error = prepare_graph(mlp(), &options).expect_err("no such tensor").to_string();
     assert!(error.starts_with("no tensor has a name like `grad.w11`"), "{error}");
     assert!(error.contains("did you mean `grad.w1`?"), "{error}");
     let groups = ["w*", "w11"].map(ParameterGroup::no_decay).to_vec();
     let options = CompileOptions { groups, ..training(Some(Loss::Mse)) };
-    let error = prepare(mlp(), &options).expect_err("no such variable").to_string();
+    let error = prepare_graph(mlp(), &options).expect_err("no such variable").to_string();
     assert!(error.starts_with("no trained variable has a name like `w11`"), "{error}");
     let error = prepare_until(mlp(), &training(Some(Loss::Mse)), "planing").expect_err("no pass");
     let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
@@ -292,7 +293,7 @@ fn names_that_fit_nothing_are_said() {
 
 #[test]
 fn an_inference_graph_has_neither_gradients_nor_losses() {
-    let decisions = prepare(mlp(), &CompileOptions::default()).expect("fits");
+    let decisions = prepare_graph(mlp(), &CompileOptions::default()).expect("fits");
     assert_eq!((decisions.training.loss, decisions.training.gradients.len()), (None, 0));
     assert!(decisions.graph().nodes.iter().all(|node| node.op.name() != "sgd_update"));
 }

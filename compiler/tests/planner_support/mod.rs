@@ -8,7 +8,7 @@ use graphc_compiler::decisions::{
 };
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::problem::candidates::Candidate;
-use graphc_compiler::planner::recompute;
+use graphc_compiler::planner::reprice_sharding;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -112,7 +112,7 @@ pub fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
         operands: names(&candidate.operands),
         results: names(&candidate.results),
     };
-    Sharding { nodes: problem.assigned(assignment).into_iter().map(node).collect() }
+    Sharding { nodes: problem.chosen_candidates(assignment).into_iter().map(node).collect() }
 }
 
 /// A search through all plans, node by node, that leaves a branch only where what is paid already and
@@ -220,14 +220,14 @@ impl<'a> Everything<'a> {
         let placement = &self.decisions.staging.placement[producer];
         let from = self.decisions.layout(value, placement, &source);
         let to = Layout { sbp: target.clone(), ..from.clone() };
-        let price = self.router.route(&from, &to).seconds;
+        let price = self.router.find_route(&from, &to).seconds;
         self.prices.insert(key, price);
         price
     }
 
     fn offer(&mut self, chosen: &[usize]) {
         let sharding = sharding(self.problem, chosen);
-        let plan = recompute(self.decisions, &sharding, self.cluster, self.options);
+        let plan = reprice_sharding(self.decisions, &sharding, self.cluster, self.options);
         let limit = self.options.memory.unwrap_or(self.cluster.device.memory);
         let better = self.best.as_ref().is_none_or(|(best, _)| plan.objective_seconds < *best);
         if better && plan.memory.iter().all(|&bytes| bytes <= limit) {

@@ -1,7 +1,7 @@
 //! What attention takes of a step.
 
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::sketch;
+use graphc_compiler::compile::sketch_plan;
 use graphc_compiler::cost::{compute_work, on_cluster};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
@@ -32,7 +32,7 @@ fn plan(cluster: &Cluster, batch: usize, length: usize, ranks: usize) -> Plan {
         strategy: Strategy::Data,
         ..CompileOptions::default()
     };
-    sketch(g.finish().expect("fits"), &options, cluster).expect("a plan")
+    sketch_plan(g.finish().expect("fits"), &options, cluster).expect("a plan")
 }
 
 /// The planner's own plan of a step of a block with the sizes of Llama 3 8B.
@@ -49,7 +49,7 @@ fn planned(cluster: &Cluster, batch: usize, length: usize, ranks: usize) -> Plan
         mesh: vec![ranks],
         ..CompileOptions::default()
     };
-    sketch(g.finish().expect("fits"), &options, cluster).expect("a plan")
+    sketch_plan(g.finish().expect("fits"), &options, cluster).expect("a plan")
 }
 
 fn is_attention(actor: &Actor) -> bool {

@@ -2,7 +2,7 @@
 
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
-use graphc_compiler::planner::recompute;
+use graphc_compiler::planner::reprice_sharding;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
@@ -44,7 +44,7 @@ fn memory(options: &CompileOptions) -> (u64, u64) {
     let cluster = preset("dgx-a100").expect("a preset");
     let compiled = compile(network(), options, &cluster, None).expect("it fits");
     let Compiled { plan, decisions, sharding, .. } = compiled;
-    let counted = recompute(&decisions, &sharding, &cluster, options).memory[0];
+    let counted = reprice_sharding(&decisions, &sharding, &cluster, options).memory[0];
     (counted, plan.programs[0].live_bytes)
 }
 

@@ -1,13 +1,13 @@
 //! The whole compiler on small models: every plan holds all invariants, on every mesh, schedule and strategy.
 
 use crate::trained::{gpt, options};
-use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
+use graphc_compiler::check::{read_plan, verify_invariants, verify_plan, write_plan};
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{Compiled, Header, assemble, compile};
+use graphc_compiler::compile::{Compiled, Header, assemble_plan, compile};
 use graphc_compiler::error::CompileError;
 use graphc_compiler::lower::collective_counts;
-use graphc_compiler::pipeline::{prepare, regathered};
-use graphc_compiler::planner::{Planned, plan};
+use graphc_compiler::pipeline::{decide_regathered, prepare_graph};
+use graphc_compiler::planner::{Planned, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::RegisterId;
@@ -167,11 +167,12 @@ fn sums_behind_products_have_memory_of_their_own() {
     // Where that does not fit, a step takes no more memory than it must.
     let (cluster, free) = (preset("cpu").expect("a preset"), options(&[1], 1, 1));
     let short = CompileOptions { memory: Some(program.live_bytes), ..free.clone() };
-    let decisions = prepare(graph.clone(), &free).expect("fits");
-    let Planned { sharding, report, .. } = plan(&decisions, &free, &cluster).expect("fits");
+    let decisions = prepare_graph(graph.clone(), &free).expect("fits");
+    let Planned { sharding, report, .. } =
+        plan_signatures(&decisions, &free, &cluster).expect("fits");
     let (graph, cluster, weights) = (&graph, &cluster, None);
     let header = Header { graph, options: &short, cluster, weights, planner: report };
-    let (assembled, _) = assemble(header, &decisions, &sharding).expect("fits");
+    let (assembled, _) = assemble_plan(header, &decisions, &sharding).expect("fits");
     assert_eq!(assembled.programs[0].arena_bytes, program.live_bytes);
 }
 
@@ -193,7 +194,7 @@ fn plans_are_the_same_from_run_to_run_and_through_files() {
     assert_eq!(first, text());
     let plan = read_plan(&first).expect("a plan");
     assert_eq!(write_plan(&plan), first);
-    verify(&plan).expect("it compiles to itself again");
+    verify_plan(&plan).expect("it compiles to itself again");
 }
 
 #[test]
@@ -201,14 +202,14 @@ fn a_plan_edited_by_hand_is_refused_with_the_field_named() {
     let text = write_plan(&compiled(mlp(), &options(&[2], 1, 1)).plan);
     let mut plan = read_plan(&text).expect("a plan");
     plan.programs[0].actors[0].seconds += 1.0;
-    let error = verify(&plan).expect_err("edited").to_string();
+    let error = verify_plan(&plan).expect_err("edited").to_string();
     assert!(
         error.contains("programs[0].actors[0].seconds") && error.contains("edited by hand"),
         "{error}"
     );
     let mut plan = read_plan(&text).expect("a plan");
     plan.planner.objective_seconds *= 0.5;
-    let error = verify(&plan).expect_err("edited").to_string();
+    let error = verify_plan(&plan).expect_err("edited").to_string();
     assert!(error.contains("planner.objective_seconds"), "{error}");
 }
 
@@ -253,10 +254,10 @@ fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
             memory: Some(kib * 1024),
             ..options(&[4], 1, 1)
         };
-        let decisions = prepare(graph.clone(), &options).expect("fits");
-        let decisions = regathered(&decisions, &options).expect("fits").unwrap_or(decisions);
-        let Planned { sharding, report, .. } =
-            plan(&decisions, &options, &cluster).expect("by the planner's count it fits");
+        let decisions = prepare_graph(graph.clone(), &options).expect("fits");
+        let decisions = decide_regathered(&decisions, &options).expect("fits").unwrap_or(decisions);
+        let Planned { sharding, report, .. } = plan_signatures(&decisions, &options, &cluster)
+            .expect("by the planner's count it fits");
         let header = Header {
             graph: &graph,
             options: &options,
@@ -264,7 +265,7 @@ fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
             weights: None,
             planner: report.clone(),
         };
-        let Err(first) = assemble(header, &decisions, &sharding) else { continue };
+        let Err(first) = assemble_plan(header, &decisions, &sharding) else { continue };
         assert!(first.is_memory(), "{first}");
         let again = compiled_for("dgx-a100", graph.clone(), &options);
         assert!(again.plan.predicted.peak_memory_bytes.iter().all(|&bytes| bytes <= kib * 1024));
@@ -293,7 +294,7 @@ fn to_global_moves_tensors_between_meshes() {
     let graph = g.finish().expect("fits");
     let options = CompileOptions { mesh: vec![4], ..CompileOptions::default() };
     let plan = compiled(graph, &options).plan;
-    verify(&plan).expect("it compiles to itself again");
+    verify_plan(&plan).expect("it compiles to itself again");
     let exchanges = collective_counts(&plan)[&BoxingKind::SendRecv];
     assert_eq!(exchanges, 3, "{:?}", plan.boxing);
     assert_eq!(plan.channels.len(), 3);
@@ -308,7 +309,7 @@ fn ranks_without_work_have_an_empty_program() {
     g.output("y", &x);
     let options = CompileOptions { mesh: vec![3], ..CompileOptions::default() };
     let plan = compiled(g.finish().expect("fits"), &options).plan;
-    verify(&plan).expect("it compiles to itself again");
+    verify_plan(&plan).expect("it compiles to itself again");
     let actors = |rank: usize| plan.programs[plan.ranks[rank].program.index()].actors.len();
     assert_eq!([actors(0), actors(1) / actors(1), actors(2)], [0, 1, 0]);
 }

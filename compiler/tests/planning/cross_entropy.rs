@@ -1,6 +1,6 @@
 //! Cross entropy as one op or in parts: the planner takes what costs less, and says so in the plan.
 
-use graphc_compiler::check::verify;
+use graphc_compiler::check::verify_plan;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::compile::{Compiled, compile, emit_after};
@@ -83,7 +83,7 @@ fn a_plan_knows_which_form_it_is_of() {
             assert_eq!(again.graph(), decisions.graph());
             let emitted = emit_after(graph.clone(), &options, &cluster, "recompute");
             assert_eq!(&emitted.expect("the pass exists"), decisions.graph());
-            verify(&plan).expect("the plan is what compiles again");
+            verify_plan(&plan).expect("the plan is what compiles again");
         }
     }
 }

@@ -2,9 +2,9 @@
 //! Counted are entries of cost tables and prices of routes in the planner, and what the plan holds.
 
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{Header, assemble};
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{Planned, plan};
+use graphc_compiler::compile::{Header, assemble_plan};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{Planned, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -38,9 +38,9 @@ fn taken(layers: usize, batch: usize, mesh: &[usize]) -> Taken {
         ..CompileOptions::default()
     };
     let (graph, cluster) = (gpt(layers, batch), preset("dgx-a100").expect("a preset"));
-    let decisions = prepare(graph.clone(), &options).expect("it can be trained");
+    let decisions = prepare_graph(graph.clone(), &options).expect("it can be trained");
     let Planned { sharding, report, work, .. } =
-        plan(&decisions, &options, &cluster).expect("memory is plenty");
+        plan_signatures(&decisions, &options, &cluster).expect("memory is plenty");
     assert_eq!(report.status, PlannerStatus::Optimal, "{layers} layers on {mesh:?}: {report:?}");
     let header = Header {
         graph: &graph,
@@ -49,7 +49,7 @@ fn taken(layers: usize, batch: usize, mesh: &[usize]) -> Taken {
         weights: None,
         planner: report,
     };
-    let (made, _) = assemble(header, &decisions, &sharding).expect("the plan holds");
+    let (made, _) = assemble_plan(header, &decisions, &sharding).expect("the plan holds");
     let of_programs = made.programs.iter().map(|p| p.actors.len() + p.registers.len());
     let plan = of_programs.sum::<usize>() + made.boxing.len();
     let taken = Taken { nodes: decisions.graph().nodes.len(), planner: work, plan };

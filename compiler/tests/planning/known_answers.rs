@@ -1,11 +1,11 @@
 //! Models whose best plans are known, under constants by mesh axis: how many collectives a training step takes.
 
-use graphc_compiler::cluster::{link, parse_cluster};
+use graphc_compiler::cluster::{find_link, parse_cluster};
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::cost::collective_seconds;
 use graphc_compiler::lower::collective_counts;
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{Planned, plan};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{Planned, plan_signatures};
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{LayerNorm, Linear, Module};
@@ -80,13 +80,13 @@ fn bert(layers: usize, [batch, time, width, heads]: [usize; 4]) -> Graph {
 /// The model's text, which lies beside the cluster files; `GRAPHC_BLESS=1` writes it anew.
 fn model(name: &str, graph: Graph) -> Graph {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/known_answers");
-    let (path, text) = (format!("{folder}/{name}.gir"), text::print(&graph));
+    let (path, text) = (format!("{folder}/{name}.gir"), text::print_graph(&graph));
     if std::env::var_os("GRAPHC_BLESS").is_some() {
         std::fs::write(&path, &text).expect("it can be written");
     }
     let known = std::fs::read_to_string(&path).expect("the model is there");
     assert_eq!(known, text, "{path}");
-    text::parse(&known).expect("the file is right")
+    text::parse_graph(&known).expect("the file is right")
 }
 
 fn planned(graph: Graph, options: &CompileOptions) -> Compiled {
@@ -157,7 +157,7 @@ fn on_two_axes_samples_over_both_are_cheaper_than_the_published_plan() {
     let plan = planned(mlp_of_256_rows(), &options(&[2, 2]));
     assert_eq!(weights(&plan), ["B, B"; 6]);
     let all_reduce = |axis: usize, floats: usize| {
-        let link = link(&cluster, &[0, 1], Some(axis));
+        let link = find_link(&cluster, &[0, 1], Some(axis));
         collective_seconds(&cluster, &link, BoxingKind::AllReduce, 4.0 * floats as f64)
     };
     // Gradients of half of each weight and of the biases of columns; those of rows are whole.
@@ -193,9 +193,9 @@ fn memory_for_a_share_of_the_parameters_shards_them_all() {
     g.output("y", &Linear::new(&g, "down", 4096, 1024).forward(&hidden));
     let mut options = options(&[256]);
     let graph = model("feed_forward", g.finish().expect("the graph is right"));
-    let decisions = prepare(graph, &options).expect("it can be trained");
+    let decisions = prepare_graph(graph, &options).expect("it can be trained");
     let parameters = |options: &CompileOptions| -> (Vec<String>, Planned) {
-        let planned = plan(&decisions, options, &cluster(1)).expect("it fits");
+        let planned = plan_signatures(&decisions, options, &cluster(1)).expect("it fits");
         let graph = decisions.graph();
         let of = |name: &str| {
             let value = graph.find(name).expect("a parameter");

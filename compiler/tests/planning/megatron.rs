@@ -8,7 +8,7 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::error::CompileError;
 use graphc_compiler::lower::collective_counts;
-use graphc_compiler::planner::recompute;
+use graphc_compiler::planner::reprice_sharding;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
@@ -71,7 +71,7 @@ fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
     let compiled = compile(graph, options, &cluster, None);
     let compiled = compiled.unwrap_or_else(|error| panic!("{options:?}: {error}"));
     assert_eq!(verify_invariants(&compiled.plan), Ok(()), "{options:?}");
-    let found = recompute(&compiled.decisions, &compiled.sharding, &cluster, options);
+    let found = reprice_sharding(&compiled.decisions, &compiled.sharding, &cluster, options);
     let objective = compiled.plan.planner.objective_seconds;
     assert!((found.objective_seconds / objective - 1.0).abs() < 1e-9, "{options:?}");
     compiled

@@ -1,9 +1,9 @@
 //! Communication beside kernels: what it hides, what it costs in memory, and that a cluster decides.
 
 use crate::trained;
-use graphc_compiler::check::{verify, verify_invariants};
+use graphc_compiler::check::{verify_invariants, verify_plan};
 use graphc_compiler::cluster::{parse_cluster, preset};
-use graphc_compiler::compile::{Compiled, Header, assemble, compile, predict};
+use graphc_compiler::compile::{Compiled, Header, assemble_plan, compile, predict_step_seconds};
 use graphc_compiler::null_device::{simulate, trace};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
@@ -93,7 +93,7 @@ fn what_is_sketched_takes_as_long_as_what_is_compiled() {
             let options = options(strategy, &[8], microbatches);
             let cluster = preset("dgx-a100").expect("a preset");
             let step = compiled(&options, &cluster).plan.predicted.step_seconds;
-            let sketched = predict(gpt(64), &options, &cluster).expect("compiles");
+            let sketched = predict_step_seconds(gpt(64), &options, &cluster).expect("compiles");
             assert!((step - sketched).abs() < 1e-9 * step, "{strategy:?}: {sketched} and {step}");
         }
     }
@@ -103,7 +103,7 @@ fn what_is_sketched_takes_as_long_as_what_is_compiled() {
 fn streams_of_a_rank_begin_steps_together() {
     let options = options(Strategy::Zero1, &[4], 2);
     let plan = compiled(&options, &preset("dgx-a100").expect("a preset")).plan;
-    verify(&plan).expect("it compiles to itself again");
+    verify_plan(&plan).expect("it compiles to itself again");
     let events = trace(&plan, 2).expect("runs").trace;
     let first = events.iter().filter(|event| event.step == 0).map(|event| event.end);
     let end = first.fold(0.0, f64::max);
@@ -126,7 +126,7 @@ fn streams_that_do_not_fit_wait_for_each_other() {
         let (graph, planner) = (gpt(64), plan.planner.clone());
         let header =
             Header { graph: &graph, options: &options, cluster: &cluster, weights: None, planner };
-        assemble(header, &decisions, &sharding).map(|(plan, _)| plan)
+        assemble_plan(header, &decisions, &sharding).map(|(plan, _)| plan)
     };
     let waits =
         |plan: &Plan| plan.programs[0].actors.iter().filter(|actor| actor.after.is_some()).count();

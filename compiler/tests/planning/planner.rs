@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use crate::planner_support::{Everything, Numbers, decisions, random_graph};
-use graphc_compiler::boxing::route;
+use graphc_compiler::boxing::find_route;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
-use graphc_compiler::pipeline::{prepare, regathered};
+use graphc_compiler::pipeline::{decide_regathered, prepare_graph};
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::problem::candidates::CandidateList;
 use graphc_compiler::planner::reference::ilp::solve_ilp;
-use graphc_compiler::planner::{PlanError, Planned, layouts_of, plan, plan_with_layout, recompute};
+use graphc_compiler::planner::{
+    Planned, PlannerError, layouts_of, plan_signatures, plan_with_layout, reprice_sharding,
+};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::{Graph, Node, Value};
 use graphc_ir::mesh::Placement;
@@ -54,12 +56,12 @@ fn compare_decided(
     reference: bool,
 ) {
     let cluster = preset(machines).expect("a preset");
-    let free = plan(decisions, &options, &cluster).expect("memory is plenty");
+    let free = plan_signatures(decisions, &options, &cluster).expect("memory is plenty");
     if limited {
         options.memory = Some(free.memory[0] * (40 + numbers.below(60) as u64) / 100);
     }
     let name = format!("{:?} {:?}", options, decisions.graph());
-    let planned = plan(decisions, &options, &cluster);
+    let planned = plan_signatures(decisions, &options, &cluster);
     let problem = Problem::new(decisions, &options, &cluster).expect("no pins");
     if reference {
         programme_agrees(&problem, planned.as_ref().ok(), &name);
@@ -82,12 +84,12 @@ fn compare_decided(
                 "{name}: {:?}",
                 planned.report
             );
-            let check = recompute(decisions, &planned.sharding, &cluster, &options);
+            let check = reprice_sharding(decisions, &planned.sharding, &cluster, &options);
             assert!(close(check.objective_seconds, planned.report.objective_seconds), "{name}");
             assert_eq!(check.memory, planned.memory, "{name}");
             assert!(options.memory.is_none_or(|limit| planned.memory[0] <= limit), "{name}");
         }
-        Err(PlanError::Memory { needed, limit, .. }) => assert!(needed > limit, "{name}"),
+        Err(PlannerError::Memory { needed, limit, .. }) => assert!(needed > limit, "{name}"),
         Err(error) => panic!("{name}: {error}"),
     }
 }
@@ -130,7 +132,7 @@ fn training(
         optimizer: Some(sgd),
         ..CompileOptions::default()
     };
-    (prepare(g.finish().expect("fits"), &options).expect("fits"), options)
+    (prepare_graph(g.finish().expect("fits"), &options).expect("fits"), options)
 }
 
 #[test]
@@ -142,7 +144,9 @@ fn gradients_that_travel_while_others_compute() {
             [(&[2][..], 2), (&[3], 1), (&[4], 1)][seed as usize % 3];
         let (decisions, options) = training(&mut numbers, layers, 1 + seed as usize % 2, mesh);
         let mut cluster = preset("dgx-a100").expect("a preset");
-        let best = |cluster: &Cluster| plan(&decisions, &options, cluster).expect("fits").report;
+        let best = |cluster: &Cluster| {
+            plan_signatures(&decisions, &options, cluster).expect("fits").report
+        };
         let hidden = best(&cluster).objective_seconds;
         cluster.device.overlap = false;
         hiding += usize::from(hidden < best(&cluster).objective_seconds);
@@ -160,13 +164,14 @@ fn what_the_backward_pass_gathers_again() {
         let mesh: &[usize] = [&[2][..], &[3], &[4]][seed as usize % 3];
         let machines = ["cpu", "dgx-a100"][seed as usize / 3 % 2];
         let (kept, options) = training(&mut numbers, 2, 1 + seed as usize % 2, mesh);
-        let again = regathered(&kept, &options).expect("fits").expect("weights are read again");
+        let again =
+            decide_regathered(&kept, &options).expect("fits").expect("weights are read again");
         let cluster = preset(machines).expect("a preset");
-        let free = plan(&again, &options, &cluster).expect("memory is plenty");
+        let free = plan_signatures(&again, &options, &cluster).expect("memory is plenty");
         let limit = free.memory[0] * (40 + numbers.below(60) as u64) / 100;
         let little = CompileOptions { memory: Some(limit), ..options.clone() };
         let [with, without] =
-            [&again, &kept].map(|decisions| plan(decisions, &little, &cluster).ok());
+            [&again, &kept].map(|decisions| plan_signatures(decisions, &little, &cluster).ok());
         if let Some(with) = &with {
             planned += 1;
             let seconds = with.report.objective_seconds;
@@ -182,7 +187,7 @@ fn what_the_backward_pass_gathers_again() {
             programme_agrees(&problem, with.as_ref(), &format!("{seed}"));
         }
         if let Some(with) = &with {
-            let check = recompute(&again, &with.sharding, &cluster, &little);
+            let check = reprice_sharding(&again, &with.sharding, &cluster, &little);
             assert!(close(check.objective_seconds, with.report.objective_seconds), "{seed}");
             assert_eq!(check.memory, with.memory, "{seed}");
         }
@@ -197,12 +202,13 @@ fn nothing_is_better_than_what_memory_decides() {
         let mut numbers = Numbers(800 + seed);
         let mesh: &[usize] = [&[2][..], &[3]][seed as usize % 2];
         let (kept, options) = training(&mut numbers, 2, 1, mesh);
-        let again = regathered(&kept, &options).expect("fits").expect("weights are read again");
+        let again =
+            decide_regathered(&kept, &options).expect("fits").expect("weights are read again");
         let cluster = preset(["cpu", "dgx-a100"][seed as usize / 2 % 2]).expect("a preset");
-        let free = plan(&again, &options, &cluster).expect("memory is plenty");
+        let free = plan_signatures(&again, &options, &cluster).expect("memory is plenty");
         let limit = free.memory[0] * (40 + numbers.below(60) as u64) / 100;
         let little = CompileOptions { memory: Some(limit), ..options };
-        let report = plan(&again, &little, &cluster).expect("it fits").report;
+        let report = plan_signatures(&again, &little, &cluster).expect("it fits").report;
         assert_eq!(report.status, PlannerStatus::Optimal, "{seed}");
         let problem = Problem::new(&again, &little, &cluster).expect("no pins");
         let ceiling = report.objective_seconds * (1.0 + 1e-9);
@@ -264,14 +270,14 @@ fn layouts(
     graph: Graph,
     mesh: &[usize],
     pins: &[(&str, &str)],
-) -> Result<BTreeMap<String, String>, PlanError> {
+) -> Result<BTreeMap<String, String>, PlannerError> {
     let decisions = decisions(graph, mesh);
     let pin = |&(pattern, layout): &(&str, &str)| Pin { pattern: pattern.into(), sbp: sbp(layout) };
     let pins = pins.iter().map(pin).collect();
     let options = CompileOptions { mesh: mesh.to_vec(), pins, ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
-    let planned = plan(&decisions, &options, &cluster)?;
-    let check = recompute(&decisions, &planned.sharding, &cluster, &options);
+    let planned = plan_signatures(&decisions, &options, &cluster)?;
+    let check = reprice_sharding(&decisions, &planned.sharding, &cluster, &options);
     assert!(close(check.objective_seconds, planned.report.objective_seconds));
     let layout = |value: &Value| {
         let made = &planned.sharding.nodes[value.producer.index()].results[value.index];
@@ -333,12 +339,12 @@ fn a_tensor_is_boxed_once_for_all_its_readers() {
     let decisions = decisions(g.finish().expect("right"), &[2]);
     let cluster = preset("cpu").expect("a preset");
     let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
-    let planned = plan(&decisions, &options, &cluster).expect("it fits");
+    let planned = plan_signatures(&decisions, &options, &cluster).expect("it fits");
     let layout = |sbp| {
         let placement = &decisions.staging.placement[0];
         decisions.layout(decisions.graph().nodes[0].results[0], placement, &sbp)
     };
-    let gather = route(&layout(sbp("S(0)")), &layout(sbp("B")), &cluster, 1).seconds;
+    let gather = find_route(&layout(sbp("S(0)")), &layout(sbp("B")), &cluster, 1).seconds;
     let problem = Problem::new(&decisions, &options, &cluster).expect("pins fit");
     let compute: f64 = problem.candidates.iter().map(|all| all[0].seconds).sum();
     assert!(close(planned.report.objective_seconds, compute + gather), "{:?}", planned.report);
@@ -355,7 +361,8 @@ fn nodes_choose_alike_for_axes_that_are_tied_unless_they_are_pinned() {
     let cluster = preset("cpu").expect("a preset");
     let options = CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
     let with = |tied: &[usize]| -> Vec<Vec<Vec<Choice>>> {
-        let problem = Problem::with(&decisions, &options, &cluster, tied).expect("pins fit");
+        let problem =
+            Problem::with_tied_axes(&decisions, &options, &cluster, tied).expect("pins fit");
         let choices = |all: &CandidateList| all.iter().map(|c| c.choices.clone()).collect();
         problem.candidates.iter().map(choices).collect()
     };
@@ -386,10 +393,10 @@ fn what_the_user_asks_for_in_the_graph_is_boxed_between_meshes() {
     decisions.staging.placement = vec![first.clone(), first, second.clone(), second];
     let options = CompileOptions { mesh: vec![3], ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
-    let planned = plan(&decisions, &options, &cluster).expect("it fits");
+    let planned = plan_signatures(&decisions, &options, &cluster).expect("it fits");
     assert_eq!(planned.sharding.nodes[2].operands[0], sbp("S(1)"));
     assert_eq!(planned.sharding.nodes[2].results[0], sbp("S(1)"));
-    let check = recompute(&decisions, &planned.sharding, &cluster, &options);
+    let check = reprice_sharding(&decisions, &planned.sharding, &cluster, &options);
     assert!(close(check.objective_seconds, planned.report.objective_seconds));
 }
 
@@ -407,7 +414,7 @@ fn alternatives(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Vec<(NdSbp, Result<Planned, PlanError>)> {
+) -> Vec<(NdSbp, Result<Planned, PlannerError>)> {
     let tensor = decisions.graph().outputs[0].value;
     let layouts = layouts_of(decisions, options, cluster, tensor).expect("no pins");
     let planned = |sbp: NdSbp| {
@@ -422,7 +429,8 @@ fn alternatives_are_priced_with_all_else_chosen_anew() {
     let decisions = product();
     let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
-    let best = plan(&decisions, &options, &cluster).expect("it fits").report.objective_seconds;
+    let best =
+        plan_signatures(&decisions, &options, &cluster).expect("it fits").report.objective_seconds;
     let all = alternatives(&decisions, &options, &cluster);
     assert_eq!(
         all.iter().map(|(sbp, _)| sbp.to_string()).collect::<Vec<_>>(),
@@ -441,7 +449,7 @@ fn alternatives_that_do_not_fit_tell_of_the_tensor_by_its_name() {
     let options = CompileOptions { mesh: vec![2], memory, ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
     for (sbp, planned) in alternatives(&decisions, &options, &cluster) {
-        let Err(PlanError::Memory { largest, .. }) = planned else { panic!("{sbp} fits") };
+        let Err(PlannerError::Memory { largest, .. }) = planned else { panic!("{sbp} fits") };
         assert!(largest.iter().any(|(name, _)| name == "y"), "({sbp}) {largest:?}");
     }
 }

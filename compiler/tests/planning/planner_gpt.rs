@@ -3,8 +3,8 @@
 use crate::trained::options;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{Planned, plan, recompute};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{Planned, plan_signatures, reprice_sharding};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ids::ValueId;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -18,7 +18,7 @@ fn gpt(layers: usize, options: &CompileOptions) -> Decisions {
     let config = GptConfig { layers, width: 64, heads: 4, sequence: 32, vocabulary: 250 };
     let tokens = g.input("tokens", DType::I64, [16, 32]);
     g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
-    prepare(g.finish().expect("the graph is right"), options).expect("it can be trained")
+    prepare_graph(g.finish().expect("the graph is right"), options).expect("it can be trained")
 }
 
 fn cpu() -> Cluster {
@@ -27,8 +27,8 @@ fn cpu() -> Cluster {
 
 /// Plans, and holds the plan against the independent check.
 fn checked(decisions: &Decisions, options: &CompileOptions) -> Planned {
-    let planned = plan(decisions, options, &cpu()).expect("memory is plenty");
-    let found = recompute(decisions, &planned.sharding, &cpu(), options);
+    let planned = plan_signatures(decisions, options, &cpu()).expect("memory is plenty");
+    let found = reprice_sharding(decisions, &planned.sharding, &cpu(), options);
     let (objective, bound) = (planned.report.objective_seconds, planned.report.bound_seconds);
     let close = (found.objective_seconds - objective).abs() <= 1e-9 * objective;
     assert!(close, "{found:?} {:?}", planned.report);
@@ -138,7 +138,7 @@ fn a_memory_limit_is_kept_or_explained() {
     assert!(tight.memory[0] <= free.memory[0] * 95 / 100);
     assert!(tight.report.objective_seconds >= free.report.objective_seconds);
     options.memory = Some(10_000);
-    let error = plan(&decisions, &options, &cpu()).expect_err("10 kB").to_string();
+    let error = plan_signatures(&decisions, &options, &cpu()).expect_err("10 kB").to_string();
     assert!(error.starts_with("rank 0 (stage 0) needs "), "{error}");
     assert!(error.contains("but has 9.77 KiB"), "{error}");
     assert!(error.contains("found (no plan needs less than "), "{error}");

@@ -3,8 +3,8 @@
 use crate::trained::options;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{plan, recompute};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{plan_signatures, reprice_sharding};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::ops::Init;
@@ -17,16 +17,16 @@ fn gpt(layers: usize, batch: usize, options: &CompileOptions) -> Decisions {
     let config = GptConfig { layers, width: 64, heads: 4, sequence: 32, vocabulary: 256 };
     let tokens = g.input("tokens", DType::I64, [batch, 32]);
     g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
-    prepare(g.finish().expect("the graph is right"), options).expect("it can be trained")
+    prepare_graph(g.finish().expect("the graph is right"), options).expect("it can be trained")
 }
 
 /// Plans on a preset's machines, and holds the plan against the independent check: its share of the objective that
 /// is not proven.
 fn holds(machine: &str, decisions: &Decisions, options: &CompileOptions) -> f64 {
     let cluster = preset(machine).expect("a preset");
-    let planned = plan(decisions, options, &cluster).expect("memory is plenty");
+    let planned = plan_signatures(decisions, options, &cluster).expect("memory is plenty");
     let report = planned.report;
-    let found = recompute(decisions, &planned.sharding, &cluster, options).objective_seconds;
+    let found = reprice_sharding(decisions, &planned.sharding, &cluster, options).objective_seconds;
     let (objective, bound) = (report.objective_seconds, report.bound_seconds);
     let name =
         format!("{machine} {:?} of {} stages: {report:?} {found}", options.mesh, options.stages);
@@ -84,9 +84,9 @@ fn a_weight_with_many_readers_takes_little_work() {
     }
     g.output("y", &x);
     let graph = g.finish().expect("the graph is right");
-    let decisions = prepare(graph, &options).expect("it can be trained");
+    let decisions = prepare_graph(graph, &options).expect("it can be trained");
     let cluster = preset("cpu").expect("a preset");
-    let planned = plan(&decisions, &options, &cluster).expect("memory is plenty");
+    let planned = plan_signatures(&decisions, &options, &cluster).expect("memory is plenty");
     assert_eq!(planned.report.gap, 0.0);
     assert!(planned.work < 200_000_000, "{} entries", planned.work);
 }

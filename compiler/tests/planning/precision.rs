@@ -2,7 +2,7 @@
 //! such plan holds.
 
 use crate::trained::{gpt, options as options_of};
-use graphc_compiler::check::{verify, verify_invariants};
+use graphc_compiler::check::{verify_invariants, verify_plan};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_ir::builder::GraphBuilder;
@@ -300,7 +300,7 @@ fn plans_of_mixed_precision_hold() {
             let options =
                 CompileOptions { stages, microbatches, ..options(mesh, strategy, Some(precision)) };
             let compiled = compiled(gpt(), &options, "cpu");
-            verify(&compiled.plan).unwrap_or_else(|errors| panic!("{options:?}: {errors}"));
+            verify_plan(&compiled.plan).unwrap_or_else(|errors| panic!("{options:?}: {errors}"));
         }
     }
 }

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::trained;
-use graphc_compiler::check::{verify, verify_invariants};
+use graphc_compiler::check::{verify_invariants, verify_plan};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::decisions::{Decisions, Phase};
 use graphc_compiler::passes::recompute::{Blocks, Extent, OpPlace};
-use graphc_compiler::pipeline::{prepare, recomputed};
+use graphc_compiler::pipeline::{decide_recomputed, prepare_graph};
 use graphc_compiler::planner;
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::nn::{Gpt, GptConfig, Module, TransformerBlock};
@@ -63,7 +63,7 @@ fn feeds(graph: &Graph) -> BTreeMap<String, Array> {
 
 fn gradients(decisions: &Decisions) -> Vec<Array> {
     let graph = decisions.graph();
-    let all = evaluate(graph, &feeds(graph), &EvalContext::default()).expect("all is fed");
+    let all = evaluate_graph(graph, &feeds(graph), &EvalContext::default()).expect("all is fed");
     decisions.training.gradients.iter().map(|(_, gradient)| all[gradient.index()].clone()).collect()
 }
 
@@ -75,7 +75,7 @@ fn gradients_are_the_same_bits_and_dropout_draws_the_same_numbers() {
                 CompileOptions { loss: Some(loss), ..options(&[mesh], stages, microbatches) };
             let with = |recompute| {
                 let options = CompileOptions { recompute, ..full.clone() };
-                prepare(graph.clone(), &options).expect("fits")
+                prepare_graph(graph.clone(), &options).expect("fits")
             };
             let kept = with(Recompute::None);
             assert!(kept.recomputed.iter().all(Option::is_none));
@@ -104,12 +104,12 @@ fn places(decisions: &Decisions) -> Vec<OpPlace> {
 fn gradients_are_the_same_bits_whichever_ops_are_computed_again() {
     let none = CompileOptions { recompute: Recompute::None, ..options(&[1], 1, 2) };
     let none = CompileOptions { loss: Some(Loss::Mse), ..none };
-    let kept = prepare(dropping(), &none).expect("fits");
+    let kept = prepare_graph(dropping(), &none).expect("fits");
     let (expected, all) = (gradients(&kept), places(&kept));
     let mut counts = BTreeSet::new();
     for every in [2, 3, 5, 7] {
         let ops: BTreeSet<OpPlace> = all.iter().skip(every / 2).step_by(every).copied().collect();
-        let some = recomputed(&kept, &none, Extent::Ops(&ops)).expect("fits");
+        let some = decide_recomputed(&kept, &none, Extent::Ops(&ops)).expect("fits");
         counts.insert(copies(&some).len());
         assert!(gradients(&some) == expected, "{ops:?}");
     }
@@ -125,7 +125,7 @@ fn copies(decisions: &Decisions) -> Vec<&'static str> {
 
 #[test]
 fn the_backward_pass_of_a_block_reads_what_crosses_blocks_and_its_own_copies_alone() {
-    let decisions = prepare(gpt(3), &options(&[1], 1, 2)).expect("fits");
+    let decisions = prepare_graph(gpt(3), &options(&[1], 1, 2)).expect("fits");
     let (graph, phases) = (decisions.graph(), &decisions.training.phases);
     let mut kept = BTreeSet::new();
     for (id, node) in graph.iter().filter(|(id, _)| phases[id.index()] == Phase::Backward) {
@@ -169,7 +169,8 @@ fn peak(compiled: &Compiled) -> u64 {
 /// The memory in which a plan is found: by the planner's count, in which no buffers share memory, and as it is lowered.
 fn room(compiled: &Compiled) -> u64 {
     let Compiled { decisions, sharding, plan, .. } = compiled;
-    let counted = planner::recompute(decisions, sharding, &plan.cluster, &plan.options).memory;
+    let counted =
+        planner::reprice_sharding(decisions, sharding, &plan.cluster, &plan.options).memory;
     counted.into_iter().max().unwrap_or(0).max(peak(compiled))
 }
 
@@ -200,17 +201,17 @@ fn memory_falls_with_every_block_and_copies_lie_as_their_originals() {
 #[test]
 fn each_block_of_a_stage_can_be_recomputed_by_itself() {
     let none = CompileOptions { recompute: Recompute::None, ..options(&[2], 2, 2) };
-    let decisions = prepare(gpt(4), &none).expect("fits");
+    let decisions = prepare_graph(gpt(4), &none).expect("fits");
     let all = places(&decisions);
     let of = |wanted: &dyn Fn(usize) -> bool| {
         let ops = all.iter().filter(|op| wanted(op.block)).copied().collect();
-        copies(&recomputed(&decisions, &none, Extent::Ops(&ops)).expect("fits")).len()
+        copies(&decide_recomputed(&decisions, &none, Extent::Ops(&ops)).expect("fits")).len()
     };
     let blocks = all.last().expect("some").block + 1;
     let counts: Vec<usize> = (0..blocks).map(|block| of(&|one| one == block)).collect();
     // The first is the embedding, which keeps what it makes.
     assert!(counts.iter().filter(|&&count| count > 0).count() >= 4, "{counts:?}");
-    let full = recomputed(&decisions, &none, Extent::Full).expect("fits");
+    let full = decide_recomputed(&decisions, &none, Extent::Full).expect("fits");
     assert_eq!(counts.iter().sum::<usize>(), copies(&full).len(), "{counts:?}");
     assert_eq!(of(&|_| true), copies(&full).len());
 }
@@ -256,7 +257,7 @@ fn selective_computes_scores_again_and_no_product_with_weights() {
     assert!(seconds(&none) < seconds(&selective) && seconds(&selective) < seconds(&full));
     // Scores, their softmax and what GELU gives are more than a third of what a layer keeps.
     assert!(peak(&selective) * 4 < peak(&none) * 3, "{} of {}", peak(&selective), peak(&none));
-    verify(&selective.plan).expect("it compiles to itself again");
+    verify_plan(&selective.plan).expect("it compiles to itself again");
 }
 
 #[test]
@@ -286,7 +287,7 @@ fn auto_is_no_slower_than_what_is_fixed_in_the_memory_that_this_takes() {
             "{:?}",
             auto.plan.recomputed
         );
-        verify(&auto.plan).expect("it compiles to itself again");
+        verify_plan(&auto.plan).expect("it compiles to itself again");
     }
 }
 
@@ -328,7 +329,7 @@ fn of_what_is_large_exactly_what_is_cheap_is_computed_again_where_that_suffices(
     let ops: usize = recorded.iter().map(|some| some.blocks.len() * some.ops.len()).sum();
     assert_eq!(ops, copies(&auto.decisions).len(), "{recorded:?}");
     assert!(recorded.iter().flat_map(|some| &some.ops).all(|op| op.op != "matmul"));
-    verify(&auto.plan).expect("it compiles to itself again");
+    verify_plan(&auto.plan).expect("it compiles to itself again");
     let less = with(Recompute::Auto, Some(room(&cheap) - 1));
     assert!(copies(&less.decisions).contains(&"matmul"), "{:?}", less.plan.recomputed);
 }
@@ -343,9 +344,9 @@ fn what_auto_computes_again_costs_little_more_than_the_best_of_all_sets_of_ops()
         optimizer: Some(sgd),
         ..options(&[2], 1, 1)
     };
-    let decisions = prepare(gated(2), &options).expect("fits");
+    let decisions = prepare_graph(gated(2), &options).expect("fits");
     let places = places(&decisions);
-    let free = planner::plan(&decisions, &options, &cluster).expect("fits").memory[0];
+    let free = planner::plan_signatures(&decisions, &options, &cluster).expect("fits").memory[0];
     let mut longest = 0.0f64;
     for share in [0.96, 0.92, 0.88] {
         let memory = Some((free as f64 * share) as u64);
@@ -353,8 +354,8 @@ fn what_auto_computes_again_costs_little_more_than_the_best_of_all_sets_of_ops()
         let seconds = |set: usize| {
             let ops = places.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1);
             let ops: BTreeSet<OpPlace> = ops.map(|(_, &op)| op).collect();
-            let again = recomputed(&decisions, &options, Extent::Ops(&ops)).expect("fits");
-            let planned = planner::plan(&again, &options, &cluster);
+            let again = decide_recomputed(&decisions, &options, Extent::Ops(&ops)).expect("fits");
+            let planned = planner::plan_signatures(&again, &options, &cluster);
             planned.map_or(f64::INFINITY, |planned| planned.report.objective_seconds)
         };
         let best = (0..1 << places.len()).map(seconds).fold(f64::INFINITY, f64::min);
@@ -380,7 +381,7 @@ fn auto_recomputes_as_little_as_fits() {
     let some = planned(gpt(6), &auto(Some(middle)));
     let count = copies(&some.decisions).len();
     assert!(0 < count && count < most && peak(&some) <= middle, "{count} of {most}");
-    verify(&some.plan).expect("it compiles to itself again");
+    verify_plan(&some.plan).expect("it compiles to itself again");
     let cluster = preset("cpu").expect("a preset");
     let none = CompileOptions { recompute: Recompute::None, ..auto(Some(middle)) };
     assert!(compile(gpt(6), &none, &cluster, None).expect_err("too much").is_memory());
@@ -408,5 +409,5 @@ fn all_stages_of_a_pipeline_compute_as_much_again() {
     assert_eq!(stages, BTreeSet::from([0, 1]), "{:?}", some.plan.recomputed);
     let [first, last] = peaks(&some)[..] else { panic!("two programs") };
     assert!(first > last, "{first} {last}");
-    verify(&some.plan).expect("it compiles to itself again");
+    verify_plan(&some.plan).expect("it compiles to itself again");
 }

@@ -1,12 +1,12 @@
 //! `--stages auto` and `--microbatches auto`: choices that hold, fit, and are as good as what the planner says of them.
 
-use graphc_compiler::check::verify;
+use graphc_compiler::check::verify_plan;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::prepare_again;
-use graphc_compiler::compile::stages::{choose, chosen};
+use graphc_compiler::compile::stages::{apply_choice, choose_stages};
 use graphc_compiler::compile::{Compiled, compile};
-use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{Care, plan, plan_below};
+use graphc_compiler::pipeline::prepare_graph;
+use graphc_compiler::planner::{Care, plan_below, plan_signatures};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -69,7 +69,7 @@ fn stages_are_chosen_where_they_pay_and_the_plan_is_made_of_the_choice() {
     // Embedding, six blocks, the head.
     assert_eq!(choice.layers.iter().sum::<usize>(), 8);
     assert!(choice.bound_seconds <= choice.seconds && choice.bound_seconds > 0.0);
-    verify(&plan).expect("it compiles to itself again");
+    verify_plan(&plan).expect("it compiles to itself again");
     let decisions = prepare_again(&plan).expect("it was prepared before");
     assert_eq!(decisions.staging.stages, choice.stages);
     // The weights of a block lie on one stage.
@@ -101,7 +101,7 @@ fn the_price_of_one_stage_is_the_planners_objective() {
 #[test]
 fn the_best_choice_is_the_first_of_all() {
     let cluster = slow_links();
-    let choices = choose(&gpt(6), &options(&[4]), &cluster).expect("there are some").ranked;
+    let choices = choose_stages(&gpt(6), &options(&[4]), &cluster).expect("there are some").ranked;
     assert!(choices.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds), "{choices:?}");
     let mut stages: Vec<usize> = choices.iter().map(|choice| choice.stages).collect();
     stages.sort_unstable();
@@ -143,13 +143,13 @@ fn memory_decides_too() {
 fn one_stage_of_a_large_graph_is_tried_where_it_may_be_better_but_its_layers_do_not_fit() {
     let cluster = preset("dgx-h100").expect("a preset");
     let short = CompileOptions { memory: Some(256 << 20), ..options(&[1024]) };
-    let choices = choose(&wide_gpt(), &short, &cluster).expect("it can be cut");
+    let choices = choose_stages(&wide_gpt(), &short, &cluster).expect("it can be cut");
     let staged = &choices.ranked[0];
     let numbers = |choice: &PipelineReport| (choice.stages, choice.microbatches);
     assert_eq!(choices.unfit.iter().map(numbers).collect::<Vec<_>>(), [(1, 1)]);
     assert!(staged.stages > 1 && staged.seconds > 1.5 * choices.unfit[0].seconds, "{choices:?}");
     // Where they fit nothing else is.
-    let ample = choose(&wide_gpt(), &options(&[1024]), &cluster).expect("it can be cut");
+    let ample = choose_stages(&wide_gpt(), &options(&[1024]), &cluster).expect("it can be cut");
     assert_eq!((numbers(&ample.ranked[0]), ample.unfit.len()), ((1, 1), 0));
 }
 
@@ -184,7 +184,7 @@ fn schedules_and_recomputation_go_with_it() {
     let choice = plan.pipeline.clone().expect("a choice");
     assert_eq!((choice.stages, choice.layers.len()), (2, 4));
     assert!(choice.microbatches.is_multiple_of(2));
-    verify(&plan).expect("it compiles to itself again");
+    verify_plan(&plan).expect("it compiles to itself again");
 }
 
 #[test]
@@ -193,9 +193,11 @@ fn of_the_best_choices_the_one_is_taken_that_the_null_device_finds_fastest() {
     for (layers, mesh) in [(4, &[4][..]), (6, &[4]), (4, &[2, 2]), (3, &[2])] {
         let (cluster, options) = (slow_links(), options(mesh));
         let taken = compiled(gpt(layers), &options, &cluster).plan;
-        let choices = choose(&gpt(layers), &options, &cluster).expect("it can be cut").ranked;
+        let choices =
+            choose_stages(&gpt(layers), &options, &cluster).expect("it can be cut").ranked;
         for choice in choices.iter().take(3) {
-            let (staged, resolved) = chosen(&gpt(layers), &options, choice).expect("it is one");
+            let (staged, resolved) =
+                apply_choice(&gpt(layers), &options, choice).expect("it is one");
             let plan = compiled(staged, &resolved, &cluster).plan;
             let [least, other] = [&taken, &plan].map(|plan| plan.predicted.step_seconds);
             assert!(least <= other, "{layers} layers on {mesh:?}: {choice:?} takes {other}");
@@ -210,8 +212,8 @@ fn prices_of_layers_take_less_work_than_a_plan_and_cost_as_much() {
     let open = options(&[4]);
     let whole = CompileOptions { auto_stages: false, auto_microbatches: false, ..open };
     let cluster = preset("cpu").expect("a preset");
-    let decisions = prepare(gpt(2), &whole).expect("fits");
-    let peak = plan(&decisions, &whole, &cluster).expect("fits").memory[0];
+    let decisions = prepare_graph(gpt(2), &whole).expect("fits");
+    let peak = plan_signatures(&decisions, &whole, &cluster).expect("fits").memory[0];
     let mut work = [0; 2];
     for percent in [95, 90, 85] {
         let less = CompileOptions { memory: Some(peak * percent / 100), ..whole.clone() };
@@ -231,8 +233,8 @@ fn what_is_dearer_than_the_next_graph_in_a_row_is_not_looked_for() {
     let open = options(&[4]);
     let whole = CompileOptions { auto_stages: false, auto_microbatches: false, ..open };
     let cluster = preset("cpu").expect("a preset");
-    let decisions = prepare(gpt(2), &whole).expect("fits");
-    let limit = plan(&decisions, &whole, &cluster).expect("fits").memory[0] * 85 / 100;
+    let decisions = prepare_graph(gpt(2), &whole).expect("fits");
+    let limit = plan_signatures(&decisions, &whole, &cluster).expect("fits").memory[0] * 85 / 100;
     let less = CompileOptions { memory: Some(limit), ..whole };
     let planned = |care| {
         plan_below(&decisions, &less, &cluster, f64::INFINITY, care).expect("fits the memory")

@@ -31,7 +31,7 @@ pub struct Batch {
 
 /// Memory that samples go through.
 #[derive(Default)]
-struct Scratch {
+struct SampleScratch {
     read: Vec<u8>,
     augmented: Vec<u8>,
 }
@@ -45,11 +45,15 @@ impl Work {
     }
 
     /// Makes the batch of a step; `stop` is asked before each sample whether nobody wants it any more.
-    pub(super) fn make(&self, step: u64, stop: &dyn Fn() -> bool) -> Result<Batch, DatasetError> {
-        let (epoch, first) = self.first(step);
+    pub(super) fn make_batch(
+        &self,
+        step: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Batch, DatasetError> {
+        let (epoch, first) = self.first_sample(step);
         let mut feeds = self.fixed.clone();
         for binding in &self.bindings {
-            feeds.insert(binding.input.clone(), self.feed(binding, epoch, first, stop)?);
+            feeds.insert(binding.input.clone(), self.make_feed(binding, epoch, first, stop)?);
         }
         let samples = match self.options.last {
             LastBatch::Pad => (self.sampler.len() - first).min(self.batch),
@@ -60,7 +64,7 @@ impl Work {
     }
 
     /// The epoch in which the batch of a step begins, and at which of its samples.
-    fn first(&self, step: u64) -> (u64, usize) {
+    fn first_sample(&self, step: u64) -> (u64, usize) {
         if self.options.last == LastBatch::Join {
             let (row, all) = (u128::from(step) * self.batch as u128, self.sampler.len() as u128);
             return ((row / all) as u64, (row % all) as usize);
@@ -70,7 +74,7 @@ impl Work {
     }
 
     /// The samples of an epoch, in order.
-    fn order(&self, epoch: u64) -> Arc<Vec<usize>> {
+    fn sample_order(&self, epoch: u64) -> Arc<Vec<usize>> {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, order)) = orders.iter().find(|(known, _)| *known == epoch) {
             return Arc::clone(order);
@@ -81,20 +85,20 @@ impl Work {
         order
     }
 
-    fn feed(
+    fn make_feed(
         &self,
         binding: &Binding,
         epoch: u64,
         first: usize,
         stop: &dyn Fn() -> bool,
     ) -> Result<HostTensor, DatasetError> {
-        let (mut shape, held) = (binding.ty.shape.clone(), binding.held());
+        let (mut shape, held) = (binding.ty.shape.clone(), binding.count_rows());
         shape[binding.dim] = held;
         let mut tensor = HostTensor::zeros(binding.ty.dtype, shape);
-        let pieces = Pieces::of(&binding.ty, binding.dim);
-        let mut scratch = Scratch::default();
-        let mut order = (epoch, self.order(epoch));
-        let mut sample = vec![0; pieces.sample()];
+        let pieces = Pieces::along_dim(&binding.ty, binding.dim);
+        let mut scratch = SampleScratch::default();
+        let mut order = (epoch, self.sample_order(epoch));
+        let mut sample = vec![0; pieces.sample_bytes()];
         for (at, place) in binding.rows.iter().cloned().flatten().enumerate() {
             if stop() {
                 break;
@@ -104,13 +108,15 @@ impl Work {
                 1 => &mut tensor.bytes_mut()[at * pieces.bytes..][..pieces.bytes],
                 _ => &mut sample[..],
             };
-            match (self.sample(&mut order, epoch, first + place), &binding.nothing) {
-                (Some(sample), _) => self.row(binding, order.0, sample, &mut scratch, target)?,
+            match (self.find_sample(&mut order, epoch, first + place), &binding.nothing) {
+                (Some(sample), _) => {
+                    self.read_row(binding, order.0, sample, &mut scratch, target)?
+                }
                 (None, Some(nothing)) => target.copy_from_slice(nothing),
                 (None, None) => unreachable!("a loader that pads knows what stands for no label"),
             }
             if pieces.blocks != 1 {
-                pieces.copy((&sample, 1, 0), (tensor.bytes_mut(), held, at), 1);
+                pieces.copy_samples((&sample, 1, 0), (tensor.bytes_mut(), held, at), 1);
             }
         }
         Ok(tensor)
@@ -118,7 +124,7 @@ impl Work {
 
     /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of
     /// the epoch to which the sample before belongs, and becomes that of this one.
-    fn sample(
+    fn find_sample(
         &self,
         order: &mut (u64, Arc<Vec<usize>>),
         epoch: u64,
@@ -128,7 +134,7 @@ impl Work {
         if self.options.last == LastBatch::Join {
             let of = epoch + (place / all) as u64;
             if of != order.0 {
-                *order = (of, self.order(of));
+                *order = (of, self.sample_order(of));
             }
         }
         let beyond = place >= order.1.len();
@@ -139,12 +145,12 @@ impl Work {
     }
 
     /// Reads one sample's field, and writes what becomes of it.
-    fn row(
+    fn read_row(
         &self,
         binding: &Binding,
         epoch: u64,
         sample: usize,
-        scratch: &mut Scratch,
+        scratch: &mut SampleScratch,
         target: &mut [u8],
     ) -> Result<(), DatasetError> {
         let field = &self.set.fields()[binding.field];
@@ -160,7 +166,7 @@ impl Work {
             drawn.apply([channels, height, width], read, &mut scratch.augmented);
             read = &scratch.augmented;
         }
-        let written = binding.conversion.write(read, target);
+        let written = binding.conversion.convert_into(read, target);
         written.map_err(|reason| {
             let (set, name) = (self.set.name(), &field.name);
             DatasetError::Loader(format!("`{name}` of sample {sample} of {set}: {reason}"))

@@ -9,9 +9,9 @@ use graphc_runtime::data::DataError;
 
 use crate::augment::Normalize;
 use crate::convert::{Conversion, write_integer};
-use crate::dataset::{Dataset, Field, FieldKind, describe};
+use crate::dataset::{Dataset, Field, FieldKind, describe_dataset};
 use crate::error::DatasetError;
-use crate::tensors::without;
+use crate::tensors::shape_without_dim;
 
 /// The label of what is no sample: losses and metrics leave it out.
 pub const IGNORED: i64 = -100;
@@ -35,12 +35,12 @@ pub(super) struct Binding {
 
 impl Binding {
     /// The number of rows of a batch that are read.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn count_rows(&self) -> usize {
         self.rows.iter().map(Range::len).sum()
     }
 
     /// The number of samples of a batch.
-    pub(super) fn batch(&self) -> usize {
+    pub(super) fn batch_size(&self) -> usize {
         self.ty.shape[self.dim]
     }
 }
@@ -57,14 +57,14 @@ fn dim_of(input: &str, ty: &TensorType, dims: &Dims) -> Option<usize> {
 ///
 /// # Errors
 /// Where the set has no such tensor.
-pub(super) fn fixed(
+pub(super) fn read_fixed_feeds(
     set: &dyn Dataset,
     inputs: &BTreeMap<String, TensorType>,
     dims: &Dims,
 ) -> Result<BTreeMap<String, HostTensor>, DatasetError> {
     let mut found = BTreeMap::new();
     for (input, ty) in inputs.iter().filter(|(input, ty)| dim_of(input, ty, dims).is_none()) {
-        let reason = match set.whole(input)? {
+        let reason = match set.read_whole(input)? {
             Some(tensor) if tensor.ty() == *ty => {
                 found.insert(input.clone(), tensor);
                 continue;
@@ -75,7 +75,7 @@ pub(super) fn fixed(
             }
             None => "no dim of it counts samples, and there is no whole tensor of its name",
         };
-        let (input, ty, set) = (input.clone(), ty.clone(), describe(set));
+        let (input, ty, set) = (input.clone(), ty.clone(), describe_dataset(set));
         return Err(DatasetError::Input { input, ty, set, reason: reason.into() });
     }
     Ok(found)
@@ -85,7 +85,7 @@ pub(super) fn fixed(
 ///
 /// # Errors
 /// Where an input has no such field.
-pub(super) fn bind(
+pub(super) fn bind_inputs(
     set: &dyn Dataset,
     inputs: &BTreeMap<String, TensorType>,
     dims: &Dims,
@@ -97,7 +97,7 @@ pub(super) fn bind(
     for (input, ty) in inputs {
         let Some(dim) = dim_of(input, ty, dims) else { continue };
         let fail = |reason: String| {
-            let (input, ty, set) = (input.clone(), ty.clone(), describe(set));
+            let (input, ty, set) = (input.clone(), ty.clone(), describe_dataset(set));
             DatasetError::Input { input, ty, set, reason }
         };
         let field = match named(input) {
@@ -108,8 +108,9 @@ pub(super) fn bind(
             let name = &set.fields()[field].name;
             return Err(fail(format!("`{name}` would feed `{}` too: name one so", other.input)));
         }
-        let conversion = fit(&set.fields()[field], (ty, dim), normalize).map_err(fail)?;
-        let nothing = nothing(&set.fields()[field], ty);
+        let conversion =
+            find_conversion(&set.fields()[field], (ty, dim), normalize).map_err(fail)?;
+        let nothing = padding_sample(&set.fields()[field], ty);
         let rows = std::iter::once(0..ty.shape[dim]).collect();
         let (input, ty) = (input.clone(), ty.clone());
         bound.push(Binding { input, ty, field, dim, conversion, nothing, rows });
@@ -126,23 +127,25 @@ fn only_fit(
 ) -> Result<usize, String> {
     let free = || fields.iter().enumerate().filter(|(index, _)| !taken.contains(index));
     let fits: Vec<(usize, &Field)> =
-        free().filter(|(_, field)| fit(field, ty, normalize).is_ok()).collect();
+        free().filter(|(_, field)| find_conversion(field, ty, normalize).is_ok()).collect();
     let data: Vec<_> = fits.iter().filter(|(_, field)| field.kind != FieldKind::Labels).collect();
     match (&data[..], &fits[..], free().next()) {
         ([(index, _)], _, _) | ([], [(index, _)], _) => Ok(*index),
-        ([], [], Some((_, field))) => Err(fit(field, ty, normalize).err().unwrap_or_default()),
+        ([], [], Some((_, field))) => {
+            Err(find_conversion(field, ty, normalize).err().unwrap_or_default())
+        }
         ([], [], None) => Err("there is no field of that name".into()),
         _ => Err("several fields fit: give the input the name of one".into()),
     }
 }
 
 /// Whether a field fits an input, and how its elements become the input's.
-fn fit(
+fn find_conversion(
     field: &Field,
     (ty, dim): (&TensorType, usize),
     normalize: Option<&Normalize>,
 ) -> Result<Conversion, String> {
-    let (name, wanted) = (&field.name, &without(&ty.shape, dim)[..]);
+    let (name, wanted) = (&field.name, &shape_without_dim(&ty.shape, dim)[..]);
     let wide = |shape: &[usize]| -> Vec<usize> {
         shape.iter().copied().filter(|&extent| extent != 1).collect()
     };
@@ -151,11 +154,11 @@ fn fit(
     if !flat && wide(wanted) != wide(&field.ty.shape) {
         return Err(format!("a sample of {name} is {}, and one of the input {wanted:?}", field.ty));
     }
-    Conversion::of(field, ty.dtype, normalize)
+    Conversion::from_field(field, ty.dtype, normalize)
 }
 
 /// One sample that is none: zeros, and labels that are ignored. `None` where labels cannot say so.
-fn nothing(field: &Field, ty: &TensorType) -> Option<Vec<u8>> {
+fn padding_sample(field: &Field, ty: &TensorType) -> Option<Vec<u8>> {
     let size = ty.dtype.size();
     let mut bytes = vec![0; field.ty.elements() * size];
     if field.kind == FieldKind::Labels && !ty.dtype.is_float() {
@@ -206,8 +209,8 @@ mod tests {
             .map(|&(name, dtype, shape)| (name.to_owned(), TensorType::new(dtype, shape)));
         let inputs = inputs.collect();
         let text = |error: DatasetError| error.to_string();
-        fixed(set, &inputs, &Dims::new()).map_err(text)?;
-        let bound = bind(set, &inputs, &Dims::new(), None).map_err(text)?;
+        read_fixed_feeds(set, &inputs, &Dims::new()).map_err(text)?;
+        let bound = bind_inputs(set, &inputs, &Dims::new(), None).map_err(text)?;
         Ok(bound.iter().map(|binding| set.0[binding.field].name.clone()).collect())
     }
 
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn text_feeds_tokens_where_both_fields_fit() {
-        let set = Set(crate::text::fields(16).into());
+        let set = Set(crate::text::window_fields(16).into());
         let ids: (&str, DType, &[usize]) = ("ids", DType::I64, &[2, 16]);
         assert_eq!(bound(&set, &[ids]), Ok(vec!["tokens".to_owned()]));
         assert_eq!(bound(&set, &[ids, ("labels", DType::I64, &[2, 16])]).map(|b| b.len()), Ok(2));

@@ -34,7 +34,7 @@ pub struct Feeds {
 type Made = Result<Batch, DatasetError>;
 
 impl Feeds {
-    pub(super) fn start(work: &Arc<Work>, steps: Range<u64>) -> Result<Self, DatasetError> {
+    pub(super) fn start_threads(work: &Arc<Work>, steps: Range<u64>) -> Result<Self, DatasetError> {
         let wanted = work.options.ahead.clamp(1, MOST_THREADS) as u64;
         let count = wanted.min(steps.end - steps.start).max(1) as usize;
         let stop = Arc::new(AtomicBool::new(false));
@@ -46,8 +46,8 @@ impl Feeds {
             let (sender, receiver) = bounded(0);
             let (work, stop) = (Arc::clone(work), Arc::clone(&feeds.stop));
             let own = (steps.start.saturating_add(first as u64)..steps.end).step_by(count);
-            let serve = move || serve(&work, own, &sender, &stop);
-            let thread = threads::start(format!("loader {first}"), serve);
+            let serve = move || send_batches(&work, own, &sender, &stop);
+            let thread = threads::start_thread(format!("loader {first}"), serve);
             let fail =
                 |error: std::io::Error| DatasetError::Thread(format!("was not started: {error}"));
             feeds.threads.push(thread.map_err(fail)?);
@@ -58,9 +58,14 @@ impl Feeds {
 }
 
 /// Makes batch after batch until nobody takes them.
-fn serve(work: &Work, steps: impl Iterator<Item = u64>, to: &Sender<Made>, stop: &AtomicBool) {
+fn send_batches(
+    work: &Work,
+    steps: impl Iterator<Item = u64>,
+    to: &Sender<Made>,
+    stop: &AtomicBool,
+) {
     for step in steps {
-        let made = work.make(step, &|| stop.load(Ordering::Relaxed));
+        let made = work.make_batch(step, &|| stop.load(Ordering::Relaxed));
         let failed = made.is_err();
         if stop.load(Ordering::Relaxed) || to.send(made).is_err() || failed {
             return;

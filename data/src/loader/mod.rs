@@ -22,11 +22,11 @@ use graphc_runtime::dist::{DistributedSampler, Remainder};
 use graphc_runtime::{HostTensor, Session, memory_and_swap};
 
 use crate::augment::{Augment, Normalize};
-use crate::dataset::{Dataset, describe};
+use crate::dataset::{Dataset, describe_dataset};
 use crate::error::DatasetError;
 pub use batch::Batch;
 pub use bind::IGNORED;
-use bind::{Binding, bind, fixed};
+use bind::{Binding, bind_inputs, read_fixed_feeds};
 pub use feeds::Feeds;
 
 /// The treatment of the samples that are left where a batch is more than they are.
@@ -110,7 +110,7 @@ struct Work {
 
 impl std::fmt::Debug for Loader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (set, batch) = (describe(self.work.set.as_ref()), self.work.batch);
+        let (set, batch) = (describe_dataset(self.work.set.as_ref()), self.work.batch);
         write!(f, "Loader({set}, in batches of {batch})")
     }
 }
@@ -126,8 +126,9 @@ impl Loader {
         inputs: &BTreeMap<String, TensorType>,
         options: LoaderOptions,
     ) -> Result<Self, DatasetError> {
-        let bindings = bind(set.as_ref(), inputs, &options.samples, options.normalize.as_ref())?;
-        let fixed = fixed(set.as_ref(), inputs, &options.samples)?;
+        let bindings =
+            bind_inputs(set.as_ref(), inputs, &options.samples, options.normalize.as_ref())?;
+        let fixed = read_fixed_feeds(set.as_ref(), inputs, &options.samples)?;
         let batch = batch_of(&bindings)?;
         let sampler = sampler(set.as_ref(), &options)?;
         check(set.as_ref(), &sampler, batch, &options)?;
@@ -192,7 +193,7 @@ impl Loader {
     /// # Errors
     /// Where a sample cannot be read or does not fit.
     pub fn make(&self, step: u64) -> Result<Batch, DatasetError> {
-        self.work.make(step, &|| false)
+        self.work.make_batch(step, &|| false)
     }
 
     /// The batches from a step on, epoch after epoch, without end: steps are counted from the first of epoch 0. Threads make
@@ -201,7 +202,7 @@ impl Loader {
     /// # Errors
     /// Where there is no thread to be had.
     pub fn from_step(&self, step: u64) -> Result<Feeds, DatasetError> {
-        Feeds::start(&self.work, step..u64::MAX)
+        Feeds::start_threads(&self.work, step..u64::MAX)
     }
 
     /// The batches of an epoch from `batch` on. Threads make them ahead.
@@ -211,7 +212,7 @@ impl Loader {
     pub fn epoch_from(&self, epoch: u64, batch: u64) -> Result<Feeds, DatasetError> {
         let first = epoch.saturating_mul(self.batches());
         let end = first.saturating_add(self.batches());
-        Feeds::start(&self.work, first.saturating_add(batch).min(end)..end)
+        Feeds::start_threads(&self.work, first.saturating_add(batch).min(end)..end)
     }
 
     /// The batches of an epoch. Threads make them ahead.
@@ -226,7 +227,7 @@ impl Loader {
 /// The samples of all inputs that have any.
 fn batch_of(bindings: &[Binding]) -> Result<usize, DatasetError> {
     let batches: BTreeMap<usize, &str> =
-        bindings.iter().map(|binding| (binding.batch(), binding.input.as_str())).collect();
+        bindings.iter().map(|binding| (binding.batch_size(), binding.input.as_str())).collect();
     let mut all = batches.iter();
     match (all.next(), all.next()) {
         (Some((&batch, _)), None) if batch > 0 => Ok(batch),

@@ -62,7 +62,7 @@ impl Dataset for Numbers {
         match self.bad {
             Some((bad, true)) if bad == sample => panic!("sample {sample}"),
             Some((bad, false)) if bad == sample => {
-                return Err(DatasetError::read("a file", format!("sample {sample}")));
+                return Err(DatasetError::unreadable_file("a file", format!("sample {sample}")));
             }
             _ => {}
         }

@@ -46,7 +46,7 @@ pub fn held_out(samples: usize) -> usize {
 ///
 /// # Errors
 /// Where the number of samples is out of bounds, another file lies at a place, or the folder cannot be written.
-pub fn write(
+pub fn write_set(
     set: SynthSet,
     folder: &Path,
     samples: usize,
@@ -69,7 +69,7 @@ pub fn write(
     let mut written = Vec::new();
     for (name, make) in files {
         let path = folder.join(name);
-        put(&path, &make())?;
+        write_new_file(&path, &make())?;
         written.push(path);
     }
     Ok(written)
@@ -105,15 +105,15 @@ fn cifar_records(painter: Painter, range: std::ops::Range<usize>) -> Vec<u8> {
 fn mnist_files(samples: usize, seed: u64) -> Vec<File> {
     let split_files = |split, samples: usize| -> [File; 2] {
         let painter = move || Painter::new([1, 28, 28], seed, split);
-        let [images, labels] = mnist::files(split);
+        let [images, labels] = mnist::split_file_names(split);
         let paint = move || {
-            let mut bytes = head(&[samples, 28, 28]);
+            let mut bytes = idx_header(&[samples, 28, 28]);
             (0..samples).for_each(|sample| painter().paint(sample, &mut bytes));
             bytes
         };
         let name = move || {
             let classes = (0..samples).map(|sample| painter().class(sample));
-            head(&[samples]).into_iter().chain(classes).collect()
+            idx_header(&[samples]).into_iter().chain(classes).collect()
         };
         [(images, Box::new(paint)), (labels, Box::new(name))]
     };
@@ -123,13 +123,13 @@ fn mnist_files(samples: usize, seed: u64) -> Vec<File> {
 }
 
 /// The head of an IDX file of bytes.
-fn head(dims: &[usize]) -> Vec<u8> {
+fn idx_header(dims: &[usize]) -> Vec<u8> {
     let words = dims.iter().flat_map(|&dim| (dim as u32).to_be_bytes());
     [0, 0, 8, dims.len() as u8].into_iter().chain(words).collect()
 }
 
 /// Writes a file, unless it is there: another one, perhaps of the true set, is not overwritten.
-fn put(path: &Path, bytes: &[u8]) -> Result<(), DatasetError> {
+fn write_new_file(path: &Path, bytes: &[u8]) -> Result<(), DatasetError> {
     if !path.exists() {
         return Ok(write_file(path, bytes)?);
     }

@@ -10,7 +10,7 @@ use crate::records::ImageSet;
 
 fn files(set: SynthSet, samples: usize, seed: u64) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().expect("a folder");
-    let written = write(set, folder.path(), samples, seed).expect("it is writable");
+    let written = write_set(set, folder.path(), samples, seed).expect("it is writable");
     let name = |path: &PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
     let content = |path: &PathBuf| std::fs::read(path).expect("it was written");
     written.iter().map(|path| (name(path), content(path))).collect()
@@ -24,8 +24,8 @@ fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
 #[test]
 fn sets_are_of_the_true_format() {
     let folder = tempfile::tempdir().expect("a folder");
-    write(SynthSet::Cifar10, folder.path(), 53, 1).expect("it is writable");
-    write(SynthSet::Mnist, folder.path(), 53, 1).expect("it is writable");
+    write_set(SynthSet::Cifar10, folder.path(), 53, 1).expect("it is writable");
+    write_set(SynthSet::Mnist, folder.path(), 53, 1).expect("it is writable");
     for (split, samples) in [(Split::Train, 53), (Split::Test, 10)] {
         for set in [cifar::cifar10(folder.path(), split), mnist::mnist(folder.path(), split)] {
             let set = set.expect("a set");
@@ -49,7 +49,7 @@ fn files_are_the_same_bits_everywhere() {
 #[test]
 fn the_true_set_is_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
-    let again = || write(SynthSet::Mnist, folder.path(), 20, 0);
+    let again = || write_set(SynthSet::Mnist, folder.path(), 20, 0);
     again().expect("it is writable");
     again().expect("the same again");
     let path = folder.path().join("t10k-labels-idx1-ubyte");
@@ -63,9 +63,9 @@ fn the_true_set_is_not_overwritten() {
 fn numbers_of_samples_have_bounds() {
     let folder = tempfile::tempdir().expect("a folder");
     for samples in [0, LEAST_SAMPLES - 1, MOST_SAMPLES + 1] {
-        write(SynthSet::Cifar10, folder.path(), samples, 0).expect_err("out of bounds");
+        write_set(SynthSet::Cifar10, folder.path(), samples, 0).expect_err("out of bounds");
     }
-    write(SynthSet::Cifar10, Path::new("/dev/null/inside"), 10, 0).expect_err("no folder");
+    write_set(SynthSet::Cifar10, Path::new("/dev/null/inside"), 10, 0).expect_err("no folder");
 }
 
 /// Features and class of each sample.
@@ -141,7 +141,7 @@ fn scores(weights: &[f32], features: &[f32]) -> Vec<f32> {
 fn no_linear_function_of_pixels_sees_the_class_and_local_differences_do() {
     for kind in [SynthSet::Cifar10, SynthSet::Mnist] {
         let folder = tempfile::tempdir().expect("a folder");
-        write(kind, folder.path(), 2000, 3).expect("it is writable");
+        write_set(kind, folder.path(), 2000, 3).expect("it is writable");
         let open = match kind {
             SynthSet::Cifar10 => cifar::cifar10,
             SynthSet::Mnist => mnist::mnist,

@@ -1,6 +1,6 @@
 //! Textures: one for each class.
 
-use graphc_ir::random::{Stream, key_of};
+use graphc_ir::random::{RandomStream, key_of};
 
 use crate::dataset::Split;
 
@@ -14,7 +14,7 @@ const FIRST_NOISE: u64 = 16;
 const NOISE: i32 = 16;
 
 /// Whether a point of a class's texture has the first of its two colours. Mirroring a texture gives one of the same class.
-fn texture(class: u8, x: u32, y: u32) -> bool {
+fn is_first_colour(class: u8, x: u32, y: u32) -> bool {
     // A zigzag from 0 to 4 and back, every 8 points.
     let zigzag = |t: u32| (t % 8).abs_diff(4);
     let odd = |t: u32| t % 2 == 1;
@@ -36,7 +36,7 @@ fn texture(class: u8, x: u32, y: u32) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Painter {
     shape: [usize; 3],
-    stream: Stream,
+    stream: RandomStream,
 }
 
 /// What an image is, but for noise.
@@ -54,7 +54,7 @@ struct Scene {
 
 /// Draws numbers for one sample.
 struct Dice {
-    stream: Stream,
+    stream: RandomStream,
     next: u64,
 }
 
@@ -71,12 +71,12 @@ impl Painter {
     /// Images of `[channels, height, width]`, with up to 3 channels.
     pub(super) fn new(shape: [usize; 3], seed: u64, split: Split) -> Self {
         let step = u64::from(split == Split::Test);
-        Self { shape, stream: Stream { seed, key: key_of("synthetic pictures"), step } }
+        Self { shape, stream: RandomStream { seed, key: key_of("synthetic pictures"), step } }
     }
 
     /// The class of a sample. Of ten that follow each other each class has one.
     pub(super) fn class(&self, sample: usize) -> u8 {
-        let block = Stream { key: key_of("synthetic classes"), ..self.stream };
+        let block = RandomStream { key: key_of("synthetic classes"), ..self.stream };
         let [turn, ..] = block.words((sample / CLASSES) as u64);
         ((sample + turn as usize) % CLASSES) as u8
     }
@@ -84,7 +84,7 @@ impl Painter {
     /// Appends the pixels of a sample, channel after channel, row after row.
     pub(super) fn paint(&self, sample: usize, bytes: &mut Vec<u8>) {
         let [channels, height, width] = self.shape;
-        let scene = self.scene(sample);
+        let scene = self.draw_scene(sample);
         let first = sample as u64 * WORDS + FIRST_NOISE;
         let mut noise = [0; 16];
         for pixel in 0..channels * height * width {
@@ -93,13 +93,13 @@ impl Painter {
                 noise.copy_from_slice(words.map(u32::to_le_bytes).as_flattened());
             }
             let (channel, y, x) = (pixel / (height * width), pixel / width % height, pixel % width);
-            let colour = scene.colour(channel, y, x);
+            let colour = scene.colour_at(channel, y, x);
             let noise = i32::from(noise[pixel % noise.len()]) * (2 * NOISE + 1) / 256 - NOISE;
             bytes.push((colour + noise).clamp(0, 255) as u8);
         }
     }
 
-    fn scene(&self, sample: usize) -> Scene {
+    fn draw_scene(&self, sample: usize) -> Scene {
         let [_, height, width] = self.shape;
         let mut dice = Dice { stream: self.stream, next: sample as u64 * WORDS };
         let most = height.min(width) as u32;
@@ -122,13 +122,13 @@ impl Painter {
 }
 
 impl Scene {
-    fn colour(&self, channel: usize, y: usize, x: usize) -> i32 {
+    fn colour_at(&self, channel: usize, y: usize, x: usize) -> i32 {
         let inside = |at: usize, first: usize| (first..first + self.side).contains(&at);
         let which = match inside(y, self.top) && inside(x, self.left) {
             false => 0,
             true => {
                 let [across, down] = self.phase;
-                1 + usize::from(texture(self.class, x as u32 + across, y as u32 + down))
+                1 + usize::from(is_first_colour(self.class, x as u32 + across, y as u32 + down))
             }
         };
         self.colours[which][channel]
@@ -144,7 +144,7 @@ mod tests {
         let patch = |dx: u32, dy: u32| {
             let bit = |i: u32| {
                 let x = if mirrored { 7 - i % 8 } else { i % 8 };
-                u64::from(texture(class, x + dx, i / 8 + dy)) << i
+                u64::from(is_first_colour(class, x + dx, i / 8 + dy)) << i
             };
             (0..64).map(bit).sum::<u64>()
         };

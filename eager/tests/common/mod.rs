@@ -8,7 +8,7 @@ use graphc_eager::{Eager, GlobalTensor};
 use graphc_ir::sbp::NdSbp;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, Group};
-use graphc_runtime::job::{Job, JobOptions, Links, free_port};
+use graphc_runtime::job::{Job, JobOptions, TransportLinks, free_port};
 
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -24,13 +24,13 @@ pub fn on<T: Send>(ranks: u32, program: impl Fn(Eager) -> Result<T, Failure> + S
 
 /// Runs a program on ranks of a job; a group waits so long for a peer.
 pub fn on_job<T: Send>(
-    (ranks, links): (u32, Links),
+    (ranks, links): (u32, TransportLinks),
     timeout: Duration,
     program: impl Fn(Eager) -> Result<T, Failure> + Sync,
 ) -> Vec<Result<T, String>> {
     let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let one = |rank| -> Result<T, Failure> {
-        let mut options = JobOptions::at(&url, rank, ranks)?;
+        let mut options = JobOptions::from_url(&url, rank, ranks)?;
         (options.token, options.links) = ("a token".into(), links);
         options.join_timeout = Duration::from_secs(300);
         let job = Job::join(options)?;

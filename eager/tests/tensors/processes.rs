@@ -9,7 +9,7 @@ use crate::common::{Failure, on, on_job, sbp, wholes};
 use graphc_eager::Eager;
 use graphc_ir::mesh::Placement;
 use graphc_runtime::HostTensor;
-use graphc_runtime::job::{Links, free_port};
+use graphc_runtime::job::{TransportLinks, free_port};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -36,7 +36,7 @@ fn tour(eager: &Eager) -> Result<Vec<HostTensor>, Failure> {
 fn results_are_the_same_bits_on_threads_shared_memory_and_tcp() {
     for ranks in [2, 4] {
         let expected = on(ranks, |eager| tour(&eager)).remove(0);
-        for links in [Links::Auto, Links::Tcp] {
+        for links in [TransportLinks::Auto, TransportLinks::Tcp] {
             for result in on_job((ranks, links), LONG, |eager| tour(&eager)) {
                 assert_eq!(result.as_ref(), Ok(&expected), "{ranks} ranks over {links:?}");
             }
@@ -46,7 +46,7 @@ fn results_are_the_same_bits_on_threads_shared_memory_and_tcp() {
 
 #[test]
 fn ranks_that_differ_are_named_on_all() {
-    for links in [Links::Auto, Links::Tcp] {
+    for links in [TransportLinks::Auto, TransportLinks::Tcp] {
         let all = on_job((3, links), LONG, |eager| {
             let x = eager.ones([3, 3], &eager.all(), &sbp("S(0)"))?;
             let y = if eager.rank() == 1 { x.exp()? } else { x.sum(&[0], true)? };
@@ -63,7 +63,7 @@ fn ranks_that_differ_are_named_on_all() {
 #[test]
 fn a_rank_that_does_not_come_is_an_error_after_the_timeout() {
     let begun = Instant::now();
-    let all = on_job((2, Links::Auto), Duration::from_millis(300), |eager| {
+    let all = on_job((2, TransportLinks::Auto), Duration::from_millis(300), |eager| {
         let x = eager.ones([4], &eager.all(), &sbp("S(0)"))?;
         if eager.rank() == 1 {
             // Longer than the timeout, and as long as the job lives.

@@ -13,8 +13,8 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result};
 use graphc::prelude::*;
-use graphc_compiler::cluster::framework;
-use graphc_compiler::compile::predict;
+use graphc_compiler::cluster::find_framework;
+use graphc_compiler::compile::predict_step_seconds;
 use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::plan::Cluster;
 
@@ -114,10 +114,10 @@ fn best(row: &Published, settings: &Settings<'_>) -> Result<(f64, Said, Cluster)
     let mut best: Option<(f64, Said, Cluster)> = None;
     for said in layout::say(row)? {
         let name = settings.framework.unwrap_or(said.profile);
-        let framework = framework(name).with_context(|| format!("no framework `{name}`"))?;
+        let framework = find_framework(name).with_context(|| format!("no framework `{name}`"))?;
         let cluster = Cluster { framework, ..machines.clone() };
         let (graph, options) = training(&said)?;
-        let seconds = predict(graph, &options, &cluster)?;
+        let seconds = predict_step_seconds(graph, &options, &cluster)?;
         if best.as_ref().is_none_or(|known| seconds < known.0) {
             best = Some((seconds, said, cluster));
         }

@@ -15,14 +15,14 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
 use graphc_runtime::{Session, SessionOptions};
 
-use super::{CalibrateError, Effort};
+use super::{CalibrateError, CalibrationEffort};
 
 /// Steps that are timed at the least.
 const FEWEST_STEPS: usize = 5;
 
 /// A step's time and work, or that of a layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct TimedWork {
     /// Seconds.
     pub seconds: f64,
     /// Kernels of a rank.
@@ -33,7 +33,7 @@ pub(super) struct Taken {
     pub bytes: f64,
 }
 
-impl Taken {
+impl TimedWork {
     /// Seconds without those of launches. Of a layer that is next to nothing most is the launch: its own time is then
     /// not known well.
     pub fn at_work(&self, launch: f64) -> f64 {
@@ -45,7 +45,7 @@ impl Taken {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bench {
     /// The extent of the measurement.
-    pub effort: Effort,
+    pub effort: CalibrationEffort,
     /// Whether steps are replayed where the device records launches.
     pub replay: bool,
 }
@@ -58,7 +58,7 @@ impl Bench {
         layers: usize,
         begin: &dyn Fn(&GraphBuilder) -> Vec<Tensor>,
         layer: &dyn Fn(&[Tensor], &Tensor) -> Tensor,
-    ) -> Result<Taken, CalibrateError> {
+    ) -> Result<TimedWork, CalibrateError> {
         let graph = |layers: usize| -> Result<Graph, BuildErrors> {
             let g = GraphBuilder::new("calibrate");
             let tensors = begin(&g);
@@ -67,24 +67,24 @@ impl Bench {
             g.output("out", &last.sum(&dims, false));
             g.finish()
         };
-        self.more(layers, &graph, &CompileOptions::default())
+        self.time_more_layers(layers, &graph, &CompileOptions::default())
     }
 
     /// The time and work of so many more layers, for each of them, in a graph of any length.
-    pub fn more(
+    pub fn time_more_layers(
         &self,
         layers: usize,
         graph: &dyn Fn(usize) -> Result<Graph, BuildErrors>,
         options: &CompileOptions,
-    ) -> Result<Taken, CalibrateError> {
-        let one = || self.step(graph(1)?, options);
+    ) -> Result<TimedWork, CalibrateError> {
+        let one = || self.time_step(graph(1)?, options);
         let before = one()?;
-        let long = self.step(graph(1 + layers)?, options)?;
+        let long = self.time_step(graph(1 + layers)?, options)?;
         let after = one()?;
         // What else a machine does lengthens the short step too, and would make layers look fast: it had its chance twice.
-        let short = Taken { seconds: before.seconds.min(after.seconds), ..after };
+        let short = TimedWork { seconds: before.seconds.min(after.seconds), ..after };
         let of = |long: f64, short: f64| (long - short) / layers as f64;
-        Ok(Taken {
+        Ok(TimedWork {
             seconds: of(long.seconds, short.seconds).max(1e-9),
             kernels: of(long.kernels, short.kernels),
             flops: of(long.flops, short.flops),
@@ -98,11 +98,15 @@ impl Bench {
         (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.effort.patience
     }
 
-    fn step(&self, graph: Graph, options: &CompileOptions) -> Result<Taken, CalibrateError> {
+    fn time_step(
+        &self,
+        graph: Graph,
+        options: &CompileOptions,
+    ) -> Result<TimedWork, CalibrateError> {
         let options = CompileOptions { mesh: vec![self.effort.ranks], ..options.clone() };
         let cluster = preset("cpu").expect("it is a preset");
         let plan = compile(graph, &options, &cluster, None)?.plan;
-        Ok(Taken { seconds: self.step_seconds(&plan)?, ..work(&plan) })
+        Ok(TimedWork { seconds: self.step_seconds(&plan)?, ..work_of_plan(&plan) })
     }
 
     /// The least time of a step: what else the machine does only adds to it.
@@ -127,11 +131,11 @@ impl Bench {
 }
 
 /// The work of the first rank in a step.
-fn work(plan: &VerifiedPlan) -> Taken {
+fn work_of_plan(plan: &VerifiedPlan) -> TimedWork {
     let program = plan.program_of(0);
-    let mut sum = Taken { seconds: 0.0, kernels: 0.0, flops: 0.0, bytes: 0.0 };
+    let mut sum = TimedWork { seconds: 0.0, kernels: 0.0, flops: 0.0, bytes: 0.0 };
     for actor in &program.actors {
-        if ActorWork::of(&plan.layouts, program, actor).is_some() && actor.bytes > 0.0 {
+        if ActorWork::from_actor(&plan.layouts, program, actor).is_some() && actor.bytes > 0.0 {
             sum.kernels += 1.0;
             sum.flops += actor.flops;
             sum.bytes += actor.bytes;
@@ -141,13 +145,13 @@ fn work(plan: &VerifiedPlan) -> Taken {
 }
 
 /// A tensor of which each rank has its rows.
-pub(super) fn rows(g: &GraphBuilder, name: &str, dtype: DType, shape: &[usize]) -> Tensor {
+pub(super) fn split_rows(g: &GraphBuilder, name: &str, dtype: DType, shape: &[usize]) -> Tensor {
     let init = Init::Normal { mean: 0.0.into(), std: 1.0.into() };
     g.variable(name, dtype, shape, init).pin(NdSbp(vec![Sbp::Split(0)]))
 }
 
 /// A matrix that all ranks have, by which a product keeps its size on the whole.
-pub(super) fn weight(g: &GraphBuilder, dtype: DType, size: usize) -> Tensor {
+pub(super) fn broadcast_weight(g: &GraphBuilder, dtype: DType, size: usize) -> Tensor {
     let std = 1.0 / (size as f64).sqrt();
     let init = Init::Normal { mean: 0.0.into(), std: std.into() };
     g.variable("w", dtype, [size, size], init).pin(NdSbp(vec![Sbp::Broadcast]))

@@ -27,13 +27,13 @@ const POSSIBLE: [f64; 2] = [1e-30, 1e30];
 const LEAST_SHARE: f64 = 1e-3;
 
 /// A number that a cluster file may have in its place.
-fn possible(value: f64) -> f64 {
+fn limit_figure(value: f64) -> f64 {
     let [least, most] = POSSIBLE;
     if value.is_nan() { least } else { value.clamp(least, most) }
 }
 
 /// A share that a cluster file may have in its place.
-fn share(of: f64, whole: f64) -> f64 {
+fn limit_share(of: f64, whole: f64) -> f64 {
     let share = of / whole;
     if share.is_nan() { LEAST_SHARE } else { share.clamp(LEAST_SHARE, 1.0) }
 }
@@ -44,7 +44,7 @@ impl Measured {
     pub fn cluster(&self) -> Cluster {
         let types = || self.matmul.keys().copied();
         let flops: BTreeMap<String, f64> =
-            types().map(|dtype| (dtype.to_string(), possible(self.peak(dtype)))).collect();
+            types().map(|dtype| (dtype.to_string(), limit_figure(self.peak(dtype)))).collect();
         let curves = types().map(|dtype| (dtype.to_string(), self.curve(dtype)));
         let mut matmul_efficiency_of: BTreeMap<String, _> = curves.collect();
         let matmul_efficiency = matmul_efficiency_of.remove(self.main_type()).unwrap_or_default();
@@ -63,10 +63,10 @@ impl Measured {
                 flops,
                 matmul_efficiency,
                 matmul_efficiency_of,
-                matmul_unaligned: self.unaligned().unwrap_or(1.0),
-                bandwidth: possible(best),
+                matmul_unaligned: self.unaligned_share().unwrap_or(1.0),
+                bandwidth: limit_figure(best),
                 bandwidth_share: self.bandwidth_share(),
-                launch: possible(self.launch),
+                launch: limit_figure(self.launch),
                 dispatch: 0.0,
                 overlap: self.device == DeviceKind::Cuda,
             },
@@ -108,19 +108,19 @@ impl Measured {
     fn curve(&self, dtype: &str) -> Vec<(f64, f64)> {
         let is_possible = |(flops, _): &&(f64, f64)| (POSSIBLE[0]..=POSSIBLE[1]).contains(flops);
         let peak = self.peak(dtype);
-        let of = |&(flops, rate): &(f64, f64)| (flops, share(rate, peak));
+        let of = |&(flops, rate): &(f64, f64)| (flops, limit_share(rate, peak));
         self.matmul[dtype].iter().filter(is_possible).map(of).collect()
     }
 
     /// The share that odd rows leave of the rate of products in half precision; `None` where that was not measured. On
     /// processors rows have no alignment that matters.
-    fn unaligned(&self) -> Option<f64> {
+    fn unaligned_share(&self) -> Option<f64> {
         let rows = |odd: usize| {
             let of = |p: &&ProductRate| p.dtype == self.main_type() && p.rows == p.columns;
             self.shapes.iter().filter(of).find(|p| p.rows % 8 == odd).map(|p| p.rate)
         };
         let is_half = self.main_type() != DType::F32.name();
-        is_half.then(|| Some(share(rows(1)?, rows(0)?))).flatten()
+        is_half.then(|| Some(limit_share(rows(1)?, rows(0)?))).flatten()
     }
 
     /// The rate of the fastest kernels that move memory.
@@ -130,7 +130,7 @@ impl Measured {
 
     /// The share of that which half of the kinds reach.
     fn bandwidth_share(&self) -> f64 {
-        share(median(self.passes.iter().map(|pass| pass.1)), self.best_bandwidth())
+        limit_share(median(self.passes.iter().map(|pass| pass.1)), self.best_bandwidth())
     }
 
     /// The shares of the peak that attention reaches, by [`AttentionShares`]'s formula: both halves from how much more
@@ -148,13 +148,15 @@ impl Measured {
             let of = |rates: &Vec<&AttentionRate>| rates[more].rate / rates[less].rate;
             (of(&directions[0]) * of(&directions[1])).sqrt()
         };
-        let half_keys = half(short.shape.keys, long.shape.keys, gain(1, 0));
-        let half_width = half(long.shape.width as f64, wide.shape.width as f64, gain(2, 1));
+        let half_keys = half_reached_at(short.shape.keys, long.shape.keys, gain(1, 0));
+        let half_width =
+            half_reached_at(long.shape.width as f64, wide.shape.width as f64, gain(2, 1));
         let mut shares = AttentionShares { forward: 1.0, backward: 1.0, half_width, half_keys };
         let best = |rates: &Vec<&AttentionRate>, formula: &AttentionShares| {
-            let of =
-                |rate: &&AttentionRate| rate.rate / flops[rate.dtype] / formula.of(&rate.shape);
-            share(rates.iter().map(of).fold(0.0, f64::max), 1.0)
+            let of = |rate: &&AttentionRate| {
+                rate.rate / flops[rate.dtype] / formula.reached_share(&rate.shape)
+            };
+            limit_share(rates.iter().map(of).fold(0.0, f64::max), 1.0)
         };
         let [forward, backward] = directions.each_ref().map(|rates| best(rates, &shares));
         (shares.forward, shares.backward) = (forward, backward);
@@ -170,11 +172,11 @@ impl Measured {
         let beta = if bytes > 0.0 { (large.1 - small.1) / bytes } else { 0.0 };
         let beta = beta.max(1e-12);
         let latency = (small.1 - self.launch) / passes - small.0 as f64 / ranks * beta;
-        Some((possible(latency.max(1e-8)), possible(1.0 / beta)))
+        Some((limit_figure(latency.max(1e-8)), limit_figure(1.0 / beta)))
     }
 
     /// The figures that the planner takes although they were not measured; `None` where everything was.
-    pub fn unmeasured(&self) -> Option<String> {
+    pub fn unmeasured_figures(&self) -> Option<String> {
         let preset = self.preset();
         self.link().is_none().then(|| {
             format!("links between ranks were not measured: those of the preset {preset} are taken")
@@ -211,7 +213,7 @@ impl Measured {
     fn passes_text(&self, text: &mut String) {
         let best = self.best_bandwidth();
         for (kind, rate) in &self.passes {
-            let of_best = percent(rate / best);
+            let of_best = format_percent(rate / best);
             let _ = writeln!(text, "memory       {kind:<16} {:.1} GB/s   {of_best}", rate / 1e9);
         }
     }
@@ -221,7 +223,7 @@ impl Measured {
             let best = self.peak(dtype);
             let mut line = |[rows, columns]: [usize; 2], rate: f64| {
                 let shape = format!("{rows} x {columns} x {columns}");
-                let of_peak = percent(rate / best);
+                let of_peak = format_percent(rate / best);
                 let _ = writeln!(
                     text,
                     "matmul {dtype}   {shape:>20}   {:.1} GFLOP/s   {of_peak}",
@@ -236,15 +238,19 @@ impl Measured {
                 line([shape.rows, shape.columns], shape.rate);
             }
         }
-        if let Some(share) = self.unaligned() {
-            let _ = writeln!(text, "odd rows     {} of the rate of aligned ones", percent(share));
+        if let Some(share) = self.unaligned_share() {
+            let _ = writeln!(
+                text,
+                "odd rows     {} of the rate of aligned ones",
+                format_percent(share)
+            );
         }
     }
 
     fn attention_text(&self, text: &mut String) {
         for AttentionRate { dtype, shape, rate } in &self.attention {
             let direction = if shape.backward { "backward" } else { "forward" };
-            let of_peak = percent(rate / self.peak(dtype));
+            let of_peak = format_percent(rate / self.peak(dtype));
             let _ = writeln!(
                 text,
                 "attention {dtype}   {direction}, heads of {}, {} keys in the mean   {:.1} GFLOP/s   {of_peak}",
@@ -261,7 +267,7 @@ impl Measured {
         let mut text: String = self.lines().lines().map(|line| format!("# {line}\n")).collect();
         let _ = writeln!(text, "name = \"{name}\"\n");
         device_toml(&mut text, &device);
-        if let Some(missing) = self.unmeasured() {
+        if let Some(missing) = self.unmeasured_figures() {
             let _ = writeln!(text, "\n# {missing}");
         }
         for Level { size, latency, bandwidth } in levels {
@@ -272,19 +278,19 @@ impl Measured {
     }
 }
 
-fn percent(share: f64) -> String {
+fn format_percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// The extent at which half is reached, where `more` of it reaches `gain` times what `less` reaches: by `n / (n +
 /// half)`. No more than 16 times the greater one: what grows in step with it says nothing of where that ends.
-fn half(less: f64, more: f64, gain: f64) -> f64 {
+fn half_reached_at(less: f64, more: f64, gain: f64) -> f64 {
     let most = 16.0 * more;
     let half = less * more * (gain - 1.0) / (more - gain * less);
     if gain * less >= more { most } else { half.max(0.0).min(most) }
 }
 
-fn points(curve: &[(f64, f64)]) -> String {
+fn format_points(curve: &[(f64, f64)]) -> String {
     let points = curve.iter().map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
     format!("[{}]", points.collect::<Vec<_>>().join(", "))
 }
@@ -297,9 +303,9 @@ fn device_toml(text: &mut String, device: &Device) {
     let flops = device.flops.iter().map(|(dtype, peak)| format!("{dtype} = {peak:e}"));
     let _ = writeln!(text, "memory = {}", device.memory);
     let _ = writeln!(text, "flops = {{ {} }}", flops.collect::<Vec<_>>().join(", "));
-    let _ = writeln!(text, "matmul_efficiency = {}", points(&device.matmul_efficiency));
+    let _ = writeln!(text, "matmul_efficiency = {}", format_points(&device.matmul_efficiency));
     if !device.matmul_efficiency_of.is_empty() {
-        let of = |(dtype, curve): (&String, &Vec<_>)| format!("{dtype} = {}", points(curve));
+        let of = |(dtype, curve): (&String, &Vec<_>)| format!("{dtype} = {}", format_points(curve));
         let curves: Vec<_> = device.matmul_efficiency_of.iter().map(of).collect();
         let _ = writeln!(text, "matmul_efficiency_of = {{ {} }}", curves.join(", "));
     }

@@ -8,12 +8,15 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
 
 use super::CalibrateError;
-use super::bench::{Bench, Taken, rows, weight};
+use super::bench::{Bench, TimedWork, broadcast_weight, split_rows};
 
 /// Products of a row of 8 by 8x8: next to no work.
-pub(super) fn launch(bench: Bench) -> Result<f64, CalibrateError> {
+pub(super) fn measure_launch(bench: Bench) -> Result<f64, CalibrateError> {
     let begin = |g: &GraphBuilder| {
-        vec![rows(g, "x", DType::F32, &[bench.effort.ranks, 8]), weight(g, DType::F32, 8)]
+        vec![
+            split_rows(g, "x", DType::F32, &[bench.effort.ranks, 8]),
+            broadcast_weight(g, DType::F32, 8),
+        ]
     };
     let product = |tensors: &[Tensor], last: &Tensor| last.matmul(&tensors[1]);
     Ok(bench.per_layer(200, &begin, &product)?.seconds)
@@ -26,7 +29,7 @@ const PASSES: usize = 6;
 
 /// A kernel that multiplies nothing.
 #[derive(Clone, Copy)]
-enum Pass {
+enum MemoryPass {
     Chain,
     Reduction,
     Normalize,
@@ -36,7 +39,7 @@ enum Pass {
 }
 
 /// Bytes per second of kernels that move memory, by kind, of the largest tensors that can be afforded.
-pub(super) fn bandwidths(
+pub(super) fn measure_bandwidths(
     bench: Bench,
     launch: f64,
 ) -> Result<Vec<(&'static str, f64)>, CalibrateError> {
@@ -47,25 +50,30 @@ pub(super) fn bandwidths(
         if chain.is_some_and(|rate| !bench.affords(PASSES, bytes / rate)) {
             break;
         }
-        (chain, count) = (Some(pass(bench, Pass::Chain, more, launch)?), more);
+        (chain, count) = (Some(measure_pass(bench, MemoryPass::Chain, more, launch)?), more);
     }
     let mut measured = vec![("chains", chain.expect("the first size is always measured"))];
     for (name, kind) in [
-        ("reductions", Pass::Reduction),
-        ("normalize", Pass::Normalize),
-        ("softmax", Pass::Softmax),
-        ("cross entropy", Pass::CrossEntropy),
-        ("updates", Pass::Update),
+        ("reductions", MemoryPass::Reduction),
+        ("normalize", MemoryPass::Normalize),
+        ("softmax", MemoryPass::Softmax),
+        ("cross entropy", MemoryPass::CrossEntropy),
+        ("updates", MemoryPass::Update),
     ] {
-        measured.push((name, pass(bench, kind, count, launch)?));
+        measured.push((name, measure_pass(bench, kind, count, launch)?));
     }
     Ok(measured)
 }
 
 /// Bytes per second of a kind of pass over so many rows, as the cost model counts bytes.
-fn pass(bench: Bench, kind: Pass, count: usize, launch: f64) -> Result<f64, CalibrateError> {
+fn measure_pass(
+    bench: Bench,
+    kind: MemoryPass,
+    count: usize,
+    launch: f64,
+) -> Result<f64, CalibrateError> {
     let all = bench.effort.ranks * count;
-    let matrix = |g: &GraphBuilder| rows(g, "x", DType::F32, &[all, COLUMNS]);
+    let matrix = |g: &GraphBuilder| split_rows(g, "x", DType::F32, &[all, COLUMNS]);
     let column = |g: &GraphBuilder, dims: &[usize]| {
         let of_rows = g.variable("column", DType::F32, dims, Init::Fill(1.0.into()));
         vec![of_rows.pin(NdSbp(vec![Sbp::Split(0)])), matrix(g)]
@@ -73,37 +81,37 @@ fn pass(bench: Bench, kind: Pass, count: usize, launch: f64) -> Result<f64, Cali
     let whole = |g: &GraphBuilder| vec![matrix(g)];
     let taken = match kind {
         // What a chain ends in is summed before the next can begin.
-        Pass::Chain => bench
+        MemoryPass::Chain => bench
             .per_layer(PASSES, &whole, &|_, last| last.add(&last.sum(&[1], true).scale(1e-3)))?,
-        Pass::Reduction => {
+        MemoryPass::Reduction => {
             bench.per_layer(PASSES, &|g| column(g, &[all, 1]), &|tensors, last| {
                 tensors[1].add(last).sum(&[1], true).scale(1e-3)
             })?
         }
-        Pass::Normalize => {
+        MemoryPass::Normalize => {
             bench.per_layer(PASSES, &whole, &|_, last| last.normalize(true, 1e-5))?
         }
-        Pass::Softmax => bench.per_layer(PASSES, &whole, &|_, last| last.softmax(1))?,
+        MemoryPass::Softmax => bench.per_layer(PASSES, &whole, &|_, last| last.softmax(1))?,
         // The loss of a row, some 7, is its label of the next layer.
-        Pass::CrossEntropy => {
+        MemoryPass::CrossEntropy => {
             bench.per_layer(PASSES, &|g| column(g, &[all]), &|tensors, last| {
                 let losses = Op::CrossEntropy(CrossEntropy::default());
                 let labels = last.cast(DType::I64);
                 last.builder().apply_all(losses, &[&tensors[1], &labels]).swap_remove(0)
             })?
         }
-        Pass::Update => updates(bench, all)?,
+        MemoryPass::Update => measure_updates(bench, all)?,
     };
     Ok(taken.bytes / taken.at_work(launch))
 }
 
 /// Updates by Adam, with the gradient, of a network that is as many matrices and no more.
-fn updates(bench: Bench, all: usize) -> Result<Taken, CalibrateError> {
+fn measure_updates(bench: Bench, all: usize) -> Result<TimedWork, CalibrateError> {
     let graph = |layers: usize| {
         let g = GraphBuilder::new("calibrate");
         let square = |layer: usize| {
             let name = format!("w{layer}");
-            let matrix = rows(&g, &name, DType::F32, &[all, COLUMNS]);
+            let matrix = split_rows(&g, &name, DType::F32, &[all, COLUMNS]);
             matrix.mul(&matrix).sum(&[0, 1], false)
         };
         let sums = (1..layers).fold(square(0), |sum, layer| sum.add(&square(layer)));
@@ -116,7 +124,7 @@ fn updates(bench: Bench, all: usize) -> Result<Taken, CalibrateError> {
         optimizer: Some(Optimizer::AdamW(adam)),
         ..CompileOptions::default()
     };
-    bench.more(2, &graph, &options)
+    bench.time_more_layers(2, &graph, &options)
 }
 
 /// Bytes and seconds of all-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
@@ -132,7 +140,7 @@ pub(super) fn all_reduces(bench: Bench) -> Result<Vec<(usize, f64)>, CalibrateEr
         if rate.is_some_and(|rate| !bench.affords(layers, bytes as f64 * rate)) {
             break;
         }
-        let begin = |g: &GraphBuilder| vec![rows(g, "x", DType::F32, &[ranks, 1, elements])];
+        let begin = |g: &GraphBuilder| vec![split_rows(g, "x", DType::F32, &[ranks, 1, elements])];
         let whole = NdSbp(vec![Sbp::Broadcast]);
         let across = |_: &[Tensor], last: &Tensor| {
             last.add(&last.sum(&[0], true).pin(whole.clone()).scale(1e-3))

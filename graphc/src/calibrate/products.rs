@@ -9,14 +9,14 @@ use graphc_ir::ops::{Attention, AttentionGrad};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
 
-use super::bench::{Bench, rows, weight};
+use super::bench::{Bench, broadcast_weight, split_rows};
 use super::{AttentionRate, CalibrateError, ProductRate, Rates};
 
 /// Rows and columns of square products.
 const SIZES: [usize; 10] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 
 /// Square products by element type, as far as there are kernels for it.
-pub(super) fn squares(bench: Bench, launch: f64) -> Result<Rates, CalibrateError> {
+pub(super) fn measure_squares(bench: Bench, launch: f64) -> Result<Rates, CalibrateError> {
     let mut rates = BTreeMap::new();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         match squares_of(bench, dtype, launch) {
@@ -37,7 +37,7 @@ fn squares_of(bench: Bench, dtype: DType, launch: f64) -> Result<Vec<(f64, f64)>
         if rates.last().is_some_and(|(_, rate)| !bench.affords(layers, flops / rate)) {
             break;
         }
-        rates.push((flops, rate(bench, dtype, [size, size], launch)?));
+        rates.push((flops, measure_rate(bench, dtype, [size, size], launch)?));
     }
     Ok(rates)
 }
@@ -47,15 +47,15 @@ fn layers_of(size: usize) -> usize {
 }
 
 /// FLOPs per second of products of a matrix of so many rows and columns by a square one.
-fn rate(
+fn measure_rate(
     bench: Bench,
     dtype: DType,
     [height, width]: [usize; 2],
     launch: f64,
 ) -> Result<f64, CalibrateError> {
     let begin = |g: &GraphBuilder| {
-        let x = rows(g, "x", dtype, &[bench.effort.ranks * height, width]);
-        vec![x, weight(g, dtype, width)]
+        let x = split_rows(g, "x", dtype, &[bench.effort.ranks * height, width]);
+        vec![x, broadcast_weight(g, dtype, width)]
     };
     let product = |tensors: &[Tensor], last: &Tensor| last.matmul(&tensors[1]);
     let taken = bench.per_layer(layers_of(width), &begin, &product)?;
@@ -63,7 +63,7 @@ fn rate(
 }
 
 /// Products that are no squares of whole tiles: few rows, many rows and few columns, and extents that no tile or load divides.
-pub(super) fn shapes(
+pub(super) fn measure_shapes(
     bench: Bench,
     squares: &Rates,
     launch: f64,
@@ -74,11 +74,11 @@ pub(super) fn shapes(
     let mut measured = Vec::new();
     for (&dtype, rates) in squares {
         for [height, width] in shapes {
-            let (flops, best) = (2.0 * (height * width * width) as f64, peak(rates));
+            let (flops, best) = (2.0 * (height * width * width) as f64, best_rate(rates));
             // A tenth of the best rate is a guess of what odd shapes reach at the least.
             if bench.affords(layers_of(width), 10.0 * flops / best) {
                 let of: DType = dtype.parse().expect("it is the name of one");
-                let rate = rate(bench, of, [height, width], launch)?;
+                let rate = measure_rate(bench, of, [height, width], launch)?;
                 measured.push(ProductRate { dtype, rows: height, columns: width, rate });
             }
         }
@@ -87,12 +87,12 @@ pub(super) fn shapes(
 }
 
 /// The best rate.
-fn peak(rates: &[(f64, f64)]) -> f64 {
+fn best_rate(rates: &[(f64, f64)]) -> f64 {
     rates.iter().map(|rate| rate.1).fold(0.0, f64::max)
 }
 
 /// Attention with a causal mask, forward and backward: two lengths and two widths of heads.
-pub(super) fn attention(
+pub(super) fn measure_attention(
     bench: Bench,
     squares: &Rates,
     launch: f64,
@@ -136,7 +136,7 @@ fn attention_rate(
     let (causal, scale) = (true, Scalar(1.0 / (width as f64).sqrt()));
     let begin = |g: &GraphBuilder| {
         let shape = [bench.effort.ranks * batch, length, heads, width];
-        let [q, k, v] = ["q", "k", "v"].map(|name| rows(g, name, dtype, &shape));
+        let [q, k, v] = ["q", "k", "v"].map(|name| split_rows(g, name, dtype, &shape));
         let made = match backward {
             true => g.apply_all(Op::Attention(Attention::new(causal, scale)), &[&q, &k, &v]),
             false => Vec::new(),

@@ -37,7 +37,7 @@ pub(super) fn variables_of(graph: &Graph) -> Vec<Variable> {
     graph.nodes.iter().filter_map(of).collect()
 }
 
-fn describe(variable: &Variable) -> String {
+fn describe_variable(variable: &Variable) -> String {
     let kind = if variable.trainable { "parameter" } else { "buffer" };
     format!("{kind} `{}` ({})", variable.name, variable.ty)
 }
@@ -47,7 +47,7 @@ pub(super) fn agree_on_variables(
     group: &Group,
     mut own: Vec<Variable>,
 ) -> Result<Vec<Variable>, DataParallelError> {
-    let lines: Vec<String> = own.iter().map(describe).collect();
+    let lines: Vec<String> = own.iter().map(describe_variable).collect();
     let all = group.all_gather(lines.join("\n").as_bytes())?;
     let first = String::from_utf8_lossy(&all[0]).into_owned();
     let order: Vec<&str> = first.lines().collect();
@@ -60,7 +60,7 @@ pub(super) fn agree_on_variables(
     if let Some(difference) = missing.or(further) {
         return Err(DataParallelError::Parameters { rank: group.rank(), difference });
     }
-    own.sort_by_key(|variable| order.iter().position(|&line| line == describe(variable)));
+    own.sort_by_key(|variable| order.iter().position(|&line| line == describe_variable(variable)));
     Ok(own)
 }
 
@@ -77,7 +77,7 @@ pub(super) fn on_any(
 }
 
 /// Parameters from the last to the first, as the backward pass comes to them, in buckets of so many bytes and one type.
-pub(super) fn buckets(parameters: &[Variable], bytes: usize) -> Vec<Vec<usize>> {
+pub(super) fn assign_buckets(parameters: &[Variable], bytes: usize) -> Vec<Vec<usize>> {
     let mut buckets: Vec<Vec<usize>> = Vec::new();
     let (mut filled, mut dtype) = (0, None);
     for (index, Variable { ty, .. }) in parameters.iter().enumerate().rev() {

@@ -13,7 +13,7 @@ use super::{DataParallel, DataParallelError, DataParallelOptions};
 
 /// What checkpoints say besides variables.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct CheckpointRecord {
     model: String,
     seed: u64,
     /// Steps of the whole training so far.
@@ -25,7 +25,7 @@ pub(super) struct Record {
     kept: Vec<Variable>,
 }
 
-impl Record {
+impl CheckpointRecord {
     pub(super) fn new(
         group: &Group,
         model: String,
@@ -81,11 +81,11 @@ impl DataParallel {
 
     fn write(&mut self, to: &mut Checkpoints) -> Result<PathBuf, DataParallelError> {
         if self.group.rank() == 0 {
-            let variables = self.whole()?;
-            let Record { model, seed, finished, options, inputs, .. } = &self.record;
+            let variables = self.read_variables()?;
+            let CheckpointRecord { model, seed, finished, options, inputs, .. } = &self.record;
             let mesh = [self.group.world_size()];
             let (step, seed) = (*finished, *seed);
-            let updated = &self.updated();
+            let updated = &self.updated_names();
             let about =
                 CheckpointHeader { step, seed, model, mesh: &mesh, options, inputs, updated };
             to.save_whole(about, &variables)?;
@@ -95,9 +95,14 @@ impl DataParallel {
     }
 
     /// What a checkpoint holds.
-    fn whole(&mut self) -> Result<BTreeMap<String, (TensorKind, HostTensor)>, DataParallelError> {
-        let names: Vec<(String, TensorKind)> =
-            self.saved().into_iter().map(|(name, (kind, _))| (name.to_owned(), kind)).collect();
+    fn read_variables(
+        &mut self,
+    ) -> Result<BTreeMap<String, (TensorKind, HostTensor)>, DataParallelError> {
+        let names: Vec<(String, TensorKind)> = self
+            .saved_variables()
+            .into_iter()
+            .map(|(name, (kind, _))| (name.to_owned(), kind))
+            .collect();
         let mut whole = BTreeMap::new();
         for (name, kind) in names {
             let value = self.variable(&name)?;
@@ -107,7 +112,7 @@ impl DataParallel {
     }
 
     /// Those of them that training changes; buffers may hold what is infinite.
-    fn updated(&self) -> BTreeSet<String> {
+    fn updated_names(&self) -> BTreeSet<String> {
         let trained = self.record.kept.iter().filter(|variable| variable.trainable);
         let trained = trained.map(|variable| variable.name.clone());
         let states = self.updater.iter().flat_map(|updater| updater.states());
@@ -115,7 +120,7 @@ impl DataParallel {
     }
 
     /// The variables of a checkpoint: what one plan for all ranks would hold.
-    fn saved(&self) -> BTreeMap<&str, (TensorKind, TensorType)> {
+    fn saved_variables(&self) -> BTreeMap<&str, (TensorKind, TensorType)> {
         let is_table = |v: &&Variable| matches!(v.init, Init::Table(_));
         let kept = self.record.kept.iter().filter(|variable| !is_table(variable));
         let kept = kept.map(|v| (v.name.as_str(), (TensorKind::Parameter, v.ty.clone())));
@@ -139,7 +144,7 @@ impl DataParallel {
         if (found, seed) != (expected, own_seed) {
             return Err(CheckpointError::Position { found, seed, expected, own_seed }.into());
         }
-        let types = self.saved().into_iter().map(|(name, (_, ty))| (name, ty)).collect();
+        let types = self.saved_variables().into_iter().map(|(name, (_, ty))| (name, ty)).collect();
         let values = from.read_whole(&types)?;
         values.iter().try_for_each(|(name, value)| self.set_variable(name, value))
     }
@@ -147,6 +152,6 @@ impl DataParallel {
     /// In which options that decide what a step does this differs from what saved a checkpoint: see
     /// [`Session::changes_since`](graphc_runtime::Session::changes_since).
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
-        checkpoint.changes(&self.record.options, &self.record.inputs)
+        checkpoint.describe_changes(&self.record.options, &self.record.inputs)
     }
 }

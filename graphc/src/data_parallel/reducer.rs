@@ -8,26 +8,26 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use graphc_ir::ops::Variable;
-use graphc_runtime::dist::{DistError, Group, ReduceOp, Work};
+use graphc_runtime::dist::{DistError, Group, PendingWork, ReduceOp};
 use graphc_runtime::{HostTensor, TensorError};
 
 /// Where a gradient lies: which bucket, which of its bytes.
 #[derive(Clone, Debug, PartialEq)]
-struct Place {
+struct GradientPlace {
     bucket: usize,
     bytes: Range<usize>,
 }
 
 /// How the gradients of the parameters are cut into buckets.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct BucketLayout {
     /// By the parameter's name.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, GradientPlace>,
     /// Of each bucket: how many gradients, and a tensor of its type and size.
     buckets: Vec<(usize, HostTensor)>,
 }
 
-impl Layout {
+impl BucketLayout {
     /// `buckets` of indices into `parameters`, each of one type.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Layout {
                 let Variable { name, ty, .. } = &parameters[index];
                 let bytes = end..end + ty.bytes();
                 end = bytes.end;
-                places.insert(name.clone(), Place { bucket, bytes });
+                places.insert(name.clone(), GradientPlace { bucket, bytes });
             }
             let dtype = parameters[members[0]].ty.dtype;
             sized
@@ -67,17 +67,17 @@ impl Layout {
 /// What becomes of a step's gradients.
 pub(super) struct Reducer {
     group: Group,
-    layout: Arc<Layout>,
-    state: Mutex<State>,
+    layout: Arc<BucketLayout>,
+    state: Mutex<ReducerState>,
 }
 
-struct State {
+struct ReducerState {
     /// Of each bucket, until its reduction begins.
     filling: Vec<Option<HostTensor>>,
     /// How many gradients each bucket lacks.
     missing: Vec<usize>,
     /// Reductions that have begun: those of the first buckets.
-    works: Vec<Work<HostTensor>>,
+    works: Vec<PendingWork<HostTensor>>,
     failed: Option<DistError>,
 }
 
@@ -86,20 +86,20 @@ impl Reducer {
     /// the others are to be [`Reducer::put`].
     pub(super) fn begin<'a>(
         group: &Group,
-        layout: &Arc<Layout>,
+        layout: &Arc<BucketLayout>,
         memory: Vec<HostTensor>,
         unused: impl Iterator<Item = &'a str>,
     ) -> Self {
         let filling = memory.into_iter().map(Some).collect();
         let missing = layout.buckets.iter().map(|(gradients, _)| *gradients).collect();
-        let state = State { filling, missing, works: Vec::new(), failed: None };
+        let state = ReducerState { filling, missing, works: Vec::new(), failed: None };
         let (group, layout) = (group.clone(), Arc::clone(layout));
         let this = Self { group, layout, state: Mutex::new(state) };
         unused.for_each(|name| this.fill(name, |bytes| bytes.fill(0)));
         this
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReducerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,9 +109,9 @@ impl Reducer {
     }
 
     fn fill(&self, name: &str, write: impl FnOnce(&mut [u8])) {
-        let Some(Place { bucket, bytes }) = self.layout.places.get(name) else { return };
+        let Some(GradientPlace { bucket, bytes }) = self.layout.places.get(name) else { return };
         let mut state = self.state();
-        let State { filling, missing, .. } = &mut *state;
+        let ReducerState { filling, missing, .. } = &mut *state;
         if let Some(tensor) = &mut filling[*bucket] {
             write(&mut tensor.bytes_mut()[bytes.clone()]);
             missing[*bucket] -= 1;
@@ -120,7 +120,7 @@ impl Reducer {
     }
 
     /// Starts the reductions of full buckets, in order.
-    fn start(&self, state: &mut State) {
+    fn start(&self, state: &mut ReducerState) {
         while state.failed.is_none() && state.missing.get(state.works.len()) == Some(&0) {
             let Some(bucket) = state.filling[state.works.len()].take() else { return };
             match self.group.all_reduce_async(bucket, ReduceOp::Avg) {
@@ -147,7 +147,7 @@ impl Reducer {
         let works = std::mem::take(&mut state.works);
         match state.failed.take() {
             Some(failed) => Err(failed),
-            None => works.into_iter().map(Work::wait).collect(),
+            None => works.into_iter().map(PendingWork::wait).collect(),
         }
     }
 }

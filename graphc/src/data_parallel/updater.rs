@@ -12,10 +12,10 @@ use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
-use super::{DataParallelError, gradient_of, session};
+use super::{DataParallelError, gradient_of, open_session};
 
 /// The options of a plan that gives the gradients of what `training` trains.
-pub(super) fn gradients(training: &CompileOptions) -> CompileOptions {
+pub(super) fn gradient_options(training: &CompileOptions) -> CompileOptions {
     CompileOptions {
         gradients: true,
         optimizer: None,
@@ -29,7 +29,7 @@ pub(super) fn gradients(training: &CompileOptions) -> CompileOptions {
 }
 
 /// The options of a plan that makes the updates of `training` with gradients that it is fed.
-fn updates(training: &CompileOptions) -> CompileOptions {
+fn update_options(training: &CompileOptions) -> CompileOptions {
     CompileOptions {
         updates_alone: true,
         optimizer: training.optimizer,
@@ -64,8 +64,8 @@ impl Updater {
         if training.optimizer.is_none() {
             return Ok(None);
         }
-        let graph = graph(trained).map_err(CompileError::from)?;
-        let session = session(graph, &updates(training), &BTreeMap::new(), options)?;
+        let graph = update_graph(trained).map_err(CompileError::from)?;
+        let session = open_session(graph, &update_options(training), &BTreeMap::new(), options)?;
         let held_here = session.variables();
         let trained: Vec<String> = trained.iter().map(|variable| variable.name.clone()).collect();
         let shared = trained.iter().filter(|name| held.contains(*name)).cloned().collect();
@@ -84,7 +84,7 @@ impl Updater {
     }
 
     /// Takes the parameters of the session that makes gradients.
-    pub(super) fn take(&mut self, from: &mut Session) -> Result<(), RuntimeError> {
+    pub(super) fn take_parameters(&mut self, from: &mut Session) -> Result<(), RuntimeError> {
         self.session.copy_variables(from, self.shared.iter().map(String::as_str))
     }
 
@@ -103,7 +103,7 @@ impl Updater {
 }
 
 /// The parameters, and an input for the gradient of each.
-fn graph(trained: &[Variable]) -> Result<Graph, PassError> {
+fn update_graph(trained: &[Variable]) -> Result<Graph, PassError> {
     let g = GraphBuilder::new("updates");
     for Variable { name, ty, .. } in trained {
         // What they begin with they are given.

@@ -7,7 +7,7 @@ use graphc_ir::ops::{Init, Variable};
 use graphc_ir::plan::CompileOptions;
 use graphc_runtime::{HostTensor, RuntimeError, Session};
 
-use super::{DataParallel, DataParallelError, DataParallelOptions, session};
+use super::{DataParallel, DataParallelError, DataParallelOptions, open_session};
 
 impl DataParallel {
     /// A parameter, a buffer or a state of the optimizer.
@@ -78,7 +78,7 @@ impl DataParallel {
         options: &DataParallelOptions,
     ) -> Result<(), DataParallelError> {
         if let Some(updater) = &mut self.updater {
-            updater.take(&mut self.session)?;
+            updater.take_parameters(&mut self.session)?;
         }
         let all = self.parameters.iter().chain(&self.buffers);
         let unheld = all.filter(|variable| !self.held.contains(&variable.name));
@@ -133,6 +133,6 @@ fn first_content(
     let value = builder.variable_of(name, ty.clone(), init.clone(), *trainable);
     builder.output("value", &value);
     let graph = builder.finish().expect("a variable of a graph fits in another");
-    let mut session = session(graph, &CompileOptions::default(), weights, &options.session)?;
+    let mut session = open_session(graph, &CompileOptions::default(), weights, &options.session)?;
     Ok(session.variable(name)?)
 }

@@ -10,7 +10,7 @@ use graphc_runtime::{ActorStatistics, HostTensor, RuntimeError, Session};
 use serde::{Deserialize, Serialize};
 
 use super::{ActorProfile, Profile, ProfileError, ProgramProfile, VERSION};
-use crate::calibrate::{memory, memory_of_cards};
+use crate::calibrate::{machine_memory, memory_of_cards};
 use crate::median::median;
 
 /// Steps that warm up: in the first kernels are loaded and memory is touched, in the others launches are recorded.
@@ -22,13 +22,13 @@ const APART: u64 = 5;
 
 /// Which steps of a run are measured, and how: after a warm-up some as a whole, then some action by action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct MeasureSchedule {
     whole: u64,
 }
 
 /// What is measured of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum MeasuredPart {
     /// Nothing yet.
     WarmUp,
     /// How long it takes.
@@ -39,12 +39,12 @@ pub enum Part {
     Over,
 }
 
-impl Schedule {
+impl MeasureSchedule {
     /// That of a run of so many steps.
     ///
     /// # Errors
     /// Where they are too few.
-    pub fn of(steps: u64) -> Result<Self, ProfileError> {
+    pub fn for_steps(steps: u64) -> Result<Self, ProfileError> {
         let least = WARM_UP + 1 + APART;
         match steps.checked_sub(least) {
             Some(more) => Ok(Self { whole: (1 + more).min(WHOLE) }),
@@ -53,12 +53,12 @@ impl Schedule {
     }
 
     /// What is measured of a step, counted from the run's first.
-    pub fn part(self, step: u64) -> Part {
+    pub fn part_of_step(self, step: u64) -> MeasuredPart {
         match step {
-            step if step < WARM_UP => Part::WarmUp,
-            step if step < WARM_UP + self.whole => Part::Whole,
-            step if step < self.steps() => Part::Apart,
-            _ => Part::Over,
+            step if step < WARM_UP => MeasuredPart::WarmUp,
+            step if step < WARM_UP + self.whole => MeasuredPart::Whole,
+            step if step < self.steps() => MeasuredPart::Apart,
+            _ => MeasuredPart::Over,
         }
     }
 
@@ -80,12 +80,12 @@ pub struct Times {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RankTimes {
     rank: usize,
-    launches: Vec<Launch>,
+    launches: Vec<MeasuredLaunch>,
 }
 
 /// What does one actor, or several.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Launch {
+struct MeasuredLaunch {
     /// The actor at whose place it stands first, then those that it does besides.
     actors: Vec<usize>,
     /// Median seconds of an action.
@@ -97,26 +97,26 @@ struct Launch {
 ///
 /// # Errors
 /// Where a rank has failed.
-pub fn measure(
+pub fn measure_session(
     session: &mut Session,
     feeds: &BTreeMap<String, HostTensor>,
     meet: impl Fn() -> Result<(), RuntimeError>,
 ) -> Result<Times, RuntimeError> {
-    let schedule = Schedule { whole: WHOLE };
+    let schedule = MeasureSchedule { whole: WHOLE };
     let mut whole = Vec::new();
     for step in 0..schedule.steps() {
-        let part = schedule.part(step);
+        let part = schedule.part_of_step(step);
         meet()?;
         let begun = Instant::now();
         match part {
-            Part::Apart => session.step_apart(feeds.clone())?.wait()?,
+            MeasuredPart::Apart => session.step_apart(feeds.clone())?.wait()?,
             _ => session.step(feeds.clone())?.wait()?,
         };
-        if part == Part::Whole {
+        if part == MeasuredPart::Whole {
             whole.push(begun.elapsed());
         }
     }
-    Times::of(session, whole)
+    Times::from_session(session, whole)
 }
 
 impl Times {
@@ -124,16 +124,17 @@ impl Times {
     ///
     /// # Errors
     /// Where a rank has failed.
-    pub fn of(session: &mut Session, whole: Vec<Duration>) -> Result<Self, RuntimeError> {
+    pub fn from_session(session: &mut Session, whole: Vec<Duration>) -> Result<Self, RuntimeError> {
         let statistics = session.statistics()?;
         let ranks = session.ranks().map(|rank| rank as usize);
-        let ranks = ranks.map(|rank| RankTimes::of(rank, &statistics.ranks[rank].actors));
+        let ranks =
+            ranks.map(|rank| RankTimes::from_statistics(rank, &statistics.ranks[rank].actors));
         Ok(Self { step: median(whole.iter().map(Duration::as_secs_f64)), ranks: ranks.collect() })
     }
 }
 
 impl RankTimes {
-    fn of(rank: usize, actors: &[ActorStatistics]) -> Self {
+    fn from_statistics(rank: usize, actors: &[ActorStatistics]) -> Self {
         let mut launches = Vec::new();
         for (index, actor) in actors.iter().enumerate().filter(|(_, a)| !a.apart.is_empty()) {
             let joined = |(_, other): &(usize, &ActorStatistics)| {
@@ -142,7 +143,7 @@ impl RankTimes {
             let others = actors.iter().enumerate().filter(joined).map(|(other, _)| other);
             let actors = [index].into_iter().chain(others).collect();
             let seconds = median(actor.apart.iter().map(Duration::as_secs_f64));
-            launches.push(Launch { actors, seconds });
+            launches.push(MeasuredLaunch { actors, seconds });
         }
         Self { rank, launches }
     }
@@ -151,7 +152,7 @@ impl RankTimes {
 impl Profile {
     /// What all processes have measured of a plan on devices of a kind, of whose ranks `here` share a machine: of a program's ranks the
     /// median, of communication the least, which is that of the rank that came last.
-    pub fn of(plan: &Plan, (kind, here): (DeviceKind, usize), times: &[Times]) -> Self {
+    pub fn from_times(plan: &Plan, (kind, here): (DeviceKind, usize), times: &[Times]) -> Self {
         let programs = plan.programs.iter().enumerate();
         let programs = programs.map(|(index, program)| {
             let ranks = times.iter().flat_map(|times| &times.ranks);
@@ -159,7 +160,7 @@ impl Profile {
             program_profile(plan, (index, program), own)
         });
         let (device, memory) = match kind {
-            DeviceKind::Cpu => ("cpu".to_owned(), memory() / here.max(1) as u64),
+            DeviceKind::Cpu => ("cpu".to_owned(), machine_memory() / here.max(1) as u64),
             DeviceKind::Cuda => (name_of_card(), memory_of_cards(here)),
         };
         Self {
@@ -177,7 +178,7 @@ impl Profile {
 }
 
 fn name_of_card() -> String {
-    let cards = graphc_runtime::cards::cards().unwrap_or_default();
+    let cards = graphc_runtime::cards::list_cards().unwrap_or_default();
     cards.first().map_or_else(|| "cuda".to_owned(), |card| card.name.clone())
 }
 
@@ -208,7 +209,7 @@ fn actor_profile(
     // Of equal ones the first.
     let first = actors.iter().copied().rev().max_by(|&a, &b| flops(a).total_cmp(&flops(b)));
     let first = first.expect("a launch does at least one actor");
-    let (own, work) = (actor(first), Work::of(plan, program, actor(first)));
+    let (own, work) = (actor(first), ActorDetails::from_actor(plan, program, actor(first)));
     let least = || seconds.iter().copied().fold(f64::INFINITY, f64::min);
     let sum = |of: fn(&Actor) -> f64| actors.iter().map(|&index| of(actor(index))).sum();
     ActorProfile {
@@ -216,7 +217,7 @@ fn actor_profile(
         with: actors.iter().copied().filter(|&other| other != first).collect(),
         name: own.name.clone(),
         kind: kind_of(own).to_owned(),
-        seconds: if communicates(own) { least() } else { median(seconds.iter().copied()) },
+        seconds: if is_communication(own) { least() } else { median(seconds.iter().copied()) },
         flops: sum(|actor| actor.flops),
         bytes: work.message.unwrap_or_else(|| sum(|actor| actor.bytes)),
         dtype: work.dtype,
@@ -224,20 +225,20 @@ fn actor_profile(
     }
 }
 
-fn communicates(actor: &Actor) -> bool {
+fn is_communication(actor: &Actor) -> bool {
     matches!(actor.action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
 }
 
 /// What else is said of an actor's work.
-struct Work {
+struct ActorDetails {
     dtype: Option<DType>,
     /// Of a collective: bytes of its message.
     message: Option<f64>,
     ranks: usize,
 }
 
-impl Work {
-    fn of(plan: &Plan, program: &Program, actor: &Actor) -> Self {
+impl ActorDetails {
+    fn from_actor(plan: &Plan, program: &Program, actor: &Actor) -> Self {
         let lists = [&actor.outputs, &actor.updates, &actor.inputs];
         let registers = lists.into_iter().find(|list| !list.is_empty());
         let registers = registers.into_iter().flatten();
@@ -277,12 +278,15 @@ mod tests {
 
     #[test]
     fn short_runs_are_measured_as_far_as_they_go() {
-        let parts = |steps: u64| -> Option<Vec<Part>> {
-            let schedule = Schedule::of(steps).ok()?;
-            Some((0..steps).map(|step| schedule.part(step)).collect())
+        let parts = |steps: u64| -> Option<Vec<MeasuredPart>> {
+            let schedule = MeasureSchedule::for_steps(steps).ok()?;
+            Some((0..steps).map(|step| schedule.part_of_step(step)).collect())
         };
-        let count = |parts: &[Part], of: Part| parts.iter().filter(|part| **part == of).count();
-        let all = [Part::WarmUp, Part::Whole, Part::Apart, Part::Over];
+        let count = |parts: &[MeasuredPart], of: MeasuredPart| {
+            parts.iter().filter(|part| **part == of).count()
+        };
+        let all =
+            [MeasuredPart::WarmUp, MeasuredPart::Whole, MeasuredPart::Apart, MeasuredPart::Over];
         assert_eq!(parts(8), None);
         for (steps, counts) in [(9, [3, 1, 5, 0]), (12, [3, 4, 5, 0]), (100, [3, 20, 5, 72])] {
             let parts = parts(steps).expect("long enough");

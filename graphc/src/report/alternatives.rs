@@ -2,13 +2,14 @@
 
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::planner::{
-    self, PlanError, Planned, Reading, Waiting, Way, layouts_of, plan_with_layout, waiting,
+    self, Planned, PlannerError, Reading, Waiting, WaitingWay, layouts_of, plan_with_layout,
+    price_waiting,
 };
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, Strategy};
 use graphc_ir::sbp::NdSbp;
-use graphc_ir::text::nearest;
+use graphc_ir::text::nearest_name;
 
 /// A layout that the tensor may have.
 pub struct Alternative {
@@ -20,7 +21,7 @@ pub struct Alternative {
 }
 
 /// The layouts that a tensor may have, and that of the plan.
-pub struct Choice {
+pub struct LayoutChoice {
     /// That of the plan.
     pub chosen: Option<NdSbp>,
     /// All that were planned.
@@ -34,13 +35,13 @@ pub struct Backward {
     /// The layout from which it is gathered again: all others are kept.
     pub rests: Option<NdSbp>,
     /// The layouts that it may have for it.
-    pub choice: Choice,
+    pub choice: LayoutChoice,
 }
 
 /// The reasons why a tensor lies as it does, as far as they are known.
 pub struct Explained {
     /// The layouts in which it may be made.
-    pub choice: Choice,
+    pub choice: LayoutChoice,
     /// The way in which it waits for the backward pass, and about what else would cost; `None` where that does not
     /// read it.
     pub waiting: Option<Waiting>,
@@ -54,7 +55,7 @@ impl Explained {
     pub fn for_backward(&self, sbp: &NdSbp) -> String {
         let rests = self.backward.as_ref().and_then(|backward| backward.rests.as_ref());
         let read = self.waiting.as_ref().is_some_and(|Waiting { chosen, .. }| {
-            chosen.way == Way::Kept && chosen.sbp.as_ref() == Some(sbp)
+            chosen.way == WaitingWay::Kept && chosen.sbp.as_ref() == Some(sbp)
         });
         match rests == Some(sbp) && !read {
             true => format!("again from {sbp}"),
@@ -67,7 +68,7 @@ impl Explained {
 ///
 /// # Errors
 /// [`ExplainError::Unknown`] of a tensor that the plan does not have, and where a pin cannot be fulfilled.
-pub fn explain(
+pub fn explain_tensor(
     plan: &Plan,
     decisions: &Decisions,
     tensor: &str,
@@ -78,25 +79,26 @@ pub fn explain(
 /// The alternatives of one tensor, of which none is begun once there is no time left; that of the plan is planned all the same.
 ///
 /// # Errors
-/// As [`explain`].
+/// As [`explain_tensor`].
 pub fn explain_while(
     plan: &Plan,
     decisions: &Decisions,
     tensor: &str,
     has_time: &dyn Fn() -> bool,
 ) -> Result<Explained, ExplainError> {
-    let value = find(decisions, tensor)?;
-    let (choice, sharding) = choice(plan, decisions, (value, tensor), has_time)?;
-    let Some(reading) = Reading::of(decisions, value) else {
+    let value = find_tensor(decisions, tensor)?;
+    let (choice, sharding) = choose_layout(plan, decisions, (value, tensor), has_time)?;
+    let Some(reading) = Reading::from_value(decisions, value) else {
         return Ok(Explained { choice, waiting: None, backward: None });
     };
     let again = name_of(decisions, reading.read);
-    let rests = laid(plan, &again);
-    let waiting = waits(plan, decisions, (&reading, rests.as_ref()), sharding)?;
+    let rests = chosen_layout(plan, &again);
+    let waiting = find_waiting(plan, decisions, (&reading, rests.as_ref()), sharding)?;
     let backward = match decisions.graph().producer(reading.read).op {
         Op::Regather(_) if has_time() => {
-            let rests = laid(plan, &name_of(decisions, reading.value));
-            let (choice, _) = self::choice(plan, decisions, (reading.read, &again), has_time)?;
+            let rests = chosen_layout(plan, &name_of(decisions, reading.value));
+            let (choice, _) =
+                self::choose_layout(plan, decisions, (reading.read, &again), has_time)?;
             Some(Backward { rests, choice })
         }
         _ => None,
@@ -106,25 +108,25 @@ pub fn explain_while(
 
 /// Finds the ways of a tensor until the backward pass: with the signatures of the plan, which are those of the
 /// planner's own with the tensor as the plan has it.
-fn waits(
+fn find_waiting(
     plan: &Plan,
     decisions: &Decisions,
     (reading, rests): (&Reading, Option<&NdSbp>),
     sharding: Option<Sharding>,
-) -> Result<Option<Waiting>, PlanError> {
+) -> Result<Option<Waiting>, PlannerError> {
     let machines = (&plan.options, &plan.cluster);
     let sharding = match sharding.filter(|_| plan.options.strategy == Strategy::Auto) {
         Some(sharding) => sharding,
-        None => planner::plan(decisions, machines.0, machines.1)?.sharding,
+        None => planner::plan_signatures(decisions, machines.0, machines.1)?.sharding,
     };
-    waiting(decisions, machines, reading, &sharding, rests)
+    price_waiting(decisions, machines, reading, &sharding, rests)
 }
 
 /// The reason why nothing is known of a tensor.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExplainError {
     /// There is none of that name.
-    #[error("the plan has no tensor `{tensor}`{}", known(.nearest.as_deref(), .similar))]
+    #[error("the plan has no tensor `{tensor}`{}", suggest_names(.nearest.as_deref(), .similar))]
     Unknown {
         /// The name.
         tensor: String,
@@ -135,10 +137,10 @@ pub enum ExplainError {
     },
     /// A pin cannot be fulfilled.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] PlannerError),
 }
 
-fn known(nearest: Option<&str>, similar: &[String]) -> String {
+fn suggest_names(nearest: Option<&str>, similar: &[String]) -> String {
     match (nearest, similar) {
         (Some(nearest), _) => format!(": did you mean `{nearest}`?"),
         (None, []) => ": `graphc inspect` lists them".into(),
@@ -147,26 +149,27 @@ fn known(nearest: Option<&str>, similar: &[String]) -> String {
 }
 
 /// The layout of a tensor in the plan.
-fn laid(plan: &Plan, tensor: &str) -> Option<NdSbp> {
+fn chosen_layout(plan: &Plan, tensor: &str) -> Option<NdSbp> {
     plan.tensors.iter().find(|entry| entry.name == tensor).map(|entry| entry.sbp.clone())
 }
 
 /// The layouts that a tensor may have, and the signatures of the plan in which it lies as it does.
-fn choice(
+fn choose_layout(
     plan: &Plan,
     decisions: &Decisions,
     (value, tensor): (ValueId, &str),
     has_time: &dyn Fn() -> bool,
-) -> Result<(Choice, Option<Sharding>), PlanError> {
-    let chosen = laid(plan, tensor);
-    let (found, unplanned) = alternatives(plan, decisions, (value, chosen.as_ref()), has_time)?;
+) -> Result<(LayoutChoice, Option<Sharding>), PlannerError> {
+    let chosen = chosen_layout(plan, tensor);
+    let (found, unplanned) =
+        plan_alternatives(plan, decisions, (value, chosen.as_ref()), has_time)?;
     let base = found.iter().find(|(sbp, _)| Some(sbp) == chosen.as_ref());
     let base = base.and_then(|(_, planned)| Some(planned.as_ref().ok()?.sharding.clone()));
     let alternative = |(sbp, planned): (NdSbp, Result<Planned, _>)| {
         let outcome = match planned {
             Ok(planned) => {
                 let base = base.as_ref().unwrap_or(&planned.sharding);
-                let changed = changed(decisions, base, &planned.sharding, value);
+                let changed = changed_tensors(decisions, base, &planned.sharding, value);
                 Ok((planned.report.objective_seconds, changed))
             }
             Err(error) => Err(format!("{error}")),
@@ -174,20 +177,20 @@ fn choice(
         Alternative { sbp, outcome }
     };
     let all = found.into_iter().map(alternative).collect();
-    Ok((Choice { chosen, all, unplanned }, base))
+    Ok((LayoutChoice { chosen, all, unplanned }, base))
 }
 
 /// A layout, and the best plan with it.
-type WithLayout = (NdSbp, Result<Planned, PlanError>);
+type WithLayout = (NdSbp, Result<Planned, PlannerError>);
 
 /// The best plan with a tensor in each layout that it may have, that of the plan first of all; and the number of those for which
 /// there was no time.
-fn alternatives(
+fn plan_alternatives(
     plan: &Plan,
     decisions: &Decisions,
     (value, chosen): (ValueId, Option<&NdSbp>),
     has_time: &dyn Fn() -> bool,
-) -> Result<(Vec<WithLayout>, usize), PlanError> {
+) -> Result<(Vec<WithLayout>, usize), PlannerError> {
     let (options, cluster) = (&plan.options, &plan.cluster);
     let mut layouts = layouts_of(decisions, options, cluster, value)?;
     let count = layouts.len();
@@ -214,19 +217,24 @@ pub fn name_of(decisions: &Decisions, value: ValueId) -> String {
     }
 }
 
-fn find(decisions: &Decisions, tensor: &str) -> Result<ValueId, ExplainError> {
+fn find_tensor(decisions: &Decisions, tensor: &str) -> Result<ValueId, ExplainError> {
     let all = || (0..decisions.graph().values.len()).map(ValueId::new);
     if let Some(value) = all().find(|&value| name_of(decisions, value) == tensor) {
         return Ok(value);
     }
     let names: Vec<String> = all().map(|value| name_of(decisions, value)).collect();
-    let nearest = nearest(tensor, names.iter().map(String::as_str)).map(str::to_owned);
+    let nearest = nearest_name(tensor, names.iter().map(String::as_str)).map(str::to_owned);
     let similar = names.into_iter().filter(|name| name.contains(tensor)).take(5).collect();
     Err(ExplainError::Unknown { tensor: tensor.into(), nearest, similar })
 }
 
 /// Names of tensors of which two plans make different layouts, this one left out.
-fn changed(decisions: &Decisions, a: &Sharding, b: &Sharding, this: ValueId) -> Vec<String> {
+fn changed_tensors(
+    decisions: &Decisions,
+    a: &Sharding,
+    b: &Sharding,
+    this: ValueId,
+) -> Vec<String> {
     let graph = decisions.graph();
     let differs = |value: &ValueId| {
         let (node, index) = (graph.value(*value).producer.index(), graph.value(*value).index);

@@ -9,8 +9,8 @@ use graphc_ir::plan::Plan;
 use graphc_ir::text;
 
 /// How a plan's graph computes attention; `None` where it has none, or cannot be read.
-pub fn attentions(plan: &Plan) -> Option<Attentions> {
-    let graph = text::parse(&plan.graph.join("\n")).ok()?;
+pub fn find_attentions(plan: &Plan) -> Option<Attentions> {
+    let graph = text::parse_graph(&plan.graph.join("\n")).ok()?;
     let found = attentions_of(graph, &plan.options).ok()?;
     (found.whole > 0 || !found.in_parts.is_empty()).then_some(found)
 }
@@ -26,8 +26,8 @@ pub fn attention_lines(found: &Attentions) -> String {
 }
 
 /// The functions that a plan's graph writes in parts; `None` where there are none, or it cannot be read.
-pub fn functions(plan: &Plan) -> Option<Functions> {
-    let graph = text::parse(&plan.graph.join("\n")).ok()?;
+pub fn find_functions(plan: &Plan) -> Option<Functions> {
+    let graph = text::parse_graph(&plan.graph.join("\n")).ok()?;
     let found = functions_of(graph, &plan.options).ok()?;
     (found != Functions::default()).then_some(found)
 }

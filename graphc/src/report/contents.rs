@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Plan, Program, Rate, RegisterKind, TensorKind};
 
 /// A content of a register: alive from the first to the last position of the order that touches it.
-pub struct Content {
+pub struct RegisterContent {
     /// The register; of those that share memory the first.
     pub register: usize,
     /// The first position.
@@ -15,7 +15,7 @@ pub struct Content {
 }
 
 /// An action in an order of actions.
-pub struct Action {
+pub struct OrderedAction {
     /// The actor.
     pub actor: usize,
     /// The microbatch.
@@ -25,7 +25,7 @@ pub struct Action {
 }
 
 /// All contents of a step. A register that shares another's memory lives in that one.
-pub fn contents(program: &Program, order: &[Action]) -> Vec<Content> {
+pub fn list_contents(program: &Program, order: &[OrderedAction]) -> Vec<RegisterContent> {
     let owner = |mut register: usize| {
         while let Some(shares) = program.registers[register].shares {
             register = shares.index();
@@ -33,7 +33,7 @@ pub fn contents(program: &Program, order: &[Action]) -> Vec<Content> {
         register
     };
     let end = order.len().saturating_sub(1);
-    let mut all: BTreeMap<(usize, u32), Content> = BTreeMap::new();
+    let mut all: BTreeMap<(usize, u32), RegisterContent> = BTreeMap::new();
     for (position, action) in order.iter().enumerate() {
         let actor = &program.actors[action.actor];
         for register in actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates) {
@@ -42,14 +42,14 @@ pub fn contents(program: &Program, order: &[Action]) -> Vec<Content> {
                 Rate::Step => 0,
                 Rate::Microbatch => action.microbatch,
             };
-            let content = Content { register, first: position, last: position };
+            let content = RegisterContent { register, first: position, last: position };
             let last = &mut all.entry((register, number)).or_insert(content).last;
             *last = action.until.max(*last);
         }
     }
     for (register, definition) in program.registers.iter().enumerate() {
         if matches!(definition.kind, RegisterKind::Variable { .. }) && owner(register) == register {
-            all.insert((register, 0), Content { register, first: 0, last: end });
+            all.insert((register, 0), RegisterContent { register, first: 0, last: end });
         }
     }
     all.into_values().collect()
@@ -109,7 +109,7 @@ pub fn kind_word(kind: TensorKind) -> &'static str {
 }
 
 /// The use of each register of a program.
-pub fn kinds(plan: &Plan, program: &Program) -> Vec<Use> {
+pub fn register_uses(plan: &Plan, program: &Program) -> Vec<Use> {
     let listed: BTreeMap<&str, TensorKind> =
         plan.tensors.iter().rev().map(|entry| (entry.name.as_str(), entry.kind)).collect();
     let of = |register: &graphc_ir::plan::Register| match &register.kind {

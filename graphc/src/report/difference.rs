@@ -23,15 +23,15 @@ impl Difference {
     /// Compares two plans.
     pub fn new(before: &Plan, after: &Plan) -> Self {
         Self {
-            inputs: inputs(before, after),
-            figures: figures(before, after),
-            collectives: collectives(before, after),
-            tensors: tensors(before, after),
+            inputs: compare_inputs(before, after),
+            figures: compare_figures(before, after),
+            collectives: compare_collectives(before, after),
+            tensors: compare_tensors(before, after),
         }
     }
 }
 
-fn inputs(before: &Plan, after: &Plan) -> Vec<(String, Value, Value)> {
+fn compare_inputs(before: &Plan, after: &Plan) -> Vec<(String, Value, Value)> {
     let mut all = Vec::new();
     let [old, new] = [before, after]
         .map(|plan| serde_json::to_value(&plan.options).expect("options have string keys only"));
@@ -56,7 +56,7 @@ fn inputs(before: &Plan, after: &Plan) -> Vec<(String, Value, Value)> {
     all
 }
 
-fn figures(before: &Plan, after: &Plan) -> Vec<(&'static str, f64, f64)> {
+fn compare_figures(before: &Plan, after: &Plan) -> Vec<(&'static str, f64, f64)> {
     let peak =
         |plan: &Plan| plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0) as f64;
     let (old, new) = (&before.planner, &after.planner);
@@ -68,7 +68,7 @@ fn figures(before: &Plan, after: &Plan) -> Vec<(&'static str, f64, f64)> {
     ]
 }
 
-fn collectives(before: &Plan, after: &Plan) -> Vec<(&'static str, usize, usize)> {
+fn compare_collectives(before: &Plan, after: &Plan) -> Vec<(&'static str, usize, usize)> {
     let (old, new) = (collective_counts(before), collective_counts(after));
     let mut kinds: Vec<_> = old.keys().chain(new.keys()).copied().collect();
     kinds.sort_unstable();
@@ -78,9 +78,9 @@ fn collectives(before: &Plan, after: &Plan) -> Vec<(&'static str, usize, usize)>
     all.filter(|(_, before, after)| before != after).collect()
 }
 
-fn tensors(before: &Plan, after: &Plan) -> Vec<(String, Option<String>, Option<String>)> {
+fn compare_tensors(before: &Plan, after: &Plan) -> Vec<(String, Option<String>, Option<String>)> {
     let places = |plan: &Plan| -> BTreeMap<String, String> {
-        plan.tensors.iter().map(|tensor| (tensor.name.clone(), place(tensor))).collect()
+        plan.tensors.iter().map(|tensor| (tensor.name.clone(), describe_place(tensor))).collect()
     };
     let (old, new) = (places(before), places(after));
     let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
@@ -90,7 +90,7 @@ fn tensors(before: &Plan, after: &Plan) -> Vec<(String, Option<String>, Option<S
     names.into_iter().map(pair).filter(|(_, before, after)| before != after).collect()
 }
 
-fn place(tensor: &TensorEntry) -> String {
+fn describe_place(tensor: &TensorEntry) -> String {
     let mesh: Vec<String> = tensor.hierarchy.iter().map(usize::to_string).collect();
     format!("({}) on {} of stage {}", tensor.sbp, mesh.join("x"), tensor.stage)
 }

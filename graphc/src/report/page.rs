@@ -1,6 +1,6 @@
 //! Makes the page of `graphc report`: a plan, or two, as one file that a browser shows without anything else.
 //!
-//! [`page`] reads its data off the plan, the passes made again (layers, phases, what is recomputed), the null
+//! [`build_page`] reads its data off the plan, the passes made again (layers, phases, what is recomputed), the null
 //! device's trace and the planner's alternatives. [`html`] writes the page, with the data as one JSON block that the
 //! page's own script draws. Nothing here reads or writes files.
 //!
@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::Difference;
 use crate::profile::{Profile, ProfileError};
 use doing::Makers;
-use table::Table;
+use table::InternTable;
 use timeline::Names;
 use why::Time;
 
@@ -43,17 +43,17 @@ mod timeline;
 mod went;
 mod why;
 
-pub use costs::{Class, Costs};
-pub use failed::{Demand, Failed, Shortage};
+pub use costs::{Class, StepCosts};
+pub use failed::{Failed, FailedDemand, Shortage};
 pub use graph::{OpRow, Ops};
-pub use html::html;
+pub use html::write_html;
 pub use layers::{Layer, Tensor};
 pub use memory::{Filled, Memory};
-pub use places::{Places, Stage};
+pub use places::{PlanPlaces, Stage};
 pub use summary::Summary;
-pub use timeline::{ActorRow, Lane, Row, Timeline};
-pub use went::{Measured, Pace, Went};
-pub use why::{Asked, Reason, Why};
+pub use timeline::{ActorRow, Lane, Timeline, TimelineRow};
+pub use went::{MeasuredCosts, RunPace, Went};
+pub use why::{PricedWish, Reason, Why};
 
 /// The version of the data block.
 pub const PAGE_VERSION: u32 = 2;
@@ -83,9 +83,9 @@ pub struct PlanPage {
     /// The figures at the top.
     pub summary: Summary,
     /// The places of everything.
-    pub places: Places,
+    pub places: PlanPlaces,
     /// The costs of a step.
-    pub costs: Costs,
+    pub costs: StepCosts,
     /// The simulated step.
     pub timeline: Timeline,
     /// Bytes over the step.
@@ -101,7 +101,7 @@ pub struct PlanPage {
     /// The seconds in which alternatives were begun, where there was an end.
     pub why_seconds: Option<f64>,
     /// The user's wishes, and what there is without each.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<PricedWish>,
 }
 
 /// The differences between two plans, each entry with its name, before and after.
@@ -169,25 +169,28 @@ pub enum PageError {
 /// # Errors
 /// Where a plan hangs or its graph cannot be read, where metrics are none, and where metrics or measured seconds are of
 /// another plan.
-pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
+pub fn build_page(
+    plans: &[(&str, &VerifiedPlan)],
+    options: &PageOptions,
+) -> Result<Page, PageError> {
     let each: Vec<&Plan> = plans.iter().map(|(_, plan)| &***plan).collect();
-    let tensors = why::explained(&each, options.explain);
+    let tensors = why::choose_explained(&each, options.explain);
     let within = options.within.map(|within| within / plans.len().max(1) as u32);
     let shown = plans.iter().zip(&tensors).map(|((file, plan), tensors)| {
         plan_page(file, plan, &Asking { explain: options.explain, tensors, within })
     });
     let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
     let difference = match plans {
-        [(_, before), (_, after)] => Some(differs(Difference::new(before, after))),
+        [(_, before), (_, after)] => Some(list_differences(Difference::new(before, after))),
         _ => None,
     };
     let step = shown.first().map_or(0.0, |first| first.summary.step_seconds);
     let mut went = None;
     if let (Some(text), [(_, plan), ..]) = (&options.metrics, plans) {
-        went = Some(went::metrics(plan, text, step)?);
+        went = Some(went::read_metrics(plan, text, step)?);
     }
     if let (Some(profile), [(_, plan), ..]) = (&options.measured, plans) {
-        went.get_or_insert_default().measured = Some(went::measured(plan, step, profile)?);
+        went.get_or_insert_default().measured = Some(went::compare_measured(plan, step, profile)?);
     }
     Ok(Page { version: PAGE_VERSION, plans: shown, failed: None, difference, went })
 }
@@ -199,11 +202,11 @@ pub fn page_without_plan(
     cluster: &Cluster,
     error: &CompileError,
 ) -> Page {
-    let failed = Some(failed::failed(model, options, cluster, error));
+    let failed = Some(failed::explain_failure(model, options, cluster, error));
     Page { version: PAGE_VERSION, plans: Vec::new(), failed, difference: None, went: None }
 }
 
-fn differs(difference: Difference) -> Differs {
+fn list_differences(difference: Difference) -> Differs {
     let Difference { inputs, figures, collectives, tensors } = difference;
     Differs { inputs, figures, collectives, tensors }
 }
@@ -218,23 +221,23 @@ struct Asking<'a> {
 fn plan_page(file: &str, plan: &VerifiedPlan, asking: &Asking<'_>) -> Result<PlanPage, PageError> {
     let decisions = prepare_again(plan)?;
     let (simulation, traced) = (simulate(plan)?, trace(plan, 1)?);
-    let ran = events::ran(plan, &traced);
+    let ran = events::collect_runs(plan, &traced);
     let makers = Makers::new(&decisions);
-    let mut paths = Table::default();
-    let (places, parts, graph) = places::places(plan, &decisions, &mut paths);
+    let mut paths = InternTable::default();
+    let (places, parts, graph) = places::list_places(plan, &decisions, &mut paths);
     let mut names = Names { makers: &makers, parts: &parts, paths: &mut paths };
-    let timeline = timeline::timeline(plan, &ran, &mut names, traced.step_seconds);
+    let timeline = timeline::pack_timeline(plan, &ran, &mut names, traced.step_seconds);
     let time = Time::from_now(asking.within);
-    let asked = why::asked(plan, &decisions, asking.explain, &time);
-    let why = why::why(plan, &decisions, asking.tensors, &time);
+    let asked = why::price_wishes(plan, &decisions, asking.explain, &time);
+    let why = why::explain_tensors(plan, &decisions, asking.tensors, &time);
     Ok(PlanPage {
         name: plan.name.clone(),
         file: file.into(),
-        summary: summary::summary(plan, &decisions, &simulation),
+        summary: summary::summarise_plan(plan, &decisions, &simulation),
         places,
-        costs: costs::costs(plan, &timeline::shown(&ran), traced.step_seconds),
+        costs: costs::sum_costs(plan, &timeline::shown_classes(&ran), traced.step_seconds),
         timeline,
-        memory: memory::memory(plan, &ran),
+        memory: memory::sum_memory(plan, &ran),
         parts: paths.all,
         graph,
         unexplained: asking.tensors[why.len()..].to_vec(),

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Plan, Program};
 use graphc_ir::streams::one_order;
 
-use super::contents::{Action, Content, contents, kinds};
+use super::contents::{OrderedAction, RegisterContent, list_contents, register_uses};
 
 /// The number of the largest tensors that are named.
 const NAMED: usize = 8;
 
 /// The fullest moment of a step on a rank of one program.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Peak {
+pub struct MemoryPeak {
     /// Bytes that are alive.
     pub bytes: u64,
     /// The actor that then runs.
@@ -24,15 +24,19 @@ pub struct Peak {
 }
 
 /// The peak of a program's step, in one of the orders that its streams may take.
-pub fn peak(plan: &Plan, program: &Program) -> Peak {
-    let order: Vec<Action> = one_order(program)
+pub fn find_peak(plan: &Plan, program: &Program) -> MemoryPeak {
+    let order: Vec<OrderedAction> = one_order(program)
         .into_iter()
         .enumerate()
-        .map(|(until, (actor, microbatch))| Action { actor: actor.index(), microbatch, until })
+        .map(|(until, (actor, microbatch))| OrderedAction {
+            actor: actor.index(),
+            microbatch,
+            until,
+        })
         .collect();
-    let contents = contents(program, &order);
-    let kind_of = kinds(plan, program);
-    let bytes = |content: &Content| program.registers[content.register].slot_bytes;
+    let contents = list_contents(program, &order);
+    let kind_of = register_uses(plan, program);
+    let bytes = |content: &RegisterContent| program.registers[content.register].slot_bytes;
     let mut change = vec![0i64; order.len() + 1];
     for content in &contents {
         change[content.first] += bytes(content) as i64;
@@ -45,7 +49,7 @@ pub fn peak(plan: &Plan, program: &Program) -> Peak {
             (most, at) = (alive, position);
         }
     }
-    let there: Vec<&Content> =
+    let there: Vec<&RegisterContent> =
         contents.iter().filter(|content| (content.first..=content.last).contains(&at)).collect();
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
     let mut largest = Vec::new();
@@ -57,5 +61,5 @@ pub fn peak(plan: &Plan, program: &Program) -> Peak {
     largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     largest.truncate(NAMED);
     let actor = order.get(at).map_or("no actor", |action| &program.actors[action.actor].name);
-    Peak { bytes: most.max(0) as u64, actor: actor.to_owned(), kinds, largest }
+    MemoryPeak { bytes: most.max(0) as u64, actor: actor.to_owned(), kinds, largest }
 }

@@ -30,7 +30,7 @@ impl GraphBuilder {
     #[track_caller]
     pub fn iota(&self, dtype: DType, shape: impl Into<Vec<usize>>, dim: impl Into<Axis>) -> Tensor {
         let ty = TensorType::new(dtype, shape);
-        match dim.into().of(ty.shape.len()) {
+        match dim.into().resolve_dim(ty.shape.len()) {
             Some(dim) => self.apply(Op::Iota(Iota { ty, dim }), &[]),
             None => self.fail(format!("{ty} has not so many dims")),
         }
@@ -366,7 +366,7 @@ impl Tensor {
         axes: &[impl Into<Axis> + Copy],
         keep_dims: bool,
     ) -> Tensor {
-        let mut axes = match self.axes(axes) {
+        let mut axes = match self.resolve_axes(axes) {
             Ok(axes) => axes,
             Err(inert) => return inert,
         };
@@ -394,7 +394,7 @@ impl Tensor {
         unbiased: bool,
         keep_dims: bool,
     ) -> Tensor {
-        let axes = match self.axes(axes) {
+        let axes = match self.resolve_axes(axes) {
             Ok(axes) => axes,
             Err(inert) => return inert,
         };
@@ -437,7 +437,7 @@ impl Tensor {
     /// The index of the greatest along a dim.
     #[track_caller]
     pub fn argmax(&self, axis: impl Into<Axis>, keep_dims: bool) -> Tensor {
-        match self.axis(axis) {
+        match self.resolve_axis(axis) {
             Ok(axis) => self.builder.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[self]),
             Err(inert) => inert,
         }

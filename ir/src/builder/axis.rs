@@ -42,7 +42,7 @@ impl From<i32> for Axis {
 
 impl Axis {
     /// The number of the dim from the first, of a tensor of so many dims; none where there are fewer.
-    pub fn of(self, rank: usize) -> Option<usize> {
+    pub fn resolve_dim(self, rank: usize) -> Option<usize> {
         match self {
             Self::At(dim) => Some(dim),
             Self::FromEnd(distance) => rank.checked_sub(distance),
@@ -53,7 +53,7 @@ impl Axis {
 impl Tensor {
     /// The number of a dim from the first. `Err`: what an op on a dim that is not there gives, with the error kept where there is none yet.
     #[track_caller]
-    pub(super) fn axis(&self, axis: impl Into<Axis>) -> Result<usize, Tensor> {
+    pub(super) fn resolve_axis(&self, axis: impl Into<Axis>) -> Result<usize, Tensor> {
         let axis = axis.into();
         let Some(id) = self.id else { return Err(self.clone()) };
         let rank = self.builder.0.borrow().graph.value(id).ty.shape.len();
@@ -67,10 +67,13 @@ impl Tensor {
 
     /// The numbers of dims from the first.
     #[track_caller]
-    pub(super) fn axes<A: Into<Axis> + Copy>(&self, axes: &[A]) -> Result<Vec<usize>, Tensor> {
+    pub(super) fn resolve_axes<A: Into<Axis> + Copy>(
+        &self,
+        axes: &[A],
+    ) -> Result<Vec<usize>, Tensor> {
         let mut found = Vec::with_capacity(axes.len());
         for &axis in axes {
-            found.push(self.axis(axis)?);
+            found.push(self.resolve_axis(axis)?);
         }
         Ok(found)
     }

@@ -10,7 +10,7 @@ impl GraphBuilder {
     pub fn custom(&self, op: &Custom, operands: &[&Tensor]) -> Vec<Tensor> {
         let mut results = self.apply_all(Op::Custom(op.clone()), operands);
         // After an error there is one handle.
-        results.resize_with(op.count(), || self.inert());
+        results.resize_with(op.count_results(), || self.inert_tensor());
         results
     }
 }

@@ -50,7 +50,7 @@ pub trait Products {
     ///
     /// # Errors
     /// Where there are none.
-    fn every(&mut self, x: &Self::Tensor, step: usize) -> Result<Self::Tensor, Self::Error>;
+    fn take_every(&mut self, x: &Self::Tensor, step: usize) -> Result<Self::Tensor, Self::Error>;
 
     /// Matrix products of the last two dims; those before broadcast.
     ///
@@ -60,7 +60,7 @@ pub trait Products {
 }
 
 /// A tensor with a name for each dim.
-struct Named<T> {
+struct NamedTensor<T> {
     value: T,
     dims: Vec<char>,
 }
@@ -71,7 +71,7 @@ struct Named<T> {
 ///
 /// # Errors
 /// Where it is no such equation, or operands do not fit.
-pub fn einsum<P: Products>(
+pub fn apply_einsum<P: Products>(
     cx: &mut P,
     equation: &str,
     operands: Vec<P::Tensor>,
@@ -80,10 +80,10 @@ pub fn einsum<P: Products>(
         .iter()
         .map(|x| Ok(cx.shape(x)?.len()))
         .collect::<Result<Vec<usize>, P::Error>>()?;
-    let (names, result) = parse(equation, &ranks)?;
-    let mut rest: Vec<Named<P::Tensor>> = Vec::new();
+    let (names, result) = parse_equation(equation, &ranks)?;
+    let mut rest: Vec<NamedTensor<P::Tensor>> = Vec::new();
     for (value, dims) in operands.into_iter().zip(names) {
-        rest.push(on_diagonals(cx, Named { value, dims })?);
+        rest.push(on_diagonals(cx, NamedTensor { value, dims })?);
     }
     rest.reverse();
     let Some(mut product) = rest.pop() else {
@@ -91,14 +91,14 @@ pub fn einsum<P: Products>(
     };
     while let Some(next) = rest.pop() {
         let kept = |dim: &char| result.contains(dim) || rest.iter().any(|x| x.dims.contains(dim));
-        product = multiply(cx, product, next, kept)?;
+        product = multiply_named(cx, product, next, kept)?;
     }
-    let product = summed(cx, product, |dim| result.contains(dim))?;
-    Ok(ordered(cx, product, &result)?.value)
+    let product = sum_dims(cx, product, |dim| result.contains(dim))?;
+    Ok(order_dims(cx, product, &result)?.value)
 }
 
 /// Names of the dims of each operand and of the result.
-fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Vec<char>>, Vec<char>), String> {
+fn parse_equation(equation: &str, ranks: &[usize]) -> Result<(Vec<Vec<char>>, Vec<char>), String> {
     let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
     let (inputs, output) = match text.split_once("->") {
         Some((inputs, output)) => (inputs, Some(output)),
@@ -117,17 +117,17 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Vec<char>>, Vec<char>),
             return Err(format!("`{term}` does not name the dims of an operand of rank {rank}"));
         };
         unnamed = unnamed.max(missing);
-        names.push(spelled(term, missing, equation)?);
+        names.push(name_term_dims(term, missing, equation)?);
     }
     let result = match output {
-        Some(output) => spelled(output, unnamed, equation)?,
-        None => implied(&names, unnamed),
+        Some(output) => name_term_dims(output, unnamed, equation)?,
+        None => implied_result_dims(&names, unnamed),
     };
     let known = |dim: &char| names.iter().any(|dims| dims.contains(dim));
     if let Some(dim) = result.iter().find(|dim| !known(dim)) {
         return Err(format!("`{dim}` of the result of `{equation}` is in no operand"));
     }
-    match twice(&result) {
+    match find_repeated_dim(&result) {
         Some((_, at)) => {
             Err(format!("`{}` names two dims of the result of `{equation}`", result[at]))
         }
@@ -136,7 +136,7 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Vec<char>>, Vec<char>),
 }
 
 /// The first two dims that have one name.
-fn twice(dims: &[char]) -> Option<(usize, usize)> {
+fn find_repeated_dim(dims: &[char]) -> Option<(usize, usize)> {
     let before = |at: usize| dims[..at].iter().position(|dim| *dim == dims[at]);
     (0..dims.len()).find_map(|at| Some((before(at)?, at)))
 }
@@ -144,10 +144,12 @@ fn twice(dims: &[char]) -> Option<(usize, usize)> {
 /// A tensor in which every name stands for one dim: two of one name are the last, and of these the diagonal is left.
 fn on_diagonals<P: Products>(
     cx: &mut P,
-    x: Named<P::Tensor>,
-) -> Result<Named<P::Tensor>, P::Error> {
-    let Named { value, dims } = x;
-    let Some((first, second)) = twice(&dims) else { return Ok(Named { value, dims }) };
+    x: NamedTensor<P::Tensor>,
+) -> Result<NamedTensor<P::Tensor>, P::Error> {
+    let NamedTensor { value, dims } = x;
+    let Some((first, second)) = find_repeated_dim(&dims) else {
+        return Ok(NamedTensor { value, dims });
+    };
     let shape = cx.shape(&value)?;
     let extent = shape[first];
     if shape[second] != extent {
@@ -162,12 +164,12 @@ fn on_diagonals<P: Products>(
     kept.push(extent * extent);
     let value = cx.transpose(&value, order)?;
     let value = cx.reshape(&value, &kept)?;
-    let value = cx.every(&value, extent + 1)?;
-    on_diagonals(cx, Named { value, dims: left })
+    let value = cx.take_every(&value, extent + 1)?;
+    on_diagonals(cx, NamedTensor { value, dims: left })
 }
 
 /// The names in a term; the last `unnamed` dims that an ellipsis stands for are digits, the last one 0.
-fn spelled(term: &str, unnamed: usize, equation: &str) -> Result<Vec<char>, String> {
+fn name_term_dims(term: &str, unnamed: usize, equation: &str) -> Result<Vec<char>, String> {
     let digits: String =
         (0..unnamed).rev().filter_map(|n| char::from_digit(n as u32, 36)).collect();
     let spelled = term.replacen("...", &digits.to_uppercase(), 1);
@@ -179,7 +181,7 @@ fn spelled(term: &str, unnamed: usize, equation: &str) -> Result<Vec<char>, Stri
 }
 
 /// The result of an equation that gives none: what an ellipsis stands for, then the letters that occur once, by alphabet.
-fn implied(names: &[Vec<char>], unnamed: usize) -> Vec<char> {
+fn implied_result_dims(names: &[Vec<char>], unnamed: usize) -> Vec<char> {
     let all: Vec<char> = names.concat();
     let mut letters: Vec<char> = all.iter().copied().filter(char::is_ascii_alphabetic).collect();
     letters.retain(|letter| all.iter().filter(|other| *other == letter).count() == 1);
@@ -198,25 +200,25 @@ fn check_extents(names: &[char], of_a: &[usize], of_b: &[usize]) -> Result<(), S
 }
 
 /// A tensor without the dims that are not kept.
-fn summed<P: Products>(
+fn sum_dims<P: Products>(
     cx: &mut P,
-    x: Named<P::Tensor>,
+    x: NamedTensor<P::Tensor>,
     kept: impl Fn(&char) -> bool,
-) -> Result<Named<P::Tensor>, P::Error> {
+) -> Result<NamedTensor<P::Tensor>, P::Error> {
     let gone: Vec<usize> = (0..x.dims.len()).filter(|&dim| !kept(&x.dims[dim])).collect();
     if gone.is_empty() {
         return Ok(x);
     }
     let value = cx.sum(&x.value, &gone)?;
-    Ok(Named { value, dims: x.dims.into_iter().filter(kept).collect() })
+    Ok(NamedTensor { value, dims: x.dims.into_iter().filter(kept).collect() })
 }
 
 /// A tensor with its dims in another order.
-fn ordered<P: Products>(
+fn order_dims<P: Products>(
     cx: &mut P,
-    x: Named<P::Tensor>,
+    x: NamedTensor<P::Tensor>,
     dims: &[char],
-) -> Result<Named<P::Tensor>, P::Error> {
+) -> Result<NamedTensor<P::Tensor>, P::Error> {
     let at = |dim: &char| x.dims.iter().position(|other| other == dim);
     let order: Vec<usize> = dims.iter().filter_map(at).collect();
     if order.len() != x.dims.len() {
@@ -224,27 +226,27 @@ fn ordered<P: Products>(
     }
     let moves = !order.iter().copied().eq(0..order.len());
     let value = if moves { cx.transpose(&x.value, order)? } else { x.value };
-    Ok(Named { value, dims: dims.to_vec() })
+    Ok(NamedTensor { value, dims: dims.to_vec() })
 }
 
 /// The product of two tensors over the dims that both have and that are not kept.
-fn multiply<P: Products>(
+fn multiply_named<P: Products>(
     cx: &mut P,
-    a: Named<P::Tensor>,
-    b: Named<P::Tensor>,
+    a: NamedTensor<P::Tensor>,
+    b: NamedTensor<P::Tensor>,
     kept: impl Fn(&char) -> bool,
-) -> Result<Named<P::Tensor>, P::Error> {
+) -> Result<NamedTensor<P::Tensor>, P::Error> {
     let (of_a, of_b) = (a.dims.clone(), b.dims.clone());
-    let a = summed(cx, a, |dim| of_b.contains(dim) || kept(dim))?;
-    let b = summed(cx, b, |dim| of_a.contains(dim) || kept(dim))?;
+    let a = sum_dims(cx, a, |dim| of_b.contains(dim) || kept(dim))?;
+    let b = sum_dims(cx, b, |dim| of_a.contains(dim) || kept(dim))?;
     let both = |dim: &&char| of_a.contains(dim) && of_b.contains(dim);
     let shared: Vec<char> = a.dims.iter().filter(both).filter(|dim| kept(dim)).copied().collect();
     let inner: Vec<char> = a.dims.iter().filter(both).filter(|dim| !kept(dim)).copied().collect();
     let rows: Vec<char> = a.dims.iter().filter(|dim| !of_b.contains(dim)).copied().collect();
     let columns: Vec<char> = b.dims.iter().filter(|dim| !of_a.contains(dim)).copied().collect();
     let dims = [&shared[..], &rows, &columns].concat();
-    let a = ordered(cx, a, &[&shared[..], &rows, &inner].concat())?;
-    let b = ordered(cx, b, &[&shared[..], &inner, &columns].concat())?;
+    let a = order_dims(cx, a, &[&shared[..], &rows, &inner].concat())?;
+    let b = order_dims(cx, b, &[&shared[..], &inner, &columns].concat())?;
     let (of_a, of_b) = (cx.shape(&a.value)?, cx.shape(&b.value)?);
     let (s, r, i) = (shared.len(), rows.len(), inner.len());
     check_extents(&inner, &of_a[s + r..], &of_b[s..s + i])?;
@@ -266,7 +268,7 @@ fn multiply<P: Products>(
         let y = cx.matmul(&a, &b)?;
         cx.reshape(&y, &shape)?
     };
-    Ok(Named { value, dims })
+    Ok(NamedTensor { value, dims })
 }
 
 /// Makes the products of tensors under construction.
@@ -282,7 +284,7 @@ impl From<String> for Unfit {
 }
 
 impl Nodes {
-    fn made(tensor: Tensor) -> Result<Tensor, Unfit> {
+    fn check_made(tensor: Tensor) -> Result<Tensor, Unfit> {
         if tensor.id.is_some() { Ok(tensor) } else { Err(Unfit(None)) }
     }
 }
@@ -292,31 +294,31 @@ impl Products for Nodes {
     type Error = Unfit;
 
     fn shape(&mut self, x: &Tensor) -> Result<Vec<usize>, Unfit> {
-        Ok(Self::made(x.clone())?.shape())
+        Ok(Self::check_made(x.clone())?.shape())
     }
 
     fn sum(&mut self, x: &Tensor, dims: &[usize]) -> Result<Tensor, Unfit> {
-        Self::made(x.sum(dims, false))
+        Self::check_made(x.sum(dims, false))
     }
 
     fn transpose(&mut self, x: &Tensor, order: Vec<usize>) -> Result<Tensor, Unfit> {
-        Self::made(x.transpose(&order))
+        Self::check_made(x.transpose(&order))
     }
 
     fn reshape(&mut self, x: &Tensor, shape: &[usize]) -> Result<Tensor, Unfit> {
-        Self::made(x.reshape(shape))
+        Self::check_made(x.reshape(shape))
     }
 
     fn multiply(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Unfit> {
-        Self::made(a.mul(b))
+        Self::check_made(a.mul(b))
     }
 
-    fn every(&mut self, x: &Tensor, step: usize) -> Result<Tensor, Unfit> {
-        Self::made(x.builder.apply(Op::Slice(Slice::every(&x.shape(), step)), &[x]))
+    fn take_every(&mut self, x: &Tensor, step: usize) -> Result<Tensor, Unfit> {
+        Self::check_made(x.builder.apply(Op::Slice(Slice::stride_last_dim(&x.shape(), step)), &[x]))
     }
 
     fn matmul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Unfit> {
-        Self::made(a.matmul(b))
+        Self::check_made(a.matmul(b))
     }
 }
 
@@ -333,12 +335,12 @@ impl GraphBuilder {
     /// ```
     #[track_caller]
     pub fn einsum(&self, equation: &str, operands: &[&Tensor]) -> Tensor {
-        self.located(|| {
+        self.with_location(|| {
             let operands = operands.iter().map(|&operand| operand.clone()).collect();
-            match einsum(&mut Nodes, equation, operands) {
+            match apply_einsum(&mut Nodes, equation, operands) {
                 Ok(tensor) => tensor,
                 Err(Unfit(Some(reason))) => self.fail(format!("einsum: {reason}")),
-                Err(Unfit(None)) => self.inert(),
+                Err(Unfit(None)) => self.inert_tensor(),
             }
         })
     }
@@ -350,7 +352,7 @@ mod tests {
 
     use crate::array::Array;
     use crate::builder::GraphBuilder;
-    use crate::evaluate::outputs;
+    use crate::evaluate::evaluate_outputs;
     use crate::types::DType;
 
     /// What an equation makes of a = `[[1, 2, 3], [4, 5, 6]]` and b = `[[1, 0], [0, 1], [1, 1]]`.
@@ -364,7 +366,7 @@ mod tests {
             ("b".to_owned(), Array::new([3, 2], vec![1.0, 0.0, 0.0, 1.0, 1.0, 1.0])),
         ]);
         let graph = g.finish().expect("all fits");
-        let y = &outputs(&graph, &feeds, &Default::default()).expect("all is fed")["y"];
+        let y = &evaluate_outputs(&graph, &feeds, &Default::default()).expect("all is fed")["y"];
         (y.shape.clone(), y.data.clone())
     }
 
@@ -397,7 +399,7 @@ mod tests {
             Array::new([2, 2, 2], (1..9).map(f64::from).collect()),
         )]);
         let graph = g.finish().expect("all fits");
-        let found = outputs(&graph, &feeds, &Default::default()).expect("all is fed");
+        let found = evaluate_outputs(&graph, &feeds, &Default::default()).expect("all is fed");
         assert_eq!(found["iji->ij"].data, [1.0, 3.0, 6.0, 8.0]);
         assert_eq!(found["iii->i"].data, [1.0, 8.0]);
         assert_eq!(found["jii->j"].data, [5.0, 13.0]);

@@ -6,7 +6,7 @@ use super::{Axis, GraphBuilder, Tensor};
 use crate::mesh::Placement;
 use crate::op::Op;
 use crate::ops::{
-    Attention, Concat, CrossEntropy, Dropout, Embedding, Expand, IGNORED_LABEL, LabelRank,
+    Attention, Concat, CrossEntropy, DropoutOp, EmbeddingOp, Expand, IGNORED_LABEL, LabelRank,
     LogSoftmax, Normalize, Pad, Pick, Reshape, Rotary, Slice, Softmax, Split, ToGlobal, Transpose,
     Triangle,
 };
@@ -19,7 +19,7 @@ impl GraphBuilder {
     #[track_caller]
     pub fn concat(&self, tensors: &[Tensor], axis: impl Into<Axis>) -> Tensor {
         let axis = match (tensors.first(), axis.into()) {
-            (Some(first), axis) => match first.axis(axis) {
+            (Some(first), axis) => match first.resolve_axis(axis) {
                 Ok(axis) => axis,
                 Err(inert) => return inert,
             },
@@ -40,7 +40,7 @@ impl Tensor {
     /// Dims in another order: result dim i is dim `permutation[i]`.
     #[track_caller]
     pub fn transpose(&self, permutation: &[impl Into<Axis> + Copy]) -> Tensor {
-        let permutation = match self.axes(permutation) {
+        let permutation = match self.resolve_axes(permutation) {
             Ok(permutation) => permutation,
             Err(inert) => return inert,
         };
@@ -68,7 +68,7 @@ impl Tensor {
     /// A range of one dim.
     #[track_caller]
     pub fn slice(&self, dim: impl Into<Axis>, range: Range<usize>) -> Tensor {
-        let dim = match self.axis(dim) {
+        let dim = match self.resolve_axis(dim) {
             Ok(dim) => dim,
             Err(inert) => return inert,
         };
@@ -92,7 +92,7 @@ impl Tensor {
     /// Parts of these extents along a dim; their sum is the dim's.
     #[track_caller]
     pub fn split(&self, axis: impl Into<Axis>, sizes: &[usize]) -> Vec<Tensor> {
-        let mut parts = match self.axis(axis) {
+        let mut parts = match self.resolve_axis(axis) {
             Ok(axis) => {
                 let op = Op::Split(Split { axis, sizes: sizes.to_vec() });
                 self.builder.apply_all(op, &[self])
@@ -100,7 +100,7 @@ impl Tensor {
             Err(inert) => vec![inert],
         };
         // After an error there is one inert handle, but the caller counts on as many as sizes.
-        parts.resize_with(sizes.len(), || self.builder.inert());
+        parts.resize_with(sizes.len(), || self.builder.inert_tensor());
         parts
     }
 
@@ -137,7 +137,7 @@ impl Tensor {
     /// Softmax over a dim.
     #[track_caller]
     pub fn softmax(&self, axis: impl Into<Axis>) -> Tensor {
-        match self.axis(axis) {
+        match self.resolve_axis(axis) {
             Ok(axis) => self.builder.apply(Op::Softmax(Softmax { axis }), &[self]),
             Err(inert) => inert,
         }
@@ -146,7 +146,7 @@ impl Tensor {
     /// Logarithm of softmax over a dim.
     #[track_caller]
     pub fn log_softmax(&self, axis: impl Into<Axis>) -> Tensor {
-        match self.axis(axis) {
+        match self.resolve_axis(axis) {
             Ok(axis) => self.builder.apply(Op::LogSoftmax(LogSoftmax { axis }), &[self]),
             Err(inert) => inert,
         }
@@ -201,14 +201,14 @@ impl Tensor {
     /// Of a table `[V, D]`: the rows that `ids` (i64) name, `[.., D]`.
     #[track_caller]
     pub fn embedding(&self, ids: &Tensor) -> Tensor {
-        self.builder.apply(Op::Embedding(Embedding {}), &[self, ids])
+        self.builder.apply(Op::Embedding(EmbeddingOp {}), &[self, ids])
     }
 
     /// Zeros with this probability, in training; the rest is scaled so that the expectation stays.
     #[track_caller]
     pub fn dropout(&self, probability: f64) -> Tensor {
         let (probability, key) = (Scalar(probability), self.builder.next_key());
-        self.builder.apply(Op::Dropout(Dropout { probability, key, training: true }), &[self])
+        self.builder.apply(Op::Dropout(DropoutOp { probability, key, training: true }), &[self])
     }
 }
 
@@ -298,19 +298,19 @@ impl Tensor {
     pub fn top(&self, labels: &Tensor, k: usize) -> Tensor {
         let label = self.builder.apply(Op::Pick(Pick::default()), &[self, labels]);
         let rank = self.builder.apply(Op::LabelRank(LabelRank::default()), &[self, labels, &label]);
-        let hits = rank.less(&rank.scalar_like(k as f64)).and(&labels.counted());
+        let hits = rank.less(&rank.scalar_like(k as f64)).and(&labels.counted_labels());
         hits.cast(DType::F32).sum_of_all()
     }
 
     /// How many labels are not ignored, f32\[\].
     #[track_caller]
     pub fn count_labels(&self) -> Tensor {
-        self.counted().cast(DType::F32).sum_of_all()
+        self.counted_labels().cast(DType::F32).sum_of_all()
     }
 
     /// Which labels are not ignored.
     #[track_caller]
-    fn counted(&self) -> Tensor {
+    fn counted_labels(&self) -> Tensor {
         self.not_equal(&self.scalar_like(IGNORED_LABEL as f64))
     }
 

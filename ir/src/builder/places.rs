@@ -34,7 +34,7 @@ impl Tensor {
             return self.clone();
         }
         let mut shape = self.shape();
-        match axis.into().of(shape.len() + 1).filter(|&axis| axis <= shape.len()) {
+        match axis.into().resolve_dim(shape.len() + 1).filter(|&axis| axis <= shape.len()) {
             Some(axis) => {
                 shape.insert(axis, 1);
                 self.reshape(&shape)
@@ -46,7 +46,7 @@ impl Tensor {
     /// The same without a dim, whose extent is 1.
     #[track_caller]
     pub fn squeeze(&self, axis: impl Into<Axis>) -> Tensor {
-        let axis = match self.axis(axis) {
+        let axis = match self.resolve_axis(axis) {
             Ok(axis) => axis,
             Err(inert) => return inert,
         };
@@ -73,7 +73,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn top_k(&self, count: usize, axis: impl Into<Axis>) -> (Tensor, Tensor) {
-        let axis = match self.axis(axis) {
+        let axis = match self.resolve_axis(axis) {
             Ok(axis) => axis,
             Err(inert) => return (inert.clone(), inert),
         };
@@ -89,14 +89,14 @@ impl Tensor {
             self.builder.apply_all(op, &[&moved]).into_iter().map(back).collect();
         match <[Tensor; 2]>::try_from(found) {
             Ok([values, places]) => (values, places),
-            Err(_) => (self.builder.inert(), self.builder.inert()),
+            Err(_) => (self.builder.inert_tensor(), self.builder.inert_tensor()),
         }
     }
 
     /// The sum of all elements along a dim up to each, itself included.
     #[track_caller]
     pub fn cumulative_sum(&self, axis: impl Into<Axis>) -> Tensor {
-        match self.axis(axis) {
+        match self.resolve_axis(axis) {
             Ok(axis) => {
                 let op = CumulativeSum { axis, exclusive: false, reverse: false };
                 self.builder.apply(Op::CumulativeSum(op), &[self])
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::array::Array;
-    use crate::evaluate::outputs;
+    use crate::evaluate::evaluate_outputs;
     use crate::types::DType;
 
     /// What a function makes of `[[-2, 0.5, 3], [1, 2.5, -4]]`.
@@ -153,7 +153,7 @@ mod tests {
         let x = Array::new([2, 3], vec![-2.0, 0.5, 3.0, 1.0, 2.5, -4.0]);
         let feeds = BTreeMap::from([("x".to_owned(), x)]);
         let graph = g.finish().expect("all fits");
-        outputs(&graph, &feeds, &Default::default()).expect("all is fed")["y"].data.clone()
+        evaluate_outputs(&graph, &feeds, &Default::default()).expect("all is fed")["y"].data.clone()
     }
 
     #[test]

@@ -10,7 +10,13 @@ use crate::plan::{
 use crate::types::TensorType;
 
 /// Checks that everything that an actor names exists.
-pub fn references(plan: &Plan, program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
+pub fn check_references(
+    plan: &Plan,
+    program: &Program,
+    actor: &Actor,
+    place: &str,
+    errors: &mut Errors,
+) {
     let registers = actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates);
     for register in registers.filter(|register| register.index() >= program.registers.len()) {
         errors.add(place, format!("there is no register {register}"));
@@ -29,15 +35,21 @@ pub fn references(plan: &Plan, program: &Program, actor: &Actor, place: &str, er
 }
 
 /// Checks an actor whose registers exist.
-pub fn check(plan: &Plan, program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
-    rates(program, actor, place, errors);
-    let cx = Context { plan, program, actor };
-    if let Some(message) = cx.action() {
+pub fn check_actor(
+    plan: &Plan,
+    program: &Program,
+    actor: &Actor,
+    place: &str,
+    errors: &mut Errors,
+) {
+    check_rates(program, actor, place, errors);
+    let cx = ActorContext { plan, program, actor };
+    if let Some(message) = cx.check_action() {
         errors.add(place, message);
     }
 }
 
-fn rates(program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
+fn check_rates(program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
     let rate = |register: &RegisterId| program.registers[register.index()].rate;
     let variable = |register: &RegisterId| {
         matches!(program.registers[register.index()].kind, RegisterKind::Variable { .. })
@@ -57,48 +69,50 @@ fn rates(program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
     });
 }
 
-struct Context<'a> {
+struct ActorContext<'a> {
     plan: &'a Plan,
     program: &'a Program,
     actor: &'a Actor,
 }
 
-impl Context<'_> {
+impl ActorContext<'_> {
     /// The fault of the actor's action, if there is one.
-    fn action(&self) -> Option<String> {
+    fn check_action(&self) -> Option<String> {
         match &self.actor.action {
-            Action::Compute { op, operands } => self.compute(op, operands),
+            Action::Compute { op, operands } => self.check_compute(op, operands),
             Action::Fused(fused) => {
-                let counts = self.counts(None, Some(fused.outputs.len()), 0);
-                counts.or_else(|| self.fused(fused).err())
+                let counts = self.check_counts(None, Some(fused.outputs.len()), 0);
+                counts.or_else(|| self.check_fused(fused).err())
             }
-            Action::Collective { kind, axis, .. } => self.collective(*kind, *axis),
+            Action::Collective { kind, axis, .. } => self.check_collective(*kind, *axis),
             Action::Local { kind } => {
                 let local = matches!(kind, BoxingKind::Slice | BoxingKind::Mask);
                 let wrong = (!local).then(|| format!("{kind:?} is not local"));
-                self.counts(Some(1), Some(1), 0).or(wrong).or_else(|| self.same_tensor())
+                self.check_counts(Some(1), Some(1), 0).or(wrong).or_else(|| self.same_tensor())
             }
             Action::Send { channel } => {
                 let from = self.plan.channels[channel.index()].from;
-                self.counts(Some(1), Some(0), 0)
+                self.check_counts(Some(1), Some(0), 0)
                     .or_else(|| self.laid_out(self.actor.inputs[0], from))
             }
             Action::Receive { channel } => {
                 let to = self.plan.channels[channel.index()].to;
-                self.counts(Some(0), Some(1), 0)
+                self.check_counts(Some(0), Some(1), 0)
                     .or_else(|| self.laid_out(self.actor.outputs[0], to))
             }
             Action::Accumulate => {
-                let counts = self.counts(Some(1), Some(1), 0).or_else(|| self.same_tensor());
+                let counts = self.check_counts(Some(1), Some(1), 0).or_else(|| self.same_tensor());
                 counts.or_else(|| self.same_shard(self.actor.inputs[0], self.actor.outputs[0]))
             }
-            Action::Assign => self.counts(Some(1), Some(0), 1).or_else(|| self.assign()),
-            Action::Feed { .. } => self.counts(Some(0), Some(1), 0),
-            Action::Fetch { .. } => self.counts(Some(1), Some(0), 0),
+            Action::Assign => {
+                self.check_counts(Some(1), Some(0), 1).or_else(|| self.check_assign())
+            }
+            Action::Feed { .. } => self.check_counts(Some(0), Some(1), 0),
+            Action::Fetch { .. } => self.check_counts(Some(1), Some(0), 0),
         }
     }
 
-    fn counts(
+    fn check_counts(
         &self,
         inputs: Option<usize>,
         outputs: Option<usize>,
@@ -114,13 +128,13 @@ impl Context<'_> {
         })
     }
 
-    fn layout(&self, register: RegisterId) -> &Layout {
+    fn register_layout(&self, register: RegisterId) -> &Layout {
         &self.plan.layouts[self.program.registers[register.index()].layout as usize]
     }
 
-    fn compute(&self, op: &Op, operands: &[OperandSource]) -> Option<String> {
+    fn check_compute(&self, op: &Op, operands: &[OperandSource]) -> Option<String> {
         let actor = self.actor;
-        let registers = operands.iter().map(|&operand| actor.operand(operand));
+        let registers = operands.iter().map(|&operand| actor.operand_register(operand));
         let Some(registers) = registers.collect::<Option<Vec<_>>>() else {
             return Some("an operand is neither an input nor an update".into());
         };
@@ -131,8 +145,9 @@ impl Context<'_> {
         if (0..actor.updates.len()).any(|update| named(update) != 1) {
             return Some("a variable that it updates is not one operand".into());
         }
-        let types: Vec<TensorType> = registers.iter().map(|&r| self.layout(r).ty()).collect();
-        let results = match op.infer(&types.iter().collect::<Vec<_>>()) {
+        let types: Vec<TensorType> =
+            registers.iter().map(|&r| self.register_layout(r).ty()).collect();
+        let results = match op.infer_types(&types.iter().collect::<Vec<_>>()) {
             Ok(results) => results,
             Err(error) => return Some(error.to_string()),
         };
@@ -156,27 +171,33 @@ impl Context<'_> {
         if made.is_empty() && actor.updates.is_empty() {
             return Some("makes nothing".into());
         }
-        let filled: Vec<TensorType> = actor.outputs.iter().map(|&r| self.layout(r).ty()).collect();
+        let filled: Vec<TensorType> =
+            actor.outputs.iter().map(|&r| self.register_layout(r).ty()).collect();
         (made != filled).then(|| format!("makes {made:?}, its outputs are {filled:?}"))
     }
 
     /// The types of a chain's steps follow from its inputs, and its outputs are of the types of theirs. Only outputs are
     /// reductions.
-    fn fused(&self, fused: &FusedOp) -> Result<(), String> {
+    fn check_fused(&self, fused: &FusedOp) -> Result<(), String> {
         let actor = self.actor;
         let no_chain = || "is no chain of elementwise ops on its inputs".to_owned();
-        let whole = |register: RegisterId| self.layout(register).ty();
+        let whole = |register: RegisterId| self.register_layout(register).ty();
         let input = |operand: usize| actor.inputs.get(operand).copied();
         let types = step_types(fused, None, |operand| input(operand).map(whole))?;
         let part = |register: RegisterId| {
             let shape = self.program.registers[register.index()].shape.as_slice();
-            TensorType::new(self.layout(register).dtype, shape)
+            TensorType::new(self.register_layout(register).dtype, shape)
         };
         let operand = |operand: usize| input(operand).map(part);
         // It lies where an output of its type will be.
-        let made = fused.steps.iter().position(|step| begins(fused, step)).map(|step| &types[step]);
-        let dtype =
-            |output: &&RegisterId| Some(self.layout(**output).dtype) == made.map(|ty| ty.dtype);
+        let made = fused
+            .steps
+            .iter()
+            .position(|step| is_chain_start(fused, step))
+            .map(|step| &types[step]);
+        let dtype = |output: &&RegisterId| {
+            Some(self.register_layout(**output).dtype) == made.map(|ty| ty.dtype)
+        };
         let place = actor.outputs.iter().find(dtype).map(|&output| part(output));
         if made.is_some() && place.is_none() {
             return Err("begins with what has no output of its type".into());
@@ -185,7 +206,7 @@ impl Context<'_> {
         if !one_shape(fused, operand, &parts) {
             return Err("sums what it cannot, or gives values of different shapes".into());
         }
-        let register = |&output: &RegisterId| self.layout(output).ty();
+        let register = |&output: &RegisterId| self.register_layout(output).ty();
         for (&step, filled) in fused.outputs.iter().zip(actor.outputs.iter().map(register)) {
             let made = types.get(step).ok_or_else(no_chain)?;
             if *made != filled {
@@ -202,7 +223,7 @@ impl Context<'_> {
         (!same).then(|| format!("{input} and {output} are parts of different shapes"))
     }
 
-    fn collective(&self, kind: BoxingKind, axis: usize) -> Option<String> {
+    fn check_collective(&self, kind: BoxingKind, axis: usize) -> Option<String> {
         let actor = self.actor;
         let pairs = actor.inputs.len() == actor.outputs.len() && !actor.inputs.is_empty();
         if !pairs || !actor.updates.is_empty() {
@@ -215,9 +236,9 @@ impl Context<'_> {
                 | BoxingKind::AllGather
                 | BoxingKind::AllToAll
         );
-        let first = self.layout(actor.inputs[0]);
+        let first = self.register_layout(actor.inputs[0]);
         let fits = |&register: &RegisterId| {
-            let layout = self.layout(register);
+            let layout = self.register_layout(register);
             (&layout.ranks, &layout.hierarchy) == (&first.ranks, &first.hierarchy)
         };
         let meshes = actor.inputs.iter().chain(&actor.outputs).all(fits);
@@ -231,7 +252,7 @@ impl Context<'_> {
     fn same_tensor(&self) -> Option<String> {
         let mut pairs = self.actor.inputs.iter().zip(&self.actor.outputs);
         let differ = |pair: &(&RegisterId, &RegisterId)| {
-            self.layout(*pair.0).ty() != self.layout(*pair.1).ty()
+            self.register_layout(*pair.0).ty() != self.register_layout(*pair.1).ty()
         };
         pairs.find(differ).map(|(i, o)| format!("{i} and {o} are not the same tensor"))
     }
@@ -241,11 +262,11 @@ impl Context<'_> {
         (!holds).then(|| format!("{register} does not lie as its channel says"))
     }
 
-    fn assign(&self) -> Option<String> {
+    fn check_assign(&self) -> Option<String> {
         let [input, update] = [self.actor.inputs[0], self.actor.updates[0]];
         let shape = |r: RegisterId| &self.program.registers[r.index()].shape;
-        let holds =
-            self.layout(input).ty() == self.layout(update).ty() && shape(input) == shape(update);
+        let holds = self.register_layout(input).ty() == self.register_layout(update).ty()
+            && shape(input) == shape(update);
         (!holds).then(|| format!("{input} does not lie as {update}"))
     }
 }
@@ -266,19 +287,19 @@ fn step_types(
         };
         let operands = step.args.iter().map(argument).collect::<Option<Vec<_>>>();
         let operands = operands.ok_or_else(no_chain)?;
-        if begins(fused, step)
+        if is_chain_start(fused, step)
             && let Some(given) = given
         {
             types.push(given.clone());
             continue;
         }
-        let found = step.op.infer(&operands.iter().collect::<Vec<_>>());
+        let found = step.op.infer_types(&operands.iter().collect::<Vec<_>>());
         let found = found.map_err(|error| error.to_string())?;
         match <[TensorType; 1]>::try_from(found) {
             Ok([ty])
                 if step.op.operation().is_elementwise()
-                    || ends(fused, types.len())
-                    || begins(fused, step) =>
+                    || is_chain_end(fused, types.len())
+                    || is_chain_start(fused, step) =>
             {
                 types.push(ty);
             }
@@ -301,7 +322,7 @@ fn one_shape(
     let mut given = fused.outputs.iter().map(|&step| match &fused.steps.get(step)?.op {
         Op::Reduce(reduce) => {
             let ty = summed(fused.steps[step].args.first()?)?;
-            reduce.runs(&ty).map(|_| ty.shape)
+            reduce.run_extents(&ty).map(|_| ty.shape)
         }
         _ => types.get(step).map(|ty| ty.shape.clone()),
     });
@@ -311,7 +332,7 @@ fn one_shape(
 
 /// Whether a step is what the chain begins with: the only one of its kind, which reads operands of the chain, and nothing is
 /// summed.
-fn begins(fused: &FusedOp, step: &FusedStep) -> bool {
+fn is_chain_start(fused: &FusedOp, step: &FusedStep) -> bool {
     let begins = |step: &&FusedStep| step.op.operation().begins_chain();
     begins(&step)
         && fused.steps.iter().filter(begins).count() == 1
@@ -320,7 +341,7 @@ fn begins(fused: &FusedOp, step: &FusedStep) -> bool {
 }
 
 /// Whether a step is a reduction, an output that no step reads.
-fn ends(fused: &FusedOp, step: usize) -> bool {
+fn is_chain_end(fused: &FusedOp, step: usize) -> bool {
     let read = fused.steps.iter().any(|other| other.args.contains(&FusedArg::Step(step)));
     let output = fused.outputs.iter().filter(|&&output| output == step).count() == 1;
     matches!(fused.steps[step].op, Op::Reduce(_)) && !read && output

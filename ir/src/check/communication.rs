@@ -6,18 +6,18 @@ use super::{Errors, edges, structure};
 use crate::plan::{Action, Actor, Plan, Program};
 
 /// Checks collectives and channels of all ranks.
-pub fn check(plan: &Plan, errors: &mut Errors) {
+pub fn check_communication(plan: &Plan, errors: &mut Errors) {
     let ranks_of = structure::ranks_of(plan);
-    edges::check(plan, &ranks_of, errors);
-    collectives(plan, &ranks_of, errors);
-    channels(plan, &ranks_of, errors);
+    edges::check_edges(plan, &ranks_of, errors);
+    check_collectives(plan, &ranks_of, errors);
+    check_channels(plan, &ranks_of, errors);
     for (index, program) in plan.programs.iter().enumerate() {
-        ascending(plan, index, program, errors);
+        check_sequence_order(plan, index, program, errors);
     }
 }
 
 /// The terms on which all ranks of a collective must agree.
-fn terms(program: &Program, actor: &Actor) -> String {
+fn describe_terms(program: &Program, actor: &Actor) -> String {
     let layouts = |ids: &[crate::ids::RegisterId]| -> Vec<u32> {
         ids.iter().map(|id| program.registers[id.index()].layout).collect()
     };
@@ -25,7 +25,7 @@ fn terms(program: &Program, actor: &Actor) -> String {
     format!("{:?} {:?} from layouts {inputs:?} to {outputs:?}", actor.action, actor.rate)
 }
 
-fn collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+fn check_collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     let mut terms_of: BTreeMap<u32, (String, String)> = BTreeMap::new();
     let mut comes: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     let mut expected: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -33,7 +33,7 @@ fn collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
         for actor in &program.actors {
             let Action::Collective { sequence, .. } = actor.action else { continue };
             let place = format!("programs[{index}] `{}`", actor.name);
-            let terms = terms(program, actor);
+            let terms = describe_terms(program, actor);
             let known = terms_of.entry(sequence).or_insert((actor.name.clone(), terms.clone()));
             errors.require(known.1 == terms, &place, || {
                 format!("disagrees with `{}` of other ranks: {terms}; {}", known.0, known.1)
@@ -55,7 +55,7 @@ fn collectives(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     }
 }
 
-fn channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+fn check_channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
     let count = plan.channels.len();
     let mut sends: Vec<Vec<u32>> = vec![Vec::new(); count];
     let mut receives = sends.clone();
@@ -91,7 +91,7 @@ fn channels(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
 }
 
 /// Checks that collectives and sends stand in ascending order in a block, no two with the same number.
-fn ascending(plan: &Plan, index: usize, program: &Program, errors: &mut Errors) {
+fn check_sequence_order(plan: &Plan, index: usize, program: &Program, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (number, stream) in program.streams.iter().enumerate() {
         for (block, actors) in stream.blocks.iter().enumerate() {

@@ -9,18 +9,18 @@ use crate::plan::{Action, Plan, Program, RegisterKind};
 use crate::types::Samples;
 
 /// A part of something with a name.
-struct Part<'a> {
+struct NamedRegister<'a> {
     name: &'a str,
     register: RegisterId,
 }
 
 /// Checks inputs, outputs and variables of all ranks.
-pub fn check(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
-    inputs(plan, errors);
-    everywhere(plan, ranks_of, ("output", outputs), errors);
-    everywhere(plan, ranks_of, ("variable", variables), errors);
+pub fn check_edges(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+    check_inputs(plan, errors);
+    check_on_ranks(plan, ranks_of, ("output", list_outputs), errors);
+    check_on_ranks(plan, ranks_of, ("variable", list_variables), errors);
     for (index, program) in plan.programs.iter().enumerate() {
-        for Part { name, register } in variables(program) {
+        for NamedRegister { name, register } in list_variables(program) {
             let layout = program.registers[register.index()].layout;
             let cut = plan.layouts[layout as usize].microbatch_dim.is_some();
             errors.require(!cut, format_args!("programs[{index}] {register} `{name}`"), || {
@@ -31,7 +31,7 @@ pub fn check(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
 }
 
 /// All parts of an input are of one tensor.
-fn inputs(plan: &Plan, errors: &mut Errors) {
+fn check_inputs(plan: &Plan, errors: &mut Errors) {
     let mut known = BTreeMap::new();
     for (index, program) in plan.programs.iter().enumerate() {
         for actor in &program.actors {
@@ -53,19 +53,21 @@ fn inputs(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-fn outputs(program: &Program) -> Vec<Part<'_>> {
+fn list_outputs(program: &Program) -> Vec<NamedRegister<'_>> {
     let named = program.actors.iter().filter_map(|actor| match &actor.action {
-        Action::Fetch { output, .. } => Some(Part { name: output, register: actor.inputs[0] }),
+        Action::Fetch { output, .. } => {
+            Some(NamedRegister { name: output, register: actor.inputs[0] })
+        }
         _ => None,
     });
     named.collect()
 }
 
-fn variables(program: &Program) -> Vec<Part<'_>> {
+fn list_variables(program: &Program) -> Vec<NamedRegister<'_>> {
     let registers = program.registers.iter().enumerate();
     let named = registers.filter_map(|(index, register)| match &register.kind {
         RegisterKind::Variable { name, .. } => {
-            Some(Part { name, register: RegisterId::new(index) })
+            Some(NamedRegister { name, register: RegisterId::new(index) })
         }
         RegisterKind::Activation => None,
     });
@@ -73,17 +75,17 @@ fn variables(program: &Program) -> Vec<Part<'_>> {
 }
 
 /// Something with a name lies in one layout, in one part on each of its ranks.
-fn everywhere(
+fn check_on_ranks(
     plan: &Plan,
     ranks_of: &[Vec<u32>],
-    (what, parts): (&str, fn(&Program) -> Vec<Part<'_>>),
+    (what, parts): (&str, fn(&Program) -> Vec<NamedRegister<'_>>),
     errors: &mut Errors,
 ) {
     // By name: the layout, and the ranks that have a part.
     let mut known: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
     for (index, (program, ranks)) in plan.programs.iter().zip(ranks_of).enumerate() {
         let mut own: Vec<&str> = Vec::new();
-        for Part { name, register } in parts(program) {
+        for NamedRegister { name, register } in parts(program) {
             let layout = program.registers[register.index()].layout;
             let place = format!("programs[{index}] {register}");
             let (first, count) = known.entry(name).or_insert((layout, 0));

@@ -8,7 +8,7 @@ use super::clock::Clock;
 
 /// The last writer of a segment.
 #[derive(Clone, Copy, Default)]
-struct Owner {
+struct SegmentOwner {
     /// The memory that the writer is of.
     memory: u32,
     /// The number of the write with which it became that memory's.
@@ -31,7 +31,7 @@ impl Last {
         if self.memory == memory { self.other } else { self.own }
     }
 
-    fn touch(&mut self, memory: u32, action: u32) {
+    fn note_touch(&mut self, memory: u32, action: u32) {
         if self.memory != memory {
             *self = Self { memory, own: 0, other: self.own };
         }
@@ -48,7 +48,7 @@ struct Visits {
 
 /// Segments of an arena in which slots rotate, by the memory that they are of.
 pub struct Fences {
-    owners: Vec<Owner>,
+    owners: Vec<SegmentOwner>,
     /// Of two streams.
     visits: Vec<Visits>,
 }
@@ -57,7 +57,10 @@ impl Fences {
     /// Fences of so many segments.
     pub fn new(segments: usize, two_streams: bool) -> Self {
         let visits = if two_streams { segments } else { 0 };
-        Self { owners: vec![Owner::default(); segments], visits: vec![Visits::default(); visits] }
+        Self {
+            owners: vec![SegmentOwner::default(); segments],
+            visits: vec![Visits::default(); visits],
+        }
     }
 
     /// All streams have ended the step before.
@@ -66,22 +69,22 @@ impl Fences {
     }
 
     /// A memory is written, the write having this number.
-    pub fn write(&mut self, (begin, end): (usize, usize), memory: u32, number: u64) {
+    pub fn note_write(&mut self, (begin, end): (usize, usize), memory: u32, number: u64) {
         for owner in &mut self.owners[begin..end] {
             if owner.memory != memory {
-                *owner = Owner { memory, since: number };
+                *owner = SegmentOwner { memory, since: number };
             }
         }
     }
 
     /// Whether nobody of another memory has written since the write of this number.
-    pub fn keeps(&self, (begin, end): (usize, usize), memory: u32, number: u64) -> bool {
-        let kept = |owner: &Owner| owner.memory == memory && owner.since <= number;
+    pub fn keeps_write(&self, (begin, end): (usize, usize), memory: u32, number: u64) -> bool {
+        let kept = |owner: &SegmentOwner| owner.memory == memory && owner.since <= number;
         self.owners[begin..end].iter().all(kept)
     }
 
     /// Notes that a memory is touched; whether all that the other stream does there with other memories has ended.
-    pub fn touch(
+    pub fn note_touch(
         &mut self,
         (begin, end): (usize, usize),
         memory: u32,
@@ -94,7 +97,7 @@ impl Fences {
             safe &= visits.written[other].of_others(memory) <= ended;
             safe &= !writes || visits.read[other].of_others(memory) <= ended;
             let list = if writes { &mut visits.written } else { &mut visits.read };
-            list[stream].touch(memory, action);
+            list[stream].note_touch(memory, action);
         }
         safe
     }

@@ -16,7 +16,7 @@ use super::Errors;
 use super::clock::Clock;
 use super::fence::Fences;
 use crate::ids::RegisterId;
-use crate::in_place::{Pair, pairs};
+use crate::in_place::{Pair, in_place_pairs};
 use crate::plan::{Action, Actor, Plan, Program, Rate, Register, RegisterKind};
 use crate::streams::Known;
 
@@ -24,16 +24,16 @@ use crate::streams::Known;
 const MOST_ERRORS: usize = 4;
 
 /// Checks all programs.
-pub fn check(plan: &Plan, errors: &mut Errors) {
+pub fn check_memory(plan: &Plan, errors: &mut Errors) {
     for (index, program) in plan.programs.iter().enumerate() {
         let mut found = Errors::default();
-        let mut arena = Arena::new(plan, program);
-        match Known::of(program) {
+        let mut arena = ArenaState::new(plan, program);
+        match Known::from_program(program) {
             Some(known) => arena.follow_both(&known, &mut found),
             None => {
                 streams_apart(program, &mut found);
                 for stream in 0..program.streams.len() {
-                    arena.follow(stream, &mut found);
+                    arena.follow_stream(stream, &mut found);
                 }
             }
         }
@@ -102,7 +102,7 @@ struct Touched {
     read: [u32; 2],
 }
 
-struct Arena<'a> {
+struct ArenaState<'a> {
     plan: &'a Plan,
     program: &'a Program,
     /// Of more than two streams: registers of several, which overlap nothing.
@@ -132,9 +132,9 @@ struct Now {
     microbatch: u64,
 }
 
-impl<'a> Arena<'a> {
+impl<'a> ArenaState<'a> {
     fn new(plan: &'a Plan, program: &'a Program) -> Self {
-        let (covers, segments) = covers(program);
+        let (covers, segments) = cut_segments(program);
         let mut arena = Self {
             plan,
             program,
@@ -150,35 +150,35 @@ impl<'a> Arena<'a> {
             contents: program.registers.iter().map(|r| vec![None; r.slots as usize]).collect(),
             covers,
             bears: vec![0; segments],
-            memories: memories(program),
-            fences: (program.registers.iter().any(|register| rotates(plan, register)))
+            memories: memory_of_registers(program),
+            fences: (program.registers.iter().any(|register| rotates_slots(plan, register)))
                 .then(|| Fences::new(segments, program.streams.len() == 2)),
             writes: 0,
         };
         for (index, register) in program.registers.iter().enumerate() {
             if matches!(register.kind, RegisterKind::Variable { .. }) {
-                arena.write(index, 0, 0);
+                arena.write_content(index, 0, 0);
             }
         }
         arena
     }
 
     /// Writes a content: its bytes bear a new number.
-    fn write(&mut self, register: usize, slot: usize, content: u64) {
+    fn write_content(&mut self, register: usize, slot: usize, content: u64) {
         self.writes += 1;
         self.contents[register][slot] = Some((content, self.writes));
         let (begin, end) = self.covers[register][slot];
         self.bears[begin..end].fill(self.writes);
-        let around = self.around(register, slot);
+        let around = self.segments_around(register, slot);
         if let Some(fences) = &mut self.fences {
-            fences.write(around, self.memories[register], self.writes);
+            fences.note_write(around, self.memories[register], self.writes);
         }
     }
 
     /// The segments in which a content may lie at some step.
-    fn around(&self, register: usize, slot: usize) -> (usize, usize) {
+    fn segments_around(&self, register: usize, slot: usize) -> (usize, usize) {
         let covers = &self.covers[register];
-        match (rotates(self.plan, &self.program.registers[register]), covers.last()) {
+        match (rotates_slots(self.plan, &self.program.registers[register]), covers.last()) {
             (true, Some(last)) => (covers[0].0, last.1),
             _ => covers[slot],
         }
@@ -186,26 +186,26 @@ impl<'a> Arena<'a> {
 
     /// Whether nobody else has written where a content may lie, since the write of this number.
     fn is_fenced(&self, register: usize, slot: usize, number: u64) -> bool {
-        let around = self.around(register, slot);
-        let keeps = |fences: &Fences| fences.keeps(around, self.memories[register], number);
+        let around = self.segments_around(register, slot);
+        let keeps = |fences: &Fences| fences.keeps_write(around, self.memories[register], number);
         self.fences.as_ref().is_none_or(keeps)
     }
 
     /// Whether all bytes of a slot bear a number.
-    fn bears(&self, register: usize, slot: usize, number: u64) -> bool {
+    fn bears_number(&self, register: usize, slot: usize, number: u64) -> bool {
         let (begin, end) = self.covers[register][slot];
         self.bears[begin..end].iter().all(|&other| other == number)
     }
 
     /// Executes two steps of a stream.
-    fn follow(&mut self, stream: usize, errors: &mut Errors) {
+    fn follow_stream(&mut self, stream: usize, errors: &mut Errors) {
         let program = self.program;
         let stream = &program.streams[stream];
         for step in 0..2 {
             for item in &stream.order {
                 let now = Now { step, microbatch: u64::from(item.microbatch) };
                 for actor in &stream.blocks[item.block as usize] {
-                    self.act(&program.actors[actor.index()], now, errors);
+                    self.execute_action(&program.actors[actor.index()], now, errors);
                 }
             }
         }
@@ -219,12 +219,12 @@ impl<'a> Arena<'a> {
             self.touched.fill(Touched::default());
             self.fences.iter_mut().for_each(Fences::begin_step);
             let mut done = [0, 0];
-            while let Some((stream, action)) = known.next(done) {
+            while let Some((stream, action)) = known.next_action(done) {
                 let (actor, microbatch) = known.actions[stream][action];
-                let ended = known.ended(stream, action);
+                let ended = known.count_ended(stream, action);
                 self.clock = Clock { stream, action: action as u32, ended };
                 let now = Now { step, microbatch: u64::from(microbatch) };
-                self.act(&program.actors[actor.index()], now, errors);
+                self.execute_action(&program.actors[actor.index()], now, errors);
                 done[stream] += 1;
             }
             // Where streams wait for each other the plan hangs, as `progress` says.
@@ -232,7 +232,7 @@ impl<'a> Arena<'a> {
     }
 
     /// Notes that bytes are touched now; whether all that the other stream does with them has ended, as far as it matters.
-    fn touch(&mut self, (begin, end): (usize, usize), writes: bool) -> bool {
+    fn note_touch(&mut self, (begin, end): (usize, usize), writes: bool) -> bool {
         let Clock { stream, action, ended } = self.clock;
         let other = 1 - stream;
         let mut safe = true;
@@ -246,7 +246,7 @@ impl<'a> Arena<'a> {
     }
 
     /// An error where bytes are touched that the other stream may be at.
-    fn touches(
+    fn check_touch(
         &mut self,
         actor: &Actor,
         (register, slot): (RegisterId, usize),
@@ -254,10 +254,10 @@ impl<'a> Arena<'a> {
         errors: &mut Errors,
     ) {
         let (around, memory) =
-            (self.around(register.index(), slot), self.memories[register.index()]);
-        let mut safe = self.touch(self.covers[register.index()][slot], writes);
+            (self.segments_around(register.index(), slot), self.memories[register.index()]);
+        let mut safe = self.note_touch(self.covers[register.index()][slot], writes);
         if let Some(fences) = &mut self.fences {
-            safe &= fences.touch(around, memory, self.clock, writes);
+            safe &= fences.note_touch(around, memory, self.clock, writes);
         }
         errors.require(safe, format_args!("actor `{}`", actor.name), || {
             let name = &self.program.registers[register.index()].name;
@@ -265,22 +265,22 @@ impl<'a> Arena<'a> {
         });
     }
 
-    fn act(&mut self, actor: &Actor, now: Now, errors: &mut Errors) {
+    fn execute_action(&mut self, actor: &Actor, now: Now, errors: &mut Errors) {
         for &read in actor.inputs.iter().chain(&actor.updates) {
-            self.read(actor, read, now, errors);
-            self.touches(actor, (read, self.content(read, now).0), false, errors);
+            self.check_read(actor, read, now, errors);
+            self.check_touch(actor, (read, self.content_at(read, now).0), false, errors);
         }
         let joins = matches!(actor.action, Action::Accumulate) && now.microbatch > 0;
         for &output in &actor.outputs {
-            let (slot, content) = self.content(output, now);
+            let (slot, content) = self.content_at(output, now);
             let kept = if joins { None } else { self.kept_bytes(actor, output, now, errors) };
-            self.touches(actor, (output, slot), kept.is_none(), errors);
+            self.check_touch(actor, (output, slot), kept.is_none(), errors);
             if joins {
-                self.read(actor, output, now, errors);
+                self.check_read(actor, output, now, errors);
             } else if let Some(kept) = kept {
                 self.contents[output.index()][slot] = Some((content, kept));
             } else {
-                self.write(output.index(), slot, content);
+                self.write_content(output.index(), slot, content);
             }
         }
         for &update in &actor.updates {
@@ -288,12 +288,12 @@ impl<'a> Arena<'a> {
             errors.require(over.is_none(), format_args!("actor `{}`", actor.name), || {
                 format!("updates {update} over its input {}", over.map_or(0, |input| input.0))
             });
-            self.touches(actor, (update, 0), true, errors);
-            self.write(update.index(), 0, 0);
+            self.check_touch(actor, (update, 0), true, errors);
+            self.write_content(update.index(), 0, 0);
         }
         let kept = |&output: &RegisterId| {
-            let (slot, content) = self.content(output, now);
-            self.holds(output, slot, content)
+            let (slot, content) = self.content_at(output, now);
+            self.holds_content(output, slot, content)
         };
         errors.require(
             actor.outputs.iter().chain(&actor.updates).all(kept),
@@ -303,19 +303,20 @@ impl<'a> Arena<'a> {
     }
 
     /// Whether a slot holds a content whose bytes are as they were written.
-    fn holds(&self, register: RegisterId, slot: usize, content: u64) -> bool {
+    fn holds_content(&self, register: RegisterId, slot: usize, content: u64) -> bool {
         let found = self.contents[register.index()][slot];
         found.is_some_and(|(held, number)| {
             held == content
-                && self.bears(register.index(), slot, number)
+                && self.bears_number(register.index(), slot, number)
                 && self.is_fenced(register.index(), slot, number)
         })
     }
 
-    fn read(&self, actor: &Actor, register: RegisterId, now: Now, errors: &mut Errors) {
-        let (slot, content) = self.content(register, now);
+    fn check_read(&self, actor: &Actor, register: RegisterId, now: Now, errors: &mut Errors) {
+        let (slot, content) = self.content_at(register, now);
         let empty = self.program.registers[register.index()].slot_bytes == 0;
-        let kept = empty || self.apart[register.index()] || self.holds(register, slot, content);
+        let kept =
+            empty || self.apart[register.index()] || self.holds_content(register, slot, content);
         errors.require(kept, format_args!("actor `{}`", actor.name), || {
             let name = &self.program.registers[register.index()].name;
             let Now { step, microbatch } = now;
@@ -342,17 +343,18 @@ impl<'a> Arena<'a> {
             if !self.slots_overlap(output, input, now) {
                 continue;
             }
-            let pairs = allowed_pairs.get_or_insert_with(|| pairs(actor, self.plan.microbatches));
+            let pairs =
+                allowed_pairs.get_or_insert_with(|| in_place_pairs(actor, self.plan.microbatches));
             let pair = pairs.iter().find(|pair| Some(pair.output) == place && pair.input == index);
             let memory = |register: RegisterId| self.memories[register.index()];
             let one = shared.is_some() && memory(output) == memory(input);
-            let allowed = pair.filter(|_| one && self.alike(input, output));
+            let allowed = pair.filter(|_| one && self.hold_same_elements(input, output));
             errors.require(allowed.is_some(), format_args!("actor `{}`", actor.name), || {
                 let name = |r: RegisterId| &self.program.registers[r.index()].name;
                 format!("writes `{}` over its input `{}`", name(output), name(input))
             });
             if allowed.is_some_and(|pair| pair.same_bytes) {
-                let (slot, _) = self.content(input, now);
+                let (slot, _) = self.content_at(input, now);
                 kept = self.contents[input.index()][slot].map(|(_, number)| number);
             }
         }
@@ -361,7 +363,7 @@ impl<'a> Arena<'a> {
 
     /// Whether two registers hold as many elements of one type. An operand of an elementwise op that has as many as the result
     /// is not spread, whatever dims of extent 1 it lacks: its elements are read where, and before, the result's are written.
-    fn alike(&self, input: RegisterId, output: RegisterId) -> bool {
+    fn hold_same_elements(&self, input: RegisterId, output: RegisterId) -> bool {
         let [a, b] = [input, output].map(|register| &self.program.registers[register.index()]);
         let dtype = |register: &Register| self.plan.layouts[register.layout as usize].dtype;
         let elements = |register: &Register| register.shape.iter().product::<usize>();
@@ -369,19 +371,20 @@ impl<'a> Arena<'a> {
     }
 
     fn slots_overlap(&self, a: RegisterId, b: RegisterId, now: Now) -> bool {
-        let range =
-            |register: RegisterId| self.range(register.index(), self.content(register, now).0);
+        let range = |register: RegisterId| {
+            self.slot_range(register.index(), self.content_at(register, now).0)
+        };
         let (a, b) = (range(a), range(b));
         a.0 < b.1 && b.0 < a.1
     }
 
     /// First byte of a slot and one past its last.
-    fn range(&self, register: usize, slot: usize) -> (u64, u64) {
-        range(&self.program.registers[register], slot as u64)
+    fn slot_range(&self, register: usize, slot: usize) -> (u64, u64) {
+        slot_range(&self.program.registers[register], slot as u64)
     }
 
     /// Slot and number of the content of a register that is read or made now.
-    fn content(&self, register: RegisterId, now: Now) -> (usize, u64) {
+    fn content_at(&self, register: RegisterId, now: Now) -> (usize, u64) {
         let register = &self.program.registers[register.index()];
         if matches!(register.kind, RegisterKind::Variable { .. }) {
             return (0, 0);
@@ -398,7 +401,7 @@ impl<'a> Arena<'a> {
         for (index, register) in self.program.registers.iter().enumerate() {
             let variable = matches!(register.kind, RegisterKind::Variable { .. });
             let held = |&(_, number): &(u64, u64)| {
-                self.bears(index, 0, number) && self.is_fenced(index, 0, number)
+                self.bears_number(index, 0, number) && self.is_fenced(index, 0, number)
             };
             let lost = variable && !self.contents[index][0].as_ref().is_some_and(held);
             errors.require(!lost, format!("registers[{index}] `{}`", register.name), || {
@@ -409,7 +412,7 @@ impl<'a> Arena<'a> {
 }
 
 /// The first of the registers that share a register's memory, one up, by register.
-fn memories(program: &Program) -> Vec<u32> {
+fn memory_of_registers(program: &Program) -> Vec<u32> {
     let mut memories: Vec<u32> = Vec::new();
     for (index, register) in program.registers.iter().enumerate() {
         // One that comes before, as is checked.
@@ -420,20 +423,20 @@ fn memories(program: &Program) -> Vec<u32> {
 }
 
 /// Whether contents lie in other slots at other steps.
-fn rotates(plan: &Plan, register: &Register) -> bool {
+fn rotates_slots(plan: &Plan, register: &Register) -> bool {
     register.slots > 1 && !plan.microbatches.is_multiple_of(register.slots as usize)
 }
 
 /// First byte of a slot and one past its last.
-fn range(register: &Register, slot: u64) -> (u64, u64) {
+fn slot_range(register: &Register, slot: u64) -> (u64, u64) {
     let begin = register.offset + slot * register.slot_bytes;
     (begin, begin + register.slot_bytes)
 }
 
 /// The segments that each slot of each register covers, first and one past the last, and the number of all segments.
-fn covers(program: &Program) -> (Vec<Vec<(usize, usize)>>, usize) {
+fn cut_segments(program: &Program) -> (Vec<Vec<(usize, usize)>>, usize) {
     let slots = |register: &Register| -> Vec<(u64, u64)> {
-        (0..u64::from(register.slots)).map(|slot| range(register, slot)).collect()
+        (0..u64::from(register.slots)).map(|slot| slot_range(register, slot)).collect()
     };
     let ranges: Vec<Vec<(u64, u64)>> = program.registers.iter().map(slots).collect();
     let mut cuts: Vec<u64> = ranges.iter().flatten().flat_map(|&(a, b)| [a, b]).collect();

@@ -21,7 +21,7 @@
 //! make the proof itself endless, such as 2^32 microbatches or more than 2^26 actions. `seal` says in a file that all of
 //! it was proven.
 //!
-//! That a plan computes its graph is not part of the proof. For that, `check::verify` of the compiler compiles the graph
+//! That a plan computes its graph is not part of the proof. For that, `check::verify_plan` of the compiler compiles the graph
 //! again, and an equal plan needs no second proof. So `graphc verify` refuses an exchange of equal shapes. `run` and
 //! `train` execute it as the plan says, because planning a large model again takes longer than many runs.
 //!
@@ -60,7 +60,7 @@ impl VerifiedPlan {
     /// # Errors
     /// Everything that is wrong with it, each with the register, actor or other place in the plan.
     pub fn check(plan: Plan) -> Result<Self, PlanErrors> {
-        invariants(&plan)?;
+        verify_invariants(&plan)?;
         Ok(Self(Arc::new(plan)))
     }
 
@@ -135,9 +135,9 @@ impl Errors {
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn structure(plan: &Plan) -> Result<(), PlanErrors> {
+pub fn verify_structure(plan: &Plan) -> Result<(), PlanErrors> {
     let mut errors = Errors::default();
-    structure::check(plan, &mut errors);
+    structure::check_structure(plan, &mut errors);
     errors.into_result()
 }
 
@@ -145,13 +145,13 @@ pub fn structure(plan: &Plan) -> Result<(), PlanErrors> {
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn invariants(plan: &Plan) -> Result<(), PlanErrors> {
+pub fn verify_invariants(plan: &Plan) -> Result<(), PlanErrors> {
     let mut errors = Errors::default();
-    structure::check(plan, &mut errors);
+    structure::check_structure(plan, &mut errors);
     if errors.0.is_empty() {
-        communication::check(plan, &mut errors);
-        memory::check(plan, &mut errors);
-        progress::check(plan, &mut errors);
+        communication::check_communication(plan, &mut errors);
+        memory::check_memory(plan, &mut errors);
+        progress::check_progress(plan, &mut errors);
     }
     errors.into_result()
 }

@@ -28,8 +28,8 @@ const STEPS: u64 = 2;
 const MOST_TOLD: usize = 16;
 
 /// Checks that all programs do all their steps.
-pub fn check(plan: &Plan, errors: &mut Errors) {
-    let waits = Execution::new(plan).run();
+pub fn check_progress(plan: &Plan, errors: &mut Errors) {
+    let waits = Execution::new(plan).run_steps();
     errors.require(waits.is_empty(), "programs", || {
         format!("the plan hangs:\n  {}", waits.join("\n  "))
     });
@@ -57,7 +57,7 @@ struct Crowd {
 
 impl Crowd {
     /// Counts one that comes; whether it was the last.
-    fn comes(&mut self, occurrence: usize) -> bool {
+    fn count_arrival(&mut self, occurrence: usize) -> bool {
         if self.come.len() <= occurrence {
             self.come.resize(occurrence + 1, 0);
         }
@@ -100,7 +100,7 @@ struct Runner<'a> {
 }
 
 /// The reason why a stream does not go on.
-enum Wait {
+enum StallReason {
     Here(Blocked),
     Meeting(usize),
     Sender(usize),
@@ -131,7 +131,7 @@ impl<'a> Execution<'a> {
         };
         let mut meetings = BTreeMap::new();
         for (index, program) in plan.programs.iter().enumerate() {
-            let contact = |actor| execution.contact(index, actor, &mut meetings);
+            let contact = |actor| execution.note_contact(index, actor, &mut meetings);
             let contacts = program.actors.iter().map(|actor| &actor.action).map(contact).collect();
             execution.runners.push(Runner {
                 program,
@@ -145,7 +145,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Notes that a program takes part in what an actor does.
-    fn contact(
+    fn note_contact(
         &mut self,
         program: usize,
         action: &Action,
@@ -173,75 +173,80 @@ impl<'a> Execution<'a> {
     }
 
     /// Executes all steps as far as they go, and says who waits for whom.
-    fn run(mut self) -> Vec<String> {
+    fn run_steps(mut self) -> Vec<String> {
         while let Some(program) = self.queue.pop() {
             self.runners[program].queued = false;
             // What one stream does may be what another waits for.
             while self.advance_all(program) {}
         }
-        self.waits()
+        self.list_stalls()
     }
 
     /// Takes all streams as far as they go, one after the other; whether any went on.
     fn advance_all(&mut self, program: usize) -> bool {
         let mut goes = false;
         for stream in 0..self.runners[program].cursors.len() {
-            goes |= self.advance(program, stream);
+            goes |= self.advance_stream(program, stream);
         }
         goes
     }
 
     /// Takes a stream as far as it goes; whether it went on.
-    fn advance(&mut self, program: usize, stream: usize) -> bool {
+    fn advance_stream(&mut self, program: usize, stream: usize) -> bool {
         let mut goes = false;
-        while let Some(action) = self.runners[program].next(stream) {
-            if self.wait(program, stream, action).is_some() {
+        while let Some(action) = self.runners[program].next_action(stream) {
+            if self.find_stall(program, stream, action).is_some() {
                 break;
             }
             goes = true;
-            self.finish(program, stream, action);
+            self.finish_action(program, stream, action);
         }
         goes
     }
 
     /// The wait of an action, if there is one; who comes to a meeting is counted.
-    fn wait(&mut self, program: usize, stream: usize, action: ActionId) -> Option<Wait> {
+    fn find_stall(
+        &mut self,
+        program: usize,
+        stream: usize,
+        action: ActionId,
+    ) -> Option<StallReason> {
         let runner = &mut self.runners[program];
-        if let Some(blocked) = runner.machine.blocked(action) {
-            return Some(Wait::Here(blocked));
+        if let Some(blocked) = runner.machine.find_blocker(action) {
+            return Some(StallReason::Here(blocked));
         }
-        let occurrence = occurrence(self.plan, runner.program, action);
+        let occurrence = count_occurrences(self.plan, runner.program, action);
         match runner.contacts[action.actor.index()] {
             Contact::None => None,
             Contact::Meets(meeting) => {
                 let crowd = &mut self.meetings[meeting];
                 if !std::mem::replace(&mut runner.cursors[stream].came, true)
-                    && crowd.comes(occurrence)
+                    && crowd.count_arrival(occurrence)
                 {
                     let all = crowd.programs.clone();
-                    self.wake(&all);
+                    self.wake_programs(&all);
                 }
                 let there = self.meetings[meeting].are_there(occurrence);
-                (!there).then_some(Wait::Meeting(meeting))
+                (!there).then_some(StallReason::Meeting(meeting))
             }
             Contact::Sends(channel) => {
                 let sides = &self.channels[channel];
                 let freed = occurrence.checked_sub(sides.slots);
                 let late = freed.is_some_and(|freed| !sides.receivers.are_there(freed));
-                late.then_some(Wait::Receiver(channel))
+                late.then_some(StallReason::Receiver(channel))
             }
             Contact::Receives(channel) => {
                 let there = self.channels[channel].senders.are_there(occurrence);
-                (!there).then_some(Wait::Sender(channel))
+                (!there).then_some(StallReason::Sender(channel))
             }
         }
     }
 
-    fn finish(&mut self, program: usize, stream: usize, action: ActionId) {
+    fn finish_action(&mut self, program: usize, stream: usize, action: ActionId) {
         let runner = &mut self.runners[program];
-        runner.machine.finish(action);
-        runner.step(stream);
-        let occurrence = occurrence(self.plan, runner.program, action);
+        runner.machine.finish_action(action);
+        runner.advance_cursor(stream);
+        let occurrence = count_occurrences(self.plan, runner.program, action);
         let (own, others) = match runner.contacts[action.actor.index()] {
             Contact::None | Contact::Meets(_) => return,
             Contact::Sends(channel) => {
@@ -253,13 +258,13 @@ impl<'a> Execution<'a> {
                 (receivers, senders)
             }
         };
-        if own.comes(occurrence) {
+        if own.count_arrival(occurrence) {
             let woken = others.programs.clone();
-            self.wake(&woken);
+            self.wake_programs(&woken);
         }
     }
 
-    fn wake(&mut self, programs: &[usize]) {
+    fn wake_programs(&mut self, programs: &[usize]) {
         for &program in programs {
             if !std::mem::replace(&mut self.runners[program].queued, true) {
                 self.queue.push(program);
@@ -268,17 +273,17 @@ impl<'a> Execution<'a> {
     }
 
     /// A line for each stream that has not done all its steps.
-    fn waits(&mut self) -> Vec<String> {
-        let ranks = self.ranks();
+    fn list_stalls(&mut self) -> Vec<String> {
+        let ranks = self.describe_ranks();
         let mut lines = Vec::new();
         for program in 0..self.runners.len() {
             for stream in 0..self.runners[program].cursors.len() {
-                let Some(action) = self.runners[program].next(stream) else { continue };
+                let Some(action) = self.runners[program].next_action(stream) else { continue };
                 if lines.len() == MOST_TOLD {
                     return lines;
                 }
-                let reason = match self.wait(program, stream, action) {
-                    Some(wait) => self.reason(program, &wait, &ranks),
+                let reason = match self.find_stall(program, stream, action) {
+                    Some(wait) => self.describe_stall(program, &wait, &ranks),
                     None => "cannot go on".into(),
                 };
                 let actor = &self.runners[program].program.actors[action.actor.index()].name;
@@ -290,7 +295,7 @@ impl<'a> Execution<'a> {
     }
 
     /// By program: `rank 3`, or `rank 3 and 7 like it`.
-    fn ranks(&self) -> Vec<String> {
+    fn describe_ranks(&self) -> Vec<String> {
         let mut ranks = vec![(0, 0); self.runners.len()];
         for (rank, entry) in self.plan.ranks.iter().enumerate().rev() {
             let (first, count) = &mut ranks[entry.program.index()];
@@ -303,29 +308,29 @@ impl<'a> Execution<'a> {
         ranks.into_iter().map(name).collect()
     }
 
-    fn reason(&self, program: usize, wait: &Wait, ranks: &[String]) -> String {
+    fn describe_stall(&self, program: usize, wait: &StallReason, ranks: &[String]) -> String {
         let all = |programs: &[usize]| -> String {
             let others = programs.iter().filter(|&&other| other != program);
             let places: Vec<String> =
-                others.take(MOST_TOLD).map(|&other| self.place(other, ranks)).collect();
+                others.take(MOST_TOLD).map(|&other| self.describe_program(other, ranks)).collect();
             if places.is_empty() { "nobody".into() } else { places.join(", ") }
         };
         match wait {
-            Wait::Here(blocked) => {
+            StallReason::Here(blocked) => {
                 let Program { actors, registers, .. } = self.runners[program].program;
                 blocked.describe(
                     |actor| &actors[actor.index()].name,
                     |register| &registers[register.index()].name,
                 )
             }
-            Wait::Meeting(meeting) => {
+            StallReason::Meeting(meeting) => {
                 format!("waits for {}", all(&self.meetings[*meeting].programs))
             }
-            Wait::Sender(channel) => {
+            StallReason::Sender(channel) => {
                 let senders = &self.channels[*channel].senders.programs;
                 format!("waits for what is sent by {}", all(senders))
             }
-            Wait::Receiver(channel) => {
+            StallReason::Receiver(channel) => {
                 let receivers = &self.channels[*channel].receivers.programs;
                 format!("waits until its channel has room for what it sends to {}", all(receivers))
             }
@@ -333,12 +338,14 @@ impl<'a> Execution<'a> {
     }
 
     /// Ranks and what they are at.
-    fn place(&self, program: usize, ranks: &[String]) -> String {
+    fn describe_program(&self, program: usize, ranks: &[String]) -> String {
         let runner = &self.runners[program];
         let name =
             |action: ActionId| format!("`{}`", runner.program.actors[action.actor.index()].name);
-        let at: Vec<String> =
-            (0..runner.cursors.len()).filter_map(|stream| runner.next(stream)).map(name).collect();
+        let at: Vec<String> = (0..runner.cursors.len())
+            .filter_map(|stream| runner.next_action(stream))
+            .map(name)
+            .collect();
         match at.as_slice() {
             [] => format!("{}, which has done everything", ranks[program]),
             names => format!("{}, which is at {}", ranks[program], names.join(" and ")),
@@ -348,7 +355,7 @@ impl<'a> Execution<'a> {
 
 impl Runner<'_> {
     /// The next action of a stream; `None` when it has done all.
-    fn next(&self, stream: usize) -> Option<ActionId> {
+    fn next_action(&self, stream: usize) -> Option<ActionId> {
         let Cursor { step, item, actor, .. } = self.cursors[stream];
         let stream = &self.program.streams[stream];
         let item = stream.order.get(item).filter(|_| step < STEPS)?;
@@ -357,7 +364,7 @@ impl Runner<'_> {
     }
 
     /// Puts a stream behind its next action.
-    fn step(&mut self, stream: usize) {
+    fn advance_cursor(&mut self, stream: usize) {
         let cursor = &mut self.cursors[stream];
         let stream = &self.program.streams[stream];
         cursor.came = false;
@@ -373,7 +380,7 @@ impl Runner<'_> {
 }
 
 /// The number of times that the action's actor has acted before.
-fn occurrence(plan: &Plan, program: &Program, action: ActionId) -> usize {
+fn count_occurrences(plan: &Plan, program: &Program, action: ActionId) -> usize {
     let before = match program.actors[action.actor.index()].rate {
         Rate::Step => action.step,
         Rate::Microbatch => action.step * plan.microbatches as u64 + u64::from(action.microbatch),

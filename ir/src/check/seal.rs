@@ -36,7 +36,7 @@ pub enum Seal {
 
 impl Seal {
     /// Compares the seal of a text with the text.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         let content = text.strip_suffix(BEHIND).and_then(|text| text.rsplit_once(BEFORE));
         match content {
             None => Self::Missing,
@@ -71,12 +71,12 @@ mod tests {
     fn a_seal_holds_for_the_text_that_it_was_made_of_and_no_other() {
         let content = "{\n \"version\": 3,\n \"seal\": \"of nothing\"";
         let sealed = format!("{content}{BEFORE}{}{BEHIND}", digits_of(content));
-        assert_eq!(Seal::of(&sealed), Seal::Holds);
-        assert_eq!(Seal::of(&format!("{content}{END}")), Seal::Broken);
-        assert_eq!(Seal::of("{\n \"version\": 3\n}\n"), Seal::Missing);
-        assert_eq!(Seal::of(&sealed.replace('3', "4")), Seal::Broken);
-        assert_eq!(Seal::of(&sealed.replace("\n \"", "\n  \"")), Seal::Missing);
-        assert_eq!(Seal::of(&format!("{content}{BEFORE}{BEHIND}")), Seal::Broken);
-        assert_eq!(Seal::of(""), Seal::Missing);
+        assert_eq!(Seal::from_text(&sealed), Seal::Holds);
+        assert_eq!(Seal::from_text(&format!("{content}{END}")), Seal::Broken);
+        assert_eq!(Seal::from_text("{\n \"version\": 3\n}\n"), Seal::Missing);
+        assert_eq!(Seal::from_text(&sealed.replace('3', "4")), Seal::Broken);
+        assert_eq!(Seal::from_text(&sealed.replace("\n \"", "\n  \"")), Seal::Missing);
+        assert_eq!(Seal::from_text(&format!("{content}{BEFORE}{BEHIND}")), Seal::Broken);
+        assert_eq!(Seal::from_text(""), Seal::Missing);
     }
 }

@@ -19,8 +19,8 @@ const FEW_MICROBATCHES: usize = 1024;
 const MOST_ACTIONS: u64 = 1 << 26;
 
 /// Checks the whole plan; each level only where what it stands on holds.
-pub fn check(plan: &Plan, errors: &mut Errors) {
-    header(plan, errors);
+pub fn check_structure(plan: &Plan, errors: &mut Errors) {
+    check_header(plan, errors);
     for (index, layout) in plan.layouts.iter().enumerate() {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
     }
@@ -43,7 +43,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     for (index, ranks) in ranks_of.iter().enumerate() {
         check_program(plan, index, ranks, errors);
     }
-    let bounded = !errors.0.is_empty() || actions(plan).is_some();
+    let bounded = !errors.0.is_empty() || count_actions(plan).is_some();
     errors.require(bounded, "programs", || format!("a step has more than {MOST_ACTIONS} actions"));
 }
 
@@ -66,7 +66,7 @@ pub fn ranks_of(plan: &Plan) -> Vec<Vec<u32>> {
 }
 
 /// The actions of a step of all programs; `None` where they are too many, or blocks are missing.
-fn actions(plan: &Plan) -> Option<u64> {
+fn count_actions(plan: &Plan) -> Option<u64> {
     let mut actions = 0u64;
     for stream in plan.programs.iter().flat_map(|program| &program.streams) {
         for item in &stream.order {
@@ -79,7 +79,7 @@ fn actions(plan: &Plan) -> Option<u64> {
     Some(actions)
 }
 
-fn header(plan: &Plan, errors: &mut Errors) {
+fn check_header(plan: &Plan, errors: &mut Errors) {
     let world = plan.mesh.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
     errors.require(plan.version == PLAN_VERSION, "version", || {
         format!("is {}, this build knows {PLAN_VERSION}: compile the model again", plan.version)
@@ -100,14 +100,14 @@ fn header(plan: &Plan, errors: &mut Errors) {
     errors.require(plan.stages > 0 && plan.stages <= plan.world_size.max(1) + 64, "stages", || {
         format!("is {}", plan.stages)
     });
-    peaks(plan, errors);
+    check_peaks(plan, errors);
     let levels = &plan.cluster.levels;
     let bounded = levels.iter().rev().skip(1).all(|level| level.size > 0);
     errors.require(bounded, "cluster.levels", || "only the last may be without a size".into());
 }
 
 /// Checks that the predicted memory of each program is its arena.
-fn peaks(plan: &Plan, errors: &mut Errors) {
+fn check_peaks(plan: &Plan, errors: &mut Errors) {
     let peaks = &plan.predicted.peak_memory_bytes;
     errors.require(peaks.len() == plan.programs.len(), "predicted.peak_memory_bytes", || {
         format!("has {} entries for {} programs", peaks.len(), plan.programs.len())
@@ -182,15 +182,15 @@ fn check_program(plan: &Plan, index: usize, ranks: &[u32], errors: &mut Errors) 
     errors.require(!ranks.is_empty(), &place, || "no rank runs it".into());
     errors.require(program.stage < plan.stages, &place, || format!("stage {}", program.stage));
     errors.require(!program.streams.is_empty(), &place, || "it has no stream".into());
-    arena(program, &place, errors);
-    let mut members = Members::default();
+    check_arena(program, &place, errors);
+    let mut members = LayoutMembers::default();
     for (index, register) in program.registers.iter().enumerate() {
         let place = format!("{place}.registers[{index}] `{}`", register.name);
         check_register(plan, (program, index), (ranks, &mut members), &place, errors);
     }
     for (index, actor) in program.actors.iter().enumerate() {
         let place = format!("{place}.actors[{index}] `{}`", actor.name);
-        actors::references(plan, program, actor, &place, errors);
+        actors::check_references(plan, program, actor, &place, errors);
     }
     // What follows takes what is named here to be there.
     if !errors.0.is_empty() {
@@ -198,15 +198,15 @@ fn check_program(plan: &Plan, index: usize, ranks: &[u32], errors: &mut Errors) 
     }
     for (index, actor) in program.actors.iter().enumerate() {
         let place = format!("{place}.actors[{index}] `{}`", actor.name);
-        actors::check(plan, program, actor, &place, errors);
+        actors::check_actor(plan, program, actor, &place, errors);
     }
-    producers(program, &place, errors);
-    blocks(plan, program, &place, errors);
+    check_producers(program, &place, errors);
+    check_blocks(plan, program, &place, errors);
 }
 
 /// An arena is as large as its registers need.
-fn arena(program: &Program, place: &str, errors: &mut Errors) {
-    let ends = program.registers.iter().map(|register| end(register).unwrap_or(0));
+fn check_arena(program: &Program, place: &str, errors: &mut Errors) {
+    let ends = program.registers.iter().map(|register| register_end(register).unwrap_or(0));
     let needed = ends.max().unwrap_or(0);
     errors.require(program.arena_bytes <= needed.next_multiple_of(ALIGNMENT), place, || {
         format!("its arena has {} bytes, its registers need {needed}", program.arena_bytes)
@@ -214,17 +214,17 @@ fn arena(program: &Program, place: &str, errors: &mut Errors) {
 }
 
 /// One past the last byte of a register; `None` beyond the address space.
-fn end(register: &Register) -> Option<u64> {
+fn register_end(register: &Register) -> Option<u64> {
     let size = register.slot_bytes.checked_mul(u64::from(register.slots))?;
     size.checked_add(register.offset).filter(|&end| end < u64::MAX / 4)
 }
 
 /// The place of each rank in each layout, as far as it was asked.
 #[derive(Default)]
-struct Members(BTreeMap<u32, Vec<Option<u32>>>);
+struct LayoutMembers(BTreeMap<u32, Vec<Option<u32>>>);
 
-impl Members {
-    fn of(&mut self, plan: &Plan, layout: u32) -> &[Option<u32>] {
+impl LayoutMembers {
+    fn positions_in(&mut self, plan: &Plan, layout: u32) -> &[Option<u32>] {
         self.0.entry(layout).or_insert_with(|| {
             let mut members = vec![None; plan.world_size];
             for (position, &rank) in plan.layouts[layout as usize].ranks.iter().enumerate() {
@@ -238,7 +238,7 @@ impl Members {
 fn check_register(
     plan: &Plan,
     (program, index): (&Program, usize),
-    (ranks, members): (&[u32], &mut Members),
+    (ranks, members): (&[u32], &mut LayoutMembers),
     place: &str,
     errors: &mut Errors,
 ) {
@@ -248,8 +248,8 @@ fn check_register(
         return;
     };
     // Where every cut is even one look suffices for all.
-    let even = layout.uniform(plan.microbatches).as_ref() == Some(&register.shape);
-    let known = members.of(plan, register.layout);
+    let even = layout.uniform_extents(plan.microbatches).as_ref() == Some(&register.shape);
+    let known = members.positions_in(plan, register.layout);
     let suspects = ranks.iter().filter(|&&rank| !even || known[rank as usize].is_none());
     for &rank in suspects {
         let last = plan.microbatches - 1;
@@ -276,7 +276,7 @@ fn check_register(
     errors.require(register.slot_bytes >= bytes && aligned, place, || {
         format!("slots of {} bytes at {} cannot hold {bytes}", register.slot_bytes, register.offset)
     });
-    let end = end(register);
+    let end = register_end(register);
     let inside = end.is_some_and(|end| end <= program.arena_bytes);
     errors.require(inside, place, || {
         format!("ends at {end:?}, behind the arena's {} bytes", program.arena_bytes)
@@ -305,7 +305,7 @@ fn check_register(
 }
 
 /// Every activation is filled by one actor, every variable updated by one at most.
-fn producers(program: &Program, place: &str, errors: &mut Errors) {
+fn check_producers(program: &Program, place: &str, errors: &mut Errors) {
     let mut fills = vec![0; program.registers.len()];
     let mut updates = vec![0; program.registers.len()];
     for actor in &program.actors {
@@ -325,7 +325,7 @@ fn producers(program: &Program, place: &str, errors: &mut Errors) {
 }
 
 /// Every actor stands in one block; blocks run once a step, or once for each microbatch.
-fn blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
+fn check_blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
     let mut stands = vec![0; program.actors.len()];
     for (index, stream) in program.streams.iter().enumerate() {
         let place = format!("{place}.streams[{index}]");
@@ -336,7 +336,7 @@ fn blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
             }
         }
         if errors.0.is_empty() {
-            order(plan, program, stream, &place, errors);
+            check_block_order(plan, program, stream, &place, errors);
         }
     }
     for (actor, _) in stands.iter().enumerate().filter(|(_, count)| **count != 1) {
@@ -346,7 +346,13 @@ fn blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
     }
 }
 
-fn order(plan: &Plan, program: &Program, stream: &Stream, place: &str, errors: &mut Errors) {
+fn check_block_order(
+    plan: &Plan,
+    program: &Program,
+    stream: &Stream,
+    place: &str,
+    errors: &mut Errors,
+) {
     let mut runs: Vec<Vec<u32>> = vec![Vec::new(); stream.blocks.len()];
     for item in &stream.order {
         match runs.get_mut(item.block as usize) {

@@ -9,19 +9,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Parts;
+use super::NodeDecomposer;
 use crate::graph::{Graph, Node};
 use crate::ids::{NodeId, ValueId};
 use crate::op::{Op, OpError};
 use crate::ops::{
-    BatchNorm, BatchNormTraining, BinaryFunction, Blend, Constant, Parted, Reduce, ReduceFunction,
-    UnaryFunction,
+    BatchNorm, BatchNormTraining, BinaryFunction, Blend, ChannelView, Constant, Reduce,
+    ReduceFunction, UnaryFunction,
 };
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// The statistics that a batch normalization in training has found: those of [`BatchNormTraining`].
-pub(super) struct Statistics {
+pub(super) struct BatchStatistics {
     /// Over how many elements they are taken.
     count: usize,
     mean: ValueId,
@@ -29,17 +29,17 @@ pub(super) struct Statistics {
 }
 
 /// Running statistics of a graph.
-pub(super) struct Running {
+pub(super) struct RunningStatistics {
     /// How many parts of the batch have statistics of their own; 0 where they are given.
     batches: usize,
     /// Normalizations by statistics that are given in training, too.
     kept: BTreeSet<NodeId>,
     /// Of each variable what takes part in it, in the order of the graph.
-    uses: BTreeMap<ValueId, Vec<Use>>,
+    uses: BTreeMap<ValueId, Vec<StatisticUse>>,
 }
 
 /// A normalization that takes part in a running statistic.
-struct Use {
+struct StatisticUse {
     node: NodeId,
     /// The share that stays.
     decay: f64,
@@ -50,11 +50,15 @@ struct Use {
 /// Operands of a batch normalization that are running statistics.
 const STATISTICS: [usize; 2] = [3, 4];
 
-impl Running {
+impl RunningStatistics {
     /// Those of the normalizations that read variables, of a batch in so many parts; 0 in inference, where nothing runs. What is
     /// `kept` is as in inference.
-    pub(super) fn of(graph: &Graph, batches: usize, is_kept: impl Fn(&Node) -> bool) -> Self {
-        let mut uses: BTreeMap<ValueId, Vec<Use>> = BTreeMap::new();
+    pub(super) fn from_graph(
+        graph: &Graph,
+        batches: usize,
+        is_kept: impl Fn(&Node) -> bool,
+    ) -> Self {
+        let mut uses: BTreeMap<ValueId, Vec<StatisticUse>> = BTreeMap::new();
         let mut kept = BTreeSet::new();
         for (node, parts) in graph.iter() {
             let Op::BatchNorm(op) = &parts.op else { continue };
@@ -65,7 +69,7 @@ impl Running {
             let variables = STATISTICS.map(|operand| parts.operands[operand]);
             let runs = |value: &ValueId| matches!(graph.producer(*value).op, Op::Variable(_));
             for variable in variables.into_iter().filter(|v| batches > 0 && runs(v)) {
-                let of = Use { node, decay: op.momentum.0, found: None };
+                let of = StatisticUse { node, decay: op.momentum.0, found: None };
                 uses.entry(variable).or_default().push(of);
             }
         }
@@ -73,20 +77,20 @@ impl Running {
     }
 
     /// How many parts of the batch have statistics of their own in a normalization; 0 where they are given.
-    pub(super) fn batches(&self, node: NodeId) -> usize {
+    pub(super) fn batches_of_node(&self, node: NodeId) -> usize {
         if self.kept.contains(&node) { 0 } else { self.batches }
     }
 
     /// Takes in the statistics of a node that has just been taken apart; when a variable has all of its own it is updated.
     /// `operands` are those of the new graph.
-    pub(super) fn take(
+    pub(super) fn take_statistics(
         &mut self,
         id: NodeId,
-        parts: &mut Parts<'_>,
+        parts: &mut NodeDecomposer<'_>,
         operands: &[ValueId],
     ) -> Result<(), OpError> {
         let Some(found) = parts.statistics.take() else { return Ok(()) };
-        let (Statistics { count, mean, variance }, batches) = (found, self.batches);
+        let (BatchStatistics { count, mean, variance }, batches) = (found, self.batches);
         // One element has no unbiased variance; the biased one, 0, is taken.
         let unbiased = if count > 1 { count as f64 / (count - 1) as f64 } else { 1.0 };
         for (operand, (statistic, factor)) in
@@ -99,14 +103,14 @@ impl Running {
                 own.found = Some((sum, factor));
             }
             if uses.iter().all(|of| of.found.is_some()) {
-                parts.update(operands[operand], uses, batches)?;
+                parts.update_variable(operands[operand], uses, batches)?;
             }
         }
         Ok(())
     }
 }
 
-impl Parts<'_> {
+impl NodeDecomposer<'_> {
     /// The op in training, whose statistics running ones take in.
     pub(super) fn batch_norm_in_training(
         &mut self,
@@ -117,8 +121,9 @@ impl Parts<'_> {
         let op = BatchNormTraining { epsilon: op.epsilon, batches, channel: 1 };
         let shape = self.graph.value(operands[0]).ty.shape.clone();
         let results = self.push(Op::BatchNormTraining(op), &operands[..3])?;
-        let (count, mean, variance) = (op.parted(&shape).count(), results[1], results[2]);
-        self.statistics = Some(Statistics { count, mean, variance });
+        let (count, mean, variance) =
+            (op.view_channels(&shape).count_elements(), results[1], results[2]);
+        self.statistics = Some(BatchStatistics { count, mean, variance });
         Ok(results[..1].to_vec())
     }
 
@@ -139,12 +144,12 @@ impl Parts<'_> {
         }
         let [scale, bias, mean, variance] = each;
         let r = self.inverse_deviation(variance, op.epsilon)?;
-        let slope = self.binary(BinaryFunction::Mul, r, scale)?;
-        let moved = self.binary(BinaryFunction::Mul, mean, slope)?;
-        let offset = self.binary(BinaryFunction::Sub, bias, moved)?;
+        let slope = self.push_binary(BinaryFunction::Mul, r, scale)?;
+        let moved = self.push_binary(BinaryFunction::Mul, mean, slope)?;
+        let offset = self.push_binary(BinaryFunction::Sub, bias, moved)?;
         let (slope, offset) = (self.reshape(slope, wide.clone())?, self.reshape(offset, wide)?);
-        let scaled = self.binary(BinaryFunction::Mul, x, slope)?;
-        let y = self.binary(BinaryFunction::Add, scaled, offset)?;
+        let scaled = self.push_binary(BinaryFunction::Mul, x, slope)?;
+        let y = self.push_binary(BinaryFunction::Add, scaled, offset)?;
         self.cast(y, dtype)
     }
 
@@ -156,22 +161,22 @@ impl Parts<'_> {
     ) -> Result<Vec<ValueId>, OpError> {
         let &[x, scale, bias] = operands else { return Ok(operands.to_vec()) };
         let TensorType { dtype, shape } = self.graph.value(x).ty.clone();
-        let Parted { shape: seen, axes, keep_dims, wide } = op.parted(&shape);
+        let ChannelView { shape: seen, axes, keep_dims, wide } = op.view_channels(&shape);
         let mean_of = |of: &mut Self, x| {
             let function = ReduceFunction::Mean;
-            of.one(Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims }), &[x])
+            of.push_one(Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims }), &[x])
         };
         let x = self.cast(x, DType::F32)?;
         let x = self.reshape(x, seen)?;
         let mean = mean_of(self, x)?;
-        let centered = self.binary(BinaryFunction::Sub, x, mean)?;
-        let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
+        let centered = self.push_binary(BinaryFunction::Sub, x, mean)?;
+        let squares = self.push_binary(BinaryFunction::Mul, centered, centered)?;
         let variance = mean_of(self, squares)?;
         let r = self.inverse_deviation(variance, op.epsilon)?;
-        let (scale, bias) = (self.wide(scale, &wide)?, self.wide(bias, &wide)?);
-        let slope = self.binary(BinaryFunction::Mul, r, scale)?;
-        let scaled = self.binary(BinaryFunction::Mul, centered, slope)?;
-        let y = self.binary(BinaryFunction::Add, scaled, bias)?;
+        let (scale, bias) = (self.widen_channels(scale, &wide)?, self.widen_channels(bias, &wide)?);
+        let slope = self.push_binary(BinaryFunction::Mul, r, scale)?;
+        let scaled = self.push_binary(BinaryFunction::Mul, centered, slope)?;
+        let y = self.push_binary(BinaryFunction::Add, scaled, bias)?;
         let y = self.reshape(y, shape)?;
         Ok(vec![self.cast(y, dtype)?, mean, variance])
     }
@@ -182,12 +187,12 @@ impl Parts<'_> {
         variance: ValueId,
         epsilon: Scalar,
     ) -> Result<ValueId, OpError> {
-        let offset = self.unary(UnaryFunction::Offset(epsilon), variance)?;
-        self.unary(UnaryFunction::Rsqrt, offset)
+        let offset = self.push_unary(UnaryFunction::Offset(epsilon), variance)?;
+        self.push_unary(UnaryFunction::Rsqrt, offset)
     }
 
     /// Values of channels as f32, in a shape that broadcasts to an image.
-    fn wide(&mut self, value: ValueId, shape: &[usize]) -> Result<ValueId, OpError> {
+    fn widen_channels(&mut self, value: ValueId, shape: &[usize]) -> Result<ValueId, OpError> {
         let own = self.cast(value, DType::F32)?;
         self.reshape(own, shape.to_vec())
     }
@@ -207,17 +212,22 @@ impl Parts<'_> {
         let data = (0..parts).map(weight).collect();
         let ones = vec![1; shape.len() - 1];
         let ty = TensorType::new(DType::F32, [vec![parts], ones].concat());
-        let weights = self.one(Op::Constant(Constant { ty, data }), &[])?;
-        let weighted = self.binary(BinaryFunction::Mul, statistic, weights)?;
+        let weights = self.push_one(Op::Constant(Constant { ty, data }), &[])?;
+        let weighted = self.push_binary(BinaryFunction::Mul, statistic, weights)?;
         let axes = (0..shape.len()).filter(|&axis| axis != 2).collect();
         let sum = Reduce { function: ReduceFunction::Sum, axes, keep_dims: false };
-        self.one(Op::Reduce(sum), &[weighted])
+        self.push_one(Op::Reduce(sum), &[weighted])
     }
 
     /// Lets a variable take in what all its uses have found.
-    fn update(&mut self, variable: ValueId, uses: &[Use], parts: usize) -> Result<(), OpError> {
+    fn update_variable(
+        &mut self,
+        variable: ValueId,
+        uses: &[StatisticUse],
+        parts: usize,
+    ) -> Result<(), OpError> {
         let pass: f64 = uses.iter().map(|of| of.decay).product();
-        let rate = |at: usize, of: &Use, factor: f64| {
+        let rate = |at: usize, of: &StatisticUse, factor: f64| {
             let later: f64 = uses[at + 1..].iter().map(|of| of.decay).product();
             (1.0 - of.decay) * later * factor
         };
@@ -230,17 +240,17 @@ impl Parts<'_> {
             [only] => only,
             _ => (self.weighted_sum(&found)?, 1.0),
         };
-        let blend = Blend::of(pass.powi(parts as i32), rate);
-        self.one(Op::Blend(blend), &[variable, taken])?;
+        let blend = Blend::with_decay(pass.powi(parts as i32), rate);
+        self.push_one(Op::Blend(blend), &[variable, taken])?;
         Ok(())
     }
 
     fn weighted_sum(&mut self, terms: &[(ValueId, f64)]) -> Result<ValueId, OpError> {
         let mut sum = None;
         for &(value, factor) in terms {
-            let scaled = self.unary(UnaryFunction::Scale(Scalar(factor)), value)?;
+            let scaled = self.push_unary(UnaryFunction::Scale(Scalar(factor)), value)?;
             sum = Some(match sum {
-                Some(sum) => self.binary(BinaryFunction::Add, sum, scaled)?,
+                Some(sum) => self.push_binary(BinaryFunction::Add, sum, scaled)?,
                 None => scaled,
             });
         }

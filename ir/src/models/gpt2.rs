@@ -1,7 +1,7 @@
 //! GPT-2 (Radford et al., 2019), with the names of OpenAI's weights, so that these fit. [`crate::nn::Gpt`] is the same
 //! architecture laid out for tensor parallelism.
 
-use super::parameters;
+use super::collect_parameters;
 use crate::builder::{GraphBuilder, Tensor};
 use crate::nn::{Dropout, Embedding, LayerNorm, Module, ModuleList};
 use crate::ops::Init;
@@ -71,9 +71,9 @@ impl Gpt2 {
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &Gpt2Config) -> Self {
         let Gpt2Config { layers, width, sequence, vocabulary, .. } = *config;
-        g.located(|| Self {
-            wte: Embedding::with_init(g, "wte", vocabulary, width, normal(0.02)),
-            wpe: Embedding::with_init(g, "wpe", sequence, width, normal(0.02)),
+        g.with_location(|| Self {
+            wte: Embedding::with_init(g, "wte", vocabulary, width, normal_init(0.02)),
+            wpe: Embedding::with_init(g, "wpe", sequence, width, normal_init(0.02)),
             h: ModuleList::new(g, "h", layers, |name| Gpt2Block::new(g, name, config)),
             ln_f: LayerNorm::new(g, "ln_f", width),
             dropout: Dropout(config.dropout),
@@ -84,7 +84,7 @@ impl Gpt2 {
 impl Module for Gpt2 {
     #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Tensor {
-        tokens.builder().located(|| {
+        tokens.builder().with_location(|| {
             let time = tokens.shape().last().copied().unwrap_or(0);
             let places = self.wpe.weight.slice(0, 0..time);
             let x = self.dropout.forward(&self.wte.forward(tokens).add(&places));
@@ -94,7 +94,7 @@ impl Module for Gpt2 {
     }
 
     fn parameters(&self) -> Vec<Tensor> {
-        let tables = parameters(&[&self.wte, &self.wpe]);
+        let tables = collect_parameters(&[&self.wte, &self.wpe]);
         [tables, self.h.parameters(), self.ln_f.parameters()].concat()
     }
 }
@@ -137,7 +137,7 @@ impl Gpt2Block {
         })
     }
 
-    fn attention(&self, x: &Tensor) -> Tensor {
+    fn apply_attention(&self, x: &Tensor) -> Tensor {
         let [batch, time, width] = x.shape()[..] else { return x.clone() };
         let parts = self.c_attn.forward(x).split(2, &[width; 3]);
         let by_head = |x: &Tensor| x.reshape(&[batch, time, self.heads, width / self.heads]);
@@ -150,7 +150,7 @@ impl Gpt2Block {
 impl Module for Gpt2Block {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let x = x.add(&self.dropout.forward(&self.attention(&self.ln_1.forward(x))));
+        let x = x.add(&self.dropout.forward(&self.apply_attention(&self.ln_1.forward(x))));
         let [wide, narrow] = &self.mlp;
         let inside = wide.forward(&self.ln_2.forward(&x)).gelu_tanh();
         x.add(&self.dropout.forward(&narrow.forward(&inside)))
@@ -158,7 +158,7 @@ impl Module for Gpt2Block {
 
     fn parameters(&self) -> Vec<Tensor> {
         let [wide, narrow] = &self.mlp;
-        parameters(&[&self.ln_1, &self.c_attn, &self.c_proj, &self.ln_2, wide, narrow])
+        collect_parameters(&[&self.ln_1, &self.c_attn, &self.c_proj, &self.ln_2, wide, narrow])
     }
 }
 
@@ -175,7 +175,7 @@ impl Product {
     fn new(g: &GraphBuilder, name: &str, sizes: [usize; 2], std: f64) -> Self {
         let zero = Init::Fill(Scalar(0.0));
         g.scope(name, || Self {
-            weight: g.variable("weight", g.dtype(), sizes, normal(std)),
+            weight: g.variable("weight", g.dtype(), sizes, normal_init(std)),
             bias: g.variable("bias", g.dtype(), [sizes[1]], zero),
         })
     }
@@ -192,6 +192,6 @@ impl Module for Product {
     }
 }
 
-fn normal(std: f64) -> Init {
+fn normal_init(std: f64) -> Init {
     Init::Normal { mean: Scalar(0.0), std: Scalar(std) }
 }

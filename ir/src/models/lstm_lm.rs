@@ -1,6 +1,6 @@
 //! A language model of LSTMs (Zaremba et al., arXiv 1409.2329), as in PyTorch's example of word-level language modelling.
 
-use super::parameters;
+use super::collect_parameters;
 use crate::builder::{GraphBuilder, Tensor};
 use crate::nn::{Dropout, Embedding, Linear, Lstm, Module, RnnConfig};
 use crate::ops::Init;
@@ -67,7 +67,7 @@ impl LstmLm {
         let tenth = || Init::Uniform { low: Scalar(-0.1), high: Scalar(0.1) };
         let zero = Some(Init::Fill(Scalar(0.0)));
         let rnn = RnnConfig { layers, dropout, ..RnnConfig::new(width, hidden) };
-        g.located(|| Self {
+        g.with_location(|| Self {
             encoder: Embedding::with_init(g, "encoder", vocabulary, width, tenth()),
             rnn: Lstm::new(g, "rnn", rnn),
             decoder: Linear::with_init(g, "decoder", [hidden, vocabulary], tenth(), zero),
@@ -79,13 +79,13 @@ impl LstmLm {
 impl Module for LstmLm {
     #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Tensor {
-        tokens.builder().located(|| {
+        tokens.builder().with_location(|| {
             let x = self.dropout.forward(&self.encoder.forward(tokens));
             self.decoder.forward(&self.dropout.forward(&self.rnn.forward(&x)))
         })
     }
 
     fn parameters(&self) -> Vec<Tensor> {
-        parameters(&[&self.encoder, &self.rnn, &self.decoder])
+        collect_parameters(&[&self.encoder, &self.rnn, &self.decoder])
     }
 }

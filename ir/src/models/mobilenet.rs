@@ -1,6 +1,6 @@
 //! MobileNetV2 (Sandler et al., arXiv 1801.04381), as torchvision has it.
 
-use super::parameters;
+use super::collect_parameters;
 use super::resnet::by_fan_out;
 use crate::builder::{GraphBuilder, Tensor};
 use crate::nn::{BatchNorm2d, Conv2d, ConvConfig, Dropout, Linear, Module};
@@ -43,12 +43,12 @@ impl MobileNetConfig {
     }
 
     /// So many channels times the width.
-    fn channels(&self, channels: usize) -> usize {
+    fn scaled_channels(&self, channels: usize) -> usize {
         by_eight(channels as f64 * self.width)
     }
 
     /// The stride of a stage's first block.
-    fn stride(&self, stage: usize) -> usize {
+    fn stage_stride(&self, stage: usize) -> usize {
         if self.cifar_stem && stage == 1 { 1 } else { STAGES[stage][3] }
     }
 }
@@ -99,9 +99,9 @@ impl MobileNetV2 {
     pub fn new(g: &GraphBuilder, config: &MobileNetConfig) -> Self {
         let normal = Init::Normal { mean: Scalar(0.0), std: Scalar(0.01) };
         let zero = Some(Init::Fill(Scalar(0.0)));
-        g.located(|| {
-            let (stem, blocks, last) = g.scope("features", || features(g, config));
-            let sizes = [last.channels(), config.classes];
+        g.with_location(|| {
+            let (stem, blocks, last) = g.scope("features", || declare_features(g, config));
+            let sizes = [last.output_channels(), config.classes];
             Self {
                 stem,
                 blocks,
@@ -113,31 +113,36 @@ impl MobileNetV2 {
     }
 }
 
-fn features(
+fn declare_features(
     g: &GraphBuilder,
     config: &MobileNetConfig,
 ) -> (ConvNorm, Vec<InvertedResidual>, ConvNorm) {
-    let first = config.channels(32);
+    let first = config.scaled_channels(32);
     let stride = if config.cifar_stem { 1 } else { 2 };
-    let stem = ConvNorm::new(g, "0", [3, first], ConvConfig { stride: [stride; 2], ..square(3) });
+    let stem = ConvNorm::new(
+        g,
+        "0",
+        [3, first],
+        ConvConfig { stride: [stride; 2], ..same_size_config(3) },
+    );
     let (mut blocks, mut channels) = (Vec::new(), first);
     for (stage, [expansion, outputs, count, _]) in STAGES.into_iter().enumerate() {
         for block in 0..count {
-            let stride = if block == 0 { config.stride(stage) } else { 1 };
-            let (name, sizes) = (blocks.len() + 1, [channels, config.channels(outputs)]);
+            let stride = if block == 0 { config.stage_stride(stage) } else { 1 };
+            let (name, sizes) = (blocks.len() + 1, [channels, config.scaled_channels(outputs)]);
             blocks.push(InvertedResidual::new(g, &name.to_string(), sizes, expansion, stride));
             channels = sizes[1];
         }
     }
     let (name, last) = (blocks.len() + 1, by_eight(1280.0 * config.width.max(1.0)));
-    let last = ConvNorm::new(g, &name.to_string(), [channels, last], square(1));
+    let last = ConvNorm::new(g, &name.to_string(), [channels, last], same_size_config(1));
     (stem, blocks, last)
 }
 
 impl Module for MobileNetV2 {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let blocks = self.blocks.iter();
             let y = blocks.fold(self.stem.forward(x), |y, block| block.forward(&y));
             let features = self.last.forward(&y).mean(&[2, 3], false);
@@ -148,7 +153,7 @@ impl Module for MobileNetV2 {
     fn parameters(&self) -> Vec<Tensor> {
         let mut all = self.stem.parameters();
         all.extend(self.blocks.iter().flat_map(Module::parameters));
-        all.extend(parameters(&[&self.last, &self.classifier]));
+        all.extend(collect_parameters(&[&self.last, &self.classifier]));
         all
     }
 
@@ -177,11 +182,11 @@ impl ConvNorm {
             conv: Conv2d::with_init(g, "0", channels, config, init),
             norm: BatchNorm2d::new(g, "1", channels[1]),
         };
-        g.located(|| g.scope(name, declare))
+        g.with_location(|| g.scope(name, declare))
     }
 
     /// Channels that it makes.
-    fn channels(&self) -> usize {
+    fn output_channels(&self) -> usize {
         self.norm.weight.shape().first().copied().unwrap_or(0)
     }
 }
@@ -193,7 +198,7 @@ impl Module for ConvNorm {
     }
 
     fn parameters(&self) -> Vec<Tensor> {
-        parameters(&[&self.conv, &self.norm])
+        collect_parameters(&[&self.conv, &self.norm])
     }
 
     fn buffers(&self) -> Vec<Tensor> {
@@ -225,8 +230,8 @@ impl InvertedResidual {
         stride: usize,
     ) -> Self {
         let inner = inputs * expansion;
-        let each = ConvConfig { stride: [stride; 2], groups: inner, ..square(3) };
-        let expand = ([inputs, inner], square(1));
+        let each = ConvConfig { stride: [stride; 2], groups: inner, ..same_size_config(3) };
+        let expand = ([inputs, inner], same_size_config(1));
         let over = ([inner, inner], each);
         let wide = if expansion == 1 { vec![over] } else { vec![expand, over] };
         let count = wide.len();
@@ -240,20 +245,20 @@ impl InvertedResidual {
                 g,
                 &count.to_string(),
                 [inner, outputs],
-                square(1),
+                same_size_config(1),
                 by_fan_out(outputs),
             ),
             norm: BatchNorm2d::new(g, &(count + 1).to_string(), outputs),
             residual: stride == 1 && inputs == outputs,
         };
-        g.located(|| g.scope(name, || g.scope("conv", declare)))
+        g.with_location(|| g.scope(name, || g.scope("conv", declare)))
     }
 }
 
 impl Module for InvertedResidual {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let wide = self.wide.iter().fold(x.clone(), |y, layer| layer.forward(&y));
             let y = self.norm.forward(&self.narrow.forward(&wide));
             if self.residual { x.add(&y) } else { y }
@@ -262,7 +267,7 @@ impl Module for InvertedResidual {
 
     fn parameters(&self) -> Vec<Tensor> {
         let mut all: Vec<Tensor> = self.wide.iter().flat_map(Module::parameters).collect();
-        all.extend(parameters(&[&self.narrow, &self.norm]));
+        all.extend(collect_parameters(&[&self.narrow, &self.norm]));
         all
     }
 
@@ -274,6 +279,6 @@ impl Module for InvertedResidual {
 }
 
 /// A convolution without bias that keeps the size.
-fn square(kernel: usize) -> ConvConfig<2> {
+fn same_size_config(kernel: usize) -> ConvConfig<2> {
     ConvConfig { padding: [kernel / 2; 2], bias: false, ..ConvConfig::square(kernel) }
 }

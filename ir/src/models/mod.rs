@@ -19,6 +19,6 @@ pub use resnet::{Block, ResNet, ResNetConfig, resnet18, resnet50};
 pub use vit::{VisionTransformer, VitConfig, VitLayer, vit_b_16};
 
 /// The weights of modules, one after the other.
-fn parameters(modules: &[&dyn Module]) -> Vec<Tensor> {
+fn collect_parameters(modules: &[&dyn Module]) -> Vec<Tensor> {
     modules.iter().flat_map(|module| module.parameters()).collect()
 }

@@ -1,6 +1,6 @@
 //! Residual networks (He et al., arXiv 1512.03385), as torchvision has them.
 
-use super::parameters;
+use super::collect_parameters;
 use crate::builder::{GraphBuilder, Tensor};
 use crate::nn::{
     BatchNorm2d, Conv2d, ConvConfig, Linear, MaxPool2d, Module, ModuleList, PoolConfig,
@@ -42,7 +42,7 @@ impl ResNetConfig {
     }
 
     /// Channels behind a layer.
-    fn channels(&self, layer: usize) -> usize {
+    fn layer_channels(&self, layer: usize) -> usize {
         (self.width << layer) * if self.bottleneck { 4 } else { 1 }
     }
 }
@@ -117,8 +117,8 @@ impl ResNet {
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &ResNetConfig) -> Self {
         let layer = |at: usize| {
-            let (stride, channels) = (if at == 0 { 1 } else { 2 }, config.channels(at));
-            let before = if at == 0 { config.width } else { config.channels(at - 1) };
+            let (stride, channels) = (if at == 0 { 1 } else { 2 }, config.layer_channels(at));
+            let before = if at == 0 { config.width } else { config.layer_channels(at - 1) };
             let mut inputs = [before].into_iter().chain(std::iter::repeat(channels));
             let mut strides = [stride].into_iter().chain(std::iter::repeat(1));
             ModuleList::new(g, &format!("layer{}", at + 1), config.blocks[at], |name| {
@@ -133,14 +133,14 @@ impl ResNet {
             })
         };
         let halves = PoolConfig { stride: [2; 2], padding: [1; 2], ..PoolConfig::square(3) };
-        g.located(|| {
+        g.with_location(|| {
             let (kernel, stride) = if config.cifar_stem { (3, 1) } else { (7, 2) };
             Self {
-                conv1: conv(g, "conv1", [3, config.width], kernel, stride),
+                conv1: declare_convolution(g, "conv1", [3, config.width], kernel, stride),
                 bn1: BatchNorm2d::new(g, "bn1", config.width),
                 maxpool: (!config.cifar_stem).then_some(MaxPool2d(halves)),
                 layers: (0..4).map(layer).collect(),
-                fc: Linear::new(g, "fc", config.channels(3), config.classes),
+                fc: Linear::new(g, "fc", config.layer_channels(3), config.classes),
             }
         })
     }
@@ -148,7 +148,7 @@ impl ResNet {
     /// What the layers make of images, `[n, channels]`: the means of the last layer's channels.
     #[track_caller]
     pub fn features(&self, x: &Tensor) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let mut y = self.bn1.forward(&self.conv1.forward(x)).relu();
             if let Some(pool) = &self.maxpool {
                 y = pool.forward(&y);
@@ -166,7 +166,7 @@ impl Module for ResNet {
     }
 
     fn parameters(&self) -> Vec<Tensor> {
-        let mut all = parameters(&[&self.conv1, &self.bn1]);
+        let mut all = collect_parameters(&[&self.conv1, &self.bn1]);
         all.extend(self.layers.iter().flat_map(ModuleList::parameters));
         all.extend(self.fc.parameters());
         all
@@ -209,13 +209,13 @@ impl Block {
         };
         let convolution =
             |(at, &(channels, kernel, stride)): (usize, &([usize; 2], usize, usize))| {
-                conv(g, &format!("conv{}", at + 1), channels, kernel, stride)
+                declare_convolution(g, &format!("conv{}", at + 1), channels, kernel, stride)
             };
         let norm = |(at, &([_, channels], ..)): (usize, &([usize; 2], usize, usize))| {
             BatchNorm2d::new(g, &format!("bn{}", at + 1), channels)
         };
         let beside = || {
-            let beside = conv(g, "downsample.0", [inputs, outputs], 1, stride);
+            let beside = declare_convolution(g, "downsample.0", [inputs, outputs], 1, stride);
             (beside, BatchNorm2d::new(g, "downsample.1", outputs))
         };
         let declare = || Self {
@@ -223,14 +223,14 @@ impl Block {
             norms: shapes.iter().enumerate().map(norm).collect(),
             downsample: (stride != 1 || inputs != outputs).then(beside),
         };
-        g.located(|| g.scope(name, declare))
+        g.with_location(|| g.scope(name, declare))
     }
 }
 
 impl Module for Block {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let mut y = x.clone();
             for (at, (conv, norm)) in self.convs.iter().zip(&self.norms).enumerate() {
                 let before = if at == 0 { y } else { y.relu() };
@@ -247,9 +247,9 @@ impl Module for Block {
     fn parameters(&self) -> Vec<Tensor> {
         let pairs = self.convs.iter().zip(&self.norms);
         let mut all: Vec<Tensor> =
-            pairs.flat_map(|(conv, norm)| parameters(&[conv, norm])).collect();
+            pairs.flat_map(|(conv, norm)| collect_parameters(&[conv, norm])).collect();
         let beside = self.downsample.iter();
-        all.extend(beside.flat_map(|(conv, norm)| parameters(&[conv, norm])));
+        all.extend(beside.flat_map(|(conv, norm)| collect_parameters(&[conv, norm])));
         all
     }
 
@@ -261,7 +261,7 @@ impl Module for Block {
 
 /// A convolution without bias that keeps the size but for its stride.
 #[track_caller]
-fn conv(
+fn declare_convolution(
     g: &GraphBuilder,
     name: &str,
     channels: [usize; 2],

@@ -1,6 +1,6 @@
 //! The vision transformer (Dosovitskiy et al., arXiv 2010.11929), as torchvision has it.
 
-use super::parameters;
+use super::collect_parameters;
 use crate::builder::{GraphBuilder, Tensor};
 use crate::nn::{Conv2d, ConvConfig, Dropout, LayerNorm, Linear, Mask, Module, MultiheadAttention};
 use crate::ops::Init;
@@ -88,16 +88,16 @@ impl VisionTransformer {
         }
         let tokens = 1 + (image / patch.max(1)).pow(2);
         let form = ConvConfig { stride: [patch; 2], ..ConvConfig::square(patch) };
-        let by_patch = normal((1.0 / (3 * patch * patch).max(1) as f64).sqrt());
+        let by_patch = normal_init((1.0 / (3 * patch * patch).max(1) as f64).sqrt());
         let zero = || Init::Fill(Scalar(0.0));
-        g.located(|| Self {
+        g.with_location(|| Self {
             class_token: g.variable("class_token", g.dtype(), [1, 1, width], zero()),
             conv_proj: Conv2d::with_init(g, "conv_proj", [3, width], form, by_patch),
             pos_embedding: g.variable(
                 "encoder.pos_embedding",
                 g.dtype(),
                 [1, tokens, width],
-                normal(0.02),
+                normal_init(0.02),
             ),
             layers: (0..config.layers).map(|at| VitLayer::new(g, at, config)).collect(),
             ln: layer_norm(g, "encoder.ln", width),
@@ -121,7 +121,7 @@ impl VisionTransformer {
 impl Module for VisionTransformer {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let y = self.layers.iter().fold(self.embed(x), |y, layer| layer.forward(&y));
             let y = self.ln.forward(&y);
             let [n, _, width] = y.shape()[..] else { return y };
@@ -133,7 +133,7 @@ impl Module for VisionTransformer {
         let mut all = vec![self.class_token.clone(), self.pos_embedding.clone()];
         all.extend(self.conv_proj.parameters());
         all.extend(self.layers.iter().flat_map(Module::parameters));
-        all.extend(parameters(&[&self.ln, &self.head]));
+        all.extend(collect_parameters(&[&self.ln, &self.head]));
         all
     }
 }
@@ -158,7 +158,7 @@ impl VitLayer {
         let bound = (6.0 / (width + hidden).max(1) as f64).sqrt();
         let linear = |name: &str, sizes: [usize; 2]| {
             let weight = Init::Uniform { low: Scalar(-bound), high: Scalar(bound) };
-            Linear::with_init(g, name, sizes, weight, Some(normal(1e-6)))
+            Linear::with_init(g, name, sizes, weight, Some(normal_init(1e-6)))
         };
         g.scope(&format!("encoder.layers.encoder_layer_{at}"), || Self {
             ln_1: layer_norm(g, "ln_1", width),
@@ -183,7 +183,7 @@ impl Module for VitLayer {
 
     fn parameters(&self) -> Vec<Tensor> {
         let [wide, narrow] = &self.mlp;
-        parameters(&[&self.ln_1, &self.self_attention, &self.ln_2, wide, narrow])
+        collect_parameters(&[&self.ln_1, &self.self_attention, &self.ln_2, wide, narrow])
     }
 }
 
@@ -191,6 +191,6 @@ fn layer_norm(g: &GraphBuilder, name: &str, width: usize) -> LayerNorm {
     LayerNorm { epsilon: 1e-6, ..LayerNorm::new(g, name, width) }
 }
 
-fn normal(std: f64) -> Init {
+fn normal_init(std: f64) -> Init {
     Init::Normal { mean: Scalar(0.0), std: Scalar(std) }
 }

@@ -1,6 +1,6 @@
 //! The transformer block: attention and a perceptron, each behind a normalization and beside a residual.
 
-use super::{LayerNorm, Linear, Module, module};
+use super::{LayerNorm, Linear, Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
@@ -47,9 +47,9 @@ impl CausalSelfAttention {
         if heads == 0 || !width.is_multiple_of(heads) {
             g.fail(format!("{heads} heads do not divide a width of {width}"));
         }
-        module(g, name, || Self {
-            qkv: linear(g, "qkv", [width, 3 * width], STD),
-            proj: linear(g, "proj", [width, width], proj),
+        declare_module(g, name, || Self {
+            qkv: declare_linear(g, "qkv", [width, 3 * width], STD),
+            proj: declare_linear(g, "proj", [width, width], proj),
             heads: heads.max(1),
         })
     }
@@ -104,9 +104,9 @@ impl Mlp {
 
     #[track_caller]
     fn with_std(g: &GraphBuilder, name: &str, width: usize, hidden: usize, proj: f64) -> Self {
-        module(g, name, || Self {
-            fc: linear(g, "fc", [width, hidden], STD),
-            proj: linear(g, "proj", [hidden, width], proj),
+        declare_module(g, name, || Self {
+            fc: declare_linear(g, "fc", [width, hidden], STD),
+            proj: declare_linear(g, "proj", [hidden, width], proj),
         })
     }
 }
@@ -161,7 +161,7 @@ impl TransformerBlock {
         heads: usize,
         proj: f64,
     ) -> Self {
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             ln1: LayerNorm::new(g, "ln1", width),
             attn: CausalSelfAttention::with_std(g, "attn", width, heads, proj),
             ln2: LayerNorm::new(g, "ln2", width),
@@ -188,7 +188,7 @@ pub(super) const STD: f64 = 0.02;
 
 /// A linear layer as GPT-2 begins it: normal weights, no bias at first.
 #[track_caller]
-pub(super) fn linear(g: &GraphBuilder, name: &str, sizes: [usize; 2], std: f64) -> Linear {
+pub(super) fn declare_linear(g: &GraphBuilder, name: &str, sizes: [usize; 2], std: f64) -> Linear {
     let weight = Init::Normal { mean: Scalar(0.0), std: Scalar(std) };
     Linear::with_init(g, name, sizes, weight, Some(Init::Fill(Scalar(0.0))))
 }

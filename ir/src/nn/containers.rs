@@ -1,6 +1,6 @@
 //! Modules of modules.
 
-use super::{Module, module};
+use super::{Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 
 /// A function without weights, so that it can stand between modules.
@@ -55,7 +55,7 @@ impl Module for Sequential {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let apply = || self.modules.iter().fold(x.clone(), |x, module| module.forward(&x));
-        x.builder().located(apply)
+        x.builder().with_location(apply)
     }
 
     fn parameters(&self) -> Vec<Tensor> {
@@ -94,7 +94,7 @@ impl<M: Module> ModuleList<M> {
         count: usize,
         mut declare: impl FnMut(&str) -> M,
     ) -> Self {
-        module(g, name, || Self((0..count).map(|at| declare(&at.to_string())).collect()))
+        declare_module(g, name, || Self((0..count).map(|at| declare(&at.to_string())).collect()))
     }
 
     /// The weights of all.

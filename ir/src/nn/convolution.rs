@@ -1,6 +1,6 @@
 //! Convolutions of sequences `[n, channels, w]` and of images `[n, channels, h, w]`.
 
-use super::{Module, module};
+use super::{Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::op::Op;
 use crate::ops::{ConvolutionInputGrad, Init, Window};
@@ -44,7 +44,7 @@ impl<const N: usize> ConvConfig<N> {
     }
 
     /// Weight and bias uniform in +-1/sqrt(fan in), torch's default (Kaiming's uniform of slope sqrt(5)).
-    fn uniform(&self, channels: usize) -> Init {
+    fn uniform_init(&self, channels: usize) -> Init {
         let fan_in = (channels / self.groups.max(1)) * self.kernel.iter().product::<usize>();
         let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
         Init::Uniform { low: Scalar(-bound), high: Scalar(bound) }
@@ -52,7 +52,7 @@ impl<const N: usize> ConvConfig<N> {
 
     /// Whether its groups divide the channels of both sides, else the builder keeps an error.
     #[track_caller]
-    fn divides(&self, g: &GraphBuilder, channels: [usize; 2]) {
+    fn check_groups(&self, g: &GraphBuilder, channels: [usize; 2]) {
         if self.groups == 0 || channels.iter().any(|count| !count.is_multiple_of(self.groups)) {
             let [inputs, outputs] = channels;
             g.fail(format!("{} groups do not divide {inputs} and {outputs} channels", self.groups));
@@ -94,7 +94,7 @@ impl Conv2d {
     /// From so many channels to so many, with torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, channels: [usize; 2], config: ConvConfig<2>) -> Self {
-        let init = config.uniform(channels[0]);
+        let init = config.uniform_init(channels[0]);
         Self::with_init(g, name, channels, config, init)
     }
 
@@ -107,11 +107,11 @@ impl Conv2d {
         config: ConvConfig<2>,
         weight: Init,
     ) -> Self {
-        config.divides(g, channels);
+        config.check_groups(g, channels);
         let ([inputs, outputs], [h, w]) = (channels, config.kernel);
         let shape = [outputs, inputs / config.groups.max(1), h, w];
-        let bias = config.bias.then(|| config.uniform(inputs));
-        module(g, name, || Self {
+        let bias = config.bias.then(|| config.uniform_init(inputs));
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), shape, weight),
             bias: bias.map(|init| g.variable("bias", g.dtype(), [outputs], init)),
             config,
@@ -161,11 +161,11 @@ impl Conv1d {
         [inputs, outputs]: [usize; 2],
         config: ConvConfig<1>,
     ) -> Self {
-        config.divides(g, [inputs, outputs]);
+        config.check_groups(g, [inputs, outputs]);
         let shape = [outputs, inputs / config.groups.max(1), config.kernel[0]];
-        let init = config.uniform(inputs);
+        let init = config.uniform_init(inputs);
         let bias = config.bias.then(|| init.clone());
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), shape, init),
             bias: bias.map(|init| g.variable("bias", g.dtype(), [outputs], init)),
             config,
@@ -231,13 +231,13 @@ impl ConvTranspose2d {
         [inputs, outputs]: [usize; 2],
         config: ConvConfig<2>,
     ) -> Self {
-        config.divides(g, [inputs, outputs]);
+        config.check_groups(g, [inputs, outputs]);
         let [h, w] = config.kernel;
         let shape = [inputs, outputs / config.groups.max(1), h, w];
         // torch takes the second dim of the weight for that which is summed over.
-        let init = config.uniform(outputs);
+        let init = config.uniform_init(outputs);
         let bias = config.bias.then(|| init.clone());
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), shape, init),
             bias: bias.map(|init| g.variable("bias", g.dtype(), [outputs], init)),
             config,
@@ -246,7 +246,7 @@ impl ConvTranspose2d {
     }
 
     /// The extent of the result in a dim; `None` where the border takes all.
-    fn extent(&self, dim: usize, extent: usize) -> Option<usize> {
+    fn result_extent(&self, dim: usize, extent: usize) -> Option<usize> {
         let ConvConfig { kernel, stride, padding, dilation, .. } = self.config;
         let reach = dilation[dim] * kernel[dim].checked_sub(1)? + 1;
         let whole = extent.checked_sub(1)? * stride[dim] + reach + self.output_padding[dim];
@@ -260,7 +260,8 @@ impl Module for ConvTranspose2d {
         let [_, _, h, w] = x.shape()[..] else {
             return not_of_rank(x, "an image [n, channels, h, w]");
         };
-        let [Some(rows), Some(columns)] = [self.extent(0, h), self.extent(1, w)] else {
+        let [Some(rows), Some(columns)] = [self.result_extent(0, h), self.result_extent(1, w)]
+        else {
             return x.builder().fail(format!("{:?} leaves nothing of {}", self.config, x.ty()));
         };
         let (window, groups) = (self.config.window(), self.config.groups);

@@ -1,7 +1,7 @@
 //! A mixture of experts.
 
 use super::attention::{STD, three_dims};
-use super::{Linear, Module, module};
+use super::{Linear, Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
@@ -59,7 +59,7 @@ impl SwitchFeedForward {
             g.fail(format!("{experts} experts of capacity {capacity}: both must be more than 0"));
         }
         let normal = || Init::Normal { mean: Scalar(0.0), std: Scalar(STD) };
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             router: Linear::with_init(g, "router", [width, experts], normal(), None),
             fc: g.variable("fc.weight", g.dtype(), [experts, width, hidden], normal()),
             proj: g.variable("proj.weight", g.dtype(), [experts, hidden, width], normal()),
@@ -73,13 +73,13 @@ impl SwitchFeedForward {
     #[track_caller]
     pub fn forward_and_balance(&self, x: &Tensor) -> (Tensor, Tensor) {
         let Some([batch, time, width]) = three_dims(x) else { return (x.clone(), x.clone()) };
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let experts = self.sizes.experts;
             // The router is f32 in any case (section 2.4).
             let probabilities = self.router.forward(x).cast(DType::F32).softmax(2);
             let chosen = probabilities.argmax(2, true);
             let weight = probabilities.max(&[2], true).cast(x.ty().dtype);
-            let places = self.places(time);
+            let places = self.expert_capacity(time);
             let flat =
                 x.dispatch(&chosen, experts, places).reshape(&[experts, batch * places, width]);
             let y = flat.matmul(&self.fc).relu().matmul(&self.proj);
@@ -92,7 +92,7 @@ impl SwitchFeedForward {
     }
 
     /// Places of an expert for a sequence of this length: at least one.
-    fn places(&self, time: usize) -> usize {
+    fn expert_capacity(&self, time: usize) -> usize {
         let even = self.sizes.capacity * time as f64 / self.sizes.experts.max(1) as f64;
         (even.ceil() as usize).clamp(1, time.max(1))
     }

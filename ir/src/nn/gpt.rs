@@ -65,12 +65,12 @@ impl Gpt {
         let GptConfig { layers, width, heads, sequence, vocabulary } = *config;
         let proj = STD / (2.0 * layers.max(1) as f64).sqrt();
         let block = |i| TransformerBlock::with_std(g, &format!("blocks.{i}"), width, heads, proj);
-        g.located(|| Self {
-            wte: Embedding::with_init(g, "wte", vocabulary, width, normal()),
-            wpe: Embedding::with_init(g, "wpe", sequence, width, normal()),
+        g.with_location(|| Self {
+            wte: Embedding::with_init(g, "wte", vocabulary, width, normal_init()),
+            wpe: Embedding::with_init(g, "wpe", sequence, width, normal_init()),
             blocks: (0..layers).map(block).collect(),
             ln_f: LayerNorm::new(g, "ln_f", width),
-            head: Linear::with_init(g, "head", [width, vocabulary], normal(), None),
+            head: Linear::with_init(g, "head", [width, vocabulary], normal_init(), None),
         })
     }
 
@@ -86,7 +86,7 @@ impl Gpt {
     }
 }
 
-fn normal() -> Init {
+fn normal_init() -> Init {
     Init::Normal { mean: Scalar(0.0), std: Scalar(STD) }
 }
 
@@ -94,7 +94,7 @@ impl Module for Gpt {
     #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Tensor {
         let blocks = || self.blocks.iter().fold(self.embed(tokens), |x, block| block.forward(&x));
-        let x = tokens.builder().located(blocks);
+        let x = tokens.builder().with_location(blocks);
         self.head.forward(&self.ln_f.forward(&x))
     }
 
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::array::Array;
-    use crate::evaluate::outputs;
+    use crate::evaluate::evaluate_outputs;
     use crate::types::DType;
 
     fn logits(tokens: [f64; 4]) -> Vec<f64> {
@@ -122,7 +122,9 @@ mod tests {
         g.output("logits", &Gpt::new(&g, &config).forward(&tokens_in));
         let feeds = BTreeMap::from([("tokens".into(), Array::new([1, 4], tokens.to_vec()))]);
         let graph = g.finish().expect("fits");
-        outputs(&graph, &feeds, &Default::default()).expect("all is fed")["logits"].data.clone()
+        evaluate_outputs(&graph, &feeds, &Default::default()).expect("all is fed")["logits"]
+            .data
+            .clone()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Layers with one or two weights.
 
-use super::{Module, module};
+use super::{Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
@@ -30,14 +30,14 @@ impl Linear {
     /// With a bias; both uniform in +-1/sqrt(inputs), torch's default.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, inputs: usize, outputs: usize) -> Self {
-        let init = uniform(inputs);
+        let init = uniform_init(inputs);
         Self::with_init(g, name, [inputs, outputs], init.clone(), Some(init))
     }
 
     /// Without a bias.
     #[track_caller]
     pub fn without_bias(g: &GraphBuilder, name: &str, inputs: usize, outputs: usize) -> Self {
-        Self::with_init(g, name, [inputs, outputs], uniform(inputs), None)
+        Self::with_init(g, name, [inputs, outputs], uniform_init(inputs), None)
     }
 
     /// With these first contents of the weight and, where there is one, of the bias.
@@ -49,14 +49,14 @@ impl Linear {
         weight: Init,
         bias: Option<Init>,
     ) -> Self {
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), [outputs, inputs], weight),
             bias: bias.map(|init| g.variable("bias", g.dtype(), [outputs], init)),
         })
     }
 }
 
-fn uniform(inputs: usize) -> Init {
+fn uniform_init(inputs: usize) -> Init {
     let bound = 1.0 / (inputs.max(1) as f64).sqrt();
     Init::Uniform { low: Scalar(-bound), high: Scalar(bound) }
 }
@@ -100,7 +100,9 @@ impl Embedding {
     /// With this first content.
     #[track_caller]
     pub fn with_init(g: &GraphBuilder, name: &str, rows: usize, width: usize, init: Init) -> Self {
-        module(g, name, || Self { weight: g.variable("weight", g.dtype(), [rows, width], init) })
+        declare_module(g, name, || Self {
+            weight: g.variable("weight", g.dtype(), [rows, width], init),
+        })
     }
 }
 
@@ -139,7 +141,7 @@ impl LayerNorm {
     /// With an epsilon of 1e-5, torch's default.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize) -> Self {
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), [width], Init::Fill(Scalar(1.0))),
             bias: g.variable("bias", g.dtype(), [width], Init::Fill(Scalar(0.0))),
             epsilon: 1e-5,
@@ -180,7 +182,7 @@ impl RmsNorm {
     /// With an epsilon of 1e-6.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize) -> Self {
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), [width], Init::Fill(Scalar(1.0))),
             epsilon: 1e-6,
         })

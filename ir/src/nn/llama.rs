@@ -2,7 +2,7 @@
 //! in Meta's checkpoints.
 
 use super::attention::{STD, three_dims};
-use super::{Embedding, Linear, Module, RmsNorm, module};
+use super::{Embedding, Linear, Module, RmsNorm, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
@@ -101,11 +101,11 @@ impl GroupedQueryAttention {
         }
         let heads = heads.map(|heads| heads.max(1));
         let keys = width / heads[0] * heads[1];
-        module(g, name, || Self {
-            wq: linear(g, "wq", [width, width], STD),
-            wk: linear(g, "wk", [width, keys], STD),
-            wv: linear(g, "wv", [width, keys], STD),
-            wo: linear(g, "wo", [width, width], proj),
+        declare_module(g, name, || Self {
+            wq: declare_linear(g, "wq", [width, width], STD),
+            wk: declare_linear(g, "wk", [width, keys], STD),
+            wv: declare_linear(g, "wv", [width, keys], STD),
+            wo: declare_linear(g, "wo", [width, width], proj),
             heads,
             base,
         })
@@ -159,10 +159,10 @@ impl SwiGlu {
 
     #[track_caller]
     fn with_std(g: &GraphBuilder, name: &str, width: usize, hidden: usize, proj: f64) -> Self {
-        module(g, name, || Self {
-            w1: linear(g, "w1", [width, hidden], STD),
-            w2: linear(g, "w2", [hidden, width], proj),
-            w3: linear(g, "w3", [width, hidden], STD),
+        declare_module(g, name, || Self {
+            w1: declare_linear(g, "w1", [width, hidden], STD),
+            w2: declare_linear(g, "w2", [hidden, width], proj),
+            w3: declare_linear(g, "w3", [width, hidden], STD),
         })
     }
 }
@@ -197,10 +197,10 @@ impl LlamaBlock {
         let &LlamaConfig { layers, width, heads, shared, hidden, base, .. } = config;
         let proj = STD / (2.0 * layers.max(1) as f64).sqrt();
         let heads = [heads, shared];
-        module(g, name, || Self {
-            attention_norm: norm(g, "attention_norm", width),
+        declare_module(g, name, || Self {
+            attention_norm: declare_norm(g, "attention_norm", width),
             attention: GroupedQueryAttention::with_std(g, "attention", width, heads, base, proj),
-            ffn_norm: norm(g, "ffn_norm", width),
+            ffn_norm: declare_norm(g, "ffn_norm", width),
             feed_forward: SwiGlu::with_std(g, "feed_forward", width, hidden, proj),
         })
     }
@@ -250,19 +250,19 @@ impl Llama {
     #[track_caller]
     pub fn new(g: &GraphBuilder, config: &LlamaConfig) -> Self {
         let &LlamaConfig { layers, width, vocabulary, .. } = config;
-        g.located(|| Self {
+        g.with_location(|| Self {
             tok_embeddings: Embedding::with_init(
                 g,
                 "tok_embeddings",
                 vocabulary,
                 width,
-                normal(STD),
+                normal_init(STD),
             ),
             layers: (0..layers)
                 .map(|layer| LlamaBlock::new(g, &format!("layers.{layer}"), config))
                 .collect(),
-            norm: norm(g, "norm", width),
-            output: linear(g, "output", [width, vocabulary], STD),
+            norm: declare_norm(g, "norm", width),
+            output: declare_linear(g, "output", [width, vocabulary], STD),
         })
     }
 }
@@ -270,7 +270,7 @@ impl Llama {
 impl Module for Llama {
     #[track_caller]
     fn forward(&self, tokens: &Tensor) -> Tensor {
-        tokens.builder().located(|| {
+        tokens.builder().with_location(|| {
             let x = self.tok_embeddings.forward(tokens);
             let x = self.layers.iter().fold(x, |x, layer| layer.forward(&x));
             self.output.forward(&self.norm.forward(&x))
@@ -285,18 +285,18 @@ impl Module for Llama {
     }
 }
 
-fn normal(std: f64) -> Init {
+fn normal_init(std: f64) -> Init {
     Init::Normal { mean: Scalar(0.0), std: Scalar(std) }
 }
 
 #[track_caller]
-fn linear(g: &GraphBuilder, name: &str, sizes: [usize; 2], std: f64) -> Linear {
-    Linear::with_init(g, name, sizes, normal(std), None)
+fn declare_linear(g: &GraphBuilder, name: &str, sizes: [usize; 2], std: f64) -> Linear {
+    Linear::with_init(g, name, sizes, normal_init(std), None)
 }
 
 /// RMS normalization with LLaMA's epsilon.
 #[track_caller]
-fn norm(g: &GraphBuilder, name: &str, width: usize) -> RmsNorm {
+fn declare_norm(g: &GraphBuilder, name: &str, width: usize) -> RmsNorm {
     RmsNorm { epsilon: 1e-5, ..RmsNorm::new(g, name, width) }
 }
 

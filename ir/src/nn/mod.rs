@@ -84,7 +84,7 @@ pub trait Module {
 impl Module for Box<dyn Module> {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.builder().located(|| self.as_ref().forward(x))
+        x.builder().with_location(|| self.as_ref().forward(x))
     }
 
     fn parameters(&self) -> Vec<Tensor> {
@@ -98,8 +98,8 @@ impl Module for Box<dyn Module> {
 
 /// Declares the variables of a module of this name; errors name the caller.
 #[track_caller]
-fn module<T>(g: &GraphBuilder, name: &str, declare: impl FnOnce() -> T) -> T {
-    g.located(|| g.scope(name, declare))
+fn declare_module<T>(g: &GraphBuilder, name: &str, declare: impl FnOnce() -> T) -> T {
+    g.with_location(|| g.scope(name, declare))
 }
 
 #[cfg(test)]

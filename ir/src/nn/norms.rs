@@ -2,7 +2,7 @@
 //! [`super::RmsNorm`] normalize the last dim.
 
 use super::convolution::not_of_rank;
-use super::{Module, module};
+use super::{Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::op::Op;
 use crate::ops::{BatchNorm as BatchNormOp, Init};
@@ -52,7 +52,7 @@ impl BatchNorm {
             let ty = TensorType::new(g.dtype(), [channels]);
             g.variable_of(name, ty, Init::Fill(Scalar(first)), false)
         };
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), [channels], Init::Fill(Scalar(1.0))),
             bias: g.variable("bias", g.dtype(), [channels], Init::Fill(Scalar(0.0))),
             running_mean: running("running_mean", 0.0),
@@ -110,7 +110,7 @@ impl GroupNorm {
         if groups == 0 || !channels.is_multiple_of(groups) {
             g.fail(format!("{groups} groups do not divide {channels} channels"));
         }
-        module(g, name, || Self {
+        declare_module(g, name, || Self {
             weight: g.variable("weight", g.dtype(), [channels], Init::Fill(Scalar(1.0))),
             bias: g.variable("bias", g.dtype(), [channels], Init::Fill(Scalar(0.0))),
             groups: groups.max(1),

@@ -33,9 +33,9 @@ impl PoolConfig {
     }
 
     /// The window over an image of these extents.
-    fn over(&self, extents: [usize; 2]) -> Window {
+    fn window_over(&self, extents: [usize; 2]) -> Window {
         let window = self.window();
-        if self.ceil_mode { window.ceiled(extents, self.kernel) } else { window }
+        if self.ceil_mode { window.with_ceil_mode(extents, self.kernel) } else { window }
     }
 }
 
@@ -60,7 +60,7 @@ impl Module for MaxPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let [_, _, h, w] = x.shape()[..] else { return not_a_image(x) };
-        x.max_pool(self.0.kernel, self.0.over([h, w]))
+        x.max_pool(self.0.kernel, self.0.window_over([h, w]))
     }
 
     fn parameters(&self) -> Vec<Tensor> {
@@ -87,7 +87,7 @@ impl Module for AvgPool2d {
     fn forward(&self, x: &Tensor) -> Tensor {
         let [_, _, h, w] = x.shape()[..] else { return not_a_image(x) };
         let PoolConfig { kernel, padding: [rows, columns], .. } = self.0;
-        let (window, own) = (self.0.over([h, w]), self.0.window());
+        let (window, own) = (self.0.window_over([h, w]), self.0.window());
         if window == own {
             return x.average_pool(kernel, window, true);
         }
@@ -134,7 +134,7 @@ impl Module for AdaptiveAvgPool2d {
             return x.average_pool(kernel, Window { strides: kernel, ..Window::PLAIN }, true);
         }
         // Windows of different extents: each row of these matrices has the shares of one.
-        let (down, across) = (shares(x, h, rows), shares(x, w, columns));
+        let (down, across) = (pooling_shares(x, h, rows), pooling_shares(x, w, columns));
         down.matmul(&x.matmul_transposed(&across, false, true))
     }
 
@@ -145,7 +145,7 @@ impl Module for AdaptiveAvgPool2d {
 
 /// `[places, extent]`: of each place the share that an element has in its mean.
 #[track_caller]
-fn shares(x: &Tensor, extent: usize, places: usize) -> Tensor {
+fn pooling_shares(x: &Tensor, extent: usize, places: usize) -> Tensor {
     let share = |place: usize, element: usize| {
         let (start, end) = (place * extent / places, ((place + 1) * extent).div_ceil(places));
         if (start..end).contains(&element) { 1.0 / (end - start) as f64 } else { 0.0 }

@@ -3,7 +3,7 @@
 //! One product takes the inputs of all steps; the products of the state are made step by step. Names, order of gates and first
 //! contents are torch's.
 
-use super::{Module, module};
+use super::{Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
@@ -29,7 +29,7 @@ impl RnnConfig {
         Self { inputs, hidden, layers: 1, bidirectional: false, dropout: 0.0 }
     }
 
-    fn directions(&self) -> usize {
+    fn count_directions(&self) -> usize {
         1 + usize::from(self.bidirectional)
     }
 }
@@ -64,7 +64,7 @@ impl Lstm {
     /// With weights and biases uniform in +-1/sqrt(hidden).
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: RnnConfig) -> Self {
-        Self(module(g, name, || Recurrent::new(g, config, 4)))
+        Self(declare_module(g, name, || Recurrent::new(g, config, 4)))
     }
 
     /// From these states, one for each layer's directions (zeros where there is none): the results of the last layer, and the
@@ -78,9 +78,9 @@ impl Lstm {
         let first = states.map(|states| {
             states.iter().map(|state| vec![state.hidden.clone(), state.cell.clone()]).collect()
         });
-        let (y, last) = self.0.run(x, first, 2, |projected, recurrent, state| {
+        let (y, last) = self.0.run_layers(x, first, 2, |projected, recurrent, state| {
             let gates = projected.add(recurrent);
-            let parts = quarters(&gates, 4);
+            let parts = split_gates(&gates, 4);
             let [i, f, g, o] = &parts[..] else { return state.to_vec() };
             let cell = f.sigmoid().mul(&state[1]).add(&i.sigmoid().mul(&g.tanh()));
             vec![o.sigmoid().mul(&cell.tanh()), cell]
@@ -124,7 +124,7 @@ impl Gru {
     /// With weights and biases uniform in +-1/sqrt(hidden).
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: RnnConfig) -> Self {
-        Self(module(g, name, || Recurrent::new(g, config, 3)))
+        Self(declare_module(g, name, || Recurrent::new(g, config, 3)))
     }
 
     /// From these states `[batch, hidden]`, one for each layer's directions (zeros where there is none): the results of the
@@ -132,8 +132,8 @@ impl Gru {
     #[track_caller]
     pub fn forward_from(&self, x: &Tensor, states: Option<&[Tensor]>) -> (Tensor, Vec<Tensor>) {
         let first = states.map(|states| states.iter().map(|state| vec![state.clone()]).collect());
-        let (y, last) = self.0.run(x, first, 1, |projected, recurrent, state| {
-            let [of_x, of_h] = [projected, recurrent].map(|gates| quarters(gates, 3));
+        let (y, last) = self.0.run_layers(x, first, 1, |projected, recurrent, state| {
+            let [of_x, of_h] = [projected, recurrent].map(|gates| split_gates(gates, 3));
             let ([xr, xz, xn], [hr, hz, hn]) = (&of_x[..], &of_h[..]) else {
                 return state.to_vec();
             };
@@ -159,7 +159,7 @@ impl Module for Gru {
 
 /// Gates `[batch, count hidden]` one by one.
 #[track_caller]
-fn quarters(gates: &Tensor, count: usize) -> Vec<Tensor> {
+fn split_gates(gates: &Tensor, count: usize) -> Vec<Tensor> {
     let width = gates.shape().last().copied().unwrap_or(0);
     gates.split(1, &vec![width / count; count])
 }
@@ -168,11 +168,11 @@ fn quarters(gates: &Tensor, count: usize) -> Vec<Tensor> {
 struct Recurrent {
     config: RnnConfig,
     /// Layer by layer, of each its directions.
-    cells: Vec<Cell>,
+    cells: Vec<DirectionWeights>,
 }
 
 /// One direction of a layer; weights are of all gates.
-struct Cell {
+struct DirectionWeights {
     /// `[gates hidden, inputs]`.
     weight_ih: Tensor,
     /// `[gates hidden, hidden]`.
@@ -189,17 +189,17 @@ impl Recurrent {
         if config.layers == 0 || config.hidden == 0 {
             g.fail("a recurrent layer needs a state and a layer at least");
         }
-        let directions = config.directions();
+        let directions = config.count_directions();
         let cell = |at: usize| {
             let (layer, reverse) = (at / directions, at % directions == 1);
             let inputs = if layer == 0 { config.inputs } else { directions * config.hidden };
-            Cell::new(g, layer, reverse, [inputs, config.hidden, gates])
+            DirectionWeights::new(g, layer, reverse, [inputs, config.hidden, gates])
         };
         Self { config, cells: (0..config.layers * directions).map(cell).collect() }
     }
 
     fn parameters(&self) -> Vec<Tensor> {
-        let of = |cell: &Cell| {
+        let of = |cell: &DirectionWeights| {
             [&cell.weight_ih, &cell.weight_hh, &cell.bias_ih, &cell.bias_hh].map(Tensor::clone)
         };
         self.cells.iter().flat_map(of).collect()
@@ -208,7 +208,7 @@ impl Recurrent {
     /// Runs all layers. A state is `parts` tensors, of which the first is what a step gives; `next` makes it from the gates'
     /// share of the input, that of the state, and the state.
     #[track_caller]
-    fn run(
+    fn run_layers(
         &self,
         x: &Tensor,
         first: Option<Vec<Vec<Tensor>>>,
@@ -216,7 +216,7 @@ impl Recurrent {
         next: impl Fn(&Tensor, &Tensor, &[Tensor]) -> Vec<Tensor>,
     ) -> (Tensor, Vec<Vec<Tensor>>) {
         let g = x.builder();
-        let (directions, hidden) = (self.config.directions(), self.config.hidden);
+        let (directions, hidden) = (self.config.count_directions(), self.config.hidden);
         let mut states = first.unwrap_or_default();
         let [batch, _, _] = x.shape()[..] else {
             let y = super::convolution::not_of_rank(x, "a sequence [batch, time, features]");
@@ -228,15 +228,16 @@ impl Recurrent {
         }
         let zeros = || vec![g.full(x.ty().dtype, [batch, hidden], 0.0); parts];
         states.resize_with(self.cells.len(), zeros);
-        g.located(|| {
+        g.with_location(|| {
             let mut y = x.clone();
             for (layer, cells) in self.cells.chunks(directions).enumerate() {
                 if layer > 0 && self.config.dropout > 0.0 {
                     y = y.dropout(self.config.dropout);
                 }
                 let both = cells.iter().zip(&mut states[layer * directions..]).enumerate();
-                let made: Vec<Tensor> =
-                    both.map(|(way, (cell, state))| cell.run(&y, state, way == 1, &next)).collect();
+                let made: Vec<Tensor> = both
+                    .map(|(way, (cell, state))| cell.run_direction(&y, state, way == 1, &next))
+                    .collect();
                 y = if directions == 1 { made[0].clone() } else { g.concat(&made, 2) };
             }
             (y, states)
@@ -244,7 +245,7 @@ impl Recurrent {
     }
 }
 
-impl Cell {
+impl DirectionWeights {
     #[track_caller]
     fn new(
         g: &GraphBuilder,
@@ -268,7 +269,7 @@ impl Cell {
 
     /// The states that all steps give, `[batch, time, hidden]`; `state` becomes that behind the last one.
     #[track_caller]
-    fn run(
+    fn run_direction(
         &self,
         x: &Tensor,
         state: &mut Vec<Tensor>,

@@ -34,7 +34,7 @@ impl<M: Module> Staged<M> {
     /// Puts a module, with its variables, in a stage; on a placement if one is given.
     pub fn new(module: M, stage: usize, placement: Option<Placement>) -> Self {
         for variable in [module.parameters(), module.buffers()].concat() {
-            variable.builder().assign(&variable, stage, placement.as_ref());
+            variable.builder().assign_stage(&variable, stage, placement.as_ref());
         }
         Self { module, stage, placement }
     }
@@ -55,7 +55,7 @@ impl<M: Module> Module for Staged<M> {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let builder = x.builder();
-        builder.located(|| self.here(builder, || self.module.forward(x)))
+        builder.with_location(|| self.here(builder, || self.module.forward(x)))
     }
 
     fn parameters(&self) -> Vec<Tensor> {

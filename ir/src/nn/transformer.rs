@@ -1,7 +1,7 @@
 //! Attention and the layers of Vaswani et al., arXiv 1706.03762, as torch has them with `batch_first`.
 
 use super::attention::three_dims;
-use super::{Dropout, LayerNorm, Linear, Module, module};
+use super::{Dropout, LayerNorm, Linear, Module, declare_module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
@@ -59,8 +59,8 @@ impl MultiheadAttention {
             g.fail(format!("{heads} heads do not divide a width of {width}"));
         }
         let zero = Init::Fill(Scalar(0.0));
-        let (own, out) = (uniform((6.0 / (4 * width.max(1)) as f64).sqrt()), by_inputs(width));
-        module(g, name, || Self {
+        let (own, out) = (uniform_init((6.0 / (4 * width.max(1)) as f64).sqrt()), by_inputs(width));
+        declare_module(g, name, || Self {
             in_proj_weight: g.variable("in_proj_weight", g.dtype(), [3 * width, width], own),
             in_proj_bias: g.variable("in_proj_bias", g.dtype(), [3 * width], zero.clone()),
             out_proj: Linear::with_init(g, "out_proj", [width, width], out, Some(zero)),
@@ -72,16 +72,16 @@ impl MultiheadAttention {
     /// Of queries `[batch, queries, width]` to keys and values `[batch, keys, width]`.
     #[track_caller]
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, mask: Mask<'_>) -> Tensor {
-        query.builder().located(|| {
+        query.builder().with_location(|| {
             let Some([batch, time, width]) = three_dims(query) else { return query.clone() };
-            let projected = self.projected([query, key, value], width);
+            let projected = self.project_heads([query, key, value], width);
             let [query, key, value] = &projected[..] else { return query.clone() };
             let seen = match mask {
-                Mask::Of(mask) => self.weighted([query, key, value], Some(mask)),
-                Mask::None if self.dropout > 0.0 => self.weighted([query, key, value], None),
+                Mask::Of(mask) => self.weigh_values([query, key, value], Some(mask)),
+                Mask::None if self.dropout > 0.0 => self.weigh_values([query, key, value], None),
                 Mask::Causal if self.dropout > 0.0 => {
-                    let later = later(query, key);
-                    self.weighted([query, key, value], Some(&later))
+                    let later = mask_later_keys(query, key);
+                    self.weigh_values([query, key, value], Some(&later))
                 }
                 Mask::None => query.attention(key, value, false),
                 Mask::Causal => query.attention(key, value, true),
@@ -91,7 +91,7 @@ impl MultiheadAttention {
     }
 
     /// Queries, keys and values, each `[batch, time, heads, head width]`: one product where they come from one sequence.
-    fn projected(&self, given: [&Tensor; 3], width: usize) -> Vec<Tensor> {
+    fn project_heads(&self, given: [&Tensor; 3], width: usize) -> Vec<Tensor> {
         let heads = |x: &Tensor| match x.shape()[..] {
             [batch, time, _] => x.reshape(&[batch, time, self.heads, width / self.heads]),
             _ => x.clone(),
@@ -111,7 +111,7 @@ impl MultiheadAttention {
     }
 
     /// Attention with all scores at hand.
-    fn weighted(&self, [query, key, value]: [&Tensor; 3], mask: Option<&Tensor>) -> Tensor {
+    fn weigh_values(&self, [query, key, value]: [&Tensor; 3], mask: Option<&Tensor>) -> Tensor {
         let by_head = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
         let width = query.shape().last().copied().unwrap_or(1).max(1);
         let scale = 1.0 / (width as f64).sqrt();
@@ -129,19 +129,19 @@ impl MultiheadAttention {
 }
 
 /// True of keys behind a query, `[queries, keys]`.
-fn later(query: &Tensor, key: &Tensor) -> Tensor {
+fn mask_later_keys(query: &Tensor, key: &Tensor) -> Tensor {
     let extent = |x: &Tensor| x.shape().get(1).copied().unwrap_or(1);
     let shape = [extent(query), extent(key)];
     let [row, column] = [0, 1].map(|dim| query.builder().iota(DType::I64, shape, dim));
     column.greater(&row)
 }
 
-fn uniform(bound: f64) -> Init {
+fn uniform_init(bound: f64) -> Init {
     Init::Uniform { low: Scalar(-bound), high: Scalar(bound) }
 }
 
 fn by_inputs(inputs: usize) -> Init {
-    uniform(1.0 / (inputs.max(1) as f64).sqrt())
+    uniform_init(1.0 / (inputs.max(1) as f64).sqrt())
 }
 
 /// Of a sequence to itself, each element to all.
@@ -181,13 +181,18 @@ impl TransformerConfig {
         Self { width, heads, hidden, dropout, norm_first, gelu }
     }
 
-    fn attention(&self, g: &GraphBuilder, name: &str) -> MultiheadAttention {
+    fn declare_attention(&self, g: &GraphBuilder, name: &str) -> MultiheadAttention {
         let plain = MultiheadAttention::new(g, name, self.width, self.heads);
         MultiheadAttention { dropout: self.dropout, ..plain }
     }
 
     /// What is added beside x: before or behind it stands the normalization.
-    fn beside(&self, x: &Tensor, norm: &LayerNorm, what: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    fn add_residual(
+        &self,
+        x: &Tensor,
+        norm: &LayerNorm,
+        what: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Tensor {
         let drop = Dropout(self.dropout);
         match self.norm_first {
             true => x.add(&drop.forward(&what(&norm.forward(x)))),
@@ -250,8 +255,8 @@ impl TransformerEncoderLayer {
     /// With torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: TransformerConfig) -> Self {
-        module(g, name, || Self {
-            self_attn: config.attention(g, "self_attn"),
+        declare_module(g, name, || Self {
+            self_attn: config.declare_attention(g, "self_attn"),
             mlp: Perceptron::new(g, config),
             norm1: LayerNorm::new(g, "norm1", config.width),
             norm2: LayerNorm::new(g, "norm2", config.width),
@@ -261,11 +266,11 @@ impl TransformerEncoderLayer {
     /// Where a query does not see all keys.
     #[track_caller]
     pub fn forward_masked(&self, x: &Tensor, mask: Mask<'_>) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let config = &self.mlp.config;
             let attend = |x: &Tensor| self.self_attn.attend(x, x, x, mask);
-            let x = config.beside(x, &self.norm1, attend);
-            config.beside(&x, &self.norm2, |x| self.mlp.forward(x))
+            let x = config.add_residual(x, &self.norm1, attend);
+            config.add_residual(&x, &self.norm2, |x| self.mlp.forward(x))
         })
     }
 }
@@ -314,9 +319,9 @@ impl TransformerDecoderLayer {
     /// With torch's first contents.
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, config: TransformerConfig) -> Self {
-        module(g, name, || Self {
-            self_attn: config.attention(g, "self_attn"),
-            multihead_attn: config.attention(g, "multihead_attn"),
+        declare_module(g, name, || Self {
+            self_attn: config.declare_attention(g, "self_attn"),
+            multihead_attn: config.declare_attention(g, "multihead_attn"),
             mlp: Perceptron::new(g, config),
             norm1: LayerNorm::new(g, "norm1", config.width),
             norm2: LayerNorm::new(g, "norm2", config.width),
@@ -327,13 +332,13 @@ impl TransformerDecoderLayer {
     /// Of a sequence and a memory, with what hides of each.
     #[track_caller]
     pub fn forward_with(&self, x: &Tensor, memory: &Tensor, masks: [Mask<'_>; 2]) -> Tensor {
-        x.builder().located(|| {
+        x.builder().with_location(|| {
             let (config, [own, of_memory]) = (&self.mlp.config, masks);
             let attend = |x: &Tensor| self.self_attn.attend(x, x, x, own);
-            let x = config.beside(x, &self.norm1, attend);
+            let x = config.add_residual(x, &self.norm1, attend);
             let attend = |x: &Tensor| self.multihead_attn.attend(x, memory, memory, of_memory);
-            let x = config.beside(&x, &self.norm2, attend);
-            config.beside(&x, &self.norm3, |x| self.mlp.forward(x))
+            let x = config.add_residual(&x, &self.norm2, attend);
+            config.add_residual(&x, &self.norm3, |x| self.mlp.forward(x))
         })
     }
 

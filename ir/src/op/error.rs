@@ -16,7 +16,7 @@ pub enum OpError {
         found: usize,
     },
     /// Element types that do not fit.
-    #[error("{op} cannot take {}: {reason}", list(.operands))]
+    #[error("{op} cannot take {}: {reason}", join_types(.operands))]
     DTypes {
         /// The op.
         op: &'static str,
@@ -26,7 +26,7 @@ pub enum OpError {
         reason: String,
     },
     /// Shapes that do not fit each other or the payload.
-    #[error("{op} cannot take {}: {reason}", list(.operands))]
+    #[error("{op} cannot take {}: {reason}", join_types(.operands))]
     Shapes {
         /// The op.
         op: &'static str,
@@ -73,7 +73,7 @@ pub enum OpError {
     },
 }
 
-fn list(types: &[TensorType]) -> String {
+fn join_types(types: &[TensorType]) -> String {
     types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -81,7 +81,7 @@ fn list(types: &[TensorType]) -> String {
 ///
 /// # Errors
 /// Where it is another.
-pub fn arity(
+pub fn check_arity(
     op: &'static str,
     operands: &[&TensorType],
     count: usize,
@@ -94,7 +94,11 @@ pub fn arity(
 }
 
 /// An error of shapes.
-pub fn shapes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
+pub fn shape_error(
+    op: &'static str,
+    operands: &[&TensorType],
+    reason: impl Into<String>,
+) -> OpError {
     OpError::Shapes {
         op,
         operands: operands.iter().map(|&t| t.clone()).collect(),
@@ -103,7 +107,11 @@ pub fn shapes(op: &'static str, operands: &[&TensorType], reason: impl Into<Stri
 }
 
 /// An error of element types.
-pub fn dtypes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
+pub fn dtype_error(
+    op: &'static str,
+    operands: &[&TensorType],
+    reason: impl Into<String>,
+) -> OpError {
     OpError::DTypes {
         op,
         operands: operands.iter().map(|&t| t.clone()).collect(),

@@ -27,20 +27,22 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, no_gradient, one_float};
+use super::shards::{fill_shard, no_gradient, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
     Arithmetic, AttentionShape, EvalContext, GradientNode, Op, OpError, Operand, Operation, Region,
-    arity, dtypes, shapes,
+    check_arity, dtype_error, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-use scores::{Scores, Term, Terms, log_sum_exp, range};
-use space::{BATCH, GROUP, KEYS, QUERIES, SHARED, Space, WIDTH, most_to_mean, seen_share, space};
+use scores::{AttentionScores, GradientTerm, GradientTerms, log_sum_exp, shard_range};
+use space::{
+    AttentionRule, BATCH, GROUP, KEYS, QUERIES, SHARED, WIDTH, build_rule, most_to_mean, seen_share,
+};
 
 /// The least score that a finite bias leaves.
 pub const FLOOR: f64 = -3e4;
@@ -78,12 +80,12 @@ impl Attention {
     }
 
     /// Says what of the payload fits nothing.
-    fn check(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
+    fn check_payload(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
         if self.window.is_some() && !self.causal {
-            return Err(shapes(op, operands, "a window needs a causal mask"));
+            return Err(shape_error(op, operands, "a window needs a causal mask"));
         }
         if self.soft_cap.is_some_and(|cap| cap.0.is_nan() || cap.0 <= 0.0) {
-            return Err(shapes(op, operands, "the soft cap must be above 0"));
+            return Err(shape_error(op, operands, "the soft cap must be above 0"));
         }
         Ok(())
     }
@@ -133,14 +135,14 @@ impl AttentionBias {
 
 impl AttentionGrad {
     /// That of an op.
-    pub fn of(op: Attention, bias: AttentionBias) -> Self {
+    pub fn from_attention(op: Attention, bias: AttentionBias) -> Self {
         let Attention { causal, scale, window, soft_cap } = op;
         Self { causal, scale, window, soft_cap, bias }
     }
 
     /// Without bias, window and soft cap.
     pub fn new(causal: bool, scale: Scalar) -> Self {
-        Self::of(Attention::new(causal, scale), AttentionBias::None)
+        Self::from_attention(Attention::new(causal, scale), AttentionBias::None)
     }
 
     /// The op whose gradient it is.
@@ -150,7 +152,7 @@ impl AttentionGrad {
     }
 
     /// The places among the operands of the gradient of the log-sum-exp and of the bias, where they are there.
-    pub fn further(&self, operands: usize) -> (Option<usize>, Option<usize>) {
+    pub fn optional_operands(&self, operands: usize) -> (Option<usize>, Option<usize>) {
         let bias = (!self.bias.is_none()).then(|| operands.saturating_sub(1));
         let last = bias.unwrap_or(operands);
         ((last > ROWS).then_some(ROWS), bias)
@@ -165,11 +167,11 @@ fn check_bias(op: &'static str, operands: &[&TensorType], bias: usize) -> Result
     if [operands[0].dtype, DType::F32].contains(&operands[bias].dtype) {
         return Ok(());
     }
-    Err(dtypes(op, operands, "a bias must be of the queries' element type, or f32"))
+    Err(dtype_error(op, operands, "a bias must be of the queries' element type, or f32"))
 }
 
 /// The sizes that attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
-fn arithmetic(op: Attention, operands: &[&TensorType], backward: bool) -> Arithmetic {
+fn attention_arithmetic(op: Attention, operands: &[&TensorType], backward: bool) -> Arithmetic {
     let extent = |operand: usize, dim: usize| {
         operands.get(operand).and_then(|ty| ty.shape.get(dim)).copied().unwrap_or(1)
     };
@@ -179,8 +181,8 @@ fn arithmetic(op: Attention, operands: &[&TensorType], backward: bool) -> Arithm
 }
 
 /// FLOPs of so many products of all queries that see a key with it.
-fn flops(op: Attention, products: f64, rule: &Rule) -> f64 {
-    2.0 * products * rule.points() * seen_share(op, rule.factors[KEYS].size as f64)
+fn attention_flops(op: Attention, products: f64, rule: &Rule) -> f64 {
+    2.0 * products * rule.count_points() * seen_share(op, rule.factors[KEYS].size as f64)
 }
 
 impl Operation for Attention {
@@ -188,20 +190,20 @@ impl Operation for Attention {
         "attention"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         if operands.len() == 4 {
             check_bias(self.name(), operands, 3)?;
         } else {
-            arity(self.name(), operands, 3, "3, or 4 with a bias")?;
+            check_arity(self.name(), operands, 3, "3, or 4 with a bias")?;
         }
         Ok(vec![one_float(self.name(), operands, &[0, 1, 2])?, DType::F32])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        self.check(self.name(), operands)?;
-        let space = space(self.name(), operands, self.causal)?;
-        let bias = operands.get(3).map(|bias| space.bias(self.name(), operands, bias));
-        let Space { mut rule, query, key, row } = space;
+        self.check_payload(self.name(), operands)?;
+        let space = build_rule(self.name(), operands, self.causal)?;
+        let bias = operands.get(3).map(|bias| space.bias_dims(self.name(), operands, bias));
+        let AttentionRule { mut rule, query, key, row } = space;
         for factor in [KEYS, WIDTH] {
             rule.factors[factor].kind = FactorKind::Whole;
         }
@@ -213,7 +215,7 @@ impl Operation for Attention {
 
     /// Two products: scores and the sum of values.
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(*self, 2.0, rule)
+        attention_flops(*self, 2.0, rule)
     }
 
     fn most_flops(&self, whole: &Rule, part: &Rule) -> f64 {
@@ -225,7 +227,7 @@ impl Operation for Attention {
     }
 
     fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
-        arithmetic(*self, operands, false)
+        attention_arithmetic(*self, operands, false)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -246,7 +248,7 @@ impl Operation for Attention {
             (Some(_), true) => AttentionBias::Learned,
         };
         operands.extend(&expanded);
-        let op = Op::AttentionGrad(AttentionGrad::of(*self, bias));
+        let op = Op::AttentionGrad(AttentionGrad::from_attention(*self, bias));
         let mut gradients = o.builder().apply_all(op, &operands).into_iter();
         let mut all: Vec<Option<Tensor>> = gradients.by_ref().take(3).map(Some).collect();
         all.extend(rest.first().map(|bias| Some(summed_like(&gradients.next()?, bias))));
@@ -260,23 +262,23 @@ impl Operation for Attention {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [q, k, v] = [&operands[0], &operands[1], &operands[2]];
-        let scores = Scores { q, k, bias: operands.get(3), op: *self };
+        let scores = AttentionScores { q, k, bias: operands.get(3), op: *self };
         let all = |row: &[usize]| -> Vec<f64> {
-            (0..k.region.global[1]).map(|key| scores.at(row, key)).collect()
+            (0..k.region.global[1]).map(|key| scores.score_at(row, key)).collect()
         };
         // The elements of a row follow each other.
         let mut last = (Vec::new(), Vec::new());
-        let output = fill(&results[0], |index| {
+        let output = fill_shard(&results[0], |index| {
             let row = &index[..3];
             if last.0 != row {
                 last = (row.to_vec(), all(row));
             }
             let l = log_sum_exp(&last.1);
-            let value = |key| at(v, &[row[0], key, scores.shared_head(row[2]), index[3]]);
+            let value = |key| read_element(v, &[row[0], key, scores.shared_head(row[2]), index[3]]);
             let seen = last.1.iter().enumerate().filter(|(_, score)| **score > f64::NEG_INFINITY);
             seen.map(|(key, score)| (score - l).exp() * value(key)).sum()
         });
-        let l = fill(&results[1], |row| log_sum_exp(&all(row)));
+        let l = fill_shard(&results[1], |row| log_sum_exp(&all(row)));
         Ok(vec![output, l])
     }
 }
@@ -300,15 +302,19 @@ impl Operation for AttentionGrad {
         "attention_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let least = ROWS + usize::from(!self.bias.is_none());
         if operands.len() != least + 1 {
             let expected = "6, one more with the gradient of the log-sum-exp, one more with a bias";
-            arity(self.name(), operands, least, expected)?;
+            check_arity(self.name(), operands, least, expected)?;
         }
-        let (of_l, bias) = self.further(operands.len());
+        let (of_l, bias) = self.optional_operands(operands.len());
         if [Some(4), of_l].into_iter().flatten().any(|row| operands[row].dtype != DType::F32) {
-            return Err(dtypes(self.name(), operands, "the log-sum-exp and its gradient are f32"));
+            return Err(dtype_error(
+                self.name(),
+                operands,
+                "the log-sum-exp and its gradient are f32",
+            ));
         }
         let mut results = vec![one_float(self.name(), operands, &[0, 1, 2, 3, 5])?; 3];
         if let Some(bias) = bias {
@@ -319,16 +325,16 @@ impl Operation for AttentionGrad {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        self.forward().check(self.name(), operands)?;
-        let space = space(self.name(), operands, self.causal)?;
-        let (of_l, bias) = self.further(operands.len());
+        self.forward().check_payload(self.name(), operands)?;
+        let space = build_rule(self.name(), operands, self.causal)?;
+        let (of_l, bias) = self.optional_operands(operands.len());
         let bias =
-            bias.map(|bias| space.bias(self.name(), operands, operands[bias])).transpose()?;
-        let Space { mut rule, query, key, row } = space;
+            bias.map(|bias| space.bias_dims(self.name(), operands, operands[bias])).transpose()?;
+        let AttentionRule { mut rule, query, key, row } = space;
         let learned = bias.as_ref().filter(|_| self.bias == AttentionBias::Learned);
         if learned.is_some_and(|dims| dims[2..].iter().any(|dim| dim.factors().is_empty())) {
             let reason = "a bias whose gradient is wanted must have all queries and keys";
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         let mut summed = vec![QUERIES, GROUP, KEYS];
         let lacks = |factor: &usize| {
@@ -352,7 +358,7 @@ impl Operation for AttentionGrad {
 
     /// Five products: the scores again, and the gradients of weights, queries, keys and values.
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(self.forward(), 5.0, rule)
+        attention_flops(self.forward(), 5.0, rule)
     }
 
     fn most_flops(&self, whole: &Rule, part: &Rule) -> f64 {
@@ -369,7 +375,7 @@ impl Operation for AttentionGrad {
     }
 
     fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
-        arithmetic(self.forward(), operands, true)
+        attention_arithmetic(self.forward(), operands, true)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -383,29 +389,30 @@ impl Operation for AttentionGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [q, k] = [&operands[0], &operands[1]];
-        let (of_l, bias) = self.further(operands.len());
+        let (of_l, bias) = self.optional_operands(operands.len());
         let [of_l, bias] = [of_l, bias].map(|place| place.map(|place| &operands[place]));
-        let scores = Scores { q, k, bias, op: self.forward() };
-        let terms = Terms::new(scores, operands, of_l);
-        let (queries, keys) = (range(q, 1), range(k, 1));
-        let dq = fill(&results[0], |index| {
+        let scores = AttentionScores { q, k, bias, op: self.forward() };
+        let terms = GradientTerms::new(scores, operands, of_l);
+        let (queries, keys) = (shard_range(q, 1), shard_range(k, 1));
+        let dq = fill_shard(&results[0], |index| {
             let row = &index[..3];
             let term = |key| {
                 let shared = scores.shared_head(row[2]);
-                terms.at(row, key).of_product * at(k, &[row[0], key, shared, index[3]])
+                terms.term_at(row, key).of_product
+                    * read_element(k, &[row[0], key, shared, index[3]])
             };
             self.scale.0 * keys.clone().map(term).sum::<f64>()
         });
         // Of a key or value: the sum over the rows that see it of `factor` times an element of `rows`.
-        let over_rows = |index: &[usize], rows: &Operand<'_>, factor: fn(Term) -> f64| {
+        let over_rows = |index: &[usize], rows: &Operand<'_>, factor: fn(GradientTerm) -> f64| {
             let reads = |head: &usize| scores.shared_head(*head) == index[2];
-            let heads: Vec<usize> = range(q, 2).filter(reads).collect();
+            let heads: Vec<usize> = shard_range(q, 2).filter(reads).collect();
             let none = q.region.rect.extent.contains(&0);
             assert!(none || !heads.is_empty(), "the rule gives a rank heads that read its keys");
             let of = |query: usize, head: usize| {
                 let row = [index[0], query, head];
-                let element = at(rows, &[index[0], query, head, index[3]]);
-                factor(terms.at(&row, index[1])) * element
+                let element = read_element(rows, &[index[0], query, head, index[3]]);
+                factor(terms.term_at(&row, index[1])) * element
             };
             queries
                 .clone()
@@ -413,20 +420,22 @@ impl Operation for AttentionGrad {
                 .map(|(query, head)| of(query, head))
                 .sum::<f64>()
         };
-        let dk =
-            fill(&results[1], |index| self.scale.0 * over_rows(index, q, |term| term.of_product));
-        let dv = fill(&results[2], |index| over_rows(index, &operands[5], |term| term.weight));
+        let dk = fill_shard(&results[1], |index| {
+            self.scale.0 * over_rows(index, q, |term| term.of_product)
+        });
+        let dv =
+            fill_shard(&results[2], |index| over_rows(index, &operands[5], |term| term.weight));
         let of_bias = results.get(3).map(|result| {
             // All that is broadcast to is summed.
             let along = |dim: usize, of: usize, index: usize| match result.global[dim] {
-                1 => range(q, of),
+                1 => shard_range(q, of),
                 _ => index..index + 1,
             };
-            fill(result, |index| {
+            fill_shard(result, |index| {
                 let samples = along(0, 0, index[0]);
                 let rows =
                     samples.flat_map(|b| along(1, 2, index[1]).map(move |h| [b, index[2], h]));
-                rows.map(|row| terms.at(&row, index[3]).of_score).sum()
+                rows.map(|row| terms.term_at(&row, index[3]).of_score).sum()
             })
         });
         Ok([dq, dk, dv].into_iter().chain(of_bias).collect())
@@ -444,7 +453,7 @@ impl AttentionGrad {
             let shape: Vec<usize> = dims.iter().map(|dim| rule.extent(dim)).collect();
             if operand.shape != shape {
                 let reason = format!("operand {index} must be {shape:?}");
-                return Err(shapes(self.name(), operands, reason));
+                return Err(shape_error(self.name(), operands, reason));
             }
         }
         Ok(())
@@ -482,7 +491,7 @@ mod tests {
     fn nothing_of_the_size_of_the_scores_is_counted_but_flops() {
         let q = TensorType::new(DType::BF16, [2, 1024, 8, 64]);
         let k = TensorType::new(DType::BF16, [2, 1024, 2, 64]);
-        let types = op(true).infer(&[&q, &k, &k]).expect("fits");
+        let types = op(true).infer_types(&[&q, &k, &k]).expect("fits");
         assert_eq!(types[0], q);
         assert_eq!(types[1], TensorType::new(DType::F32, [2, 1024, 8]));
         let flops = |op: Op, operands: &[&TensorType]| {
@@ -533,7 +542,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said() {
         let ty = |shape: [usize; 4]| TensorType::new(DType::F32, shape);
-        let reason = |q, k| op(true).infer(&[&q, &k, &k]).expect_err("does not fit").to_string();
+        let reason =
+            |q, k| op(true).infer_types(&[&q, &k, &k]).expect_err("does not fit").to_string();
         let error = reason(ty([1, 4, 6, 8]), ty([1, 4, 4, 8]));
         assert!(error.ends_with("4 heads of keys do not divide 6 heads of queries"), "{error}");
         let error = reason(ty([1, 4, 4, 8]), ty([1, 5, 4, 8]));

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, first_gradient, one_float};
+use super::shards::{fill_shard, first_gradient, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, shape_error,
+};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -40,27 +42,27 @@ impl Operation for BatchNorm {
         "batch_norm"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 5, "5")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 5, "5")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1, 2, 3, 4])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let [batch, channels, rest @ ..] = &operands[0].shape[..] else {
-            return Err(shapes(self.name(), operands, "it needs a batch and channels"));
+            return Err(shape_error(self.name(), operands, "it needs a batch and channels"));
         };
         if operands[1..].iter().any(|operand| operand.shape != [*channels]) {
-            return Err(shapes(
+            return Err(shape_error(
                 self.name(),
                 operands,
                 format!("operands 1 to 4 must be [{channels}]"),
             ));
         }
         let mut rule = Rule { linear: vec![vec![0, 2, 3], vec![1, 2]], ..Rule::default() };
-        let mut dims = rule.parallel(&[*batch]);
-        let channel = rule.parallel(&[*channels]);
+        let mut dims = rule.add_parallel_dims(&[*batch]);
+        let channel = rule.add_parallel_dims(&[*channels]);
         dims.extend(channel.clone());
-        dims.extend(rule.parallel(rest));
+        dims.extend(rule.add_parallel_dims(rest));
         rule.operands = [vec![dims.clone()], vec![channel; 4]].concat();
         rule.results = vec![dims];
         Ok(rule)
@@ -96,10 +98,11 @@ impl Operation for BatchNorm {
     ) -> Result<Vec<Array>, OpError> {
         let element = |index: &[usize]| {
             let [scale, bias, mean, variance] =
-                [1, 2, 3, 4].map(|operand| at(&operands[operand], &[index[1]]));
-            (at(&operands[0], index) - mean) / (variance + self.epsilon.0).sqrt() * scale + bias
+                [1, 2, 3, 4].map(|operand| read_element(&operands[operand], &[index[1]]));
+            (read_element(&operands[0], index) - mean) / (variance + self.epsilon.0).sqrt() * scale
+                + bias
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 

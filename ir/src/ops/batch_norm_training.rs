@@ -8,11 +8,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, one_float};
+use super::shards::{fill_shard, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::mesh::unravel_position;
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, shape_error,
+};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -37,7 +39,7 @@ pub struct BatchNormTraining {
 }
 
 /// How a tensor is seen while its channels are normalized.
-pub(crate) struct Parted {
+pub(crate) struct ChannelView {
     /// Its shape, `[parts, n / parts, ..]` where there are several parts.
     pub(crate) shape: Vec<usize>,
     /// The dims that statistics are taken over.
@@ -48,16 +50,16 @@ pub(crate) struct Parted {
     pub(crate) wide: Vec<usize>,
 }
 
-impl Parted {
+impl ChannelView {
     /// Over how many elements a statistic is taken.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn count_elements(&self) -> usize {
         self.axes.iter().map(|&axis| self.shape[axis]).product()
     }
 }
 
 impl BatchNormTraining {
     /// How a tensor of a shape that the op takes is seen.
-    pub(crate) fn parted(&self, shape: &[usize]) -> Parted {
+    pub(crate) fn view_channels(&self, shape: &[usize]) -> ChannelView {
         let parts = self.batches;
         let (lead, whole) = match parts {
             1 => (vec![shape[0]], 0),
@@ -66,7 +68,7 @@ impl BatchNormTraining {
         let seen = [lead.as_slice(), &shape[1..]].concat();
         let channel = self.channel + whole;
         let wide = (channel..seen.len()).map(|dim| if dim == channel { seen[dim] } else { 1 });
-        Parted {
+        ChannelView {
             axes: (whole..seen.len()).filter(|&dim| dim != channel).collect(),
             keep_dims: parts > 1 || channel + 1 < seen.len(),
             wide: wide.collect(),
@@ -74,37 +76,37 @@ impl BatchNormTraining {
         }
     }
 
-    fn check(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+    fn check_shapes(&self, operands: &[&TensorType]) -> Result<(), OpError> {
         let shape = &operands[0].shape;
         if self.channel == 0 || self.channel >= shape.len() {
             let reason = format!("dim {} cannot be that of channels", self.channel);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         let channels = [shape[self.channel]];
         if operands[1..].iter().any(|operand| operand.shape != channels) {
             let reason = format!("operands 1 and 2 must be {channels:?}");
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         if self.batches == 0 || !shape[0].is_multiple_of(self.batches) {
             let (parts, batch) = (self.batches, shape[0]);
             let reason = format!("{parts} microbatches do not divide a batch of {batch}");
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         Ok(())
     }
 
     /// Mean and variance of the channel of a part in which an index of x lies.
-    fn statistics(&self, x: &Operand<'_>, index: &[usize]) -> (f64, f64) {
+    fn channel_statistics(&self, x: &Operand<'_>, index: &[usize]) -> (f64, f64) {
         let global = &x.region.global;
         let mut extents = global.clone();
         extents[0] /= self.batches;
         extents[self.channel] = 1;
         let first = index[0] / extents[0] * extents[0];
         let value = |place| {
-            let mut place = unravel(place, &extents);
+            let mut place = unravel_position(place, &extents);
             place[0] += first;
             place[self.channel] = index[self.channel];
-            at(x, &place)
+            read_element(x, &place)
         };
         let values: Vec<f64> = (0..extents.iter().product()).map(value).collect();
         let count = values.len() as f64;
@@ -131,28 +133,28 @@ impl Operation for BatchNormTraining {
         "batch_norm_training"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 3, "3")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1, 2])?, DType::F32, DType::F32])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        self.check(operands)?;
+        self.check_shapes(operands)?;
         let shape = &operands[0].shape;
         let mut rule = Rule::default();
-        let parts = rule.factor(self.batches, FactorKind::Parallel);
-        let each = rule.factor(shape[0] / self.batches, FactorKind::Whole);
+        let parts = rule.add_factor(self.batches, FactorKind::Parallel);
+        let each = rule.add_factor(shape[0] / self.batches, FactorKind::Whole);
         let channel =
-            DimRule::Factors(vec![rule.factor(shape[self.channel], FactorKind::Parallel)]);
+            DimRule::Factors(vec![rule.add_factor(shape[self.channel], FactorKind::Parallel)]);
         let lead = if self.batches == 1 { vec![each] } else { vec![parts, each] };
         let mut dims = vec![DimRule::Factors(lead)];
         for (dim, &extent) in shape.iter().enumerate().skip(1) {
             dims.push(match dim == self.channel {
                 true => channel.clone(),
-                false => DimRule::Factors(vec![rule.factor(extent, FactorKind::Whole)]),
+                false => DimRule::Factors(vec![rule.add_factor(extent, FactorKind::Whole)]),
             });
         }
-        let seen = self.parted(shape);
+        let seen = self.view_channels(shape);
         let statistic = (0..seen.shape.len())
             .filter(|dim| seen.keep_dims || !seen.axes.contains(dim))
             .map(|dim| match (seen.axes.contains(&dim), dim) {
@@ -178,9 +180,9 @@ impl Operation for BatchNormTraining {
         };
         let [of_y, of_mean, of_variance] = node.gradients else { return Vec::new() };
         let (shape, dtype) = (x.shape(), x.ty().dtype);
-        let seen = self.parted(&shape);
-        let share = 1.0 / seen.count().max(1) as f64;
-        let see = |tensor: &Tensor| resized(&tensor.cast(DType::F32), &seen.shape);
+        let seen = self.view_channels(&shape);
+        let share = 1.0 / seen.count_elements().max(1) as f64;
+        let see = |tensor: &Tensor| reshape_if_needed(&tensor.cast(DType::F32), &seen.shape);
         let centered = see(x).sub(mean);
         let of_centered = of_variance.as_ref().map(|g| g.scale(2.0 * share));
         let mut dx = of_centered.map(|slope| centered.mul(&slope));
@@ -197,11 +199,11 @@ impl Operation for BatchNormTraining {
             let along = g.mul(&centered).sum(&seen.axes, seen.keep_dims);
             let slope = along.mul(&r.mul(&r)).scale(share);
             let rest = g.sub(&sum.scale(share)).sub(&centered.mul(&slope));
-            add(rest.mul(&r.mul(&resized(&scale.cast(DType::F32), &seen.wide))));
+            add(rest.mul(&r.mul(&reshape_if_needed(&scale.cast(DType::F32), &seen.wide))));
             of_scale = Some(self.of_channels(&along.mul(&r), scale));
             of_bias = Some(self.of_channels(&sum, bias));
         }
-        vec![dx.map(|dx| resized(&dx, &shape).cast(dtype)), of_scale, of_bias]
+        vec![dx.map(|dx| reshape_if_needed(&dx, &shape).cast(dtype)), of_scale, of_bias]
     }
 
     fn evaluate(
@@ -212,20 +214,20 @@ impl Operation for BatchNormTraining {
     ) -> Result<Vec<Array>, OpError> {
         let (x, shape) = (&operands[0], &operands[0].region.global);
         let mut last = (Vec::new(), (0.0, 0.0));
-        let y = fill(&results[0], |index| {
+        let y = fill_shard(&results[0], |index| {
             // What has one mean often follows each other.
             let key = vec![index[0], index[self.channel]];
             if last.0 != key {
-                last = (key, self.statistics(x, index));
+                last = (key, self.channel_statistics(x, index));
             }
             let (mean, variance) = last.1;
             let [scale, bias] =
-                [1, 2].map(|operand| at(&operands[operand], &[index[self.channel]]));
-            (at(x, index) - mean) / (variance + self.epsilon.0).sqrt() * scale + bias
+                [1, 2].map(|operand| read_element(&operands[operand], &[index[self.channel]]));
+            (read_element(x, index) - mean) / (variance + self.epsilon.0).sqrt() * scale + bias
         });
-        let statistics = |index: &[usize]| self.statistics(x, &self.place_of(index, shape));
-        let mean = fill(&results[1], |index| statistics(index).0);
-        let variance = fill(&results[2], |index| statistics(index).1);
+        let statistics = |index: &[usize]| self.channel_statistics(x, &self.place_of(index, shape));
+        let mean = fill_shard(&results[1], |index| statistics(index).0);
+        let variance = fill_shard(&results[2], |index| statistics(index).1);
         Ok(vec![y, mean, variance])
     }
 }
@@ -236,12 +238,12 @@ impl BatchNormTraining {
         let others: Vec<usize> =
             (0..of_parts.shape().len()).filter(|&dim| dim != self.channel + 1).collect();
         let sum = if self.batches == 1 { of_parts.clone() } else { of_parts.sum(&others, false) };
-        resized(&sum, &operand.shape()).cast(operand.ty().dtype)
+        reshape_if_needed(&sum, &operand.shape()).cast(operand.ty().dtype)
     }
 }
 
 /// The same elements in another shape; the same tensor where it has that.
-fn resized(tensor: &Tensor, shape: &[usize]) -> Tensor {
+fn reshape_if_needed(tensor: &Tensor, shape: &[usize]) -> Tensor {
     if tensor.shape() == shape { tensor.clone() } else { tensor.reshape(shape) }
 }
 

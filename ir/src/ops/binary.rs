@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, dtypes,
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
+    dtype_error,
 };
-use crate::ops::broadcast::{elementwise, fit, gradient_of, map, same_dtype};
+use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, gradient_of, map_broadcast, same_dtype};
 use crate::rule::Rule;
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
@@ -63,7 +64,7 @@ pub enum BinaryFunction {
 
 /// What a function takes and gives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum FunctionClass {
     Arithmetic,
     Comparison,
     Logic,
@@ -73,19 +74,19 @@ enum Class {
 impl BinaryFunction {
     /// Whether the result is bool whatever the operands are.
     pub fn gives_bool(self) -> bool {
-        matches!(self.class(), Class::Comparison | Class::Logic)
+        matches!(self.function_class(), FunctionClass::Comparison | FunctionClass::Logic)
     }
 
     /// The function of two elements of this type.
-    pub fn of(self, dtype: DType, a: f64, b: f64) -> f64 {
+    pub fn apply(self, dtype: DType, a: f64, b: f64) -> f64 {
         let truth = |holds: bool| f64::from(u8::from(holds));
         match self {
-            Self::Add => fit(dtype, a + b),
-            Self::Sub => fit(dtype, a - b),
-            Self::Mul => fit(dtype, a * b),
+            Self::Add => fit_to_dtype(dtype, a + b),
+            Self::Sub => fit_to_dtype(dtype, a - b),
+            Self::Mul => fit_to_dtype(dtype, a * b),
             Self::Div if !dtype.is_float() && b == 0.0 => 0.0,
-            Self::Div => fit(dtype, a / b),
-            Self::Pow => fit(dtype, a.powf(b)),
+            Self::Div => fit_to_dtype(dtype, a / b),
+            Self::Pow => fit_to_dtype(dtype, a.powf(b)),
             Self::Max => ReduceKind::Max.combine(a, b),
             Self::Min => ReduceKind::Min.combine(a, b),
             Self::Equal => truth(a == b),
@@ -102,24 +103,24 @@ impl BinaryFunction {
         }
     }
 
-    fn class(self) -> Class {
+    fn function_class(self) -> FunctionClass {
         match self {
             Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Pow | Self::Max | Self::Min => {
-                Class::Arithmetic
+                FunctionClass::Arithmetic
             }
             Self::Equal
             | Self::NotEqual
             | Self::Less
             | Self::LessEqual
             | Self::Greater
-            | Self::GreaterEqual => Class::Comparison,
-            Self::And | Self::Or => Class::Logic,
-            Self::BitAnd | Self::BitOr | Self::BitXor => Class::Bits,
+            | Self::GreaterEqual => FunctionClass::Comparison,
+            Self::And | Self::Or => FunctionClass::Logic,
+            Self::BitAnd | Self::BitOr | Self::BitXor => FunctionClass::Bits,
         }
     }
 
-    /// A quotient is not linear in its numerator, as far as [`Rule::linear`] goes: 7 / 0 is infinite, but 7 / 0 + 0 / 0 no number.
-    fn linear(self) -> Vec<Vec<usize>> {
+    /// A quotient is not linear in its numerator, as far as [`Rule::linear_groups`] goes: 7 / 0 is infinite, but 7 / 0 + 0 / 0 no number.
+    fn linear_groups(self) -> Vec<Vec<usize>> {
         match self {
             Self::Add | Self::Sub => vec![vec![0, 1]],
             Self::Mul => vec![vec![0], vec![1]],
@@ -133,18 +134,18 @@ impl Operation for Binary {
         "binary"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2 operands")?;
         let dtype = same_dtype(self.name(), operands)?;
-        let needs = match self.function.class() {
-            Class::Arithmetic => (dtype != DType::Bool, "numeric"),
-            Class::Comparison => (true, "any"),
-            Class::Logic => (dtype == DType::Bool, "bool"),
-            Class::Bits => (!dtype.is_float() && dtype != DType::Bool, "integer"),
+        let needs = match self.function.function_class() {
+            FunctionClass::Arithmetic => (dtype != DType::Bool, "numeric"),
+            FunctionClass::Comparison => (true, "any"),
+            FunctionClass::Logic => (dtype == DType::Bool, "bool"),
+            FunctionClass::Bits => (!dtype.is_float() && dtype != DType::Bool, "integer"),
         };
         if !needs.0 {
             let reason = format!("{:?} needs {} elements", self.function, needs.1);
-            return Err(dtypes(self.name(), operands, reason));
+            return Err(dtype_error(self.name(), operands, reason));
         }
         Ok(vec![if self.function.gives_bool() { DType::Bool } else { dtype }])
     }
@@ -158,7 +159,7 @@ impl Operation for Binary {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        elementwise(self.name(), operands, self.function.linear())
+        broadcast_rule(self.name(), operands, self.function.linear_groups())
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -176,7 +177,7 @@ impl Operation for Binary {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [a, b] = node.operands else { return Vec::new() };
         let (y, Some(g)) = (&node.results[0], &node.gradients[0]) else { return vec![None, None] };
-        if self.function.class() != Class::Arithmetic {
+        if self.function.function_class() != FunctionClass::Arithmetic {
             return vec![None, None];
         }
         let (of_a, of_b): (&dyn Fn() -> Tensor, &dyn Fn() -> Tensor) = match self.function {
@@ -185,12 +186,12 @@ impl Operation for Binary {
             BinaryFunction::Mul => (&|| g * b, &|| g * a),
             BinaryFunction::Div => (&|| g / b, &|| (g * y / b).neg()),
             BinaryFunction::Pow => (&|| power_base(a, b, g), &|| power_exponent(a, b, y, g)),
-            BinaryFunction::Max => (&|| extremum(&a.greater(b), &a.equal(b), g), &|| {
-                extremum(&b.greater(a), &a.equal(b), g)
+            BinaryFunction::Max => (&|| extremum_gradient(&a.greater(b), &a.equal(b), g), &|| {
+                extremum_gradient(&b.greater(a), &a.equal(b), g)
             }),
-            _ => {
-                (&|| extremum(&a.less(b), &a.equal(b), g), &|| extremum(&b.less(a), &a.equal(b), g))
-            }
+            _ => (&|| extremum_gradient(&a.less(b), &a.equal(b), g), &|| {
+                extremum_gradient(&b.less(a), &a.equal(b), g)
+            }),
         };
         vec![gradient_of(a, of_a), gradient_of(b, of_b)]
     }
@@ -207,7 +208,7 @@ impl Operation for Binary {
         if whole && arrays[1].data.contains(&0.0) {
             return Err(OpError::DivisionByZero { op: self.name() });
         }
-        Ok(vec![map(&results[0], arrays, |[a, b]| self.function.of(dtype, a, b))])
+        Ok(vec![map_broadcast(&results[0], arrays, |[a, b]| self.function.apply(dtype, a, b))])
     }
 }
 
@@ -224,7 +225,7 @@ fn power_exponent(a: &Tensor, b: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
 }
 
 /// The gradient where this operand is taken, half of it where both are equal.
-fn extremum(taken: &Tensor, equal: &Tensor, g: &Tensor) -> Tensor {
+fn extremum_gradient(taken: &Tensor, equal: &Tensor, g: &Tensor) -> Tensor {
     let shared = equal.select(&g.scale(0.5), &g.scalar_like(0.0));
     taken.select(g, &shared)
 }

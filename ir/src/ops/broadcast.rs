@@ -2,13 +2,13 @@
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{OpError, Region, dtypes};
+use crate::op::{OpError, Region, dtype_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// The dims of operands of these shapes and of their broadcast result: a parallel factor for each dim of the
 /// result. `None` where the shapes do not broadcast.
-pub(crate) fn broadcast(
+pub(crate) fn broadcast_dims(
     rule: &mut Rule,
     shapes: &[&[usize]],
 ) -> Option<(Vec<Vec<DimRule>>, Vec<DimRule>)> {
@@ -19,7 +19,7 @@ pub(crate) fn broadcast(
         let extents: Vec<Option<usize>> =
             shapes.iter().map(|s| (dim + s.len()).checked_sub(rank).map(|d| s[d])).collect();
         let size = extents.iter().flatten().copied().find(|&extent| extent != 1).unwrap_or(1);
-        let factor = rule.factor(size, FactorKind::Parallel);
+        let factor = rule.add_factor(size, FactorKind::Parallel);
         for (dims, extent) in operands.iter_mut().zip(extents) {
             match extent {
                 Some(extent) if extent == size => dims.push(DimRule::Factors(vec![factor])),
@@ -34,21 +34,21 @@ pub(crate) fn broadcast(
 }
 
 /// The rule of an elementwise op with one result on broadcast operands.
-pub(crate) fn elementwise(
+pub(crate) fn broadcast_rule(
     op: &'static str,
     operands: &[&TensorType],
     linear: Vec<Vec<usize>>,
 ) -> Result<Rule, OpError> {
     let mut rule = Rule { linear, ..Rule::default() };
     let shapes: Vec<&[usize]> = operands.iter().map(|ty| ty.shape.as_slice()).collect();
-    let (dims, result) = broadcast(&mut rule, &shapes)
-        .ok_or_else(|| crate::op::shapes(op, operands, "the shapes do not broadcast"))?;
+    let (dims, result) = broadcast_dims(&mut rule, &shapes)
+        .ok_or_else(|| crate::op::shape_error(op, operands, "the shapes do not broadcast"))?;
     (rule.operands, rule.results) = (dims, vec![result]);
     Ok(rule)
 }
 
 /// The result of `function` at each element of broadcast operands.
-pub(crate) fn map<const N: usize>(
+pub(crate) fn map_broadcast<const N: usize>(
     result: &Region,
     operands: [&Array; N],
     function: impl Fn([f64; N]) -> f64,
@@ -68,14 +68,14 @@ pub(crate) fn same_dtype(op: &'static str, operands: &[&TensorType]) -> Result<D
         None => Ok(dtype),
         Some(other) => {
             let reason = format!("element types {dtype} and {} differ", other.dtype);
-            Err(dtypes(op, operands, reason))
+            Err(dtype_error(op, operands, reason))
         }
     }
 }
 
 /// A number as an element of this type: integers truncate and wrap around, bool is whether it is not 0; a
 /// floating-point number stays as it is, because the oracle does not round.
-pub(crate) fn fit(dtype: DType, value: f64) -> f64 {
+pub(crate) fn fit_to_dtype(dtype: DType, value: f64) -> f64 {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => value,
         DType::I64 => value as i64 as f64,

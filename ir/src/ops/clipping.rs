@@ -6,7 +6,8 @@ use super::shards::{float_to_f32, no_gradient, sum_of_all};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -30,7 +31,7 @@ pub struct ClipFactor {
 
 impl ClipFactor {
     /// (factor', norm).
-    pub fn step(&self, sum: f64, factor: Option<f64>) -> [f64; 2] {
+    pub fn compute_factor(&self, sum: f64, factor: Option<f64>) -> [f64; 2] {
         let factor = factor.unwrap_or(1.0);
         if factor == 0.0 {
             return [0.0, sum.sqrt()];
@@ -49,7 +50,7 @@ impl Operation for SquareSum {
         "square_sum"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         float_to_f32(self.name(), operands)
     }
 
@@ -81,19 +82,19 @@ impl Operation for ClipFactor {
         "clip_factor"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         if operands.len() != 2 {
-            arity(self.name(), operands, 1, "1, or 2 with the factor of loss scaling")?;
+            check_arity(self.name(), operands, 1, "1, or 2 with the factor of loss scaling")?;
         }
         if operands.iter().any(|operand| operand.dtype != DType::F32) {
-            return Err(dtypes(self.name(), operands, "all of them are f32"));
+            return Err(dtype_error(self.name(), operands, "all of them are f32"));
         }
         Ok(vec![DType::F32; 2])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         if operands.iter().any(|operand| !operand.shape.is_empty()) {
-            return Err(shapes(self.name(), operands, "all of them are scalars"));
+            return Err(shape_error(self.name(), operands, "all of them are scalars"));
         }
         let (operands, results) = (vec![Vec::new(); operands.len()], vec![Vec::new(); 2]);
         Ok(Rule { operands, results, ..Rule::default() })
@@ -110,7 +111,7 @@ impl Operation for ClipFactor {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let number = |operand: &Operand<'_>| operand.array.data[0];
-        let results = self.step(number(&operands[0]), operands.get(1).map(number));
+        let results = self.compute_factor(number(&operands[0]), operands.get(1).map(number));
         Ok(results.map(|number| Array::new([], vec![number])).to_vec())
     }
 }
@@ -137,17 +138,17 @@ mod tests {
             let close = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
             assert!(close, "{found:?} is not {expected:?}");
         };
-        near(clip.step(25.0, None), [0.2, 5.0]);
-        near(clip.step(0.25, None), [1.0, 0.5]);
-        near(clip.step(400.0, Some(0.25)), [0.05, 5.0]);
-        near(clip.step(4.0, Some(0.25)), [0.25, 0.5]);
+        near(clip.compute_factor(25.0, None), [0.2, 5.0]);
+        near(clip.compute_factor(0.25, None), [1.0, 0.5]);
+        near(clip.compute_factor(400.0, Some(0.25)), [0.05, 5.0]);
+        near(clip.compute_factor(4.0, Some(0.25)), [0.25, 0.5]);
     }
 
     #[test]
     fn what_is_not_finite_is_not_taken_for_an_update_that_is_not_made() {
         let clip = ClipFactor { max: 1.0.into() };
-        assert_eq!(clip.step(f64::INFINITY, Some(0.0)), [0.0, f64::INFINITY]);
-        assert!(clip.step(f64::INFINITY, None)[0].is_nan());
-        assert!(clip.step(f64::NAN, None)[0].is_nan());
+        assert_eq!(clip.compute_factor(f64::INFINITY, Some(0.0)), [0.0, f64::INFINITY]);
+        assert!(clip.compute_factor(f64::INFINITY, None)[0].is_nan());
+        assert!(clip.compute_factor(f64::NAN, None)[0].is_nan());
     }
 }

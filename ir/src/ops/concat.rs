@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, first_gradient, has_dim};
+use super::shards::{fill_shard, first_gradient, has_dim, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
@@ -32,7 +33,7 @@ impl Operation for Concat {
         "concat"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let Some(first) = operands.first() else {
             return Err(OpError::Arity {
                 op: self.name(),
@@ -41,7 +42,7 @@ impl Operation for Concat {
             });
         };
         if operands.iter().any(|operand| operand.dtype != first.dtype) {
-            return Err(dtypes(self.name(), operands, "their element types differ"));
+            return Err(dtype_error(self.name(), operands, "their element types differ"));
         }
         Ok(vec![first.dtype])
     }
@@ -55,7 +56,7 @@ impl Operation for Concat {
         };
         if !operands.iter().all(fits) {
             let reason = format!("dims other than {} differ", self.axis);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         let extents: Vec<usize> = operands.iter().map(|o| o.shape[self.axis]).collect();
         let (mut rule, whole, parts) = whole_and_parts(first, self.axis, &extents);
@@ -85,13 +86,13 @@ impl Operation for Concat {
             for operand in operands {
                 let extent = operand.region.global[self.axis];
                 if source[self.axis] < extent {
-                    return at(operand, &source);
+                    return read_element(operand, &source);
                 }
                 source[self.axis] -= extent;
             }
             unreachable!("the operands' extents sum to the result's")
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -100,8 +101,8 @@ impl Operation for Split {
         "split"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype; self.sizes.len()])
     }
 
@@ -111,7 +112,7 @@ impl Operation for Split {
         let sum = self.sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
         if self.sizes.is_empty() || sum != Some(shape[self.axis]) {
             let reason = format!("{:?} are no parts of dim {}", self.sizes, self.axis);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         let (mut rule, whole, parts) = whole_and_parts(shape, self.axis, &self.sizes);
         (rule.operands, rule.results) = (vec![whole], parts);
@@ -141,10 +142,10 @@ impl Operation for Split {
     ) -> Result<Vec<Array>, OpError> {
         let mut start = 0;
         let part = |(region, size): (&Region, &usize)| {
-            let part = fill(region, |index| {
+            let part = fill_shard(region, |index| {
                 let mut source = index.to_vec();
                 source[self.axis] += start;
-                at(&operands[0], &source)
+                read_element(&operands[0], &source)
             });
             start += size;
             part
@@ -162,7 +163,7 @@ fn whole_and_parts(
     let mut rule = Rule { moves_data: true, ..Rule::default() };
     let mut outer = shape.to_vec();
     outer.remove(axis);
-    let dims = rule.parallel(&outer);
+    let dims = rule.add_parallel_dims(&outer);
     let with = |extent: usize| {
         let mut dims = dims.clone();
         dims.insert(axis, DimRule::Whole(extent));
@@ -194,6 +195,6 @@ mod tests {
     fn parts_that_do_not_sum_are_refused() {
         let ty = TensorType::new(DType::F32, [4]);
         let split = Op::Split(Split { axis: 0, sizes: vec![1, 2] });
-        assert!(split.infer(&[&ty]).is_err());
+        assert!(split.infer_types(&[&ty]).is_err());
     }
 }

@@ -7,70 +7,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::image::ImageDims;
-use super::shards::{at, fill, first_gradient, one_float};
+use super::shards::{fill_shard, first_gradient, one_float, read_element};
+use super::window::Window;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
-
-/// How a window of `kernel` elements goes over an image: element k of the window at place p reads row
-/// `p stride + k dilation - pad` of the image, 0 outside it. Of both dims, h first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Window {
-    /// From one place to the next.
-    pub strides: [usize; 2],
-    /// Rows of zeros before and after: `[top, left, bottom, right]`.
-    pub pads: [usize; 4],
-    /// From one element of the window to the next.
-    pub dilations: [usize; 2],
-}
-
-impl Window {
-    /// A window that steps by one over an image without border.
-    pub const PLAIN: Window = Window { strides: [1; 2], pads: [0; 4], dilations: [1; 2] };
-
-    /// The number of places in an image of this extent; `None` where the window is larger than the image.
-    pub fn places(&self, dim: usize, extent: usize, kernel: usize) -> Option<usize> {
-        let padded = extent + self.pads[dim] + self.pads[dim + 2];
-        let reach = self.dilations[dim] * kernel.checked_sub(1)?;
-        Some(padded.checked_sub(reach + 1)? / self.strides[dim] + 1)
-    }
-
-    /// The window with more border behind the image, so that what its last place would leave out is in a place of its own,
-    /// as torch's `ceil_mode` has it: such a place begins in the image, or in the border before it.
-    pub fn ceiled(self, extents: [usize; 2], kernel: [usize; 2]) -> Self {
-        let mut window = self;
-        for dim in 0..2 {
-            let reach = self.dilations[dim] * kernel[dim].saturating_sub(1) + 1;
-            let padded = extents[dim] + self.pads[dim] + self.pads[dim + 2];
-            let Some(rest) = padded.checked_sub(reach) else { continue };
-            let last = rest.div_ceil(self.strides[dim].max(1)) * self.strides[dim];
-            let begins = last < extents[dim] + self.pads[dim];
-            let needed = if begins { last + reach } else { padded };
-            window.pads[dim + 2] += needed.saturating_sub(padded);
-        }
-        window
-    }
-
-    /// The row of the image that an element of the window at a place reads; `None` where it is border.
-    pub fn source(&self, dim: usize, place: usize, element: usize, extent: usize) -> Option<usize> {
-        let padded = place * self.strides[dim] + element * self.dilations[dim];
-        padded.checked_sub(self.pads[dim]).filter(|&row| row < extent)
-    }
-
-    pub(crate) fn check(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
-        let steps = self.strides.iter().chain(&self.dilations);
-        let large = steps.clone().chain(&self.pads).any(|&value| value > 1 << 20);
-        if large || steps.clone().any(|&step| step == 0) {
-            return Err(shapes(op, operands, "strides and dilations are 1 or more, none is huge"));
-        }
-        Ok(())
-    }
-}
 
 /// (x [n, c, h, w], k [o, c / groups, kh, kw]) -> [n, o, h', w']: of each group of channels the correlation with its
 /// kernels, as torch.nn.functional.conv2d has it.
@@ -113,25 +59,28 @@ pub struct ConvolutionKernelGrad {
     pub channels_last: bool,
 }
 
-/// Factors in the order of [`space`].
+/// Factors in the order of [`build_rule`].
 const BATCH: usize = 0;
 const GROUPS: usize = 1;
 const OUTPUTS: usize = 2;
 const INPUTS: usize = 3;
-/// How many factors [`space`] makes.
+/// How many factors [`build_rule`] makes.
 const FACTORS: usize = 6;
 
 /// The iteration space of all three, and the dims of x, k and y.
-fn space(extents: &Extents, of: How) -> (Rule, [Vec<DimRule>; 3]) {
-    let Extents { batch, groups, outputs, inputs, kernel, image, places } = *extents;
+fn build_rule(
+    extents: &ConvolutionExtents,
+    of: ConvolutionParameters,
+) -> (Rule, [Vec<DimRule>; 3]) {
+    let ConvolutionExtents { batch, groups, outputs, inputs, kernel, image, places } = *extents;
     let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
     let [n, g, o, c] =
-        [batch, groups, outputs, inputs].map(|size| rule.factor(size, FactorKind::Parallel));
-    let [kh, kw] = kernel.map(|size| rule.factor(size, FactorKind::Whole));
+        [batch, groups, outputs, inputs].map(|size| rule.add_factor(size, FactorKind::Parallel));
+    let [kh, kw] = kernel.map(|size| rule.add_factor(size, FactorKind::Whole));
     let dim = |factors: &[usize]| DimRule::Factors(factors.to_vec());
     let image_of = |channels: &[usize], extents: [usize; 2]| {
         let [h, w] = extents.map(DimRule::Whole);
-        of.dims.order([dim(&[n]), dim(channels), h, w]).to_vec()
+        of.dims.from_channels_first([dim(&[n]), dim(channels), h, w]).to_vec()
     };
     let k = vec![dim(&[g, o]), dim(&[c]), dim(&[kh]), dim(&[kw])];
     (rule, [image_of(&[g, c], image), k, image_of(&[g, o], places)])
@@ -139,14 +88,14 @@ fn space(extents: &Extents, of: How) -> (Rule, [Vec<DimRule>; 3]) {
 
 /// What all three have besides extents.
 #[derive(Clone, Copy)]
-struct How {
+struct ConvolutionParameters {
     window: Window,
     groups: usize,
     dims: ImageDims,
 }
 
 /// All extents of a convolution; `outputs` and `inputs` count the channels of one group.
-struct Extents {
+struct ConvolutionExtents {
     batch: usize,
     groups: usize,
     outputs: usize,
@@ -156,18 +105,18 @@ struct Extents {
     places: [usize; 2],
 }
 
-impl Extents {
+impl ConvolutionExtents {
     /// From the shapes of x, k and, where it is an operand, y.
     fn new(
         op: &'static str,
         operands: &[&TensorType],
-        How { window, groups, dims }: How,
+        ConvolutionParameters { window, groups, dims }: ConvolutionParameters,
         [x, k, y]: [Option<[usize; 4]>; 3],
         [image, kernel]: [Option<[usize; 2]>; 2],
     ) -> Result<Self, OpError> {
-        let [x, y] = [x, y].map(|shape| shape.map(|shape| dims.first(shape)));
-        let fail = |reason: String| Err(shapes(op, operands, reason));
-        window.check(op, operands)?;
+        let [x, y] = [x, y].map(|shape| shape.map(|shape| dims.to_channels_first(shape)));
+        let fail = |reason: String| Err(shape_error(op, operands, reason));
+        window.check_values(op, operands)?;
         if groups == 0 || groups > 1 << 20 {
             return fail("there must be a group".into());
         }
@@ -184,13 +133,13 @@ impl Extents {
         if k.is_some_and(|k| k[1] != inputs) {
             return fail(format!("kernels of {inputs} channels are needed: those of one group"));
         }
-        let [h, w] = [0, 1].map(|dim| window.places(dim, image[dim], kernel[dim]));
+        let [h, w] = [0, 1].map(|dim| window.count_places(dim, image[dim], kernel[dim]));
         let (Some(h), Some(w)) = (h, w) else {
             return fail(format!("a kernel of {kernel:?} does not fit in {image:?}"));
         };
         let batch = x.or(y).map_or(0, |of_batch| of_batch[0]);
         if y.is_some_and(|y| y != [batch, features, h, w]) {
-            let expected = dims.order([batch, features, h, w]);
+            let expected = dims.from_channels_first([batch, features, h, w]);
             return fail(format!("the gradient must be {expected:?}"));
         }
         let outputs = features / groups;
@@ -198,43 +147,51 @@ impl Extents {
     }
 }
 
-fn four(op: &'static str, operands: &[&TensorType], index: usize) -> Result<[usize; 4], OpError> {
+fn expect_four_dims(
+    op: &'static str,
+    operands: &[&TensorType],
+    index: usize,
+) -> Result<[usize; 4], OpError> {
     let shape = operands[index].shape.as_slice().try_into();
-    shape.map_err(|_| shapes(op, operands, format!("operand {index} needs four dims")))
+    shape.map_err(|_| shape_error(op, operands, format!("operand {index} needs four dims")))
 }
 
 /// 2 for each element of the kernels, place of the window and element of the batch.
-fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
+fn convolution_flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors[..FACTORS].iter().map(|factor| factor.size as f64).product();
     let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));
     2.0 * factors * places.map(|dim| rule.extent(dim) as f64).product::<f64>()
 }
 
 impl Convolution {
-    fn how(&self) -> How {
+    fn shared_parameters(&self) -> ConvolutionParameters {
         let dims = ImageDims { channels_last: self.channels_last };
-        How { window: self.window, groups: self.groups, dims }
+        ConvolutionParameters { window: self.window, groups: self.groups, dims }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let [x, k] = [&operands[0], &operands[1]];
-        let sums = Sums { window: self.window, x: &x.region.global, k: &k.region.global };
+        let sums = WindowSums { window: self.window, x: &x.region.global, k: &k.region.global };
         let [outputs, inputs] = [k.region.global[0] / self.groups, k.region.global[1]];
         // The channels of a group that this rank holds.
-        let channels = held(k.region, 1);
+        let channels = shard_range(k.region, 1);
         let element = |index: &[usize]| {
             let first = index[1] / outputs * inputs;
             let mut sum = 0.0;
             for channel in channels.clone() {
                 sums.over_window([index[2], index[3]], |[row, column], [i, j]| {
-                    let x = at(x, &[index[0], first + channel, row, column]);
-                    sum += x * at(k, &[index[1], channel, i, j]);
+                    let x = read_element(x, &[index[0], first + channel, row, column]);
+                    sum += x * read_element(k, &[index[1], channel, i, j]);
                 });
             }
             sum
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -243,21 +200,30 @@ impl Operation for Convolution {
         "convolution"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (x, k) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let (x, k) = (
+            expect_four_dims(self.name(), operands, 0)?,
+            expect_four_dims(self.name(), operands, 1)?,
+        );
         let known = [Some(x), Some(k), None];
-        let extents = Extents::new(self.name(), operands, self.how(), known, [None; 2])?;
-        let (mut rule, [x, k, y]) = space(&extents, self.how());
+        let extents = ConvolutionExtents::new(
+            self.name(),
+            operands,
+            self.shared_parameters(),
+            known,
+            [None; 2],
+        )?;
+        let (mut rule, [x, k, y]) = build_rule(&extents, self.shared_parameters());
         rule.factors[INPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
         let mut x = x;
         if self.groups > 1 {
             // The channels of a group do not lead in x: ranks that split those of the kernels have all of x.
-            let whole = rule.factor(extents.inputs, FactorKind::Whole);
+            let whole = rule.add_factor(extents.inputs, FactorKind::Whole);
             let channels = if self.channels_last { 3 } else { 1 };
             x[channels] = DimRule::Factors(vec![GROUPS, whole]);
         }
@@ -266,7 +232,7 @@ impl Operation for Convolution {
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.results[0])
+        convolution_flops(rule, &rule.results[0])
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -280,7 +246,10 @@ impl Operation for Convolution {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [x, k] = node.operands else { return Vec::new() };
         let Some(dy) = first_gradient(node) else { return vec![None, None] };
-        vec![Some(input_grad(self.how(), x, k, dy)), Some(kernel_grad(self.how(), x, k, dy))]
+        vec![
+            Some(input_grad(self.shared_parameters(), x, k, dy)),
+            Some(kernel_grad(self.shared_parameters(), x, k, dy)),
+        ]
     }
 
     fn evaluate(
@@ -290,26 +259,32 @@ impl Operation for Convolution {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[true, false][..]), (results, &[true][..]));
-        self.how()
-            .dims
-            .evaluate(operands, results, |operands, results| self.sums(operands, results))
+        self.shared_parameters().dims.evaluate_channels_first(
+            operands,
+            results,
+            |operands, results| self.evaluate_images(operands, results),
+        )
     }
 }
 
 impl ConvolutionInputGrad {
-    fn how(&self) -> How {
+    fn shared_parameters(&self) -> ConvolutionParameters {
         let dims = ImageDims { channels_last: self.channels_last };
-        How { window: self.window, groups: self.groups, dims }
+        ConvolutionParameters { window: self.window, groups: self.groups, dims }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let [k, dy] = [&operands[0], &operands[1]];
-        let sums = Sums { window: self.window, x: &results[0].global, k: &k.region.global };
+        let sums = WindowSums { window: self.window, x: &results[0].global, k: &k.region.global };
         let [outputs, inputs] = [k.region.global[0] / self.groups, k.region.global[1]];
-        let outputs_held = held(k.region, 0);
+        let outputs_held = shard_range(k.region, 0);
         let mut dx = Array::full(results[0].rect.extent.clone(), 0.0);
-        let [batch, channels] = [0, 1].map(|dim| held(&results[0], dim));
+        let [batch, channels] = [0, 1].map(|dim| shard_range(&results[0], dim));
         for image in batch.clone() {
             for channel in channels.clone() {
                 let group = channel / inputs * outputs..(channel / inputs + 1) * outputs;
@@ -320,11 +295,12 @@ impl ConvolutionInputGrad {
                 );
                 for output in held {
                     for_each_place(&dy.region.global, |place| {
-                        let g = at(dy, &[image, output, place[0], place[1]]);
+                        let g = read_element(dy, &[image, output, place[0], place[1]]);
                         sums.over_window(place, |[row, column], [i, j]| {
                             let to = [image - batch.start, channel - channels.start, row, column];
-                            let offset = dx.offset(&to);
-                            dx.data[offset] += g * at(k, &[output, channel % inputs, i, j]);
+                            let offset = dx.offset_of_index(&to);
+                            dx.data[offset] +=
+                                g * read_element(k, &[output, channel % inputs, i, j]);
                         });
                     });
                 }
@@ -339,24 +315,33 @@ impl Operation for ConvolutionInputGrad {
         "convolution_input_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (k, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let (k, y) = (
+            expect_four_dims(self.name(), operands, 0)?,
+            expect_four_dims(self.name(), operands, 1)?,
+        );
         let known = [None, Some(k), Some(y)];
         let extents = [Some(self.extents), None];
-        let extents = Extents::new(self.name(), operands, self.how(), known, extents)?;
-        let (mut rule, [x, k, y]) = space(&extents, self.how());
+        let extents = ConvolutionExtents::new(
+            self.name(),
+            operands,
+            self.shared_parameters(),
+            known,
+            extents,
+        )?;
+        let (mut rule, [x, k, y]) = build_rule(&extents, self.shared_parameters());
         rule.factors[OUTPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
         (rule.operands, rule.results) = (vec![k, y], vec![x]);
         Ok(rule)
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.operands[1])
+        convolution_flops(rule, &rule.operands[1])
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -366,8 +351,11 @@ impl Operation for ConvolutionInputGrad {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [k, dy] = node.operands else { return Vec::new() };
         let Some(g) = first_gradient(node) else { return vec![None, None] };
-        let op = self.how().convolution();
-        vec![Some(kernel_grad(self.how(), g, k, dy)), Some(g.builder().apply(op, &[g, k]))]
+        let op = self.shared_parameters().to_convolution();
+        vec![
+            Some(kernel_grad(self.shared_parameters(), g, k, dy)),
+            Some(g.builder().apply(op, &[g, k])),
+        ]
     }
 
     fn evaluate(
@@ -377,35 +365,41 @@ impl Operation for ConvolutionInputGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[false, true][..]), (results, &[true][..]));
-        self.how()
-            .dims
-            .evaluate(operands, results, |operands, results| self.sums(operands, results))
+        self.shared_parameters().dims.evaluate_channels_first(
+            operands,
+            results,
+            |operands, results| self.evaluate_images(operands, results),
+        )
     }
 }
 
 impl ConvolutionKernelGrad {
-    fn how(&self) -> How {
+    fn shared_parameters(&self) -> ConvolutionParameters {
         let dims = ImageDims { channels_last: self.channels_last };
-        How { window: self.window, groups: self.groups, dims }
+        ConvolutionParameters { window: self.window, groups: self.groups, dims }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let [x, dy] = [&operands[0], &operands[1]];
-        let sums = Sums { window: self.window, x: &x.region.global, k: &results[0].global };
+        let sums = WindowSums { window: self.window, x: &x.region.global, k: &results[0].global };
         let [outputs, inputs] = [results[0].global[0] / self.groups, results[0].global[1]];
         let mut dk = Array::full(results[0].rect.extent.clone(), 0.0);
-        let [features, channels] = [0, 1].map(|dim| held(&results[0], dim));
+        let [features, channels] = [0, 1].map(|dim| shard_range(&results[0], dim));
         for output in features.clone() {
             for channel in channels.clone() {
                 let source = output / outputs * inputs + channel;
-                for image in held(x.region, 0) {
+                for image in shard_range(x.region, 0) {
                     for_each_place(&dy.region.global, |place| {
-                        let g = at(dy, &[image, output, place[0], place[1]]);
+                        let g = read_element(dy, &[image, output, place[0], place[1]]);
                         sums.over_window(place, |[row, column], [i, j]| {
                             let to = [output - features.start, channel - channels.start, i, j];
-                            let offset = dk.offset(&to);
-                            dk.data[offset] += g * at(x, &[image, source, row, column]);
+                            let offset = dk.offset_of_index(&to);
+                            dk.data[offset] += g * read_element(x, &[image, source, row, column]);
                         });
                     });
                 }
@@ -420,24 +414,33 @@ impl Operation for ConvolutionKernelGrad {
         "convolution_kernel_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (x, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let (x, y) = (
+            expect_four_dims(self.name(), operands, 0)?,
+            expect_four_dims(self.name(), operands, 1)?,
+        );
         let known = [Some(x), None, Some(y)];
         let extents = [None, Some(self.extents)];
-        let extents = Extents::new(self.name(), operands, self.how(), known, extents)?;
-        let (mut rule, [x, k, y]) = space(&extents, self.how());
+        let extents = ConvolutionExtents::new(
+            self.name(),
+            operands,
+            self.shared_parameters(),
+            known,
+            extents,
+        )?;
+        let (mut rule, [x, k, y]) = build_rule(&extents, self.shared_parameters());
         rule.factors[BATCH].kind = FactorKind::Reduction(ReduceKind::Sum);
         (rule.operands, rule.results) = (vec![x, y], vec![k]);
         Ok(rule)
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.operands[1])
+        convolution_flops(rule, &rule.operands[1])
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -447,8 +450,11 @@ impl Operation for ConvolutionKernelGrad {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [x, dy] = node.operands else { return Vec::new() };
         let Some(g) = first_gradient(node) else { return vec![None, None] };
-        let op = self.how().convolution();
-        vec![Some(input_grad(self.how(), x, g, dy)), Some(g.builder().apply(op, &[x, g]))]
+        let op = self.shared_parameters().to_convolution();
+        vec![
+            Some(input_grad(self.shared_parameters(), x, g, dy)),
+            Some(g.builder().apply(op, &[x, g])),
+        ]
     }
 
     fn evaluate(
@@ -458,28 +464,30 @@ impl Operation for ConvolutionKernelGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[true, true][..]), (results, &[false][..]));
-        self.how()
-            .dims
-            .evaluate(operands, results, |operands, results| self.sums(operands, results))
+        self.shared_parameters().dims.evaluate_channels_first(
+            operands,
+            results,
+            |operands, results| self.evaluate_images(operands, results),
+        )
     }
 }
 
-impl How {
-    fn convolution(self) -> Op {
+impl ConvolutionParameters {
+    fn to_convolution(self) -> Op {
         let Self { window, groups, dims } = self;
         Op::Convolution(Convolution { window, groups, channels_last: dims.channels_last })
     }
 }
 
-fn input_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
-    let How { window, groups, dims } = how;
+fn input_grad(how: ConvolutionParameters, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
+    let ConvolutionParameters { window, groups, dims } = how;
     let extents = last_two(&x.shape(), dims);
     let op = ConvolutionInputGrad { window, groups, extents, channels_last: dims.channels_last };
     dy.builder().apply(Op::ConvolutionInputGrad(op), &[k, dy])
 }
 
-fn kernel_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
-    let How { window, groups, dims } = how;
+fn kernel_grad(how: ConvolutionParameters, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
+    let ConvolutionParameters { window, groups, dims } = how;
     let extents = last_two(&k.shape(), ImageDims { channels_last: false });
     let op = ConvolutionKernelGrad { window, groups, extents, channels_last: dims.channels_last };
     dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
@@ -488,13 +496,13 @@ fn kernel_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
 /// Height and width.
 fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
     shape.try_into().map_or([0; 2], |shape| {
-        let [_, _, h, w] = dims.first::<usize>(shape);
+        let [_, _, h, w] = dims.to_channels_first::<usize>(shape);
         [h, w]
     })
 }
 
 /// The range of a dim that a shard covers.
-fn held(region: &Region, dim: usize) -> std::ops::Range<usize> {
+fn shard_range(region: &Region, dim: usize) -> std::ops::Range<usize> {
     let start = region.rect.origin[dim];
     start..start + region.rect.extent[dim]
 }
@@ -508,19 +516,19 @@ fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) {
 }
 
 /// Which elements of an image meet which of a kernel.
-struct Sums<'a> {
+struct WindowSums<'a> {
     window: Window,
     x: &'a [usize],
     k: &'a [usize],
 }
 
-impl Sums<'_> {
+impl WindowSums<'_> {
     /// Calls `body(element of the image, element of the kernel)` for the window at a place, borders left out.
     fn over_window(&self, place: [usize; 2], mut body: impl FnMut([usize; 2], [usize; 2])) {
         for i in 0..self.k[2] {
-            let Some(row) = self.window.source(0, place[0], i, self.x[2]) else { continue };
+            let Some(row) = self.window.source_index(0, place[0], i, self.x[2]) else { continue };
             for j in 0..self.k[3] {
-                if let Some(column) = self.window.source(1, place[1], j, self.x[3]) {
+                if let Some(column) = self.window.source_index(1, place[1], j, self.x[3]) {
                     body([row, column], [i, j]);
                 }
             }
@@ -575,7 +583,7 @@ mod tests {
     fn what_does_not_fit_is_said() {
         let reason = |x: [usize; 4], k: [usize; 4], groups| {
             let [x, k] = [x, k].map(|shape| TensorType::new(DType::F32, shape));
-            let error = convolution(Window::PLAIN, groups).infer(&[&x, &k]);
+            let error = convolution(Window::PLAIN, groups).infer_types(&[&x, &k]);
             error.expect_err("does not fit").to_string()
         };
         let error = reason([1, 3, 4, 4], [2, 3, 5, 5], 1);

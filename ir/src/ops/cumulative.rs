@@ -6,9 +6,9 @@ use super::shards::{first_gradient, has_dim, map_lanes};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
 };
-use crate::ops::broadcast::fit;
+use crate::ops::broadcast::fit_to_dtype;
 use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -28,12 +28,12 @@ impl Operation for CumulativeSum {
         "cumulative_sum"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1 operand")?;
         match operands[0].dtype {
             DType::U8 | DType::Bool => {
                 let reason = "its elements are cast to a wider type first";
-                Err(dtypes(self.name(), operands, reason))
+                Err(dtype_error(self.name(), operands, reason))
             }
             dtype => Ok(vec![dtype]),
         }
@@ -42,7 +42,7 @@ impl Operation for CumulativeSum {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         has_dim(self.name(), operands, self.axis)?;
         let mut rule = Rule { linear: vec![vec![0]], ..Rule::default() };
-        let dims = rule.parallel(&operands[0].shape);
+        let dims = rule.add_parallel_dims(&operands[0].shape);
         rule.factors[self.axis].kind = FactorKind::Whole;
         (rule.operands, rule.results) = (vec![dims.clone()], vec![dims]);
         Ok(rule)
@@ -61,19 +61,19 @@ impl Operation for CumulativeSum {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let dtype = results[0].dtype;
-        let lane = |lanes: &[Vec<f64>]| [self.sums(&lanes[0], dtype)];
+        let lane = |lanes: &[Vec<f64>]| [self.cumulative_sums(&lanes[0], dtype)];
         Ok(map_lanes(self.axis, &[operands[0].array], lane).into())
     }
 }
 
 impl CumulativeSum {
-    fn sums(&self, x: &[f64], dtype: DType) -> Vec<f64> {
+    fn cumulative_sums(&self, x: &[f64], dtype: DType) -> Vec<f64> {
         let mut sums = vec![0.0; x.len()];
         let mut sum = 0.0;
         for step in 0..x.len() {
             let place = if self.reverse { x.len() - 1 - step } else { step };
             let before = sum;
-            sum = fit(dtype, sum + x[place]);
+            sum = fit_to_dtype(dtype, sum + x[place]);
             sums[place] = if self.exclusive { before } else { sum };
         }
         sums

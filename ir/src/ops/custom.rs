@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, dtypes, shapes};
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, dtype_error, shape_error,
+};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::scalar::Scalar;
@@ -77,7 +79,7 @@ impl Custom {
 
     /// With results of these element types.
     #[must_use]
-    pub fn giving(self, results: &[DType]) -> Self {
+    pub fn with_result_dtypes(self, results: &[DType]) -> Self {
         Self { results: results.to_vec(), ..self }
     }
 
@@ -100,16 +102,17 @@ impl Custom {
     }
 
     /// How many results its dims name.
-    pub(crate) fn count(&self) -> usize {
-        self.dims.split_once("->").map_or(1, |(_, results)| tensors(results).len())
+    pub(crate) fn count_results(&self) -> usize {
+        self.dims.split_once("->").map_or(1, |(_, results)| parse_tensor_dims(results).len())
     }
 
     /// The op that gives the gradients of operands of these types.
-    fn backward(&self, operands: &[TensorType]) -> Self {
+    fn backward_op(&self, operands: &[TensorType]) -> Self {
         let (from, to) = self.dims.split_once("->").unwrap_or((&self.dims, ""));
         let (from, to) = (from.trim(), to.trim());
-        let floats =
-            || tensors(from).into_iter().zip(operands).filter(|(_, ty)| ty.dtype.is_float());
+        let floats = || {
+            parse_tensor_dims(from).into_iter().zip(operands).filter(|(_, ty)| ty.dtype.is_float())
+        };
         let gradients: Vec<String> = floats().map(|(dims, _)| dims.join(" ")).collect();
         Self {
             name: format!("{}.backward", self.name),
@@ -123,7 +126,7 @@ impl Custom {
 }
 
 /// The dims of each tensor of a list.
-fn tensors(list: &str) -> Vec<Vec<&str>> {
+fn parse_tensor_dims(list: &str) -> Vec<Vec<&str>> {
     list.split(',').map(|dims| dims.split_whitespace().collect()).collect()
 }
 
@@ -132,31 +135,31 @@ impl Operation for Custom {
         "custom"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let given = match (&self.results[..], operands) {
-            ([], [first, ..]) => vec![first.dtype; self.count()],
+            ([], [first, ..]) => vec![first.dtype; self.count_results()],
             (given, _) => given.to_vec(),
         };
-        match given.len() == self.count() {
+        match given.len() == self.count_results() {
             true => Ok(given),
             false => {
                 let reason = format!(
                     "`{}` has {} results by its dims `{}`, and {} element types of results",
                     self.name,
-                    self.count(),
+                    self.count_results(),
                     self.dims,
                     given.len()
                 );
-                Err(dtypes(self.name(), operands, reason))
+                Err(dtype_error(self.name(), operands, reason))
             }
         }
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let reading = Reading::of(self, operands);
+        let reading = RuleReader::read_rule(self, operands);
         reading.map_err(|reason| {
             let reason = format!("`{}` with the dims `{}`: {reason}", self.name, self.dims);
-            shapes(Operation::name(self), operands, reason)
+            shape_error(Operation::name(self), operands, reason)
         })
     }
 
@@ -173,7 +176,7 @@ impl Operation for Custom {
         let all: Vec<&Tensor> =
             node.operands.iter().chain(node.results).chain(&gradients).collect();
         let builder = node.operands[0].builder();
-        let mut found = builder.custom(&self.backward(&types), &all).into_iter();
+        let mut found = builder.custom(&self.backward_op(&types), &all).into_iter();
         types.iter().map(|ty| ty.dtype.is_float().then(|| found.next()).flatten()).collect()
     }
 
@@ -188,49 +191,49 @@ impl Operation for Custom {
 }
 
 /// A rule that is read from dims.
-struct Reading<'a> {
+struct RuleReader<'a> {
     op: &'a Custom,
     rule: Rule,
     factors: BTreeMap<&'a str, usize>,
 }
 
-impl<'a> Reading<'a> {
-    fn of(op: &'a Custom, operands: &[&TensorType]) -> Result<Rule, String> {
+impl<'a> RuleReader<'a> {
+    fn read_rule(op: &'a Custom, operands: &[&TensorType]) -> Result<Rule, String> {
         let (from, to) = op.dims.split_once("->").ok_or("there is no `->` before the results")?;
-        let (from, to) = (tensors(from), tensors(to));
+        let (from, to) = (parse_tensor_dims(from), parse_tensor_dims(to));
         if from.len() != operands.len() {
             return Err(format!("{} operands are named, and {} given", from.len(), operands.len()));
         }
         let mut reading = Self { op, rule: Rule::default(), factors: BTreeMap::new() };
         for (dims, ty) in from.iter().zip(operands) {
-            let dims = reading.operand(dims, ty)?;
+            let dims = reading.read_operand(dims, ty)?;
             reading.rule.operands.push(dims);
         }
         for dims in &to {
             let dims = dims.iter().map(|dim| reading.of_result(dim)).collect::<Result<_, _>>()?;
             reading.rule.results.push(dims);
         }
-        reading.split(&to)?;
+        reading.mark_splits(&to)?;
         Ok(reading.rule)
     }
 
-    fn operand(&mut self, dims: &[&'a str], ty: &TensorType) -> Result<Vec<DimRule>, String> {
+    fn read_operand(&mut self, dims: &[&'a str], ty: &TensorType) -> Result<Vec<DimRule>, String> {
         if dims.len() != ty.shape.len() {
             return Err(format!("`{}` are {} dims, not those of {ty}", dims.join(" "), dims.len()));
         }
         if dims.iter().collect::<BTreeSet<_>>().len() < dims.len() {
             return Err(format!("`{}` names a dim twice", dims.join(" ")));
         }
-        dims.iter().zip(&ty.shape).map(|(&dim, &extent)| self.dim(dim, extent)).collect()
+        dims.iter().zip(&ty.shape).map(|(&dim, &extent)| self.read_dim(dim, extent)).collect()
     }
 
-    fn dim(&mut self, dim: &'a str, extent: usize) -> Result<DimRule, String> {
+    fn read_dim(&mut self, dim: &'a str, extent: usize) -> Result<DimRule, String> {
         if let Ok(number) = dim.parse::<usize>() {
             let other = || format!("an extent is {extent} where {number} is said");
             return (number == extent).then_some(DimRule::Whole(extent)).ok_or_else(other);
         }
         let known = self.factors.get(dim).copied();
-        let factor = known.unwrap_or_else(|| self.rule.factor(extent, FactorKind::Whole));
+        let factor = known.unwrap_or_else(|| self.rule.add_factor(extent, FactorKind::Whole));
         self.factors.insert(dim, factor);
         match self.rule.factors[factor].size {
             size if size == extent => Ok(DimRule::Factors(vec![factor])),
@@ -247,7 +250,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Says how factors may be split: those in all results independently, others into summands.
-    fn split(&mut self, results: &[Vec<&str>]) -> Result<(), String> {
+    fn mark_splits(&mut self, results: &[Vec<&str>]) -> Result<(), String> {
         for dim in &self.op.split {
             let factor = self.factors.get(dim.as_str());
             let &factor = factor.ok_or_else(|| format!("there is no dim `{dim}` to split"))?;
@@ -285,7 +288,7 @@ mod tests {
             signatures.iter().map(text).collect()
         };
         assert_eq!(text(&rule), ["B, B -> B, B", "S(0), B -> S(0), S(0)"]);
-        let backward = op.backward(&[f32(&[4, 6]), f32(&[6])]);
+        let backward = op.backward_op(&[f32(&[4, 6]), f32(&[6])]);
         assert_eq!(backward.dims, "b d, d, b d, b 3, b d, b 3 -> b d, d");
         let types = [&[4, 6][..], &[6], &[4, 6], &[4, 3], &[4, 6], &[4, 3]].map(f32);
         let rule = backward.rule(&types.iter().collect::<Vec<_>>()).expect("they fit");
@@ -296,9 +299,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said() {
         let error = |dims: &str, split: &[&str], results: &[DType]| {
-            let op = Custom::new("op", dims).split(split).giving(results);
+            let op = Custom::new("op", dims).split(split).with_result_dtypes(results);
             let (x, w) = (f32(&[4, 6]), f32(&[6]));
-            crate::op::Op::Custom(op).infer(&[&x, &w]).expect_err(dims).to_string()
+            crate::op::Op::Custom(op).infer_types(&[&x, &w]).expect_err(dims).to_string()
         };
         for (dims, split, reason) in [
             ("b d, d", &[][..], "there is no `->`"),

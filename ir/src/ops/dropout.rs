@@ -2,11 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, copied, elementwise, fill, first_gradient, one_float, position};
+use super::shards::{
+    copy_operand, elementwise_rule, fill_shard, first_gradient, one_float, read_element,
+    row_major_position,
+};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, Op, OpError, Operand, Operation, Region, arity, dtypes,
+    EvalContext, GradientNode, InPlace, Op, OpError, Operand, Operation, Region, check_arity,
+    dtype_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -15,7 +19,7 @@ use crate::types::{DType, TensorType};
 /// Each element is 0 with `probability`, else x / (1 - probability); the mask is a function of (seed, key, step,
 /// global element index), so the gradient is the same op on the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Dropout {
+pub struct DropoutOp {
     /// Probability of a zero, in [0, 1).
     pub probability: Scalar,
     /// Tells this op's numbers from those of others.
@@ -24,28 +28,28 @@ pub struct Dropout {
     pub training: bool,
 }
 
-impl Dropout {
+impl DropoutOp {
     /// Whether elements may be dropped at all.
-    pub fn drops(&self) -> bool {
+    pub fn can_drop(&self) -> bool {
         self.training && self.probability.0 > 0.0
     }
 
     /// Whether the element at a row-major position of the whole tensor is dropped.
     pub fn drops_element(&self, cx: &EvalContext, position: u64) -> bool {
-        f64::from(cx.stream(self.key).uniform(position)) < self.probability.0
+        f64::from(cx.random_stream(self.key).uniform(position)) < self.probability.0
     }
 }
 
-impl Operation for Dropout {
+impl Operation for DropoutOp {
     fn name(&self) -> &'static str {
         "dropout"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         if !(0.0..1.0).contains(&self.probability.0) {
             let reason = format!("the probability {} is not in [0, 1)", self.probability);
-            return Err(dtypes(self.name(), operands, reason));
+            return Err(dtype_error(self.name(), operands, reason));
         }
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
@@ -55,12 +59,12 @@ impl Operation for Dropout {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        Ok(Rule { linear: vec![vec![0]], ..elementwise(&operands[0].shape, 1, 1) })
+        Ok(Rule { linear: vec![vec![0]], ..elementwise_rule(&operands[0].shape, 1, 1) })
     }
 
     /// The integer arithmetic of one random number, mostly.
     fn flops_per_point(&self) -> f64 {
-        if self.drops() { 40.0 } else { 0.0 }
+        if self.can_drop() { 40.0 } else { 0.0 }
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -73,14 +77,19 @@ impl Operation for Dropout {
         results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        if !self.drops() {
-            return Ok(copied(operands));
+        if !self.can_drop() {
+            return Ok(copy_operand(operands));
         }
         let element = |index: &[usize]| {
-            let dropped = self.drops_element(cx, position(index, &results[0].global) as u64);
-            if dropped { 0.0 } else { at(&operands[0], index) / (1.0 - self.probability.0) }
+            let dropped =
+                self.drops_element(cx, row_major_position(index, &results[0].global) as u64);
+            if dropped {
+                0.0
+            } else {
+                read_element(&operands[0], index) / (1.0 - self.probability.0)
+            }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -90,8 +99,8 @@ mod tests {
     use crate::ops::shards::tests::evaluate;
     use crate::shard::Rect;
 
-    fn dropout(training: bool) -> Dropout {
-        Dropout { probability: Scalar(0.25), key: 3, training }
+    fn dropout(training: bool) -> DropoutOp {
+        DropoutOp { probability: Scalar(0.25), key: 3, training }
     }
 
     #[test]
@@ -111,19 +120,19 @@ mod tests {
         let whole = evaluate(Op::Dropout(dropout(true)), &[(DType::F32, x.clone())]).expect("fits");
         let rect = Rect { origin: vec![1, 2], extent: vec![3, 3] };
         let region = Region { dtype: DType::F32, global: vec![4, 6], rect: rect.clone() };
-        let shard = x.slice(&rect);
+        let shard = x.slice_rect(&rect);
         let operand = Operand { array: &shard, region: &region };
         let part = dropout(true).evaluate(
             &[operand],
             std::slice::from_ref(&region),
             &EvalContext::default(),
         );
-        assert_eq!(part.expect("fits"), [whole[0].slice(&rect)]);
+        assert_eq!(part.expect("fits"), [whole[0].slice_rect(&rect)]);
     }
 
     #[test]
     fn a_probability_outside_is_refused() {
-        let op = Op::Dropout(Dropout { probability: Scalar(1.0), key: 0, training: true });
-        assert!(op.infer(&[&TensorType::new(DType::F32, [1])]).is_err());
+        let op = Op::Dropout(DropoutOp { probability: Scalar(1.0), key: 0, training: true });
+        assert!(op.infer_types(&[&TensorType::new(DType::F32, [1])]).is_err());
     }
 }

@@ -2,12 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, check_indices, fill, first_gradient, indices, one_float};
+use super::shards::{
+    check_index_dtype, check_indices, fill_shard, first_gradient, one_float, read_element,
+};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -16,7 +18,7 @@ use crate::types::{DType, TensorType};
 /// (table [V, D], rows [..] of i64) -> [.., D]. V is indexed: split, each rank looks up what it holds and the
 /// results are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Embedding {}
+pub struct EmbeddingOp {}
 
 /// (rows [..] of i64, g [.., D]) -> [V, D]: each g added into its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,25 +27,25 @@ pub struct EmbeddingGrad {
     pub rows: usize,
 }
 
-impl Operation for Embedding {
+impl Operation for EmbeddingOp {
     fn name(&self) -> &'static str {
         "embedding"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
+        check_index_dtype(self.name(), operands, 1)?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let [rows, width] = operands[0].shape[..] else {
-            return Err(shapes(self.name(), operands, "the table must have two dims"));
+            return Err(shape_error(self.name(), operands, "the table must have two dims"));
         };
         let mut rule = Rule { linear: vec![vec![0]], ..Rule::default() };
-        let ids = rule.parallel(&operands[1].shape);
-        let row = DimRule::Factors(vec![rule.factor(rows, FactorKind::Indexed)]);
-        let column = DimRule::Factors(vec![rule.factor(width, FactorKind::Parallel)]);
+        let ids = rule.add_parallel_dims(&operands[1].shape);
+        let row = DimRule::Factors(vec![rule.add_factor(rows, FactorKind::Indexed)]);
+        let column = DimRule::Factors(vec![rule.add_factor(width, FactorKind::Parallel)]);
         rule.results = vec![[ids.as_slice(), std::slice::from_ref(&column)].concat()];
         rule.operands = vec![vec![row, column], ids];
         Ok(rule)
@@ -71,10 +73,10 @@ impl Operation for Embedding {
         let held = first..first + table.region.rect.extent[0];
         let element = |index: &[usize]| {
             let (column, position) = index.split_last().expect("the result has a last dim");
-            let row = at(ids, position) as usize;
-            if held.contains(&row) { at(table, &[row, *column]) } else { 0.0 }
+            let row = read_element(ids, position) as usize;
+            if held.contains(&row) { read_element(table, &[row, *column]) } else { 0.0 }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -83,9 +85,9 @@ impl Operation for EmbeddingGrad {
         "embedding_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        indices(self.name(), operands, 0)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
+        check_index_dtype(self.name(), operands, 0)?;
         Ok(vec![one_float(self.name(), operands, &[1])?])
     }
 
@@ -94,17 +96,17 @@ impl Operation for EmbeddingGrad {
         let Some((&width, _)) =
             operands[1].shape.split_last().filter(|(_, outer)| *outer == ids.as_slice())
         else {
-            return Err(shapes(
+            return Err(shape_error(
                 self.name(),
                 operands,
                 "there must be one gradient row for each index",
             ));
         };
         let mut rule = Rule { linear: vec![vec![1]], ..Rule::default() };
-        let mut ids = rule.parallel(ids);
+        let mut ids = rule.add_parallel_dims(ids);
         rule.factors.iter_mut().for_each(|f| f.kind = FactorKind::Reduction(ReduceKind::Sum));
-        let row = DimRule::Factors(vec![rule.factor(self.rows, FactorKind::Parallel)]);
-        let column = DimRule::Factors(vec![rule.factor(width, FactorKind::Parallel)]);
+        let row = DimRule::Factors(vec![rule.add_factor(self.rows, FactorKind::Parallel)]);
+        let column = DimRule::Factors(vec![rule.add_factor(width, FactorKind::Parallel)]);
         rule.operands = vec![ids.clone()];
         ids.push(column.clone());
         rule.operands.push(ids);
@@ -119,7 +121,7 @@ impl Operation for EmbeddingGrad {
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let ids = &node.operands[0];
-        let op = Op::Embedding(Embedding {});
+        let op = Op::Embedding(EmbeddingOp {});
         vec![None, first_gradient(node).map(|table| table.builder().apply(op, &[table, ids]))]
     }
 
@@ -140,9 +142,9 @@ impl Operation for EmbeddingGrad {
                 continue;
             }
             for column in 0..rect.extent[1] {
-                let index = [unravel(place, &ids.array.shape), vec![column]].concat();
-                let offset = table.offset(&[row - first, column]);
-                table.data[offset] += g.array.at(&index);
+                let index = [unravel_position(place, &ids.array.shape), vec![column]].concat();
+                let offset = table.offset_of_index(&[row - first, column]);
+                table.data[offset] += g.array.element_at(&index);
             }
         }
         Ok(vec![table])
@@ -162,7 +164,7 @@ mod tests {
     #[test]
     fn looks_up_and_adds_back() {
         let ids = (DType::I64, Array::new([3], vec![2., 0., 2.]));
-        let op = Op::Embedding(Embedding {});
+        let op = Op::Embedding(EmbeddingOp {});
         let y = evaluate(op, &[(DType::F32, table()), ids.clone()]).expect("fits");
         assert_eq!(y, [Array::new([3, 2], vec![5., 6., 1., 2., 5., 6.])]);
         let op = Op::EmbeddingGrad(EmbeddingGrad { rows: 3 });
@@ -174,7 +176,7 @@ mod tests {
     #[test]
     fn a_row_outside_the_table_is_an_error_and_one_of_another_shard_is_not() {
         let ids = Array::new([2], vec![1., 3.]);
-        let op = Op::Embedding(Embedding {});
+        let op = Op::Embedding(EmbeddingOp {});
         let operands = [(DType::F32, table()), (DType::I64, ids)];
         let error = evaluate(op.clone(), &operands).expect_err("row 3 of 3").to_string();
         assert_eq!(error, "row 3 at position [1] is out of range: embedding has 0..3");

@@ -13,12 +13,12 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, check_indices, first_gradient, indices, one_float};
+use super::shards::{check_index_dtype, check_indices, first_gradient, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -45,7 +45,7 @@ pub struct Combine {}
 pub struct CombineWeightsGrad {}
 
 /// Factors of the iteration space: groups, tokens, elements, choices, experts, places.
-struct Space {
+struct ExpertRule {
     rule: Rule,
     tokens: Vec<DimRule>,
     chosen: Vec<DimRule>,
@@ -60,15 +60,15 @@ const EXPERTS: usize = 4;
 const PLACES: usize = 5;
 
 /// From [g, t, k] of the choices, the number of elements, and [experts, capacity].
-fn space(chosen: [usize; 3], elements: usize, [experts, capacity]: [usize; 2]) -> Space {
+fn build_rule(chosen: [usize; 3], elements: usize, [experts, capacity]: [usize; 2]) -> ExpertRule {
     let [groups, tokens, choices] = chosen;
     let mut rule = Rule::default();
     let sizes = [groups, tokens, elements, choices, experts, capacity];
     let [g, t, d, k, e, c] = sizes.map(|size| {
-        let factor = rule.factor(size, FactorKind::Parallel);
+        let factor = rule.add_factor(size, FactorKind::Parallel);
         DimRule::Factors(vec![factor])
     });
-    Space {
+    ExpertRule {
         rule,
         tokens: vec![g.clone(), t.clone(), d.clone()],
         chosen: vec![g.clone(), DimRule::Whole(tokens), DimRule::Whole(choices)],
@@ -77,15 +77,15 @@ fn space(chosen: [usize; 3], elements: usize, [experts, capacity]: [usize; 2]) -
     }
 }
 
-impl Space {
-    fn kinds(&mut self, factors: &[usize], kind: FactorKind) {
+impl ExpertRule {
+    fn set_kinds(&mut self, factors: &[usize], kind: FactorKind) {
         for &factor in factors {
             self.rule.factors[factor].kind = kind;
         }
     }
 
     /// The rule of dispatch or combine; without weights a choice is no operand's dim.
-    fn finish(mut self, weighted: bool, first: Vec<DimRule>, result: Vec<DimRule>) -> Rule {
+    fn finish_rule(mut self, weighted: bool, first: Vec<DimRule>, result: Vec<DimRule>) -> Rule {
         let mut operands = vec![first, self.chosen];
         self.rule.linear = vec![vec![0]];
         if weighted {
@@ -102,26 +102,26 @@ impl Space {
 
 const SUM: FactorKind = FactorKind::Reduction(ReduceKind::Sum);
 
-fn extents<const N: usize>(
+fn expect_extents<const N: usize>(
     op: &'static str,
     operands: &[&TensorType],
     index: usize,
     dims: &str,
 ) -> Result<[usize; N], OpError> {
     let shape = operands[index].shape.as_slice().try_into();
-    shape.map_err(|_| shapes(op, operands, format!("operand {index} must be {dims}")))
+    shape.map_err(|_| shape_error(op, operands, format!("operand {index} must be {dims}")))
 }
 
-fn agree(op: &'static str, operands: &[&TensorType], holds: bool) -> Result<(), OpError> {
-    if holds { Ok(()) } else { Err(shapes(op, operands, "groups, tokens or elements differ")) }
+fn check_agreement(op: &'static str, operands: &[&TensorType], holds: bool) -> Result<(), OpError> {
+    if holds { Ok(()) } else { Err(shape_error(op, operands, "groups, tokens or elements differ")) }
 }
 
 /// Checks the number of operands, the second of which are choices, and the weights where there are any.
 fn float_of(op: &'static str, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
     if operands.len() != 3 {
-        arity(op, operands, 2, "2, or 3 with weights")?;
+        check_arity(op, operands, 2, "2, or 3 with weights")?;
     }
-    indices(op, operands, 1)?;
+    check_index_dtype(op, operands, 1)?;
     let floats: &[usize] = if operands.len() == 3 { &[0, 2] } else { &[0] };
     Ok(vec![one_float(op, operands, floats)?])
 }
@@ -131,24 +131,24 @@ impl Operation for Dispatch {
         "dispatch"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         float_of(self.name(), operands)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let [groups, tokens, elements] = extents(self.name(), operands, 0, "[g, t, d]")?;
-        let chosen @ [g, t, _] = extents(self.name(), operands, 1, "[g, t, k]")?;
+        let [groups, tokens, elements] = expect_extents(self.name(), operands, 0, "[g, t, d]")?;
+        let chosen @ [g, t, _] = expect_extents(self.name(), operands, 1, "[g, t, k]")?;
         let weights = operands.get(2).is_none_or(|weights| weights.shape == chosen);
-        agree(self.name(), operands, [g, t] == [groups, tokens] && weights)?;
-        let mut space = space(chosen, elements, [self.experts, self.capacity]);
-        space.kinds(&[TOKENS], SUM);
+        check_agreement(self.name(), operands, [g, t] == [groups, tokens] && weights)?;
+        let mut space = build_rule(chosen, elements, [self.experts, self.capacity]);
+        space.set_kinds(&[TOKENS], SUM);
         let (tokens, places) = (space.tokens.clone(), space.places.clone());
-        Ok(space.finish(operands.len() == 3, tokens, places))
+        Ok(space.finish_rule(operands.len() == 3, tokens, places))
     }
 
     /// Elements are moved: the points count every pair of a token and a place.
     fn flops(&self, rule: &Rule) -> f64 {
-        moved(rule, &rule.results[0])
+        count_place_elements(rule, &rule.results[0])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -166,13 +166,14 @@ impl Operation for Dispatch {
         let [x, chosen] = [&operands[0], &operands[1]];
         check_indices(self.name(), "expert", chosen, self.experts, None)?;
         let mut y = Array::full(results[0].rect.extent.clone(), 0.0);
-        let tokens = [range(&results[0], 1), range(x.region, 1)];
+        let tokens = [shard_range(&results[0], 1), shard_range(x.region, 1)];
         each_token(chosen, tokens, [self.experts, self.capacity], |token| {
             let Some(weight) = weight_of(operands.get(2), token) else { return };
-            for element in range(&results[0], 3) {
+            for element in shard_range(&results[0], 3) {
                 let place = [token.expert, token.group, token.place, element];
-                if let Some(offset) = held(&results[0], &y, &place) {
-                    y.data[offset] += weight * at(x, &[token.group, token.token, element]);
+                if let Some(offset) = shard_offset(&results[0], &y, &place) {
+                    y.data[offset] +=
+                        weight * read_element(x, &[token.group, token.token, element]);
                 }
             }
         });
@@ -185,24 +186,24 @@ impl Operation for Combine {
         "combine"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         float_of(self.name(), operands)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let [experts, groups, capacity, elements] =
-            extents(self.name(), operands, 0, "[experts, g, capacity, d]")?;
-        let chosen @ [g, _, _] = extents(self.name(), operands, 1, "[g, t, k]")?;
+            expect_extents(self.name(), operands, 0, "[experts, g, capacity, d]")?;
+        let chosen @ [g, _, _] = expect_extents(self.name(), operands, 1, "[g, t, k]")?;
         let weights = operands.get(2).is_none_or(|weights| weights.shape == chosen);
-        agree(self.name(), operands, g == groups && weights)?;
-        let mut space = space(chosen, elements, [experts, capacity]);
-        space.kinds(&[EXPERTS, PLACES], FactorKind::Indexed);
+        check_agreement(self.name(), operands, g == groups && weights)?;
+        let mut space = build_rule(chosen, elements, [experts, capacity]);
+        space.set_kinds(&[EXPERTS, PLACES], FactorKind::Indexed);
         let (tokens, places) = (space.tokens.clone(), space.places.clone());
-        Ok(space.finish(operands.len() == 3, places, tokens))
+        Ok(space.finish_rule(operands.len() == 3, places, tokens))
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        moved(rule, &rule.operands[0])
+        count_place_elements(rule, &rule.operands[0])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -223,16 +224,16 @@ impl Operation for Combine {
         let [experts, _, capacity, _] = y.region.global[..] else { return Ok(Vec::new()) };
         check_indices(self.name(), "expert", chosen, experts, None)?;
         let mut x = Array::full(results[0].rect.extent.clone(), 0.0);
-        let tokens = [range(&results[0], 0), range(&results[0], 1)];
+        let tokens = [shard_range(&results[0], 0), shard_range(&results[0], 1)];
         each_token(chosen, tokens, [experts, capacity], |token| {
             let Some(weight) = weight_of(operands.get(2), token) else { return };
             if !token.is_in(y.region) {
                 return;
             }
-            for element in range(&results[0], 2) {
-                let to = held(&results[0], &x, &[token.group, token.token, element]);
+            for element in shard_range(&results[0], 2) {
+                let to = shard_offset(&results[0], &x, &[token.group, token.token, element]);
                 let place = [token.expert, token.group, token.place, element];
-                x.data[to.expect("of the result")] += weight * at(y, &place);
+                x.data[to.expect("of the result")] += weight * read_element(y, &place);
             }
         });
         Ok(vec![x])
@@ -244,29 +245,29 @@ impl Operation for CombineWeightsGrad {
         "combine_weights_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 3, "3")?;
+        check_index_dtype(self.name(), operands, 1)?;
         Ok(vec![one_float(self.name(), operands, &[0, 2])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let [experts, groups, capacity, elements] =
-            extents(self.name(), operands, 0, "[experts, g, capacity, d]")?;
-        let chosen @ [g, t, _] = extents(self.name(), operands, 1, "[g, t, k]")?;
-        let x = extents(self.name(), operands, 2, "[g, t, d]")?;
-        agree(self.name(), operands, g == groups && x == [g, t, elements])?;
-        let mut space = space(chosen, elements, [experts, capacity]);
-        space.kinds(&[EXPERTS, PLACES], FactorKind::Indexed);
-        space.kinds(&[ELEMENTS], SUM);
-        let Space { mut rule, tokens, chosen, weights, places } = space;
+            expect_extents(self.name(), operands, 0, "[experts, g, capacity, d]")?;
+        let chosen @ [g, t, _] = expect_extents(self.name(), operands, 1, "[g, t, k]")?;
+        let x = expect_extents(self.name(), operands, 2, "[g, t, d]")?;
+        check_agreement(self.name(), operands, g == groups && x == [g, t, elements])?;
+        let mut space = build_rule(chosen, elements, [experts, capacity]);
+        space.set_kinds(&[EXPERTS, PLACES], FactorKind::Indexed);
+        space.set_kinds(&[ELEMENTS], SUM);
+        let ExpertRule { mut rule, tokens, chosen, weights, places } = space;
         rule.linear = vec![vec![0], vec![2]];
         (rule.operands, rule.results) = (vec![places, chosen, tokens], vec![weights]);
         Ok(rule)
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        2.0 * moved(rule, &rule.operands[0])
+        2.0 * count_place_elements(rule, &rule.operands[0])
     }
 
     /// Linear in y and in x.
@@ -290,14 +291,15 @@ impl Operation for CombineWeightsGrad {
         let [experts, _, capacity, _] = y.region.global[..] else { return Ok(Vec::new()) };
         check_indices(self.name(), "expert", chosen, experts, None)?;
         let mut products = Array::full(results[0].rect.extent.clone(), 0.0);
-        let tokens = [range(&results[0], 0), range(&results[0], 1)];
+        let tokens = [shard_range(&results[0], 0), shard_range(&results[0], 1)];
         each_token(chosen, tokens, [experts, capacity], |token| {
-            let to = held(&results[0], &products, &[token.group, token.token, token.choice]);
+            let to =
+                shard_offset(&results[0], &products, &[token.group, token.token, token.choice]);
             let Some(offset) = to.filter(|_| token.is_in(y.region)) else { return };
-            for element in range(x.region, 2) {
+            for element in shard_range(x.region, 2) {
                 let place = [token.expert, token.group, token.place, element];
                 products.data[offset] +=
-                    at(y, &place) * at(x, &[token.group, token.token, element]);
+                    read_element(y, &place) * read_element(x, &[token.group, token.token, element]);
             }
         });
         Ok(vec![products])
@@ -321,7 +323,7 @@ fn weighted_gradients(
 }
 
 /// One for each element of the experts' places.
-fn moved(rule: &Rule, places: &[DimRule]) -> f64 {
+fn count_place_elements(rule: &Rule, places: &[DimRule]) -> f64 {
     places.iter().map(|dim| rule.extent(dim) as f64).product()
 }
 
@@ -366,8 +368,8 @@ fn each_token(
     let mut count = vec![0; experts];
     for group in groups {
         let index = |place: usize| {
-            let [token, choice] = unravel(place, &[t, k])[..] else { return 0 };
-            at(chosen, &[group, token, choice]) as i64
+            let [token, choice] = unravel_position(place, &[t, k])[..] else { return 0 };
+            read_element(chosen, &[group, token, choice]) as i64
         };
         let all: Vec<i64> = (0..t * k).map(index).collect();
         hand_out_places(&all, [t, k], capacity, &mut count, |token, choice, place| {
@@ -382,7 +384,8 @@ fn each_token(
 impl Placed {
     /// Whether a shard of places has this expert and place.
     fn is_in(&self, places: &Region) -> bool {
-        range(places, 0).contains(&self.expert) && range(places, 2).contains(&self.place)
+        shard_range(places, 0).contains(&self.expert)
+            && shard_range(places, 2).contains(&self.place)
     }
 }
 
@@ -390,21 +393,21 @@ impl Placed {
 fn weight_of(weights: Option<&Operand<'_>>, token: Placed) -> Option<f64> {
     let Some(weights) = weights else { return Some(1.0) };
     let index = [token.group, token.token, token.choice];
-    range(weights.region, 2).contains(&token.choice).then(|| at(weights, &index))
+    shard_range(weights.region, 2).contains(&token.choice).then(|| read_element(weights, &index))
 }
 
 /// The range of a dim that a shard covers.
-fn range(region: &Region, dim: usize) -> Range<usize> {
+fn shard_range(region: &Region, dim: usize) -> Range<usize> {
     let start = region.rect.origin[dim];
     start..start + region.rect.extent[dim]
 }
 
 /// Where in its shard an element of the whole is; `None` where another rank has it.
-fn held(region: &Region, array: &Array, index: &[usize]) -> Option<usize> {
-    let within = (0..index.len()).all(|dim| range(region, dim).contains(&index[dim]));
+fn shard_offset(region: &Region, array: &Array, index: &[usize]) -> Option<usize> {
+    let within = (0..index.len()).all(|dim| shard_range(region, dim).contains(&index[dim]));
     within.then(|| {
         let origin = &region.rect.origin;
-        array.offset(&index.iter().zip(origin).map(|(i, o)| i - o).collect::<Vec<_>>())
+        array.offset_of_index(&index.iter().zip(origin).map(|(i, o)| i - o).collect::<Vec<_>>())
     })
 }
 

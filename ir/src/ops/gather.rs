@@ -5,12 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, check_indices, fill, first_gradient, indices};
+use super::shards::{check_index_dtype, check_indices, fill_shard, first_gradient, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -44,33 +45,33 @@ impl Around {
     ) -> Result<Self, OpError> {
         let (places, values) = (&operands[places].shape, &operands[values].shape);
         let Some((_, batch)) = places.split_last() else {
-            return Err(shapes(op, operands, "the places must have a dim"));
+            return Err(shape_error(op, operands, "the places must have a dim"));
         };
         if values.len() < places.len() || values[..batch.len()] != *batch {
-            return Err(shapes(op, operands, "places and values differ in the dims before"));
+            return Err(shape_error(op, operands, "places and values differ in the dims before"));
         }
-        let inner = rule.parallel(&values[places.len()..]);
-        Ok(Self { batch: rule.parallel(batch), inner })
+        let inner = rule.add_parallel_dims(&values[places.len()..]);
+        Ok(Self { batch: rule.add_parallel_dims(batch), inner })
     }
 
     /// The dims of a tensor with this one in the middle.
-    pub fn dims(&self, middle: usize) -> Vec<DimRule> {
+    pub fn tensor_dims(&self, middle: usize) -> Vec<DimRule> {
         [&self.batch[..], &[DimRule::Factors(vec![middle])], &self.inner].concat()
     }
 
     /// The dims of the places.
-    pub fn places(&self, middle: usize) -> Vec<DimRule> {
+    pub fn place_dims(&self, middle: usize) -> Vec<DimRule> {
         [&self.batch[..], &[DimRule::Factors(vec![middle])]].concat()
     }
 }
 
 /// The place in n that an index of a tensor [b.., m, w..] stands for.
-pub(super) fn place(places: &Operand<'_>, index: &[usize]) -> usize {
-    at(places, &index[..places.array.shape.len()]) as usize
+pub(super) fn read_place(places: &Operand<'_>, index: &[usize]) -> usize {
+    read_element(places, &index[..places.array.shape.len()]) as usize
 }
 
 /// The index with another element of the dim of places.
-pub(super) fn moved(index: &[usize], dim: usize, to: usize) -> Vec<usize> {
+pub(super) fn replace_index(index: &[usize], dim: usize, to: usize) -> Vec<usize> {
     let mut index = index.to_vec();
     index[dim] = to;
     index
@@ -81,9 +82,9 @@ impl Operation for Gather {
         "gather"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2 operands")?;
+        check_index_dtype(self.name(), operands, 1)?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -94,10 +95,10 @@ impl Operation for Gather {
         // A truth value is no sum.
         let float = operands[0].dtype.is_float();
         let kind = if float { FactorKind::Indexed } else { FactorKind::Whole };
-        let from = rule.factor(operands[0].shape[batch], kind);
-        let to = rule.factor(operands[1].shape[batch], FactorKind::Parallel);
-        rule.operands = vec![around.dims(from), around.places(to)];
-        rule.results = vec![around.dims(to)];
+        let from = rule.add_factor(operands[0].shape[batch], kind);
+        let to = rule.add_factor(operands[1].shape[batch], FactorKind::Parallel);
+        rule.operands = vec![around.tensor_dims(from), around.place_dims(to)];
+        rule.results = vec![around.tensor_dims(to)];
         Ok(rule)
     }
 
@@ -124,10 +125,14 @@ impl Operation for Gather {
         let first = x.region.rect.origin[dim];
         let held = first..first + x.region.rect.extent[dim];
         let element = |index: &[usize]| {
-            let from = place(places, index);
-            if held.contains(&from) { at(x, &moved(index, dim, from)) } else { 0.0 }
+            let from = read_place(places, index);
+            if held.contains(&from) {
+                read_element(x, &replace_index(index, dim, from))
+            } else {
+                0.0
+            }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -136,13 +141,13 @@ impl Operation for ScatterSum {
         "scatter_sum"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
-        indices(self.name(), operands, 0)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2 operands")?;
+        check_index_dtype(self.name(), operands, 0)?;
         match operands[1].dtype {
             DType::U8 | DType::Bool => {
                 let reason = "its elements are cast to a wider type first";
-                Err(dtypes(self.name(), operands, reason))
+                Err(dtype_error(self.name(), operands, reason))
             }
             dtype => Ok(vec![dtype]),
         }
@@ -155,12 +160,12 @@ impl Operation for ScatterSum {
         let (given, count) = (operands[1].shape[batch], operands[0].shape[batch]);
         if given != count {
             let reason = format!("there are {count} places, and {given} values for them");
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        let from = rule.factor(count, FactorKind::Reduction(ReduceKind::Sum));
-        let to = rule.factor(self.places, FactorKind::Parallel);
-        rule.operands = vec![around.places(from), around.dims(from)];
-        rule.results = vec![around.dims(to)];
+        let from = rule.add_factor(count, FactorKind::Reduction(ReduceKind::Sum));
+        let to = rule.add_factor(self.places, FactorKind::Parallel);
+        rule.operands = vec![around.place_dims(from), around.tensor_dims(from)];
+        rule.results = vec![around.tensor_dims(to)];
         Ok(rule)
     }
 
@@ -188,10 +193,10 @@ impl Operation for ScatterSum {
         let held = rect.origin[dim]..rect.origin[dim] + rect.extent[dim];
         let mut sums = Array::full(rect.extent.clone(), 0.0);
         for (position, value) in g.array.data.iter().enumerate() {
-            let index = unravel(position, &g.array.shape);
-            let to = places.array.at(&index[..=dim]) as usize;
+            let index = unravel_position(position, &g.array.shape);
+            let to = places.array.element_at(&index[..=dim]) as usize;
             if held.contains(&to) {
-                let offset = sums.offset(&moved(&index, dim, to - held.start));
+                let offset = sums.offset_of_index(&replace_index(&index, dim, to - held.start));
                 sums.data[offset] += value;
             }
         }
@@ -231,7 +236,7 @@ mod tests {
     fn batches_that_differ_are_an_error() {
         let (x, places) =
             (TensorType::new(DType::F32, [3, 4]), TensorType::new(DType::I64, [2, 4]));
-        let error = Op::Gather(Gather {}).infer(&[&x, &places]).expect_err("3 and 2 batches");
+        let error = Op::Gather(Gather {}).infer_types(&[&x, &places]).expect_err("3 and 2 batches");
         assert!(error.to_string().ends_with("differ in the dims before"), "{error}");
     }
 }

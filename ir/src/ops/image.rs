@@ -15,22 +15,22 @@ pub(crate) struct ImageDims {
 
 impl ImageDims {
     /// The content of each of an image's dims, as `[n, c, h, w]`.
-    pub fn first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
+    pub fn to_channels_first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
         if self.channels_last { [a, d, b, c] } else { [a, b, c, d] }
     }
 
     /// The items of `[n, c, h, w]`, in the order of the image's dims.
-    pub fn order<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
+    pub fn from_channels_first<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
         if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
     }
 
     /// The names of the dims, for messages.
-    pub fn names(self) -> &'static str {
+    pub fn dim_names(self) -> &'static str {
         if self.channels_last { "batch, h, w, channels" } else { "batch, channels, h, w" }
     }
 
     /// Evaluates an op that is written for `[n, c, h, w]`; `operands` and `results` say which of them are images.
-    pub fn evaluate(
+    pub fn evaluate_channels_first(
         self,
         operands: (&[Operand<'_>], &[bool]),
         results: (&[Region], &[bool]),
@@ -44,7 +44,9 @@ impl ImageDims {
             .iter()
             .zip(operands.1)
             .map(|(operand, &image)| match image {
-                true => (permuted(operand.array, TO_FIRST), region(operand.region)),
+                true => {
+                    (permute_dims(operand.array, TO_FIRST), channels_first_region(operand.region))
+                }
                 false => (operand.array.clone(), operand.region.clone()),
             })
             .collect();
@@ -54,10 +56,10 @@ impl ImageDims {
             .0
             .iter()
             .zip(results.1)
-            .map(|(of, &image)| if image { region(of) } else { of.clone() })
+            .map(|(of, &image)| if image { channels_first_region(of) } else { of.clone() })
             .collect();
         let found = op(&brought, &regions)?.into_iter().zip(results.1);
-        let back = |(array, &image)| if image { permuted(&array, TO_LAST) } else { array };
+        let back = |(array, &image)| if image { permute_dims(&array, TO_LAST) } else { array };
         Ok(found.map(back).collect())
     }
 }
@@ -66,25 +68,25 @@ impl ImageDims {
 const TO_FIRST: [usize; 4] = [0, 3, 1, 2];
 const TO_LAST: [usize; 4] = [0, 2, 3, 1];
 
-fn region(of: &Region) -> Region {
+fn channels_first_region(of: &Region) -> Region {
     let first = |extents: &[usize]| TO_FIRST.map(|dim| extents[dim]).to_vec();
     let rect = Rect { origin: first(&of.rect.origin), extent: first(&of.rect.extent) };
     Region { dtype: of.dtype, global: first(&of.global), rect }
 }
 
-fn permuted(array: &Array, dims: [usize; 4]) -> Array {
+fn permute_dims(array: &Array, dims: [usize; 4]) -> Array {
     Array::from_fn(dims.map(|dim| array.shape[dim]), |index| {
         let mut from = [0; 4];
         for (&dim, &at) in dims.iter().zip(index) {
             from[dim] = at;
         }
-        array.at(&from)
+        array.element_at(&from)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{TO_FIRST, TO_LAST, permuted};
+    use super::{TO_FIRST, TO_LAST, permute_dims};
     use crate::array::Array;
     use crate::op::Op;
     use crate::ops::shards::tests::evaluate;
@@ -108,13 +110,14 @@ mod tests {
     fn same(of: impl Fn(bool) -> Op, operands: &[(Array, bool)], image: bool) {
         let run = |last: bool| {
             let brought = operands.iter().map(|(array, image)| {
-                let array = if last && *image { permuted(array, TO_LAST) } else { array.clone() };
+                let array =
+                    if last && *image { permute_dims(array, TO_LAST) } else { array.clone() };
                 (DType::F32, array)
             });
             evaluate(of(last), &brought.collect::<Vec<_>>()).expect("fits").swap_remove(0)
         };
         let last = run(true);
-        let last = if image { permuted(&last, TO_FIRST) } else { last };
+        let last = if image { permute_dims(&last, TO_FIRST) } else { last };
         assert_eq!(run(false), last);
     }
 
@@ -162,11 +165,12 @@ mod tests {
         let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
         let (window, channels_last) = (Window::PLAIN, true);
         let op = ConvolutionKernelGrad { window, groups: 1, extents: [2, 2], channels_last };
-        let error = Op::ConvolutionKernelGrad(op).infer(&[&ty(&[1, 5, 6, 3]), &ty(&[1, 4, 4, 2])]);
+        let error =
+            Op::ConvolutionKernelGrad(op).infer_types(&[&ty(&[1, 5, 6, 3]), &ty(&[1, 4, 4, 2])]);
         let error = error.expect_err("does not fit").to_string();
         assert!(error.ends_with("the gradient must be [1, 4, 5, 2]"), "{error}");
         let op = Op::MaxPool(MaxPool { kernel: [2, 2], window, channels_last });
-        let error = op.infer(&[&ty(&[5, 6, 3])]).expect_err("does not fit").to_string();
+        let error = op.infer_types(&[&ty(&[5, 6, 3])]).expect_err("does not fit").to_string();
         assert!(error.ends_with("four dims: batch, h, w, channels"), "{error}");
     }
 }

@@ -2,11 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::loss::{check_labels, classes, ignored, set_kind};
-use super::shards::{at, fill, indices, no_gradient, one_float};
+use super::loss::{build_class_rule, check_labels, is_ignored, set_kind};
+use super::shards::{check_index_dtype, fill_shard, no_gradient, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, shape_error,
+};
 use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
@@ -26,17 +28,22 @@ impl Operation for LabelRank {
         "label_rank"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 3, "3")?;
+        check_index_dtype(self.name(), operands, 1)?;
         one_float(self.name(), operands, &[0, 2])?;
         Ok(vec![DType::F32])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 1], self.classes)?;
+        let (mut rule, scores, outer) =
+            build_class_rule(self.name(), operands, [0, 1], self.classes)?;
         if operands[2].shape != operands[1].shape {
-            return Err(shapes(self.name(), operands, "there must be one score for each label"));
+            return Err(shape_error(
+                self.name(),
+                operands,
+                "there must be one score for each label",
+            ));
         }
         set_kind(&mut rule, FactorKind::Reduction(ReduceKind::Sum));
         rule.operands = vec![scores, outer.clone(), outer.clone()];
@@ -61,17 +68,17 @@ impl Operation for LabelRank {
         let first = x.region.rect.origin[last];
         let held = first..count.min(first + x.region.rect.extent[last]);
         let rank = |index: &[usize]| {
-            let (label, score) = (at(labels, index), at(scores, index));
-            if ignored(label) {
+            let (label, score) = (read_element(labels, index), read_element(scores, index));
+            if is_ignored(label) {
                 return 0.0;
             }
             let behind = |class: &usize| {
-                let other = at(x, &[index, &[*class]].concat());
+                let other = read_element(x, &[index, &[*class]].concat());
                 other < score || other == score && *class >= label as usize
             };
             held.clone().filter(|class| !behind(class)).count() as f64
         };
-        Ok(vec![fill(&results[0], rank)])
+        Ok(vec![fill_shard(&results[0], rank)])
     }
 }
 

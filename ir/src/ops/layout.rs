@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{copied, elementwise, first_gradient};
+use super::shards::{copy_operand, elementwise_rule, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::Placement;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
+    shape_error,
 };
 use crate::rule::Rule;
 use crate::sbp::{NdSbp, Sbp};
@@ -37,8 +38,8 @@ impl Operation for ToGlobal {
         "to_global"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -50,20 +51,20 @@ impl Operation for ToGlobal {
         let (axes, rank) = (self.placement.hierarchy.len(), operands[0].shape.len());
         if self.sbp.0.len() != axes {
             let reason = format!("({}) is no layout on a mesh of {axes} axes", self.sbp);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         if self.sbp.0.iter().any(|sbp| matches!(sbp, Sbp::Split(dim) if *dim >= rank)) {
             let reason = format!("({}) splits a dim that it does not have", self.sbp);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        Ok(identity(operands))
+        Ok(identity_rule(operands))
     }
 
     fn flops_per_point(&self) -> f64 {
         0.0
     }
 
-    fn acts(&self) -> bool {
+    fn is_executed(&self) -> bool {
         false
     }
 
@@ -81,7 +82,7 @@ impl Operation for ToGlobal {
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(copied(operands))
+        Ok(copy_operand(operands))
     }
 }
 
@@ -90,8 +91,8 @@ impl Operation for Regather {
         "regather"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -100,14 +101,14 @@ impl Operation for Regather {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        Ok(identity(operands))
+        Ok(identity_rule(operands))
     }
 
     fn flops_per_point(&self) -> f64 {
         0.0
     }
 
-    fn acts(&self) -> bool {
+    fn is_executed(&self) -> bool {
         false
     }
 
@@ -121,7 +122,7 @@ impl Operation for Regather {
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(copied(operands))
+        Ok(copy_operand(operands))
     }
 }
 
@@ -130,8 +131,8 @@ impl Operation for Accumulate {
         "accumulate"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -140,7 +141,7 @@ impl Operation for Accumulate {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        Ok(identity(operands))
+        Ok(identity_rule(operands))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -161,12 +162,12 @@ impl Operation for Accumulate {
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(copied(operands))
+        Ok(copy_operand(operands))
     }
 }
 
-fn identity(operands: &[&TensorType]) -> Rule {
-    let rule = elementwise(&operands[0].shape, 1, 1);
+fn identity_rule(operands: &[&TensorType]) -> Rule {
+    let rule = elementwise_rule(&operands[0].shape, 1, 1);
     Rule { linear: vec![vec![0]], moves_data: true, ..rule }
 }
 
@@ -181,7 +182,7 @@ mod tests {
         let ty = TensorType::new(DType::F32, [4]);
         let infer = |sbp: &str| {
             let sbp = sbp.parse().expect("an SBP");
-            Op::ToGlobal(ToGlobal { placement: placement.clone(), sbp }).infer(&[&ty])
+            Op::ToGlobal(ToGlobal { placement: placement.clone(), sbp }).infer_types(&[&ty])
         };
         assert_eq!(infer("S(0)"), Ok(vec![ty.clone()]));
         let error = infer("S(1)").expect_err("rank 1").to_string();

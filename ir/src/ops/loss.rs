@@ -6,14 +6,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::shards::{
-    at, check_indices, elementwise, fill, first_gradient, indices, no_gradient, one_float,
+    check_index_dtype, check_indices, elementwise_rule, fill_shard, first_gradient, no_gradient,
+    one_float, read_element,
 };
 use super::slice::Pad;
 use super::softmax::greatest_and_sum_exp;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -67,14 +69,15 @@ impl Operation for Pick {
         "pick"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
+        check_index_dtype(self.name(), operands, 1)?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 1], self.classes)?;
+        let (mut rule, scores, outer) =
+            build_class_rule(self.name(), operands, [0, 1], self.classes)?;
         set_kind(&mut rule, FactorKind::Indexed);
         rule.linear = vec![vec![0]];
         (rule.operands, rule.results) = (vec![scores, outer.clone()], vec![outer]);
@@ -103,11 +106,11 @@ impl Operation for Pick {
         let first = x.region.rect.origin[last];
         let held = first..first + x.region.rect.extent[last];
         let element = |index: &[usize]| {
-            let label = at(labels, index) as usize;
-            let here = held.contains(&label) && !ignored(at(labels, index));
-            if here { at(x, &[index, &[label]].concat()) } else { 0.0 }
+            let label = read_element(labels, index) as usize;
+            let here = held.contains(&label) && !is_ignored(read_element(labels, index));
+            if here { read_element(x, &[index, &[label]].concat()) } else { 0.0 }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -116,19 +119,23 @@ impl Operation for PickGrad {
         "pick_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        indices(self.name(), operands, 0)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
+        check_index_dtype(self.name(), operands, 0)?;
         Ok(vec![one_float(self.name(), operands, &[1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         if operands[0].shape != operands[1].shape {
-            return Err(shapes(self.name(), operands, "there must be one gradient for each label"));
+            return Err(shape_error(
+                self.name(),
+                operands,
+                "there must be one gradient for each label",
+            ));
         }
         let mut rule = Rule { linear: vec![vec![1]], ..Rule::default() };
-        let outer = rule.parallel(&operands[0].shape);
-        let class = DimRule::Factors(vec![rule.factor(self.classes, FactorKind::Parallel)]);
+        let outer = rule.add_parallel_dims(&operands[0].shape);
+        let class = DimRule::Factors(vec![rule.add_factor(self.classes, FactorKind::Parallel)]);
         rule.results = vec![[outer.as_slice(), &[class]].concat()];
         rule.operands = vec![outer; 2];
         Ok(rule)
@@ -154,9 +161,9 @@ impl Operation for PickGrad {
         check_labels(self.name(), labels, self.classes)?;
         let element = |index: &[usize]| {
             let (class, outer) = index.split_last().expect("the result has a last dim");
-            if at(labels, outer) == *class as f64 { at(g, outer) } else { 0.0 }
+            if read_element(labels, outer) == *class as f64 { read_element(g, outer) } else { 0.0 }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -165,15 +172,16 @@ impl Operation for CrossEntropy {
         "cross_entropy"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
+        check_index_dtype(self.name(), operands, 1)?;
         one_float(self.name(), operands, &[0])?;
         Ok(vec![DType::F32; 2])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 1], self.classes)?;
+        let (mut rule, scores, outer) =
+            build_class_rule(self.name(), operands, [0, 1], self.classes)?;
         set_kind(&mut rule, FactorKind::Whole);
         (rule.operands, rule.results) = (vec![scores, outer.clone()], vec![outer.clone(), outer]);
         Ok(rule)
@@ -197,7 +205,7 @@ impl Operation for CrossEntropy {
             let scores = if classes < extent { x.slice(last, 0..classes) } else { x.clone() };
             let softmax = scores.cast(DType::F32).sub(&l.reshape(&kept)).exp();
             let of_scores = softmax.mul(&g.reshape(&kept)).cast(x.ty().dtype);
-            if classes < extent { padded(&of_scores, last, extent) } else { of_scores }
+            if classes < extent { pad_to_extent(&of_scores, last, extent) } else { of_scores }
         });
         let dx = match (of_loss, of_l) {
             (Some(a), Some(b)) => Some(a.add(&b)),
@@ -216,11 +224,11 @@ impl Operation for CrossEntropy {
         let count = self.classes.unwrap_or(x.region.global[x.region.global.len() - 1]);
         check_labels(self.name(), labels, count)?;
         let scores = |index: &[usize]| -> Vec<f64> {
-            (0..count).map(|class| at(x, &[index, &[class]].concat())).collect()
+            (0..count).map(|class| read_element(x, &[index, &[class]].concat())).collect()
         };
-        let loss = fill(&results[0], |index| {
-            let (scores, label) = (scores(index), at(labels, index));
-            if ignored(label) {
+        let loss = fill_shard(&results[0], |index| {
+            let (scores, label) = (scores(index), read_element(labels, index));
+            if is_ignored(label) {
                 return 0.0;
             }
             let (greatest, sum) = greatest_and_sum_exp(&scores);
@@ -229,7 +237,7 @@ impl Operation for CrossEntropy {
             let spread = if share == 0.0 { 0.0 } else { share * (mean - greatest) };
             sum.ln() - (1.0 - share) * (scores[label as usize] - greatest) - spread
         });
-        let l = fill(&results[1], |index| {
+        let l = fill_shard(&results[1], |index| {
             let (greatest, sum) = greatest_and_sum_exp(&scores(index));
             greatest + sum.ln()
         });
@@ -242,19 +250,24 @@ impl Operation for CrossEntropyGrad {
         "cross_entropy_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 4, "4")?;
-        indices(self.name(), operands, 2)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 4, "4")?;
+        check_index_dtype(self.name(), operands, 2)?;
         if [1, 3].iter().any(|&i| operands[i].dtype != DType::F32) {
-            return Err(dtypes(self.name(), operands, "operands 1 and 3 are f32"));
+            return Err(dtype_error(self.name(), operands, "operands 1 and 3 are f32"));
         }
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, scores, outer) = classes(self.name(), operands, [0, 2], self.classes)?;
+        let (mut rule, scores, outer) =
+            build_class_rule(self.name(), operands, [0, 2], self.classes)?;
         if [1, 3].iter().any(|&i| operands[i].shape != operands[2].shape) {
-            return Err(shapes(self.name(), operands, "operands 1 and 3 must be shaped as labels"));
+            return Err(shape_error(
+                self.name(),
+                operands,
+                "operands 1 and 3 must be shaped as labels",
+            ));
         }
         rule.linear = vec![vec![3]];
         rule.operands = vec![scores.clone(), outer.clone(), outer.clone(), outer];
@@ -282,23 +295,24 @@ impl Operation for CrossEntropyGrad {
         let share = self.smoothing.0;
         let element = |index: &[usize]| {
             let (class, outer) = index.split_last().expect("x has a last dim");
-            let label = at(labels, outer);
-            if ignored(label) || *class >= classes {
+            let label = read_element(labels, outer);
+            if is_ignored(label) || *class >= classes {
                 return 0.0;
             }
             let hit = if label == *class as f64 { 1.0 - share } else { 0.0 };
-            ((at(x, index) - at(l, outer)).exp() - hit - share / classes as f64) * at(g, outer)
+            ((read_element(x, index) - read_element(l, outer)).exp() - hit - share / classes as f64)
+                * read_element(g, outer)
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
 /// With zeros behind a dim, up to an extent.
-fn padded(x: &Tensor, dim: usize, extent: usize) -> Tensor {
-    x.builder().apply(Op::Pad(Pad::behind(&x.shape(), dim, extent)), &[x])
+fn pad_to_extent(x: &Tensor, dim: usize, extent: usize) -> Tensor {
+    x.builder().apply(Op::Pad(Pad::to_extent(&x.shape(), dim, extent)), &[x])
 }
 
-pub(super) fn ignored(label: f64) -> bool {
+pub(super) fn is_ignored(label: f64) -> bool {
     label as i64 == IGNORED_LABEL
 }
 
@@ -311,7 +325,7 @@ pub(super) fn check_labels(
 }
 
 /// The dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel. Of C so many are `classes`.
-pub(super) fn classes(
+pub(super) fn build_class_rule(
     op: &'static str,
     operands: &[&TensorType],
     [scores, labels]: [usize; 2],
@@ -320,13 +334,13 @@ pub(super) fn classes(
     let split = operands[scores].shape.split_last();
     let Some((&extent, _)) = split.filter(|&(_, outer)| outer == operands[labels].shape) else {
         let reason = "the labels must have all dims of the scores but the last, the classes";
-        return Err(shapes(op, operands, reason));
+        return Err(shape_error(op, operands, reason));
     };
     if let Some(classes) = classes.filter(|&classes| classes == 0 || classes > extent) {
         let reason = format!("of {extent} scores of a label {classes} cannot be those of classes");
-        return Err(shapes(op, operands, reason));
+        return Err(shape_error(op, operands, reason));
     }
-    let mut rule = elementwise(&operands[scores].shape, 1, 0);
+    let mut rule = elementwise_rule(&operands[scores].shape, 1, 0);
     let dims = rule.operands.remove(0);
     let outer = dims[..dims.len() - 1].to_vec();
     Ok((rule, dims, outer))
@@ -421,8 +435,10 @@ mod tests {
         );
         assert_eq!(error(Op::Pick(Pick { classes })), of("pick"));
         let five = Op::Pick(Pick { classes: Some(5) });
-        let error =
-            five.infer(&[&TensorType::new(DType::F32, [1, 4]), &TensorType::new(DType::I64, [1])]);
+        let error = five.infer_types(&[
+            &TensorType::new(DType::F32, [1, 4]),
+            &TensorType::new(DType::I64, [1]),
+        ]);
         let error = error.expect_err("4 are there").to_string();
         assert!(error.contains("of 4 scores of a label 5 cannot be those of classes"), "{error}");
     }
@@ -454,7 +470,7 @@ mod tests {
         let mut sum = [0.0; 2];
         for class in 0..2 {
             let rect = Rect { origin: vec![0, class], extent: vec![2, 1] };
-            let shard = x.slice(&rect);
+            let shard = x.slice_rect(&rect);
             let region = Region { dtype: DType::F32, global: vec![2, 2], rect };
             let labels = Region::whole(&TensorType::new(DType::I64, [2]));
             let operands = [

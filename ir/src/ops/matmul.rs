@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
-use crate::ops::broadcast::{broadcast, fit, gradient_of, same_dtype};
+use crate::ops::broadcast::{broadcast_dims, fit_to_dtype, gradient_of, same_dtype};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
@@ -24,25 +25,27 @@ pub struct MatMul {
 
 impl MatMul {
     /// Extents (i, k) of the first operand and (k, j) of the second, of the shapes of whole tensors or shards.
-    pub fn extents(&self, a: &[usize], b: &[usize]) -> ((usize, usize), (usize, usize)) {
-        (matrix(a, self.transpose_a), matrix(b, self.transpose_b))
+    pub fn matrix_extents(&self, a: &[usize], b: &[usize]) -> ((usize, usize), (usize, usize)) {
+        (rows_and_columns(a, self.transpose_a), rows_and_columns(b, self.transpose_b))
     }
 
-    fn check(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+    fn check_shapes(&self, operands: &[&TensorType]) -> Result<(), OpError> {
         let (a, b) = (&operands[0].shape, &operands[1].shape);
         if a.len() < 2 || b.len() < 2 {
-            return Err(shapes(self.name(), operands, "both operands need rank 2 or more"));
+            return Err(shape_error(self.name(), operands, "both operands need rank 2 or more"));
         }
-        let ((_, inner_a), (inner_b, _)) = self.extents(a, b);
+        let ((_, inner_a), (inner_b, _)) = self.matrix_extents(a, b);
         if inner_a != inner_b {
-            let reason =
-                format!("the inner extents {inner_a} and {inner_b} differ{}", self.flags());
-            return Err(shapes(self.name(), operands, reason));
+            let reason = format!(
+                "the inner extents {inner_a} and {inner_b} differ{}",
+                self.describe_transposes()
+            );
+            return Err(shape_error(self.name(), operands, reason));
         }
         Ok(())
     }
 
-    fn flags(&self) -> &'static str {
+    fn describe_transposes(&self) -> &'static str {
         match (self.transpose_a, self.transpose_b) {
             (false, false) => "",
             (true, false) => " (the first operand is transposed)",
@@ -71,12 +74,12 @@ impl MatMul {
 }
 
 /// Rows and columns of the matrices of a tensor.
-fn matrix(shape: &[usize], transposed: bool) -> (usize, usize) {
+fn rows_and_columns(shape: &[usize], transposed: bool) -> (usize, usize) {
     let [.., rows, columns] = *shape else { return (1, 1) };
     if transposed { (columns, rows) } else { (rows, columns) }
 }
 
-fn batch(shape: &[usize]) -> &[usize] {
+fn batch_dims(shape: &[usize]) -> &[usize] {
     &shape[..shape.len() - 2]
 }
 
@@ -85,25 +88,27 @@ impl Operation for MatMul {
         "matmul"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2 operands")?;
         let dtype = same_dtype(self.name(), operands)?;
         if dtype == DType::Bool {
-            return Err(dtypes(self.name(), operands, "elements must be numeric"));
+            return Err(dtype_error(self.name(), operands, "elements must be numeric"));
         }
         Ok(vec![dtype])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        self.check(operands)?;
+        self.check_shapes(operands)?;
         let (a, b) = (&operands[0].shape, &operands[1].shape);
-        let ((rows, inner), (_, columns)) = self.extents(a, b);
+        let ((rows, inner), (_, columns)) = self.matrix_extents(a, b);
         let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
-        let (mut dims, mut result) = broadcast(&mut rule, &[batch(a), batch(b)])
-            .ok_or_else(|| shapes(self.name(), operands, "the leading dims do not broadcast"))?;
-        let i = DimRule::Factors(vec![rule.factor(rows, FactorKind::Parallel)]);
-        let j = DimRule::Factors(vec![rule.factor(columns, FactorKind::Parallel)]);
-        let k = rule.factor(inner, FactorKind::Reduction(ReduceKind::Sum));
+        let (mut dims, mut result) = broadcast_dims(&mut rule, &[batch_dims(a), batch_dims(b)])
+            .ok_or_else(|| {
+                shape_error(self.name(), operands, "the leading dims do not broadcast")
+            })?;
+        let i = DimRule::Factors(vec![rule.add_factor(rows, FactorKind::Parallel)]);
+        let j = DimRule::Factors(vec![rule.add_factor(columns, FactorKind::Parallel)]);
+        let k = rule.add_factor(inner, FactorKind::Reduction(ReduceKind::Sum));
         let k = DimRule::Factors(vec![k]);
         let ordered = |first, second, swap| if swap { [second, first] } else { [first, second] };
         dims[0].extend(ordered(i.clone(), k.clone(), self.transpose_a));
@@ -125,7 +130,7 @@ impl Operation for MatMul {
         let [a, b] = node.operands else { return Vec::new() };
         let Some(g) = &node.gradients[0] else { return vec![None, None] };
         let of_a = gradient_of(a, || self.gradient_a(b, g));
-        let of_b = gradient_of(b, || match self.flattened(a, b, g) {
+        let of_b = gradient_of(b, || match self.flatten_batch(a, b, g) {
             Some((a, g)) => self.gradient_b(&a, &g),
             None => self.gradient_b(a, g),
         });
@@ -139,11 +144,11 @@ impl Operation for MatMul {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (a, b) = (operands[0].array, operands[1].array);
-        let ((rows, inner), (_, columns)) = self.extents(&a.shape, &b.shape);
+        let ((rows, inner), (_, columns)) = self.matrix_extents(&a.shape, &b.shape);
         let mut result = Array::full(results[0].rect.extent.clone(), 0.0);
         for (position, matrix) in result.data.chunks_exact_mut((rows * columns).max(1)).enumerate()
         {
-            let index = unravel(position, batch(&results[0].rect.extent));
+            let index = unravel_position(position, batch_dims(&results[0].rect.extent));
             let (a, b) = (matrix_at(a, &index), matrix_at(b, &index));
             for (element, value) in matrix.iter_mut().enumerate() {
                 let (i, j) = (element / columns, element % columns);
@@ -155,7 +160,7 @@ impl Operation for MatMul {
             }
         }
         let dtype = results[0].dtype;
-        result.data.iter_mut().for_each(|value| *value = fit(dtype, *value));
+        result.data.iter_mut().for_each(|value| *value = fit_to_dtype(dtype, *value));
         Ok(vec![result])
     }
 }
@@ -163,7 +168,7 @@ impl Operation for MatMul {
 impl MatMul {
     /// A weight without leading dims meets all rows of a batch: its gradient is one product over all of them, not
     /// a product for each batch element that is summed afterwards.
-    fn flattened(&self, a: &Tensor, b: &Tensor, g: &Tensor) -> Option<(Tensor, Tensor)> {
+    fn flatten_batch(&self, a: &Tensor, b: &Tensor, g: &Tensor) -> Option<(Tensor, Tensor)> {
         let (rows, columns) = (a.shape(), g.shape());
         if b.shape().len() > 2 || rows.len() <= 2 || self.transpose_a {
             return None;
@@ -178,7 +183,7 @@ impl MatMul {
 
 /// The elements of the matrix of a tensor at an index of the broadcast leading dims.
 fn matrix_at<'a>(array: &'a Array, index: &[usize]) -> &'a [f64] {
-    let leading = batch(&array.shape);
+    let leading = batch_dims(&array.shape);
     let size: usize = array.shape[leading.len()..].iter().product();
     let skip = index.len() - leading.len();
     let clamped = index[skip..].iter().zip(leading).map(|(&i, &n)| if n == 1 { 0 } else { i });

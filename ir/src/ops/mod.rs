@@ -39,6 +39,7 @@ mod state;
 mod top_k;
 mod unary;
 mod update;
+mod window;
 
 pub use attention::*;
 pub use batch_norm::*;
@@ -76,3 +77,4 @@ pub use state::*;
 pub use top_k::*;
 pub use unary::*;
 pub use update::*;
+pub use window::Window;

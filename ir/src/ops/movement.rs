@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, elementwise, fill, first_gradient};
+use super::shards::{elementwise_rule, fill_shard, first_gradient, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, check_arity,
+    shape_error,
 };
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
@@ -39,8 +40,8 @@ impl Operation for Transpose {
         "transpose"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -50,9 +51,9 @@ impl Operation for Transpose {
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..rank) {
             let reason = format!("{:?} is no permutation of its dims", self.permutation);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        let mut rule = elementwise(&operands[0].shape, 1, 0);
+        let mut rule = elementwise_rule(&operands[0].shape, 1, 0);
         let dims = self.permutation.iter().map(|&dim| rule.operands[0][dim].clone()).collect();
         rule.results = vec![dims];
         Ok(Rule { linear: vec![vec![0]], moves_data: true, ..rule })
@@ -85,9 +86,9 @@ impl Operation for Transpose {
             for (to, &from) in self.permutation.iter().enumerate() {
                 source[from] = index[to];
             }
-            at(&operands[0], &source)
+            read_element(&operands[0], &source)
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -96,8 +97,8 @@ impl Operation for Expand {
         "expand"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -109,10 +110,10 @@ impl Operation for Expand {
         };
         let Some(skip) = skip.filter(fits) else {
             let reason = format!("it does not repeat to {:?}", self.shape);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         };
         let mut rule = Rule { linear: vec![vec![0]], moves_data: true, ..Rule::default() };
-        let result = rule.parallel(&self.shape);
+        let result = rule.add_parallel_dims(&self.shape);
         let one_of = |(dim, &extent): (&DimRule, &usize)| match rule.extent(dim) == extent {
             true => dim.clone(),
             false => DimRule::Factors(vec![]),
@@ -146,9 +147,9 @@ impl Operation for Expand {
         let element = |index: &[usize]| {
             let repeat = |(&i, &extent): (&usize, &usize)| if extent == 1 { 0 } else { i };
             let source: Vec<usize> = index[skip..].iter().zip(from).map(repeat).collect();
-            at(&operands[0], &source)
+            read_element(&operands[0], &source)
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -157,16 +158,16 @@ impl Operation for Triangle {
         "triangle"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         if operands[0].shape.len() < 2 {
-            return Err(shapes(self.name(), operands, "it needs two dims or more"));
+            return Err(shape_error(self.name(), operands, "it needs two dims or more"));
         }
-        Ok(Rule { linear: vec![vec![0]], ..elementwise(&operands[0].shape, 1, 1) })
+        Ok(Rule { linear: vec![vec![0]], ..elementwise_rule(&operands[0].shape, 1, 1) })
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -188,9 +189,9 @@ impl Operation for Triangle {
             let [row, column] = [index.len() - 2, index.len() - 1].map(|dim| index[dim] as i64);
             let above = column - row;
             let kept = if self.lower { above <= self.diagonal } else { above >= self.diagonal };
-            if kept { at(&operands[0], index) } else { 0.0 }
+            if kept { read_element(&operands[0], index) } else { 0.0 }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{elementwise, map_lanes, no_gradient, one_float, same_shape};
+use super::shards::{elementwise_rule, map_lanes, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -35,8 +36,8 @@ impl Operation for Normalize {
         "normalize"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?, DType::F32])
     }
 
@@ -75,14 +76,14 @@ impl Operation for Normalize {
     ) -> Result<Vec<Array>, OpError> {
         let lane = |lanes: &[Vec<f64>]| {
             let x = &lanes[0];
-            let mean = if self.center { mean(x) } else { 0.0 };
+            let mean = if self.center { compute_mean(x) } else { 0.0 };
             let squares: Vec<f64> = x.iter().map(|x| (x - mean).powi(2)).collect();
-            let r = 1.0 / (self::mean(&squares) + self.epsilon.0).sqrt();
+            let r = 1.0 / (self::compute_mean(&squares) + self.epsilon.0).sqrt();
             [x.iter().map(|x| (x - mean) * r).collect(), vec![r; x.len()]]
         };
         let axis = operands[0].array.shape.len() - 1;
         let [y, r] = map_lanes(axis, &[operands[0].array], lane);
-        let first = Array::from_fn(results[1].rect.extent.clone(), |index| r.at(index));
+        let first = Array::from_fn(results[1].rect.extent.clone(), |index| r.element_at(index));
         Ok(vec![y, first])
     }
 }
@@ -92,10 +93,10 @@ impl Operation for NormalizeGrad {
         "normalize_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 3, "3")?;
         if operands[1].dtype != DType::F32 {
-            return Err(dtypes(self.name(), operands, "operand 1 is f32"));
+            return Err(dtype_error(self.name(), operands, "operand 1 is f32"));
         }
         Ok(vec![one_float(self.name(), operands, &[0, 2])?])
     }
@@ -105,7 +106,11 @@ impl Operation for NormalizeGrad {
         let (mut rule, dims, kept) = last_dim_whole(self.name(), operands)?;
         let extents: Vec<usize> = kept.iter().map(|dim| rule.extent(dim)).collect();
         if operands[1].shape != extents {
-            return Err(shapes(self.name(), operands, format!("operand 1 must be {extents:?}")));
+            return Err(shape_error(
+                self.name(),
+                operands,
+                format!("operand 1 must be {extents:?}"),
+            ));
         }
         rule.linear = vec![vec![1], vec![2]];
         (rule.operands, rule.results) = (vec![dims.clone(), kept, dims.clone()], vec![dims]);
@@ -131,15 +136,15 @@ impl Operation for NormalizeGrad {
         let lane = |lanes: &[Vec<f64>]| {
             let (y, r, dy) = (&lanes[0], &lanes[1], &lanes[2]);
             let products: Vec<f64> = y.iter().zip(dy).map(|(y, dy)| y * dy).collect();
-            let shift = if self.center { mean(dy) } else { 0.0 };
-            let slope = mean(&products);
+            let shift = if self.center { compute_mean(dy) } else { 0.0 };
+            let slope = compute_mean(&products);
             [(0..y.len()).map(|i| r[i] * (dy[i] - shift - y[i] * slope)).collect()]
         };
         Ok(map_lanes(y.shape.len() - 1, &[y, &r, dy], lane).into())
     }
 }
 
-fn mean(x: &[f64]) -> f64 {
+fn compute_mean(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len() as f64
 }
 
@@ -150,9 +155,9 @@ fn last_dim_whole(
 ) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
     let shape = &operands[0].shape;
     if shape.is_empty() {
-        return Err(shapes(op, operands, "it needs a dim"));
+        return Err(shape_error(op, operands, "it needs a dim"));
     }
-    let mut rule = elementwise(shape, 0, 0);
+    let mut rule = elementwise_rule(shape, 0, 0);
     let last = shape.len() - 1;
     rule.factors[last].kind = FactorKind::Whole;
     let dims: Vec<DimRule> = (0..shape.len()).map(|f| DimRule::Factors(vec![f])).collect();

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::convolution::Window;
 use super::image::ImageDims;
-use super::shards::{at, fill, first_gradient, no_gradient, one_float};
+use super::shards::{fill_shard, first_gradient, no_gradient, one_float, read_element};
+use super::window::Window;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -68,43 +68,44 @@ pub struct AveragePoolGrad {
 }
 
 /// The rule and the dims of the image and of the places, given the shapes that are known.
-fn space(
+fn build_rule(
     op: &'static str,
     operands: &[&TensorType],
     (kernel, window): ([usize; 2], Window),
     order: ImageDims,
     extents: Option<[usize; 2]>,
 ) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
-    window.check(op, operands)?;
+    window.check_values(op, operands)?;
     let Ok(shape) = <[usize; 4]>::try_from(&operands[0].shape[..]) else {
-        let reason = format!("an image has four dims: {}", order.names());
-        return Err(shapes(op, operands, reason));
+        let reason = format!("an image has four dims: {}", order.dim_names());
+        return Err(shape_error(op, operands, reason));
     };
-    let [n, c, h, w] = order.first(shape);
+    let [n, c, h, w] = order.to_channels_first(shape);
     let [h, w] = extents.unwrap_or([h, w]);
-    let places = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
+    let places = [window.count_places(0, h, kernel[0]), window.count_places(1, w, kernel[1])];
     let [Some(rows), Some(columns)] = places else {
         let reason = format!("a window of {kernel:?} does not fit in {:?}", [h, w]);
-        return Err(shapes(op, operands, reason));
+        return Err(shape_error(op, operands, reason));
     };
     if (0..2).any(|dim| window.pads[dim].max(window.pads[dim + 2]) >= kernel[dim]) {
-        return Err(shapes(op, operands, "a window must not lie in the border alone"));
+        return Err(shape_error(op, operands, "a window must not lie in the border alone"));
     }
     let mut rule = Rule::default();
-    let [n, c] = [n, c].map(|size| DimRule::Factors(vec![rule.factor(size, FactorKind::Parallel)]));
+    let [n, c] =
+        [n, c].map(|size| DimRule::Factors(vec![rule.add_factor(size, FactorKind::Parallel)]));
     // A factor that no tensor has: each place reads its whole window.
     for size in kernel {
-        rule.factor(size, FactorKind::Whole);
+        rule.add_factor(size, FactorKind::Whole);
     }
     let dims = |extents: [usize; 2]| {
         let [h, w] = extents.map(DimRule::Whole);
-        order.order([n.clone(), c.clone(), h, w]).to_vec()
+        order.from_channels_first([n.clone(), c.clone(), h, w]).to_vec()
     };
     Ok((rule, dims([h, w]), dims([rows, columns])))
 }
 
 /// One for each element of each window.
-fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
+fn pool_flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors.iter().map(|factor| factor.size as f64).product();
     let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));
     factors * places.map(|dim| rule.extent(dim) as f64).product::<f64>()
@@ -118,9 +119,9 @@ pub(crate) fn over_window(
     mut body: impl FnMut([usize; 2]),
 ) {
     for i in 0..kernel[0] {
-        let Some(row) = window.source(0, place[0], i, image[0]) else { continue };
+        let Some(row) = window.source_index(0, place[0], i, image[0]) else { continue };
         for j in 0..kernel[1] {
-            if let Some(column) = window.source(1, place[1], j, image[1]) {
+            if let Some(column) = window.source_index(1, place[1], j, image[1]) {
                 body([row, column]);
             }
         }
@@ -150,15 +151,19 @@ pub fn mean_divisor(
 }
 
 impl MaxPool {
-    fn dims(&self) -> ImageDims {
+    fn image_dims(&self) -> ImageDims {
         ImageDims { channels_last: self.channels_last }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let x = &operands[0];
-        let element = |index: &[usize]| greatest(x, (self.kernel, self.window), index).1;
-        Ok(vec![fill(&results[0], element)])
+        let element = |index: &[usize]| find_greatest(x, (self.kernel, self.window), index).1;
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -167,20 +172,20 @@ impl Operation for MaxPool {
         "max_pool"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let (mut rule, x, y) =
-            space(self.name(), operands, (self.kernel, self.window), self.dims(), None)?;
+            build_rule(self.name(), operands, (self.kernel, self.window), self.image_dims(), None)?;
         (rule.operands, rule.results) = (vec![x], vec![y]);
         Ok(rule)
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.results[0])
+        pool_flops(rule, &rule.results[0])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -196,17 +201,19 @@ impl Operation for MaxPool {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[true; 1][..]), (results, &[true][..]));
-        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
+        self.image_dims().evaluate_channels_first(operands, results, |operands, results| {
+            self.evaluate_images(operands, results)
+        })
     }
 }
 
 /// Where the greatest element of a window is, and it itself; a NaN is greater than all.
-fn greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([usize; 2], f64) {
+fn find_greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([usize; 2], f64) {
     let image = [x.region.global[2], x.region.global[3]];
     let mut found = ([0; 2], f64::NEG_INFINITY);
     let mut first = true;
     over_window(how, [index[2], index[3]], image, |[row, column]| {
-        let value = at(x, &[index[0], index[1], row, column]);
+        let value = read_element(x, &[index[0], index[1], row, column]);
         if first || value > found.1 || value.is_nan() && !found.1.is_nan() {
             (found, first) = (([row, column], value), false);
         }
@@ -215,24 +222,28 @@ fn greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([us
 }
 
 impl MaxPoolGrad {
-    fn dims(&self) -> ImageDims {
+    fn image_dims(&self) -> ImageDims {
         ImageDims { channels_last: self.channels_last }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let [x, dy] = [&operands[0], &operands[1]];
         let how = (self.kernel, self.window);
         let element = |index: &[usize]| {
             each_place(dy.region)
                 .filter(|place| {
                     let at = [index[0], index[1], place[0], place[1]];
-                    greatest(x, how, &at).0 == [index[2], index[3]]
+                    find_greatest(x, how, &at).0 == [index[2], index[3]]
                 })
-                .map(|place| at(dy, &[index[0], index[1], place[0], place[1]]))
+                .map(|place| read_element(dy, &[index[0], index[1], place[0], place[1]]))
                 .sum()
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -241,17 +252,17 @@ impl Operation for MaxPoolGrad {
         "max_pool_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let (mut rule, x, y) =
-            space(self.name(), operands, (self.kernel, self.window), self.dims(), None)?;
+            build_rule(self.name(), operands, (self.kernel, self.window), self.image_dims(), None)?;
         let expected: Vec<usize> = y.iter().map(|dim| rule.extent(dim)).collect();
         if operands[1].shape != expected {
-            return Err(shapes(
+            return Err(shape_error(
                 self.name(),
                 operands,
                 format!("the gradient must be {expected:?}"),
@@ -263,7 +274,7 @@ impl Operation for MaxPoolGrad {
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.operands[1])
+        pool_flops(rule, &rule.operands[1])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -277,7 +288,9 @@ impl Operation for MaxPoolGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[true; 2][..]), (results, &[true][..]));
-        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
+        self.image_dims().evaluate_channels_first(operands, results, |operands, results| {
+            self.evaluate_images(operands, results)
+        })
     }
 }
 
@@ -287,22 +300,26 @@ fn each_place(region: &Region) -> impl Iterator<Item = [usize; 2]> {
 }
 
 impl AveragePool {
-    fn dims(&self) -> ImageDims {
+    fn image_dims(&self) -> ImageDims {
         ImageDims { channels_last: self.channels_last }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let x = &operands[0];
         let (how, image) = ((self.kernel, self.window), [x.region.global[2], x.region.global[3]]);
         let element = |index: &[usize]| {
             let (place, mut sum) = ([index[2], index[3]], 0.0);
             over_window(how, place, image, |[row, column]| {
-                sum += at(x, &[index[0], index[1], row, column]);
+                sum += read_element(x, &[index[0], index[1], row, column]);
             });
             sum / mean_divisor(how, self.count_border, place, image)
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -311,21 +328,21 @@ impl Operation for AveragePool {
         "average_pool"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let (mut rule, x, y) =
-            space(self.name(), operands, (self.kernel, self.window), self.dims(), None)?;
+            build_rule(self.name(), operands, (self.kernel, self.window), self.image_dims(), None)?;
         rule.linear = vec![vec![0]];
         (rule.operands, rule.results) = (vec![x], vec![y]);
         Ok(rule)
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.results[0])
+        pool_flops(rule, &rule.results[0])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -333,7 +350,7 @@ impl Operation for AveragePool {
         let Ok(shape) = <[usize; 4]>::try_from(&node.operands[0].shape()[..]) else {
             return vec![None];
         };
-        let [_, _, h, w] = self.dims().first(shape);
+        let [_, _, h, w] = self.image_dims().to_channels_first(shape);
         let extents = [h, w];
         let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
         let of = |dy: &Tensor| dy.builder().apply(Op::AveragePoolGrad(op), &[dy]);
@@ -347,17 +364,23 @@ impl Operation for AveragePool {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[true; 1][..]), (results, &[true][..]));
-        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
+        self.image_dims().evaluate_channels_first(operands, results, |operands, results| {
+            self.evaluate_images(operands, results)
+        })
     }
 }
 
 impl AveragePoolGrad {
-    fn dims(&self) -> ImageDims {
+    fn image_dims(&self) -> ImageDims {
         ImageDims { channels_last: self.channels_last }
     }
 
     /// The oracle, of images `[n, channels, h, w]`.
-    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+    fn evaluate_images(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+    ) -> Result<Vec<Array>, OpError> {
         let (dy, how) = (&operands[0], (self.kernel, self.window));
         let element = |index: &[usize]| {
             let mut sum = 0.0;
@@ -365,13 +388,14 @@ impl AveragePoolGrad {
                 let divisor = mean_divisor(how, self.count_border, place, self.extents);
                 over_window(how, place, self.extents, |element| {
                     if element == [index[2], index[3]] {
-                        sum += at(dy, &[index[0], index[1], place[0], place[1]]) / divisor;
+                        sum +=
+                            read_element(dy, &[index[0], index[1], place[0], place[1]]) / divisor;
                     }
                 });
             }
             sum
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -380,17 +404,18 @@ impl Operation for AveragePoolGrad {
         "average_pool_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let how = (self.kernel, self.window);
-        let (mut rule, x, y) = space(self.name(), operands, how, self.dims(), Some(self.extents))?;
+        let (mut rule, x, y) =
+            build_rule(self.name(), operands, how, self.image_dims(), Some(self.extents))?;
         let expected: Vec<usize> = y.iter().map(|dim| rule.extent(dim)).collect();
         if operands[0].shape != expected {
-            return Err(shapes(
+            return Err(shape_error(
                 self.name(),
                 operands,
                 format!("the gradient must be {expected:?}"),
@@ -402,7 +427,7 @@ impl Operation for AveragePoolGrad {
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.operands[0])
+        pool_flops(rule, &rule.operands[0])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -418,7 +443,9 @@ impl Operation for AveragePoolGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (operands, results) = ((operands, &[true; 1][..]), (results, &[true][..]));
-        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
+        self.image_dims().evaluate_channels_first(operands, results, |operands, results| {
+            self.evaluate_images(operands, results)
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::array::Array;
 use crate::builder::Tensor;
 use crate::math::sigmoid;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::ops::RecurrenceGrad;
 use crate::rule::{DimRule, FactorKind, Rule};
@@ -51,7 +51,7 @@ pub enum Cell {
 
 impl Cell {
     /// How many gates it has.
-    pub fn gates(self) -> usize {
+    pub fn count_gates(self) -> usize {
         match self {
             Self::Lstm => 4,
             Self::Gru => 3,
@@ -60,12 +60,12 @@ impl Cell {
     }
 
     /// Whether it keeps something beside its state.
-    pub fn keeps(self) -> bool {
+    pub fn keeps_values(self) -> bool {
         self == Self::Lstm
     }
 
     /// The state, and what is kept, after a step, from those before it. `x` and `p` are those of all gates.
-    fn step(self, x: &[f64], p: &[f64], state: &mut [f64], kept: &mut [f64]) {
+    fn advance_state(self, x: &[f64], p: &[f64], state: &mut [f64], kept: &mut [f64]) {
         let width = state.len();
         for j in 0..width {
             let gate = |gate: usize| x[gate * width + j] + p[gate * width + j];
@@ -89,13 +89,13 @@ impl Cell {
 
 impl Recurrence {
     /// The steps in the order in which they are made.
-    pub fn order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
+    pub fn step_order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
         let reverse = self.reverse;
         (0..time).map(move |at| if reverse { time - 1 - at } else { at })
     }
 
     /// The state before each step, [n, t, h]: the first one, and all of y but the last.
-    fn previous(&self, y: &Tensor, first: &Tensor) -> Tensor {
+    fn previous_states(&self, y: &Tensor, first: &Tensor) -> Tensor {
         let &[batch, time, width] = &y.shape()[..] else { return y.clone() };
         let first = first.reshape(&[batch, 1, width]);
         match (time, self.reverse) {
@@ -126,9 +126,14 @@ impl Operation for Recurrence {
         "recurrence"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        let count = if self.cell.keeps() { 5 } else { 4 };
-        arity(self.name(), operands, count, "4 operands, or 5 where the cell keeps something")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        let count = if self.cell.keeps_values() { 5 } else { 4 };
+        check_arity(
+            self.name(),
+            operands,
+            count,
+            "4 operands, or 5 where the cell keeps something",
+        )?;
         let all: Vec<usize> = (0..count).collect();
         Ok(vec![one_float(self.name(), operands, &all)?; count - 3])
     }
@@ -136,15 +141,15 @@ impl Operation for Recurrence {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let &[batch, time, _] = &operands[0].shape[..] else {
             let reason = "the inputs need three dims: batch, time and the gates' width";
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         };
         let width = operands[3].shape.get(1).copied().unwrap_or(0);
-        let Space { mut rule, gates, weight, bias, state, states } =
-            Space::new(self.cell, [batch, time, width]);
+        let RecurrenceRule { mut rule, gates, weight, bias, state, states } =
+            RecurrenceRule::new(self.cell, [batch, time, width]);
         let expected = [gates, weight, bias, state.clone(), state];
         rule.operands = expected.into_iter().take(operands.len()).collect();
         rule.results = vec![states; operands.len() - 3];
-        check(self.name(), operands, &rule)?;
+        check_operands(self.name(), operands, &rule)?;
         Ok(rule)
     }
 
@@ -161,7 +166,7 @@ impl Operation for Recurrence {
         let ([_, _, _, first, ..], [y, ..]) = (node.operands, node.results) else {
             return Vec::new();
         };
-        let previous = self.previous(y, first);
+        let previous = self.previous_states(y, first);
         let mut operands = self.kept_for_gradient(node, &previous);
         operands.push(node.gradients[0].clone().unwrap_or_else(|| y.full_like(0.0)));
         operands.extend(node.gradients.get(1).cloned().flatten());
@@ -191,15 +196,15 @@ impl Operation for Recurrence {
         let [x, r, b] = [0, 1, 2].map(|operand| operands[operand].array);
         let mut made: Vec<Array> =
             results.iter().map(|result| Array::full(result.rect.extent.clone(), 0.0)).collect();
-        for (sample, first) in rows(operands[3].array).into_iter().enumerate() {
+        for (sample, first) in split_rows(operands[3].array).into_iter().enumerate() {
             let mut state = first.to_vec();
             let mut kept =
-                operands.get(4).map_or(Vec::new(), |kept| rows(kept.array)[sample].to_vec());
-            for step in self.order(x.shape[1]) {
-                let product = |(row, b): (&[f64], &f64)| b + dot(row, &state);
-                let p: Vec<f64> = rows(r).into_iter().zip(&b.data).map(product).collect();
+                operands.get(4).map_or(Vec::new(), |kept| split_rows(kept.array)[sample].to_vec());
+            for step in self.step_order(x.shape[1]) {
+                let product = |(row, b): (&[f64], &f64)| b + dot_product(row, &state);
+                let p: Vec<f64> = split_rows(r).into_iter().zip(&b.data).map(product).collect();
                 let at = sample * x.shape[1] + step;
-                self.cell.step(rows(x)[at], &p, &mut state, &mut kept);
+                self.cell.advance_state(split_rows(x)[at], &p, &mut state, &mut kept);
                 for (array, values) in made.iter_mut().zip([&state, &kept]) {
                     array.data[at * values.len()..][..values.len()].copy_from_slice(values);
                 }
@@ -210,17 +215,17 @@ impl Operation for Recurrence {
 }
 
 /// The rows along the last dim, in order.
-pub(super) fn rows(array: &Array) -> Vec<&[f64]> {
+pub(super) fn split_rows(array: &Array) -> Vec<&[f64]> {
     let width = array.shape.last().copied().unwrap_or(1).max(1);
     array.data.chunks_exact(width).collect()
 }
 
-pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot_product(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// The iteration space, and the dims of what has this or that shape.
-pub(super) struct Space {
+pub(super) struct RecurrenceRule {
     pub rule: Rule,
     /// [n, t, g h]
     pub gates: Vec<DimRule>,
@@ -234,12 +239,12 @@ pub(super) struct Space {
     pub states: Vec<DimRule>,
 }
 
-impl Space {
+impl RecurrenceRule {
     pub fn new(cell: Cell, [batch, time, width]: [usize; 3]) -> Self {
         let mut rule = Rule::default();
-        let n = rule.factor(batch, FactorKind::Parallel);
-        let [t, g, h, k] =
-            [time, cell.gates(), width, width].map(|size| rule.factor(size, FactorKind::Whole));
+        let n = rule.add_factor(batch, FactorKind::Parallel);
+        let [t, g, h, k] = [time, cell.count_gates(), width, width]
+            .map(|size| rule.add_factor(size, FactorKind::Whole));
         let dims = |dims: &[&[usize]]| dims.iter().map(|f| DimRule::Factors(f.to_vec())).collect();
         Self {
             gates: dims(&[&[n], &[t], &[g, h]]),
@@ -253,7 +258,7 @@ impl Space {
 }
 
 /// Checks operands against their dims, and that there is a step and a state.
-pub(super) fn check(
+pub(super) fn check_operands(
     op: &'static str,
     operands: &[&TensorType],
     rule: &Rule,
@@ -262,11 +267,15 @@ pub(super) fn check(
         let shape: Vec<usize> = dims.iter().map(|dim| rule.extent(dim)).collect();
         if operand.shape != shape {
             let reason = format!("operand {index} must be {shape:?}");
-            return Err(shapes(op, operands, reason));
+            return Err(shape_error(op, operands, reason));
         }
     }
     if rule.factors.iter().skip(1).any(|factor| factor.size == 0) {
-        return Err(shapes(op, operands, "there must be a step, and the state must have a width"));
+        return Err(shape_error(
+            op,
+            operands,
+            "there must be a step, and the state must have a width",
+        ));
     }
     Ok(())
 }
@@ -329,7 +338,9 @@ mod tests {
         let op = Op::Recurrence(Recurrence { cell: Cell::Gru, reverse: false });
         let reason = |x: &[usize], r: &[usize]| {
             let operands = [ty(x), ty(r), ty(&[12]), ty(&[2, 4])];
-            op.infer(&operands.iter().collect::<Vec<_>>()).expect_err("does not fit").to_string()
+            op.infer_types(&operands.iter().collect::<Vec<_>>())
+                .expect_err("does not fit")
+                .to_string()
         };
         let error = reason(&[2, 5, 16], &[12, 4]);
         assert!(error.ends_with("operand 0 must be [2, 5, 12]"), "{error}");

@@ -4,12 +4,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::recurrence::{Space, check, rows};
+use super::recurrence::{RecurrenceRule, check_operands, split_rows};
 use super::shards::{no_gradient, one_float};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::math::sigmoid;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, shape_error,
+};
 use crate::ops::{Cell, Recurrence};
 use crate::rule::Rule;
 use crate::types::{DType, TensorType};
@@ -41,12 +43,12 @@ impl RecurrenceGrad {
     }
 
     /// The steps in the order in which they are made: from the last one back.
-    pub fn order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
-        Recurrence { cell: self.cell, reverse: !self.reverse }.order(time)
+    pub fn step_order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
+        Recurrence { cell: self.cell, reverse: !self.reverse }.step_order(time)
     }
 
     /// The step before another one; `None` of the first.
-    pub fn before(&self, step: usize, time: usize) -> Option<usize> {
+    pub fn step_before(&self, step: usize, time: usize) -> Option<usize> {
         if self.reverse { Some(step + 1).filter(|&step| step < time) } else { step.checked_sub(1) }
     }
 }
@@ -56,10 +58,15 @@ impl Operation for RecurrenceGrad {
         "recurrence_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let least = self.gradient_at() + 1;
-        if !(self.cell.keeps() && operands.len() == least + 1) {
-            arity(self.name(), operands, least, "3 operands, of an LSTM 5 or 6 and of a GRU 5")?;
+        if !(self.cell.keeps_values() && operands.len() == least + 1) {
+            check_arity(
+                self.name(),
+                operands,
+                least,
+                "3 operands, of an LSTM 5 or 6 and of a GRU 5",
+            )?;
         }
         let all: Vec<usize> = (0..operands.len()).collect();
         let results = if self.gradient_at() == 4 { 3 } else { 2 };
@@ -69,10 +76,10 @@ impl Operation for RecurrenceGrad {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let &[batch, time, width] = &operands[self.gradient_at()].shape[..] else {
             let reason = "the states' gradient needs three dims: batch, time and width";
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         };
-        let Space { mut rule, gates, weight, state, states, .. } =
-            Space::new(self.cell, [batch, time, width]);
+        let RecurrenceRule { mut rule, gates, weight, state, states, .. } =
+            RecurrenceRule::new(self.cell, [batch, time, width]);
         (rule.operands, rule.results) = match self.cell {
             Cell::Lstm => (
                 vec![weight, gates.clone(), state.clone(), states.clone(), states.clone(), states],
@@ -86,7 +93,7 @@ impl Operation for RecurrenceGrad {
         };
         rule.operands.truncate(operands.len());
         rule.linear = vec![(self.gradient_at()..operands.len()).collect()];
-        check(self.name(), operands, &rule)?;
+        check_operands(self.name(), operands, &rule)?;
         Ok(rule)
     }
 
@@ -112,16 +119,16 @@ impl Operation for RecurrenceGrad {
         let mut made: Vec<Array> =
             results.iter().map(|result| Array::full(result.rect.extent.clone(), 0.0)).collect();
         let operands: Vec<Vec<&[f64]>> =
-            operands.iter().map(|operand| rows(operand.array)).collect();
+            operands.iter().map(|operand| split_rows(operand.array)).collect();
         let &[batch, time, _] = &results[0].rect.extent[..] else { return Ok(made) };
         for sample in 0..batch {
             let width = operands[0].first().map_or(0, |row| row.len());
             let mut carried = Carried { state: vec![0.0; width], kept: vec![0.0; width] };
-            for step in self.order(time) {
-                let place = Place { sample, step, time };
-                let steps = self.step(&operands, place, &mut carried);
+            for step in self.step_order(time) {
+                let place = SampleStep { sample, step, time };
+                let steps = self.step_gradients(&operands, place, &mut carried);
                 for (array, values) in made.iter_mut().zip(&steps) {
-                    write(array, sample * time + step, values);
+                    write_row(array, sample * time + step, values);
                 }
             }
             let states = [&carried.state, &carried.kept];
@@ -129,7 +136,7 @@ impl Operation for RecurrenceGrad {
             made[first..]
                 .iter_mut()
                 .zip(states)
-                .for_each(|(array, state)| write(array, sample, state));
+                .for_each(|(array, state)| write_row(array, sample, state));
         }
         Ok(made)
     }
@@ -143,7 +150,7 @@ struct Carried {
 
 /// A step of a sample.
 #[derive(Clone, Copy)]
-struct Place {
+struct SampleStep {
     sample: usize,
     step: usize,
     time: usize,
@@ -151,13 +158,18 @@ struct Place {
 
 impl RecurrenceGrad {
     /// The gradients of the step's x and p, which are one where they are alike; `carried` becomes that before the step.
-    fn step(&self, operands: &[Vec<&[f64]>], place: Place, carried: &mut Carried) -> Vec<Vec<f64>> {
+    fn step_gradients(
+        &self,
+        operands: &[Vec<&[f64]>],
+        place: SampleStep,
+        carried: &mut Carried,
+    ) -> Vec<Vec<f64>> {
         let at = place.sample * place.time + place.step;
         let gradient = operands[self.gradient_at()][at];
         carried.state.iter_mut().zip(gradient).for_each(|(state, dy)| *state += dy);
         let steps = match self.cell {
-            Cell::Lstm => vec![self.lstm(operands, place, carried)],
-            Cell::Gru => gru(operands, at, carried).into(),
+            Cell::Lstm => vec![self.lstm_step_gradients(operands, place, carried)],
+            Cell::Gru => gru_step_gradients(operands, at, carried).into(),
             Cell::Tanh | Cell::Relu => {
                 let slope = |y: f64| match self.cell {
                     Cell::Relu => f64::from(u8::from(y > 0.0)),
@@ -176,11 +188,16 @@ impl RecurrenceGrad {
         steps
     }
 
-    fn lstm(&self, operands: &[Vec<&[f64]>], place: Place, carried: &mut Carried) -> Vec<f64> {
-        let Place { sample, step, time } = place;
+    fn lstm_step_gradients(
+        &self,
+        operands: &[Vec<&[f64]>],
+        place: SampleStep,
+        carried: &mut Carried,
+    ) -> Vec<f64> {
+        let SampleStep { sample, step, time } = place;
         let row = |operand: usize, step: usize| operands[operand][sample * time + step];
         let (gates, cell) = (row(1, step), row(3, step));
-        let before = self.before(step, time).map_or(operands[2][sample], |step| row(3, step));
+        let before = self.step_before(step, time).map_or(operands[2][sample], |step| row(3, step));
         let width = cell.len();
         let mut found = vec![0.0; 4 * width];
         for j in 0..width {
@@ -200,7 +217,7 @@ impl RecurrenceGrad {
 }
 
 /// Those of x and of p.
-fn gru(operands: &[Vec<&[f64]>], at: usize, carried: &mut Carried) -> [Vec<f64>; 2] {
+fn gru_step_gradients(operands: &[Vec<&[f64]>], at: usize, carried: &mut Carried) -> [Vec<f64>; 2] {
     let [x, p, before] = [1, 2, 3].map(|operand| operands[operand][at]);
     let width = before.len();
     let mut of_x = vec![0.0; 3 * width];
@@ -221,6 +238,6 @@ fn gru(operands: &[Vec<&[f64]>], at: usize, carried: &mut Carried) -> [Vec<f64>;
     [of_x, of_p]
 }
 
-fn write(array: &mut Array, row: usize, values: &[f64]) {
+fn write_row(array: &mut Array, row: usize, values: &[f64]) {
     array.data[row * values.len()..][..values.len()].copy_from_slice(values);
 }

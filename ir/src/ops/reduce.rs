@@ -4,11 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
-use crate::ops::broadcast::fit;
+use crate::ops::broadcast::fit_to_dtype;
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
@@ -75,13 +76,13 @@ impl ReduceFunction {
 
 impl Reduce {
     /// How many elements each result is made of; `shape` is that of the whole operand.
-    pub fn count(&self, shape: &[usize]) -> usize {
+    pub fn count_elements(&self, shape: &[usize]) -> usize {
         self.axes.iter().map(|&axis| shape[axis]).product()
     }
 
     /// `[before, kept, after]` where a sum or mean of floating-point numbers of this type reduces all dims before and after one run
     /// of dims that stay: a chain of elementwise ops may end in such a reduction. `None` of others.
-    pub fn runs(&self, operand: &TensorType) -> Option<[usize; 3]> {
+    pub fn run_extents(&self, operand: &TensorType) -> Option<[usize; 3]> {
         if self.function.kind() != ReduceKind::Sum || !operand.dtype.is_float() {
             return None;
         }
@@ -99,7 +100,7 @@ impl Reduce {
     }
 
     /// The shape of the operand with every reduced dim of extent 1.
-    fn kept(&self, shape: &[usize]) -> Vec<usize> {
+    fn kept_shape(&self, shape: &[usize]) -> Vec<usize> {
         let extent = |(dim, &extent)| if self.axes.contains(&dim) { 1 } else { extent };
         shape.iter().enumerate().map(extent).collect()
     }
@@ -108,11 +109,13 @@ impl Reduce {
         let rank = operands[0].shape.len();
         if self.axes.windows(2).any(|pair| pair[0] >= pair[1]) {
             let reason = format!("axes {:?} are not ascending and distinct", self.axes);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         match self.axes.iter().find(|&&axis| axis >= rank) {
             None => Ok(()),
-            Some(axis) => Err(shapes(self.name(), operands, format!("there is no dim {axis}"))),
+            Some(axis) => {
+                Err(shape_error(self.name(), operands, format!("there is no dim {axis}")))
+            }
         }
     }
 }
@@ -122,14 +125,14 @@ impl Operation for Reduce {
         "reduce"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1 operand")?;
         let dtype = operands[0].dtype;
         if dtype == DType::Bool {
-            return Err(dtypes(self.name(), operands, "truth values are cast first"));
+            return Err(dtype_error(self.name(), operands, "truth values are cast first"));
         }
         if self.function == ReduceFunction::Mean && !dtype.is_float() {
-            return Err(dtypes(self.name(), operands, "a mean needs floating-point elements"));
+            return Err(dtype_error(self.name(), operands, "a mean needs floating-point elements"));
         }
         Ok(vec![dtype])
     }
@@ -152,11 +155,13 @@ impl Operation for Reduce {
         let Some(g) = node.gradients[0].as_ref().filter(|_| dtype.is_float()) else {
             return vec![None];
         };
-        let kept = self.kept(&shape);
+        let kept = self.kept_shape(&shape);
         let g = g.reshape(&kept);
         vec![Some(match self.function {
             ReduceFunction::Sum => g.expand(&shape),
-            ReduceFunction::Mean => g.scale(1.0 / self.count(&shape) as f64).expand(&shape),
+            ReduceFunction::Mean => {
+                g.scale(1.0 / self.count_elements(&shape) as f64).expand(&shape)
+            }
             ReduceFunction::Max | ReduceFunction::Min => {
                 let attained = x.equal(&y.reshape(&kept)).cast(dtype);
                 let ties = attained.sum(&self.axes, true);
@@ -173,16 +178,16 @@ impl Operation for Reduce {
     ) -> Result<Vec<Array>, OpError> {
         let (operand, dtype) = (operands[0], results[0].dtype);
         let kind = self.function.kind();
-        let kept = self.kept(&operand.array.shape);
+        let kept = self.kept_shape(&operand.array.shape);
         let mut result = Array::full(kept, self.function.identity(dtype));
         for (position, &value) in operand.array.data.iter().enumerate() {
-            let mut index = unravel(position, &operand.array.shape);
+            let mut index = unravel_position(position, &operand.array.shape);
             self.axes.iter().for_each(|&axis| index[axis] = 0);
-            let offset = result.offset(&index);
-            result.data[offset] = fit(dtype, kind.combine(result.data[offset], value));
+            let offset = result.offset_of_index(&index);
+            result.data[offset] = fit_to_dtype(dtype, kind.combine(result.data[offset], value));
         }
         if self.function == ReduceFunction::Mean {
-            let count = self.count(&operand.region.global) as f64;
+            let count = self.count_elements(&operand.region.global) as f64;
             result.data.iter_mut().for_each(|value| *value /= count);
         }
         result.shape = results[0].rect.extent.clone();
@@ -200,7 +205,7 @@ fn reduced_dims(
     let (mut operand, mut result) = (Vec::new(), Vec::new());
     for (dim, &extent) in shape.iter().enumerate() {
         let kind = reduced(dim);
-        let factor = rule.factor(extent, kind.unwrap_or(FactorKind::Parallel));
+        let factor = rule.add_factor(extent, kind.unwrap_or(FactorKind::Parallel));
         operand.push(DimRule::Factors(vec![factor]));
         match kind {
             None => result.push(DimRule::Factors(vec![factor])),
@@ -216,10 +221,10 @@ impl Operation for ArgMax {
         "argmax"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1 operand")?;
         if operands[0].dtype == DType::Bool {
-            return Err(dtypes(self.name(), operands, "truth values are cast first"));
+            return Err(dtype_error(self.name(), operands, "truth values are cast first"));
         }
         Ok(vec![DType::I64])
     }
@@ -228,9 +233,11 @@ impl Operation for ArgMax {
         match operands[0].shape.get(self.axis) {
             None => {
                 let reason = format!("there is no dim {}", self.axis);
-                return Err(shapes(self.name(), operands, reason));
+                return Err(shape_error(self.name(), operands, reason));
             }
-            Some(0) => return Err(shapes(self.name(), operands, "an empty dim has no greatest")),
+            Some(0) => {
+                return Err(shape_error(self.name(), operands, "an empty dim has no greatest"));
+            }
             Some(_) => {}
         }
         let mut rule = Rule::default();
@@ -259,18 +266,18 @@ impl Operation for ArgMax {
             } else {
                 index.insert(self.axis, 0);
             }
-            greatest(x, index, self.axis) as f64
+            find_greatest(x, index, self.axis) as f64
         });
         Ok(vec![result])
     }
 }
 
 /// The first index of the greatest along a dim; a NaN is greater than any number.
-fn greatest(x: &Array, mut index: Vec<usize>, axis: usize) -> usize {
-    let mut best = (0, x.at(&index));
+fn find_greatest(x: &Array, mut index: Vec<usize>, axis: usize) -> usize {
+    let mut best = (0, x.element_at(&index));
     for i in 1..x.shape[axis] {
         index[axis] = i;
-        let value = x.at(&index);
+        let value = x.element_at(&index);
         if value > best.1 || value.is_nan() && !best.1.is_nan() {
             best = (i, value);
         }

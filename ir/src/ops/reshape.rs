@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, first_gradient, position};
+use super::shards::{fill_shard, first_gradient, read_element, row_major_position};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, Movement, OpError, Operand, Operation, Region, arity,
-    shapes,
+    EvalContext, GradientNode, InPlace, Movement, OpError, Operand, Operation, Region, check_arity,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -25,8 +25,8 @@ impl Operation for Reshape {
         "reshape"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -40,9 +40,9 @@ impl Operation for Reshape {
         if elements != Some(operands[0].elements()) {
             let elements = elements.map_or("too many".into(), |elements| elements.to_string());
             let reason = format!("{:?} has {elements} elements", self.shape);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        Ok(refine(&operands[0].shape, &self.shape))
+        Ok(refine_shapes(&operands[0].shape, &self.shape))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -64,8 +64,10 @@ impl Operation for Reshape {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (from, to) = (&operands[0].region.global, &results[0].global);
-        let element = |index: &[usize]| at(&operands[0], &unravel(position(index, to), from));
-        Ok(vec![fill(&results[0], element)])
+        let element = |index: &[usize]| {
+            read_element(&operands[0], &unravel_position(row_major_position(index, to), from))
+        };
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -75,10 +77,10 @@ impl Operation for Reshape {
 /// becomes a factor of both: a split passes a reshape only where it cuts both tensors into the same blocks,
 /// and that takes a leading factor common to both dims. Where the remainders are coprime no block boundary is
 /// shared until the products of the dims meet again; everything up to there stays whole.
-fn refine(from: &[usize], to: &[usize]) -> Rule {
+fn refine_shapes(from: &[usize], to: &[usize]) -> Rule {
     let mut rule = Rule { linear: vec![vec![0]], moves_data: true, ..Rule::default() };
     if from == to {
-        let dims = rule.parallel(from);
+        let dims = rule.add_parallel_dims(from);
         (rule.operands, rule.results) = (vec![dims.clone()], vec![dims]);
         return rule;
     }
@@ -87,16 +89,16 @@ fn refine(from: &[usize], to: &[usize]) -> Rule {
         (rule.operands, rule.results) = (vec![whole(from)], vec![whole(to)]);
         return rule;
     }
-    let (mut a, mut b) = (Side::new(from), Side::new(to));
+    let (mut a, mut b) = (ShapeReader::new(from), ShapeReader::new(to));
     loop {
-        match (a.rest(), b.rest()) {
+        match (a.remaining_extent(), b.remaining_extent()) {
             // Two dims of extent 1 at the same place are one dim: the first rank holds it.
-            (Some(1), Some(1)) => share(&mut rule, &mut a, &mut b, 1),
-            (Some(1), _) => a.advance(),
-            (_, Some(1)) => b.advance(),
+            (Some(1), Some(1)) => share_factor(&mut rule, &mut a, &mut b, 1),
+            (Some(1), _) => a.advance_dim(),
+            (_, Some(1)) => b.advance_dim(),
             (Some(left), Some(right)) => match gcd(left, right) {
                 1 => keep_whole(&mut rule, &mut a, &mut b),
-                size => share(&mut rule, &mut a, &mut b, size),
+                size => share_factor(&mut rule, &mut a, &mut b, size),
             },
             // Both are at their ends: the products are equal.
             _ => break,
@@ -107,14 +109,14 @@ fn refine(from: &[usize], to: &[usize]) -> Rule {
 }
 
 /// Gives both current dims a parallel factor.
-fn share(rule: &mut Rule, a: &mut Side<'_>, b: &mut Side<'_>, size: usize) {
-    let factor = rule.factor(size, FactorKind::Parallel);
-    a.take(factor, size);
-    b.take(factor, size);
+fn share_factor(rule: &mut Rule, a: &mut ShapeReader<'_>, b: &mut ShapeReader<'_>, size: usize) {
+    let factor = rule.add_factor(size, FactorKind::Parallel);
+    a.take_factor(factor, size);
+    b.take_factor(factor, size);
 }
 
 /// Keeps both sides whole up to where the products of their dims meet.
-fn keep_whole(rule: &mut Rule, a: &mut Side<'_>, b: &mut Side<'_>) {
+fn keep_whole(rule: &mut Rule, a: &mut ShapeReader<'_>, b: &mut ShapeReader<'_>) {
     let (mut left, mut right) = (a.take_whole(rule), b.take_whole(rule));
     while left != right {
         if left < right {
@@ -126,43 +128,43 @@ fn keep_whole(rule: &mut Rule, a: &mut Side<'_>, b: &mut Side<'_>) {
 }
 
 /// One shape while it is read from the left.
-struct Side<'a> {
+struct ShapeReader<'a> {
     shape: &'a [usize],
     /// The factors of each dim read so far; the last is being read, `rest` remains of it.
     dims: Vec<Vec<usize>>,
     rest: usize,
 }
 
-impl<'a> Side<'a> {
+impl<'a> ShapeReader<'a> {
     fn new(shape: &'a [usize]) -> Self {
         let mut side = Self { shape, dims: Vec::new(), rest: 1 };
-        side.advance();
+        side.advance_dim();
         side
     }
 
     /// What remains of the current dim; `None` at the end.
-    fn rest(&self) -> Option<usize> {
+    fn remaining_extent(&self) -> Option<usize> {
         (self.dims.len() <= self.shape.len()).then_some(self.rest)
     }
 
-    fn advance(&mut self) {
+    fn advance_dim(&mut self) {
         self.rest = self.shape.get(self.dims.len()).copied().unwrap_or(1);
         self.dims.push(Vec::new());
     }
 
-    fn take(&mut self, factor: usize, size: usize) {
+    fn take_factor(&mut self, factor: usize, size: usize) {
         self.dims.last_mut().expect("a dim is being read").push(factor);
         self.rest /= size;
         if self.rest == 1 {
-            self.advance();
+            self.advance_dim();
         }
     }
 
     /// Takes all that remains of the current dim as a whole factor, and returns it.
     fn take_whole(&mut self, rule: &mut Rule) -> usize {
         let size = self.rest;
-        let factor = rule.factor(size, FactorKind::Whole);
-        self.take(factor, size);
+        let factor = rule.add_factor(size, FactorKind::Whole);
+        self.take_factor(factor, size);
         size
     }
 
@@ -181,7 +183,7 @@ mod tests {
 
     /// The dims as text: factors by extent, whole ones in brackets.
     fn check(from: &[usize], to: &[usize], expected: &str) {
-        let rule = refine(from, to);
+        let rule = refine_shapes(from, to);
         let dim = |dim: &DimRule| match dim {
             DimRule::Whole(extent) => format!("[{extent}]"),
             DimRule::Factors(factors) => {

@@ -5,11 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, first_gradient, has_dim, one_float};
+use super::shards::{fill_shard, first_gradient, has_dim, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, Rule};
 use crate::scalar::Scalar;
@@ -115,7 +115,7 @@ impl Filter {
     }
 
     /// The one element at a place, of filters that take one.
-    fn nearest(self, place: f64) -> Option<f64> {
+    fn nearest_element(self, place: f64) -> Option<f64> {
         match self {
             Self::Floor => Some(place.floor()),
             Self::Ceil => Some(place.ceil()),
@@ -132,7 +132,7 @@ impl Sampling {
         let mut found = Taps { starts: vec![0], taps: Vec::new() };
         for index in 0..to {
             let mut weights: Vec<(usize, f64)> = Vec::new();
-            for (element, weight) in self.weights(self.place(index, from, to), from) {
+            for (element, weight) in self.weigh_elements(self.source_place(index, from, to), from) {
                 let last = (from - 1) as f64;
                 let clamped = element.clamp(0.0, last);
                 if weight == 0.0 || self.inside && clamped != element {
@@ -153,8 +153,8 @@ impl Sampling {
     }
 
     /// Elements about a place, which need not exist, with weights that need not add up to 1.
-    fn weights(&self, place: f64, from: usize) -> Vec<(f64, f64)> {
-        if let Some(nearest) = self.filter.nearest(place) {
+    fn weigh_elements(&self, place: f64, from: usize) -> Vec<(f64, f64)> {
+        if let Some(nearest) = self.filter.nearest_element(place) {
             return vec![(nearest, 1.0)];
         }
         let narrow = if self.smooth { self.scale.0.min(1.0) } else { 1.0 };
@@ -168,7 +168,7 @@ impl Sampling {
 
     /// The place of an element, in f32 and in the order of onnxruntime's operations (and PyTorch's): many places are whole numbers or halves, and the last
     /// bit then says which element is before them, or nearest.
-    fn place(&self, index: usize, from: usize, to: usize) -> f64 {
+    fn source_place(&self, index: usize, from: usize, to: usize) -> f64 {
         let [index, from, extent] = [index, from, to].map(|number| number as f32);
         let scale = self.scale.0 as f32;
         let center = (index + 0.5) / scale;
@@ -188,15 +188,17 @@ impl Sampling {
 
 impl Taps {
     /// The taps of an element.
-    pub fn of(&self, element: usize) -> &[(usize, f64)] {
+    pub fn element_taps(&self, element: usize) -> &[(usize, f64)] {
         &self.taps[self.starts[element]..self.starts[element + 1]]
     }
 
     /// Of each of `from` elements of the operand, the elements of the result that it is part of.
-    pub fn transposed(&self, from: usize) -> Self {
+    pub fn transpose(&self, from: usize) -> Self {
         let mut readers = vec![Vec::new(); from];
         for element in 0..self.starts.len() - 1 {
-            self.of(element).iter().for_each(|&(at, weight)| readers[at].push((element, weight)));
+            self.element_taps(element)
+                .iter()
+                .for_each(|&(at, weight)| readers[at].push((element, weight)));
         }
         let mut found = Self { starts: vec![0], taps: Vec::new() };
         for mut taps in readers {
@@ -208,7 +210,7 @@ impl Taps {
 }
 
 /// The rule of an op that changes one dim to another extent.
-fn rule(
+fn resize_rule(
     op: &'static str,
     operands: &[&TensorType],
     (axis, extent, sampling): (usize, usize, &Sampling),
@@ -216,16 +218,16 @@ fn rule(
     has_dim(op, operands, axis)?;
     let shape = &operands[0].shape;
     if shape[axis] == 0 || extent == 0 {
-        return Err(shapes(op, operands, "the dim must have an element before and after"));
+        return Err(shape_error(op, operands, "the dim must have an element before and after"));
     }
     let usable = |scale: f64| scale.is_finite() && (1e-6..=1e6).contains(&scale);
     if !usable(sampling.scale.0) || extent > 1 << 24 || shape[axis] > 1 << 24 {
-        return Err(shapes(op, operands, "the scale must be positive, and no number huge"));
+        return Err(shape_error(op, operands, "the scale must be positive, and no number huge"));
     }
     let mut rule = Rule { linear: vec![vec![0]], ..Rule::default() };
     let others: Vec<usize> =
         shape.iter().enumerate().map(|(dim, &size)| if dim == axis { 1 } else { size }).collect();
-    let mut dims = rule.parallel(&others);
+    let mut dims = rule.add_parallel_dims(&others);
     dims[axis] = DimRule::Whole(shape[axis]);
     let mut result = dims.clone();
     result[axis] = DimRule::Whole(extent);
@@ -234,14 +236,14 @@ fn rule(
 }
 
 /// The weighted sums of a shard, which has the dim whole.
-fn sums(x: &Operand<'_>, result: &Region, axis: usize, taps: &Taps) -> Array {
-    fill(result, |index| {
+fn resample_shard(x: &Operand<'_>, result: &Region, axis: usize, taps: &Taps) -> Array {
+    fill_shard(result, |index| {
         let mut place = index.to_vec();
         let term = |&(at_axis, weight): &(usize, f64)| {
             place[axis] = at_axis;
-            weight * at(x, &place)
+            weight * read_element(x, &place)
         };
-        taps.of(index[axis]).iter().map(term).sum()
+        taps.element_taps(index[axis]).iter().map(term).sum()
     })
 }
 
@@ -250,13 +252,13 @@ impl Operation for Resize {
         "resize"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
+        resize_rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
     }
 
     /// A product and a sum for each of the two elements of a linear filter.
@@ -278,7 +280,7 @@ impl Operation for Resize {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let taps = self.sampling.taps(operands[0].region.global[self.axis], self.extent);
-        Ok(vec![sums(&operands[0], &results[0], self.axis, &taps)])
+        Ok(vec![resample_shard(&operands[0], &results[0], self.axis, &taps)])
     }
 }
 
@@ -287,13 +289,13 @@ impl Operation for ResizeGrad {
         "resize_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
+        resize_rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
     }
 
     /// As of [`Resize`].
@@ -315,8 +317,8 @@ impl Operation for ResizeGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let places = operands[0].region.global[self.axis];
-        let taps = self.sampling.taps(self.extent, places).transposed(self.extent);
-        Ok(vec![sums(&operands[0], &results[0], self.axis, &taps)])
+        let taps = self.sampling.taps(self.extent, places).transpose(self.extent);
+        Ok(vec![resample_shard(&operands[0], &results[0], self.axis, &taps)])
     }
 }
 
@@ -389,11 +391,11 @@ mod tests {
         let mut smooth = sampling(Filter::Linear, Coordinates::HalfPixel, 0.25);
         (smooth.smooth, smooth.inside) = (true, true);
         let taps = smooth.taps(8, 2);
-        assert_eq!((taps.of(0).len(), taps.of(1).len()), (6, 6));
+        assert_eq!((taps.element_taps(0).len(), taps.element_taps(1).len()), (6, 6));
         let cubic = sampling(Filter::Cubic(Scalar(-0.75)), Coordinates::HalfPixel, 1.5);
         for taps in [taps, cubic.taps(8, 12)] {
             for element in 0..taps.starts.len() - 1 {
-                let sum: f64 = taps.of(element).iter().map(|(_, weight)| weight).sum();
+                let sum: f64 = taps.element_taps(element).iter().map(|(_, weight)| weight).sum();
                 assert!((sum - 1.0).abs() < 1e-12, "{sum}");
             }
         }

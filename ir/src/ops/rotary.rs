@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, first_gradient, one_float};
+use super::shards::{fill_shard, first_gradient, one_float, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -35,7 +35,7 @@ impl Rotary {
     }
 
     /// Of an element of a head of `width` elements: its pair, and where that pair's two elements are.
-    fn pair(&self, element: usize, width: usize) -> (usize, [usize; 2]) {
+    fn locate_pair(&self, element: usize, width: usize) -> (usize, [usize; 2]) {
         if self.interleaved {
             let pair = element / 2;
             return (pair, [2 * pair, 2 * pair + 1]);
@@ -50,8 +50,8 @@ impl Operation for Rotary {
         "rotary"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
@@ -60,15 +60,21 @@ impl Operation for Rotary {
             [.., _, _, width] if width.is_multiple_of(2) => {}
             [.., _, _, width] => {
                 let reason = format!("a head of {width} elements has no pairs");
-                return Err(shapes(self.name(), operands, reason));
+                return Err(shape_error(self.name(), operands, reason));
             }
-            _ => return Err(shapes(self.name(), operands, "it needs dims of time, heads, width")),
+            _ => {
+                return Err(shape_error(
+                    self.name(),
+                    operands,
+                    "it needs dims of time, heads, width",
+                ));
+            }
         }
         let (&width, outer) = operands[0].shape.split_last().expect("there are three dims");
         let mut rule = Rule { linear: vec![vec![0]], ..Rule::default() };
-        let mut dims = rule.parallel(outer);
-        let pairs = rule.factor(width / 2, FactorKind::Parallel);
-        let both = rule.factor(2, FactorKind::Whole);
+        let mut dims = rule.add_parallel_dims(outer);
+        let pairs = rule.add_factor(width / 2, FactorKind::Parallel);
+        let both = rule.add_factor(2, FactorKind::Whole);
         dims.push(DimRule::Factors(match self.interleaved {
             true => vec![pairs, both],
             false => vec![both, pairs],
@@ -95,12 +101,13 @@ impl Operation for Rotary {
         let element = |index: &[usize]| {
             let (&element, outer) = index.split_last().expect("there are three dims");
             let width = results[0].global[index.len() - 1];
-            let (pair, places) = self.pair(element, width);
+            let (pair, places) = self.locate_pair(element, width);
             let (sin, cos) = self.angle(index[index.len() - 3], pair, width).sin_cos();
-            let [x, y] = places.map(|place| at(&operands[0], &[outer, &[place]].concat()));
+            let [x, y] =
+                places.map(|place| read_element(&operands[0], &[outer, &[place]].concat()));
             if element == places[0] { x * cos - y * sin } else { x * sin + y * cos }
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -127,7 +134,7 @@ mod tests {
     #[test]
     fn an_odd_width_has_no_pairs() {
         let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved: false, inverse: false });
-        let error = op.infer(&[&TensorType::new(DType::F32, [4, 2, 3])]).expect_err("odd");
+        let error = op.infer_types(&[&TensorType::new(DType::F32, [4, 2, 3])]).expect_err("odd");
         assert!(error.to_string().ends_with("a head of 3 elements has no pairs"), "{error}");
     }
 }

@@ -9,7 +9,8 @@ use super::shards::{float_to_f32, no_gradient, sum_of_all};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -48,7 +49,7 @@ impl LossScale {
     }
 
     /// The results for the numbers of one step, in order.
-    pub fn step(&self, [scale, good, made, bad]: [f64; 4]) -> [f64; 7] {
+    pub fn evaluate_step(&self, [scale, good, made, bad]: [f64; 4]) -> [f64; 7] {
         let skipped = bad != 0.0 || scale < self.floor.0;
         let full = good + 1.0 >= f64::from(self.interval);
         let grown = scale * self.growth.0;
@@ -63,11 +64,11 @@ impl LossScale {
     }
 
     /// The results for the numbers of a step and, if there is one, the factor that says whether it is made at all.
-    pub fn guarded(&self, numbers: [f64; 4], factor: Option<f64>) -> [f64; 7] {
+    pub fn evaluate_guarded_step(&self, numbers: [f64; 4], factor: Option<f64>) -> [f64; 7] {
         let [scale, good, made, _] = numbers;
         match factor {
             Some(0.0) => [scale, good, made, 0.0, made + 1.0, scale, 1.0],
-            _ => self.step(numbers),
+            _ => self.evaluate_step(numbers),
         }
     }
 }
@@ -82,7 +83,7 @@ pub struct SkipStep {}
 
 impl SkipStep {
     /// The results at a step, from 0.
-    pub fn step(&self, [before, bad]: [f64; 2], step: u64) -> [f64; 4] {
+    pub fn evaluate_step(&self, [before, bad]: [f64; 2], step: u64) -> [f64; 4] {
         let skipped = if bad == 0.0 { 0.0 } else { 1.0 };
         [before + skipped, 1.0 - skipped, step as f64 + 1.0 - before, skipped]
     }
@@ -93,7 +94,7 @@ impl Operation for NonFinite {
         "non_finite"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         float_to_f32(self.name(), operands)
     }
 
@@ -122,11 +123,16 @@ impl Operation for LossScale {
         "loss_scale"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         if operands.len() != 5 {
-            arity(self.name(), operands, 4, "4, or 5 with the factor of steps that are not made")?;
+            check_arity(
+                self.name(),
+                operands,
+                4,
+                "4, or 5 with the factor of steps that are not made",
+            )?;
         }
-        numbers(self.name(), operands, 7)
+        check_all_f32(self.name(), operands, 7)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -145,7 +151,7 @@ impl Operation for LossScale {
     ) -> Result<Vec<Array>, OpError> {
         let number = |operand: usize| operands[operand].array.data[0];
         let factor = (operands.len() > 4).then(|| number(4));
-        let results = self.guarded([0, 1, 2, 3].map(number), factor);
+        let results = self.evaluate_guarded_step([0, 1, 2, 3].map(number), factor);
         Ok(results.map(|number| Array::new([], vec![number])).to_vec())
     }
 
@@ -159,9 +165,9 @@ impl Operation for SkipStep {
         "skip_step"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        numbers(self.name(), operands, 4)
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
+        check_all_f32(self.name(), operands, 4)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -179,7 +185,7 @@ impl Operation for SkipStep {
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let number = |operand: usize| operands[operand].array.data[0];
-        let results = self.step([0, 1].map(number), cx.step);
+        let results = self.evaluate_step([0, 1].map(number), cx.step);
         Ok(results.map(|number| Array::new([], vec![number])).to_vec())
     }
 
@@ -189,13 +195,13 @@ impl Operation for SkipStep {
 }
 
 /// Element types of so many results, where all operands are f32.
-fn numbers(
+fn check_all_f32(
     op: &'static str,
     operands: &[&TensorType],
     results: usize,
 ) -> Result<Vec<DType>, OpError> {
     match operands.iter().any(|operand| operand.dtype != DType::F32) {
-        true => Err(dtypes(op, operands, "all of them are f32")),
+        true => Err(dtype_error(op, operands, "all of them are f32")),
         false => Ok(vec![DType::F32; results]),
     }
 }
@@ -203,7 +209,7 @@ fn numbers(
 /// The rule of scalars, of which nothing is split.
 fn of_numbers(op: &'static str, operands: &[&TensorType], results: usize) -> Result<Rule, OpError> {
     if operands.iter().any(|operand| !operand.shape.is_empty()) {
-        return Err(shapes(op, operands, "all of them are scalars"));
+        return Err(shape_error(op, operands, "all of them are scalars"));
     }
     let (operands, results) = (vec![Vec::new(); operands.len()], vec![Vec::new(); results]);
     Ok(Rule { operands, results, ..Rule::default() })
@@ -233,35 +239,38 @@ mod tests {
 
     #[test]
     fn an_overflow_halves_the_scale_and_makes_no_update() {
-        let found = scaling(2000).step([65536.0, 7.0, 41.0, 3.0]);
+        let found = scaling(2000).evaluate_step([65536.0, 7.0, 41.0, 3.0]);
         assert_eq!(found, [32768.0, 0.0, 41.0, 0.0, 42.0, 65536.0, 1.0]);
     }
 
     #[test]
     fn good_steps_are_counted_and_double_the_scale_in_the_end() {
-        let found = scaling(3).step([8.0, 1.0, 5.0, 0.0]);
+        let found = scaling(3).evaluate_step([8.0, 1.0, 5.0, 0.0]);
         assert_eq!(found, [8.0, 2.0, 6.0, 0.125, 6.0, 8.0, 0.0]);
-        let found = scaling(3).step([8.0, 2.0, 6.0, 0.0]);
+        let found = scaling(3).evaluate_step([8.0, 2.0, 6.0, 0.0]);
         assert_eq!(found, [16.0, 0.0, 7.0, 0.125, 7.0, 8.0, 0.0]);
     }
 
     #[test]
     fn a_step_that_is_not_made_for_another_reason_leaves_all_counts() {
-        let found = scaling(3).guarded([8.0, 2.0, 6.0, 5.0], Some(0.0));
+        let found = scaling(3).evaluate_guarded_step([8.0, 2.0, 6.0, 5.0], Some(0.0));
         assert_eq!(found, [8.0, 2.0, 6.0, 0.0, 7.0, 8.0, 1.0]);
         let numbers = [8.0, 2.0, 6.0, 0.0];
-        assert_eq!(scaling(3).guarded(numbers, Some(1.0)), scaling(3).step(numbers));
+        assert_eq!(
+            scaling(3).evaluate_guarded_step(numbers, Some(1.0)),
+            scaling(3).evaluate_step(numbers)
+        );
     }
 
     #[test]
     fn steps_that_are_not_made_do_not_count() {
-        assert_eq!(SkipStep {}.step([2.0, 0.0], 9), [2.0, 1.0, 8.0, 0.0]);
-        assert_eq!(SkipStep {}.step([2.0, 1.0], 9), [3.0, 0.0, 8.0, 1.0]);
+        assert_eq!(SkipStep {}.evaluate_step([2.0, 0.0], 9), [2.0, 1.0, 8.0, 0.0]);
+        assert_eq!(SkipStep {}.evaluate_step([2.0, 1.0], 9), [3.0, 0.0, 8.0, 1.0]);
     }
 
     #[test]
     fn a_scale_does_not_sink_below_its_floor_and_comes_back_from_there() {
-        let next = |scale: f64, bad: f64| scaling(1).step([scale, 0.0, 0.0, bad]);
+        let next = |scale: f64, bad: f64| scaling(1).evaluate_step([scale, 0.0, 0.0, bad]);
         assert_eq!(next(1.5, 1.0)[0], 1.0);
         assert_eq!(next(1.0, 1.0)[0], 1.0);
         // A scale of 0, which multiplies every gradient away: the step is not made, though nothing in it is infinite.
@@ -272,6 +281,6 @@ mod tests {
     #[test]
     fn a_scale_does_not_grow_beyond_f32() {
         let greatest = f64::from(f32::MAX);
-        assert_eq!(scaling(1).step([greatest, 0.0, 0.0, 0.0])[0], greatest);
+        assert_eq!(scaling(1).evaluate_step([greatest, 0.0, 0.0, 0.0])[0], greatest);
     }
 }

@@ -5,15 +5,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::gather::{Around, Gather, ScatterSum, moved};
-use super::shards::{check_indices, first_gradient, indices};
+use super::gather::{Around, Gather, ScatterSum, replace_index};
+use super::shards::{check_index_dtype, check_indices, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
-use crate::ops::broadcast::fit;
+use crate::ops::broadcast::fit_to_dtype;
 use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -41,7 +42,7 @@ pub enum ScatterFunction {
 
 impl ScatterFunction {
     /// How a value changes the element at its place.
-    pub fn join(self, there: f64, value: f64) -> f64 {
+    pub fn join_values(self, there: f64, value: f64) -> f64 {
         match self {
             Self::Set => value,
             Self::Mul => there * value,
@@ -53,20 +54,20 @@ impl ScatterFunction {
 }
 
 impl Scatter {
-    fn again(&self, x: &Tensor, places: &Tensor, values: &Tensor) -> Tensor {
+    fn apply_to(&self, x: &Tensor, places: &Tensor, values: &Tensor) -> Tensor {
         x.builder().apply(Op::Scatter(*self), &[x, places, values])
     }
 
     /// The gradients of x and of the values, where the last value at a place is what counts.
     fn gradient_of_set(&self, [x, places, values]: [&Tensor; 3], g: &Tensor) -> [Tensor; 2] {
-        let of_x = self.again(g, places, &values.full_like(0.0));
+        let of_x = self.apply_to(g, places, &values.full_like(0.0));
         let dim = places.shape().len() - 1;
         let order = g.builder().iota(DType::I64, places.shape(), dim);
         let shape = [&places.shape()[..dim], &[x.shape()[dim]]].concat();
         let last = order.builder().full(DType::I64, shape, 0.0);
-        let last = taken(&self.again(&last, places, &order), places);
-        let counts = like(&last.equal(&order), values).cast(g.ty().dtype);
-        [of_x, taken(g, places) * counts]
+        let last = gather_places(&self.apply_to(&last, places, &order), places);
+        let counts = match_rank(&last.equal(&order), values).cast(g.ty().dtype);
+        [of_x, gather_places(g, places) * counts]
     }
 
     /// The gradient goes in equal parts to all that attain the extreme.
@@ -77,40 +78,41 @@ impl Scatter {
     ) -> [Tensor; 2] {
         let dtype = g.ty().dtype;
         let own = x.equal(y).cast(dtype);
-        let given = values.equal(&taken(y, places)).cast(dtype);
-        let share = g / (&own + summed(&given, places, y));
-        [own * &share, given * taken(&share, places)]
+        let given = values.equal(&gather_places(y, places)).cast(dtype);
+        let share = g / (&own + sum_at_places(&given, places, y));
+        [own * &share, given * gather_places(&share, places)]
     }
 
     /// Of factors of which some are 0: what all others make together.
     fn gradient_of_product(&self, [x, places, values]: [&Tensor; 3], g: &Tensor) -> [Tensor; 2] {
         let dtype = g.ty().dtype;
         let zero = |t: &Tensor| t.equal(&t.scalar_like(0.0)).cast(dtype);
-        let zeros = zero(x) + summed(&zero(values), places, x);
+        let zeros = zero(x) + sum_at_places(&zero(values), places, x);
         let without = |t: &Tensor| t + zero(t);
-        let product = self.again(&without(x), places, &without(values));
+        let product = self.apply_to(&without(x), places, &without(values));
         let others = |t: &Tensor, product: &Tensor, zeros: &Tensor| {
             let none = (zeros - zero(t)).equal(&zeros.scalar_like(0.0)).cast(dtype);
             none * (product / without(t))
         };
-        let of_values = others(values, &taken(&product, places), &taken(&zeros, places));
-        [g * others(x, &product, &zeros), taken(g, places) * of_values]
+        let of_values =
+            others(values, &gather_places(&product, places), &gather_places(&zeros, places));
+        [g * others(x, &product, &zeros), gather_places(g, places) * of_values]
     }
 }
 
 /// The elements at the places.
-fn taken(x: &Tensor, places: &Tensor) -> Tensor {
+fn gather_places(x: &Tensor, places: &Tensor) -> Tensor {
     x.builder().apply(Op::Gather(Gather {}), &[x, places])
 }
 
 /// The sums of values at the places of a tensor.
-fn summed(values: &Tensor, places: &Tensor, to: &Tensor) -> Tensor {
+fn sum_at_places(values: &Tensor, places: &Tensor, to: &Tensor) -> Tensor {
     let count = to.shape()[places.shape().len() - 1];
     values.builder().apply(Op::ScatterSum(ScatterSum { places: count }), &[places, values])
 }
 
 /// A tensor [b.., m] with the rank of one [b.., m, w..].
-fn like(x: &Tensor, values: &Tensor) -> Tensor {
+fn match_rank(x: &Tensor, values: &Tensor) -> Tensor {
     let mut shape = x.shape();
     shape.resize(values.shape().len(), 1);
     x.reshape(&shape)
@@ -121,15 +123,19 @@ impl Operation for Scatter {
         "scatter"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3 operands")?;
-        indices(self.name(), operands, 1)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 3, "3 operands")?;
+        check_index_dtype(self.name(), operands, 1)?;
         let dtype = operands[0].dtype;
         if operands[2].dtype != dtype {
-            return Err(dtypes(self.name(), operands, "x and the values differ in element type"));
+            return Err(dtype_error(
+                self.name(),
+                operands,
+                "x and the values differ in element type",
+            ));
         }
         if dtype == DType::Bool && self.function != ScatterFunction::Set {
-            return Err(dtypes(self.name(), operands, "truth values can only be set"));
+            return Err(dtype_error(self.name(), operands, "truth values can only be set"));
         }
         Ok(vec![dtype])
     }
@@ -146,12 +152,13 @@ impl Operation for Scatter {
         let count = operands[1].shape[batch];
         let expected = [&operands[0].shape[..batch], &[count], &operands[0].shape[batch + 1..]];
         if operands[2].shape != expected.concat() {
-            return Err(shapes(self.name(), operands, "there must be a value for each place"));
+            return Err(shape_error(self.name(), operands, "there must be a value for each place"));
         }
-        let to = rule.factor(operands[0].shape[batch], FactorKind::Parallel);
-        let from = rule.factor(count, FactorKind::Whole);
-        rule.operands = vec![around.dims(to), around.places(from), around.dims(from)];
-        rule.results = vec![around.dims(to)];
+        let to = rule.add_factor(operands[0].shape[batch], FactorKind::Parallel);
+        let from = rule.add_factor(count, FactorKind::Whole);
+        rule.operands =
+            vec![around.tensor_dims(to), around.place_dims(from), around.tensor_dims(from)];
+        rule.results = vec![around.tensor_dims(to)];
         Ok(rule)
     }
 
@@ -189,12 +196,12 @@ impl Operation for Scatter {
         let held = rect.origin[dim]..rect.origin[dim] + rect.extent[dim];
         let mut y = x.array.clone();
         for (position, &value) in values.array.data.iter().enumerate() {
-            let index = unravel(position, &values.array.shape);
-            let to = places.array.at(&index[..=dim]) as usize;
+            let index = unravel_position(position, &values.array.shape);
+            let to = places.array.element_at(&index[..=dim]) as usize;
             if held.contains(&to) {
-                let offset = y.offset(&moved(&index, dim, to - held.start));
-                let joined = self.function.join(y.data[offset], value);
-                y.data[offset] = fit(results[0].dtype, joined);
+                let offset = y.offset_of_index(&replace_index(&index, dim, to - held.start));
+                let joined = self.function.join_values(y.data[offset], value);
+                y.data[offset] = fit_to_dtype(results[0].dtype, joined);
             }
         }
         Ok(vec![y])

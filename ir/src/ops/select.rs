@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, dtypes,
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
+    dtype_error,
 };
-use crate::ops::broadcast::{elementwise, fit, gradient_of, map, same_dtype};
+use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, gradient_of, map_broadcast, same_dtype};
 use crate::rule::Rule;
 use crate::types::{DType, TensorType};
 
@@ -27,17 +28,17 @@ impl Operation for Where {
         "where"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3 operands")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 3, "3 operands")?;
         if operands[0].dtype != DType::Bool {
-            return Err(dtypes(self.name(), operands, "the condition must be bool"));
+            return Err(dtype_error(self.name(), operands, "the condition must be bool"));
         }
         match same_dtype(self.name(), &operands[1..]) {
             Ok(dtype) => Ok(vec![dtype]),
             Err(_) => {
                 let (a, b) = (operands[1].dtype, operands[2].dtype);
                 let reason = format!("element types {a} and {b} differ");
-                Err(dtypes(self.name(), operands, reason))
+                Err(dtype_error(self.name(), operands, reason))
             }
         }
     }
@@ -51,7 +52,7 @@ impl Operation for Where {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        elementwise(self.name(), operands, vec![vec![1, 2]])
+        broadcast_rule(self.name(), operands, vec![vec![1, 2]])
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -70,7 +71,11 @@ impl Operation for Where {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let arrays = [operands[0].array, operands[1].array, operands[2].array];
-        Ok(vec![map(&results[0], arrays, |[condition, a, b]| if condition != 0.0 { a } else { b })])
+        Ok(vec![map_broadcast(
+            &results[0],
+            arrays,
+            |[condition, a, b]| if condition != 0.0 { a } else { b },
+        )])
     }
 }
 
@@ -79,8 +84,8 @@ impl Operation for Cast {
         "cast"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1 operand")?;
         Ok(vec![self.dtype])
     }
 
@@ -93,7 +98,7 @@ impl Operation for Cast {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        elementwise(self.name(), operands, self.linear(operands[0].dtype))
+        broadcast_rule(self.name(), operands, self.linear_groups(operands[0].dtype))
     }
 
     fn is_light(&self) -> bool {
@@ -113,13 +118,13 @@ impl Operation for Cast {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(vec![map(&results[0], [operands[0].array], |[x]| fit(self.dtype, x))])
+        Ok(vec![map_broadcast(&results[0], [operands[0].array], |[x]| fit_to_dtype(self.dtype, x))])
     }
 }
 
 impl Cast {
     /// Linear but where it truncates to an integer, or goes from or to truth values.
-    fn linear(&self, from: DType) -> Vec<Vec<usize>> {
+    fn linear_groups(&self, from: DType) -> Vec<Vec<usize>> {
         let truth = from == DType::Bool || self.dtype == DType::Bool;
         let truncates = from.is_float() && !self.dtype.is_float();
         if truth || truncates { Vec::new() } else { vec![vec![0]] }

@@ -2,22 +2,22 @@
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
-use crate::op::{GradientNode, OpError, Operand, Region, arity, dtypes, shapes};
+use crate::mesh::unravel_position;
+use crate::op::{GradientNode, OpError, Operand, Region, check_arity, dtype_error, shape_error};
 use crate::rule::{FactorKind, Rule};
 use crate::sbp::ReduceKind;
-use crate::types::{DType, TensorType, strides};
+use crate::types::{DType, TensorType, row_major_strides};
 
 /// A shard of a result whose element at each index *of the whole tensor* is `element(index)`.
-pub(crate) fn fill(region: &Region, mut element: impl FnMut(&[usize]) -> f64) -> Array {
+pub(crate) fn fill_shard(region: &Region, mut element: impl FnMut(&[usize]) -> f64) -> Array {
     Array::from_fn(region.rect.extent.clone(), |index| element(&global_index(region, index)))
 }
 
 /// The element of an operand at an index of the whole tensor. The rule promises that the shard holds it.
-pub(crate) fn at(operand: &Operand<'_>, index: &[usize]) -> f64 {
+pub(crate) fn read_element(operand: &Operand<'_>, index: &[usize]) -> f64 {
     let origin = &operand.region.rect.origin;
     let local: Vec<usize> = index.iter().zip(origin).map(|(i, o)| i - o).collect();
-    operand.array.at(&local)
+    operand.array.element_at(&local)
 }
 
 /// The index in the whole tensor of an index in its shard.
@@ -26,8 +26,8 @@ pub(crate) fn global_index(region: &Region, local: &[usize]) -> Vec<usize> {
 }
 
 /// The row-major position of an index in a shape.
-pub(crate) fn position(index: &[usize], shape: &[usize]) -> usize {
-    index.iter().zip(strides(shape)).map(|(i, stride)| i * stride).sum()
+pub(crate) fn row_major_position(index: &[usize], shape: &[usize]) -> usize {
+    index.iter().zip(row_major_strides(shape)).map(|(i, stride)| i * stride).sum()
 }
 
 /// Applies `lane` to the lanes along `axis` of arrays of one shape; it returns a lane of each result.
@@ -37,10 +37,10 @@ pub(crate) fn map_lanes<const N: usize>(
     lane: impl Fn(&[Vec<f64>]) -> [Vec<f64>; N],
 ) -> [Array; N] {
     let shape = &arrays[0].shape;
-    let (extent, stride) = (shape[axis], strides(shape)[axis]);
+    let (extent, stride) = (shape[axis], row_major_strides(shape)[axis]);
     let mut results = [(); N].map(|()| Array::full(shape.clone(), 0.0));
     for start in 0..arrays[0].data.len() {
-        if unravel(start, shape)[axis] != 0 {
+        if unravel_position(start, shape)[axis] != 0 {
             continue;
         }
         let read = |array: &&Array| (0..extent).map(|i| array.data[start + i * stride]).collect();
@@ -55,9 +55,9 @@ pub(crate) fn map_lanes<const N: usize>(
 }
 
 /// The rule of an elementwise op on operands of one shape.
-pub(crate) fn elementwise(shape: &[usize], operands: usize, results: usize) -> Rule {
+pub(crate) fn elementwise_rule(shape: &[usize], operands: usize, results: usize) -> Rule {
     let mut rule = Rule::default();
-    let dims = rule.parallel(shape);
+    let dims = rule.add_parallel_dims(shape);
     rule.operands = vec![dims.clone(); operands];
     rule.results = vec![dims; results];
     rule
@@ -71,20 +71,24 @@ pub(crate) fn one_float(
 ) -> Result<DType, OpError> {
     let dtype = all[which[0]].dtype;
     if !dtype.is_float() {
-        return Err(dtypes(op, all, "it computes with floating-point numbers"));
+        return Err(dtype_error(op, all, "it computes with floating-point numbers"));
     }
     if which.iter().any(|&i| all[i].dtype != dtype) {
-        return Err(dtypes(op, all, "their element types differ"));
+        return Err(dtype_error(op, all, "their element types differ"));
     }
     Ok(dtype)
 }
 
 /// Checks that an operand holds indices.
-pub(crate) fn indices(op: &'static str, all: &[&TensorType], which: usize) -> Result<(), OpError> {
+pub(crate) fn check_index_dtype(
+    op: &'static str,
+    all: &[&TensorType],
+    which: usize,
+) -> Result<(), OpError> {
     if all[which].dtype == DType::I64 {
         return Ok(());
     }
-    Err(dtypes(op, all, format!("operand {which} must be i64")))
+    Err(dtype_error(op, all, format!("operand {which} must be i64")))
 }
 
 /// Checks that operands have one shape.
@@ -96,13 +100,13 @@ pub(crate) fn same_shape(
     if which.iter().all(|&i| all[i].shape == all[which[0]].shape) {
         return Ok(());
     }
-    Err(shapes(op, all, "their shapes differ"))
+    Err(shape_error(op, all, "their shapes differ"))
 }
 
 /// The rule of an op that adds up something of all elements of its operand: (x) -> [].
 pub(crate) fn sum_of_all(operands: &[&TensorType]) -> Rule {
     let mut rule = Rule::default();
-    let dims = rule.parallel(&operands[0].shape);
+    let dims = rule.add_parallel_dims(&operands[0].shape);
     for factor in &mut rule.factors {
         factor.kind = FactorKind::Reduction(ReduceKind::Sum);
     }
@@ -115,9 +119,9 @@ pub(crate) fn float_to_f32(
     op: &'static str,
     operands: &[&TensorType],
 ) -> Result<Vec<DType>, OpError> {
-    arity(op, operands, 1, "1 operand")?;
+    check_arity(op, operands, 1, "1 operand")?;
     if !operands[0].dtype.is_float() {
-        return Err(dtypes(op, operands, "it needs floating-point elements"));
+        return Err(dtype_error(op, operands, "it needs floating-point elements"));
     }
     Ok(vec![DType::F32])
 }
@@ -128,7 +132,7 @@ pub(crate) fn has_dim(op: &'static str, all: &[&TensorType], axis: usize) -> Res
     if axis < rank {
         return Ok(());
     }
-    Err(shapes(op, all, format!("there is no dim {axis}, the rank is {rank}")))
+    Err(shape_error(op, all, format!("there is no dim {axis}, the rank is {rank}")))
 }
 
 /// Checks indices against `0..range` of the whole tensor; `ignored` passes too.
@@ -142,7 +146,7 @@ pub(crate) fn check_indices(
     for (local, &value) in operand.array.data.iter().enumerate() {
         let index = value as i64;
         if !(0..range as i64).contains(&index) && ignored != Some(index) {
-            let local = unravel(local, &operand.array.shape);
+            let local = unravel_position(local, &operand.array.shape);
             let position = global_index(operand.region, &local);
             return Err(OpError::Index { op, what, index, range, position });
         }
@@ -164,7 +168,7 @@ pub(crate) fn first_gradient<'a>(node: &'a GradientNode<'_>) -> Option<&'a Tenso
 }
 
 /// Evaluation of ops that leave each element as it is, and the rule of which is elementwise.
-pub(crate) fn copied(operands: &[Operand<'_>]) -> Vec<Array> {
+pub(crate) fn copy_operand(operands: &[Operand<'_>]) -> Vec<Array> {
     vec![operands[0].array.clone()]
 }
 
@@ -179,7 +183,7 @@ pub(crate) mod tests {
             .iter()
             .map(|(dtype, array)| TensorType::new(*dtype, array.shape.clone()))
             .collect();
-        let results = op.infer(&types.iter().collect::<Vec<_>>())?;
+        let results = op.infer_types(&types.iter().collect::<Vec<_>>())?;
         let regions: Vec<Region> = types.iter().map(Region::whole).collect();
         let operands: Vec<Operand<'_>> = operands
             .iter()

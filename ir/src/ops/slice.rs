@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, fill, first_gradient};
+use super::shards::{fill_shard, first_gradient, read_element};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, check_arity,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -39,21 +40,21 @@ pub struct Pad {
 
 impl Slice {
     /// The first of every `step` elements of the last dim of a tensor of this shape, which has one.
-    pub fn every(shape: &[usize], step: usize) -> Self {
+    pub fn stride_last_dim(shape: &[usize], step: usize) -> Self {
         let mut steps = vec![1; shape.len()];
         steps.last_mut().into_iter().for_each(|last| *last = step);
         Self { starts: vec![0; shape.len()], ends: shape.into(), steps }
     }
 
     /// Number of elements taken of a dim.
-    fn length(&self, dim: usize) -> usize {
+    fn count_taken(&self, dim: usize) -> usize {
         (self.ends[dim] - self.starts[dim]).div_ceil(self.steps[dim])
     }
 
-    fn check(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+    fn check_dims(&self, operands: &[&TensorType]) -> Result<(), OpError> {
         let shape = &operands[0].shape;
         if [&self.starts, &self.ends, &self.steps].iter().any(|field| field.len() != shape.len()) {
-            return Err(shapes(
+            return Err(shape_error(
                 "slice",
                 operands,
                 "it needs a start, an end and a step of each dim",
@@ -66,7 +67,7 @@ impl Slice {
         if let Some(dim) = (0..shape.len()).find(wrong) {
             let (start, end, step) = (self.starts[dim], self.ends[dim], self.steps[dim]);
             let reason = format!("{start}..{end} by {step} does not lie in dim {dim}");
-            return Err(shapes("slice", operands, reason));
+            return Err(shape_error("slice", operands, reason));
         }
         Ok(())
     }
@@ -77,18 +78,18 @@ impl Operation for Slice {
         "slice"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        self.check(operands)?;
+        self.check_dims(operands)?;
         let rule = Rule { linear: vec![vec![0]], moves_data: true, ..Rule::default() };
         let whole = |dim: usize, extent: usize| {
             (self.starts[dim], self.ends[dim], self.steps[dim]) == (0, extent, 1)
         };
-        Ok(dim_by_dim(rule, &operands[0].shape, whole, |dim| self.length(dim)))
+        Ok(dim_by_dim(rule, &operands[0].shape, whole, |dim| self.count_taken(dim)))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -101,7 +102,7 @@ impl Operation for Slice {
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let shape = node.operands[0].shape();
-        let after = |dim: usize| match self.length(dim) {
+        let after = |dim: usize| match self.count_taken(dim) {
             0 => shape[dim] - self.starts[dim],
             n => shape[dim] - (self.starts[dim] + (n - 1) * self.steps[dim] + 1),
         };
@@ -122,27 +123,27 @@ impl Operation for Slice {
     ) -> Result<Vec<Array>, OpError> {
         let element = |index: &[usize]| {
             let source = |(dim, i): (usize, &usize)| self.starts[dim] + i * self.steps[dim];
-            at(&operands[0], &index.iter().enumerate().map(source).collect::<Vec<_>>())
+            read_element(&operands[0], &index.iter().enumerate().map(source).collect::<Vec<_>>())
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
 impl Pad {
     /// Zeros behind one dim of a tensor of this shape, up to an extent that is no less than its own.
-    pub fn behind(shape: &[usize], dim: usize, extent: usize) -> Self {
+    pub fn to_extent(shape: &[usize], dim: usize, extent: usize) -> Self {
         let nothing = vec![0; shape.len()];
         let mut high = nothing.clone();
         high[dim] = extent - shape[dim];
         Self { low: nothing.clone(), high, interior: nothing, value: Scalar(0.0) }
     }
 
-    fn padded(&self, dim: usize, extent: usize) -> bool {
+    fn pads_dim(&self, dim: usize, extent: usize) -> bool {
         self.low[dim] > 0 || self.high[dim] > 0 || self.interior[dim] > 0 && extent > 1
     }
 
     /// The operand's index along a dim that lies at a result's index; `None` in the border.
-    fn source(&self, dim: usize, index: usize, extent: usize) -> Option<usize> {
+    fn source_index(&self, dim: usize, index: usize, extent: usize) -> Option<usize> {
         let (inside, step) = (index.checked_sub(self.low[dim])?, self.interior[dim] + 1);
         (inside % step == 0 && inside / step < extent).then_some(inside / step)
     }
@@ -153,8 +154,8 @@ impl Operation for Pad {
         "pad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -164,9 +165,9 @@ impl Operation for Pad {
         let shape = &operands[0].shape;
         if [&self.low, &self.high, &self.interior].iter().any(|field| field.len() != shape.len()) {
             let reason = "it needs low, high and interior of each dim";
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        let unpadded = (0..shape.len()).all(|dim| !self.padded(dim, shape[dim]));
+        let unpadded = (0..shape.len()).all(|dim| !self.pads_dim(dim, shape[dim]));
         let linear = if unpadded || self.value.0 == 0.0 { vec![vec![0]] } else { vec![] };
         let rule = Rule { linear, moves_data: unpadded, ..Rule::default() };
         // A length beyond all numbers is that of no tensor.
@@ -175,7 +176,7 @@ impl Operation for Pad {
             let border = self.low[dim].saturating_add(self.high[dim]);
             shape[dim].saturating_add(between).saturating_add(border)
         };
-        Ok(dim_by_dim(rule, shape, |dim, extent| !self.padded(dim, extent), length))
+        Ok(dim_by_dim(rule, shape, |dim, extent| !self.pads_dim(dim, extent), length))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -204,11 +205,12 @@ impl Operation for Pad {
     ) -> Result<Vec<Array>, OpError> {
         let shape = &operands[0].region.global;
         let element = |index: &[usize]| {
-            let source: Option<Vec<usize>> =
-                (0..index.len()).map(|dim| self.source(dim, index[dim], shape[dim])).collect();
-            source.map_or(self.value.0, |source| at(&operands[0], &source))
+            let source: Option<Vec<usize>> = (0..index.len())
+                .map(|dim| self.source_index(dim, index[dim], shape[dim]))
+                .collect();
+            source.map_or(self.value.0, |source| read_element(&operands[0], &source))
         };
-        Ok(vec![fill(&results[0], element)])
+        Ok(vec![fill_shard(&results[0], element)])
     }
 }
 
@@ -222,7 +224,7 @@ fn dim_by_dim(
     let (mut operand, mut result) = (Vec::new(), Vec::new());
     for (dim, &extent) in shape.iter().enumerate() {
         if stays(dim, extent) {
-            let factor = rule.factor(extent, FactorKind::Parallel);
+            let factor = rule.add_factor(extent, FactorKind::Parallel);
             operand.push(DimRule::Factors(vec![factor]));
             result.push(DimRule::Factors(vec![factor]));
         } else {
@@ -269,7 +271,7 @@ mod tests {
     fn a_slice_outside_is_refused() {
         let slice = Slice { starts: vec![1], ends: vec![4], steps: vec![1] };
         let ty = TensorType::new(DType::F32, [3]);
-        let error = Op::Slice(slice).infer(&[&ty]).expect_err("4 > 3").to_string();
+        let error = Op::Slice(slice).infer_types(&[&ty]).expect_err("4 > 3").to_string();
         assert_eq!(error, "slice cannot take f32[3]: 1..4 by 1 does not lie in dim 0");
     }
 }

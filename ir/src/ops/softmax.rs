@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::shards::{
-    elementwise, first_gradient, has_dim, map_lanes, no_gradient, one_float, same_shape,
+    elementwise_rule, first_gradient, has_dim, map_lanes, no_gradient, one_float, same_shape,
 };
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity};
+use crate::op::{EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity};
 use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -44,13 +44,13 @@ impl Operation for Softmax {
         "softmax"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        lanes(self.name(), operands, self.axis)
+        lane_rule(self.name(), operands, self.axis)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -82,14 +82,14 @@ impl Operation for SoftmaxGrad {
         "softmax_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         same_shape(self.name(), operands, &[0, 1])?;
-        Ok(Rule { linear: vec![vec![1]], ..lanes(self.name(), operands, self.axis)? })
+        Ok(Rule { linear: vec![vec![1]], ..lane_rule(self.name(), operands, self.axis)? })
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -120,13 +120,13 @@ impl Operation for LogSoftmax {
         "log_softmax"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        lanes(self.name(), operands, self.axis)
+        lane_rule(self.name(), operands, self.axis)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -158,14 +158,14 @@ impl Operation for LogSoftmaxGrad {
         "log_softmax_grad"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         same_shape(self.name(), operands, &[0, 1])?;
-        Ok(Rule { linear: vec![vec![1]], ..lanes(self.name(), operands, self.axis)? })
+        Ok(Rule { linear: vec![vec![1]], ..lane_rule(self.name(), operands, self.axis)? })
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -198,9 +198,9 @@ pub(crate) fn greatest_and_sum_exp(x: &[f64]) -> (f64, f64) {
 }
 
 /// The rule of an op of one result in which `axis` stays whole.
-fn lanes(op: &'static str, operands: &[&TensorType], axis: usize) -> Result<Rule, OpError> {
+fn lane_rule(op: &'static str, operands: &[&TensorType], axis: usize) -> Result<Rule, OpError> {
     has_dim(op, operands, axis)?;
-    let mut rule = elementwise(&operands[0].shape, operands.len(), 1);
+    let mut rule = elementwise_rule(&operands[0].shape, operands.len(), 1);
     rule.factors[axis].kind = FactorKind::Whole;
     Ok(rule)
 }

@@ -7,16 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
-use crate::ops::broadcast::fit;
-use crate::random::{Stream, key_of};
+use crate::ops::broadcast::fit_to_dtype;
+use crate::random::{RandomStream, key_of};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
-use crate::table::{Table, decode};
-use crate::types::{DType, Samples, TensorType, strides};
+use crate::table::{Table, decode_numbers};
+use crate::types::{DType, Samples, TensorType, row_major_strides};
 
 /// A tensor that the user feeds each step. Under microbatches it is cut along the dim that counts samples.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -42,8 +43,8 @@ impl Input {
     }
 
     /// Samples of a batch, where there is a dim of them.
-    pub fn batch(&self) -> Option<usize> {
-        self.samples.count(&self.ty.shape)
+    pub fn batch_size(&self) -> Option<usize> {
+        self.samples.count_samples(&self.ty.shape)
     }
 }
 
@@ -146,7 +147,7 @@ pub enum Distribution {
 
 impl Distribution {
     /// The number of one element, computed in `f64` and rounded once.
-    pub fn draw(&self, stream: &Stream, element: u64) -> f32 {
+    pub fn draw(&self, stream: &RandomStream, element: u64) -> f32 {
         let number = match *self {
             Self::Normal { mean, std } => mean.0 + std.0 * f64::from(stream.normal(element)),
             Self::Uniform { low, high } => {
@@ -160,12 +161,12 @@ impl Distribution {
 impl Init {
     /// The first content of the element of the variable `name` at this row-major position of the whole;
     /// `None` where it is read from a file or a table.
-    pub fn element(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
+    pub fn first_value(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
         match self {
             Self::Weights | Self::Table(_) => None,
             Self::Fill(value) => Some(value.0),
             Self::Normal { .. } | Self::Uniform { .. } => {
-                let (distribution, stream) = self.stream(name, seed)?;
+                let (distribution, stream) = self.random_stream(name, seed)?;
                 Some(f64::from(distribution.draw(&stream, element)))
             }
         }
@@ -173,20 +174,20 @@ impl Init {
 
     /// The source of random content: the distribution, and the stream of the variable's name. `None` where
     /// the content is not random.
-    pub fn stream(&self, name: &str, seed: u64) -> Option<(Distribution, Stream)> {
+    pub fn random_stream(&self, name: &str, seed: u64) -> Option<(Distribution, RandomStream)> {
         let distribution = match *self {
             Self::Weights | Self::Table(_) | Self::Fill(_) => return None,
             Self::Normal { mean, std } => Distribution::Normal { mean, std },
             Self::Uniform { low, high } => Distribution::Uniform { low, high },
         };
-        Some((distribution, Stream { seed, key: key_of(name), step: 0 }))
+        Some((distribution, RandomStream { seed, key: key_of(name), step: 0 }))
     }
 }
 
 /// The rule of every source: all points are independent.
-fn source(ty: &TensorType) -> Rule {
+fn source_rule(ty: &TensorType) -> Rule {
     let mut rule = Rule::default();
-    rule.results = vec![rule.parallel(&ty.shape)];
+    rule.results = vec![rule.add_parallel_dims(&ty.shape)];
     rule
 }
 
@@ -195,22 +196,22 @@ fn source_dtype(
     operands: &[&TensorType],
     ty: &TensorType,
 ) -> Result<Vec<DType>, OpError> {
-    arity(op, operands, 0, "no operands")?;
+    check_arity(op, operands, 0, "no operands")?;
     Ok(vec![ty.dtype])
 }
 
-fn floating(op: &'static str, ty: &TensorType) -> Result<(), OpError> {
+fn check_float(op: &'static str, ty: &TensorType) -> Result<(), OpError> {
     if ty.dtype.is_float() {
         return Ok(());
     }
-    Err(dtypes(op, &[ty], "random numbers need a floating-point element type"))
+    Err(dtype_error(op, &[ty], "random numbers need a floating-point element type"))
 }
 
 /// The shard of a result whose element at a row-major position of the whole is `element(position)`.
-fn fill(region: &Region, mut element: impl FnMut(usize) -> f64) -> Vec<Array> {
-    let whole = Strided::of(region);
+fn fill_by_position(region: &Region, mut element: impl FnMut(usize) -> f64) -> Vec<Array> {
+    let whole = Strided::from_region(region);
     vec![Array::from_fn(region.rect.extent.clone(), |index| {
-        fit(region.dtype, element(whole.position(index)))
+        fit_to_dtype(region.dtype, element(whole.position(index)))
     })]
 }
 
@@ -221,8 +222,8 @@ struct Strided {
 }
 
 impl Strided {
-    fn of(region: &Region) -> Self {
-        let strides = strides(&region.global);
+    fn from_region(region: &Region) -> Self {
+        let strides = row_major_strides(&region.global);
         let start = region.rect.origin.iter().zip(&strides).map(|(o, stride)| o * stride).sum();
         Self { strides, start }
     }
@@ -237,7 +238,7 @@ impl Operation for Input {
         "input"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         source_dtype(self.name(), operands, &self.ty)
     }
 
@@ -248,7 +249,7 @@ impl Operation for Input {
             let reason = format!("`{}` is {}: it has no dim {dim} for samples", self.name, self.ty);
             return Err(OpError::Shapes { op: "input", operands: Vec::new(), reason });
         }
-        Ok(source(&self.ty))
+        Ok(source_rule(&self.ty))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -282,13 +283,13 @@ impl Operation for Variable {
         "variable"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         match &self.init {
-            Init::Normal { .. } | Init::Uniform { .. } => floating(self.name(), &self.ty)?,
+            Init::Normal { .. } | Init::Uniform { .. } => check_float(self.name(), &self.ty)?,
             Init::Table(table) if table.bytes().len() != self.ty.bytes() => {
                 let (found, needed) = (table.bytes().len(), self.ty.bytes());
                 let reason = format!("its table has {found} bytes, and {} needs {needed}", self.ty);
-                return Err(shapes(self.name(), operands, reason));
+                return Err(shape_error(self.name(), operands, reason));
             }
             Init::Weights | Init::Table(_) | Init::Fill(_) => {}
         }
@@ -296,14 +297,14 @@ impl Operation for Variable {
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        Ok(source(&self.ty))
+        Ok(source_rule(&self.ty))
     }
 
     fn flops_per_point(&self) -> f64 {
         0.0
     }
 
-    fn acts(&self) -> bool {
+    fn is_executed(&self) -> bool {
         false
     }
 
@@ -329,11 +330,12 @@ impl Operation for Variable {
             return Err(OpError::NoValue { op: self.name(), name: self.name.clone() });
         }
         if let Init::Table(table) = &self.init {
-            let elements = decode(self.ty.dtype, table.bytes());
-            return Ok(fill(&results[0], |i| elements.get(i).copied().unwrap_or(0.0)));
+            let elements = decode_numbers(self.ty.dtype, table.bytes());
+            return Ok(fill_by_position(&results[0], |i| elements.get(i).copied().unwrap_or(0.0)));
         }
-        let element = |i: usize| self.init.element(&self.name, cx.seed, i as u64).unwrap_or(0.0);
-        Ok(fill(&results[0], element))
+        let element =
+            |i: usize| self.init.first_value(&self.name, cx.seed, i as u64).unwrap_or(0.0);
+        Ok(fill_by_position(&results[0], element))
     }
 }
 
@@ -342,16 +344,16 @@ impl Operation for Constant {
         "constant"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         if self.data.len() != self.ty.elements() {
             let reason = format!("{} elements are given for {}", self.data.len(), self.ty);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        Ok(source(&self.ty))
+        Ok(source_rule(&self.ty))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -372,7 +374,7 @@ impl Operation for Constant {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(fill(&results[0], |i| self.data[i].0))
+        Ok(fill_by_position(&results[0], |i| self.data[i].0))
     }
 }
 
@@ -381,12 +383,12 @@ impl Operation for Full {
         "full"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        Ok(source(&self.ty))
+        Ok(source_rule(&self.ty))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -407,7 +409,7 @@ impl Operation for Full {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(fill(&results[0], |_| self.value.0))
+        Ok(fill_by_position(&results[0], |_| self.value.0))
     }
 }
 
@@ -416,9 +418,13 @@ impl Operation for Iota {
         "iota"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         if self.ty.dtype == DType::Bool {
-            return Err(dtypes(self.name(), operands, "an index needs a numeric element type"));
+            return Err(dtype_error(
+                self.name(),
+                operands,
+                "an index needs a numeric element type",
+            ));
         }
         source_dtype(self.name(), operands, &self.ty)
     }
@@ -426,9 +432,9 @@ impl Operation for Iota {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         if self.dim >= self.ty.shape.len() {
             let reason = format!("{} has no dim {}", self.ty, self.dim);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
-        Ok(source(&self.ty))
+        Ok(source_rule(&self.ty))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -449,7 +455,7 @@ impl Operation for Iota {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(fill(&results[0], |i| unravel(i, &self.ty.shape)[self.dim] as f64))
+        Ok(fill_by_position(&results[0], |i| unravel_position(i, &self.ty.shape)[self.dim] as f64))
     }
 }
 
@@ -458,13 +464,13 @@ impl Operation for Random {
         "random"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        floating(self.name(), &self.ty)?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_float(self.name(), &self.ty)?;
         source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        Ok(source(&self.ty))
+        Ok(source_rule(&self.ty))
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -485,8 +491,8 @@ impl Operation for Random {
         results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let stream = cx.stream(self.key);
+        let stream = cx.random_stream(self.key);
         let draw = |i: usize| f64::from(self.distribution.draw(&stream, i as u64));
-        Ok(fill(&results[0], draw))
+        Ok(fill_by_position(&results[0], draw))
     }
 }

@@ -16,12 +16,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::broadcast::fit;
-use super::shards::{elementwise, no_gradient, same_shape};
+use super::broadcast::fit_to_dtype;
+use super::shards::{elementwise_rule, no_gradient, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -49,30 +50,30 @@ pub struct Blend {
 
 impl Blend {
     /// x takes the place of the state.
-    pub const REPLACE: Self = Self::of(0.0, 1.0);
+    pub const REPLACE: Self = Self::with_decay(0.0, 1.0);
 
     /// This share of the state, and x at this rate.
-    pub const fn of(decay: f64, rate: f64) -> Self {
+    pub const fn with_decay(decay: f64, rate: f64) -> Self {
         Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
     }
 
     /// Its decay and rate at a step, from 0.
-    pub fn at(&self, step: u64) -> Self {
+    pub fn at_step(&self, step: u64) -> Self {
         if self.starts && step == 0 { Self::REPLACE } else { *self }
     }
 
     /// Its decay and rate at an update of this number, from 1.
     pub fn at_update(&self, number: f64) -> Self {
-        self.at(if number > 1.0 { 1 } else { 0 })
+        self.at_step(if number > 1.0 { 1 } else { 0 })
     }
 
-    fn step(&self, state: f64, x: f64) -> f64 {
+    fn blend_element(&self, state: f64, x: f64) -> f64 {
         let kept = if self.decay.0 == 0.0 { 0.0 } else { self.decay.0 * state };
         kept + self.rate.0 * x
     }
 
     /// Why a state of this element type does not fit.
-    fn refuses(&self, state: DType, x: DType) -> Option<String> {
+    fn find_mismatch(&self, state: DType, x: DType) -> Option<String> {
         if state.is_float() {
             let fits = [state, DType::F32].contains(&x) || state == DType::F32 && x.is_float();
             return (!fits).then(|| format!("a state of {state} does not take {x}"));
@@ -94,15 +95,20 @@ impl Operation for Blend {
         "blend"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         if !(2..=4).contains(&operands.len()) {
-            arity(self.name(), operands, 2, "2 operands, and 2 scalars where steps are left out")?;
+            check_arity(
+                self.name(),
+                operands,
+                2,
+                "2 operands, and 2 scalars where steps are left out",
+            )?;
         }
         if operands[2..].iter().any(|scalar| scalar.dtype != DType::F32) {
-            return Err(dtypes(self.name(), operands, "scalars are f32"));
+            return Err(dtype_error(self.name(), operands, "scalars are f32"));
         }
-        match self.refuses(operands[0].dtype, operands[1].dtype) {
-            Some(reason) => Err(dtypes(self.name(), operands, reason)),
+        match self.find_mismatch(operands[0].dtype, operands[1].dtype) {
+            Some(reason) => Err(dtype_error(self.name(), operands, reason)),
             None => Ok(vec![operands[0].dtype]),
         }
     }
@@ -111,9 +117,9 @@ impl Operation for Blend {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         same_shape(self.name(), operands, &[0, 1])?;
         if operands[2..].iter().any(|scalar| !scalar.shape.is_empty()) {
-            return Err(shapes(self.name(), operands, "operands from 2 on are scalars"));
+            return Err(shape_error(self.name(), operands, "operands from 2 on are scalars"));
         }
-        let mut rule = elementwise(&operands[0].shape, 2, 1);
+        let mut rule = elementwise_rule(&operands[0].shape, 2, 1);
         rule.operands.resize(operands.len(), Vec::new());
         Ok(rule)
     }
@@ -136,9 +142,11 @@ impl Operation for Blend {
         if scalar(2) == Some(0.0) {
             return Ok(vec![operands[0].array.clone()]);
         }
-        let now = scalar(3).map_or(self.at(cx.step), |number| self.at_update(number));
+        let now = scalar(3).map_or(self.at_step(cx.step), |number| self.at_update(number));
         let [state, x] = [0, 1].map(|operand| &operands[operand].array.data);
-        let next = |(&state, &x): (&f64, &f64)| fit(results[0].dtype, now.step(state, x));
+        let next = |(&state, &x): (&f64, &f64)| {
+            fit_to_dtype(results[0].dtype, now.blend_element(state, x))
+        };
         let data = state.iter().zip(x).map(next).collect();
         Ok(vec![Array::new(results[0].rect.extent.clone(), data)])
     }
@@ -156,7 +164,7 @@ mod tests {
 
     fn blend(dtype: DType, decay: f64, rate: f64, [state, x]: [f64; 2]) -> Result<f64, OpError> {
         let operands = [state, x].map(|value| (dtype, Array::new([1], vec![value])));
-        let op = Op::Blend(Blend::of(decay, rate));
+        let op = Op::Blend(Blend::with_decay(decay, rate));
         Ok(evaluate(op, &operands)?[0].data[0])
     }
 
@@ -168,9 +176,9 @@ mod tests {
 
     #[test]
     fn an_average_begins_with_what_it_is_of() {
-        let average = Blend { starts: true, ..Blend::of(0.75, 0.25) };
-        assert_eq!([0, 1].map(|step| average.at(step).step(8.0, 4.0)), [4.0, 7.0]);
-        assert_eq!(Blend::of(0.75, 0.25).at(0).step(8.0, 4.0), 7.0);
+        let average = Blend { starts: true, ..Blend::with_decay(0.75, 0.25) };
+        assert_eq!([0, 1].map(|step| average.at_step(step).blend_element(8.0, 4.0)), [4.0, 7.0]);
+        assert_eq!(Blend::with_decay(0.75, 0.25).at_step(0).blend_element(8.0, 4.0), 7.0);
     }
 
     #[test]
@@ -178,7 +186,7 @@ mod tests {
         let found = |starts: bool, scalars: &[f64]| {
             let tensor = |value: f64| (DType::F32, Array::new([1], vec![value]));
             let scalar = |&value: &f64| (DType::F32, Array::new([], vec![value]));
-            let blend = Op::Blend(Blend { starts, ..Blend::of(0.5, 0.25) });
+            let blend = Op::Blend(Blend { starts, ..Blend::with_decay(0.5, 0.25) });
             let operands = [tensor(8.0), tensor(4.0)].into_iter().chain(scalars.iter().map(scalar));
             evaluate(blend, &operands.collect::<Vec<_>>()).expect("fits")[0].data[0]
         };
@@ -205,7 +213,7 @@ mod tests {
     fn what_goes_in_has_the_states_type_or_is_f32() {
         let of = |state, x| {
             let types = [state, x].map(|dtype| TensorType::new(dtype, [3]));
-            Op::Blend(Blend::REPLACE).infer(&[&types[0], &types[1]])
+            Op::Blend(Blend::REPLACE).infer_types(&[&types[0], &types[1]])
         };
         assert_eq!(of(DType::BF16, DType::F32).expect("fits")[0].dtype, DType::BF16);
         assert!(of(DType::F32, DType::F16).is_ok());

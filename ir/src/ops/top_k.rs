@@ -9,7 +9,8 @@ use super::shards::first_gradient;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -26,15 +27,15 @@ pub struct TopK {
 
 impl TopK {
     /// How two elements of a row come one after the other, whatever their places.
-    fn order(&self, a: f64, b: f64) -> Ordering {
+    fn compare_elements(&self, a: f64, b: f64) -> Ordering {
         let ascending = a.partial_cmp(&b).unwrap_or(a.is_nan().cmp(&b.is_nan()));
         if self.greatest { ascending.reverse() } else { ascending }
     }
 
     /// The places of a row's elements, the best first.
-    fn places(&self, row: &[f64]) -> Vec<usize> {
+    fn sorted_places(&self, row: &[f64]) -> Vec<usize> {
         let mut places: Vec<usize> = (0..row.len()).collect();
-        places.sort_by(|&a, &b| self.order(row[a], row[b]));
+        places.sort_by(|&a, &b| self.compare_elements(row[a], row[b]));
         places
     }
 }
@@ -44,25 +45,25 @@ impl Operation for TopK {
         "top_k"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1 operand")?;
         match operands[0].dtype {
-            DType::Bool => Err(dtypes(self.name(), operands, "truth values are cast first")),
+            DType::Bool => Err(dtype_error(self.name(), operands, "truth values are cast first")),
             dtype => Ok(vec![dtype, DType::I64]),
         }
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let Some((&extent, outer)) = operands[0].shape.split_last() else {
-            return Err(shapes(self.name(), operands, "it needs a dim to choose from"));
+            return Err(shape_error(self.name(), operands, "it needs a dim to choose from"));
         };
         if self.count > extent {
             let reason = format!("there are no {} of {extent} elements", self.count);
-            return Err(shapes(self.name(), operands, reason));
+            return Err(shape_error(self.name(), operands, reason));
         }
         let mut rule = Rule::default();
-        let outer = rule.parallel(outer);
-        let from = rule.factor(extent, FactorKind::Whole);
+        let outer = rule.add_parallel_dims(outer);
+        let from = rule.add_factor(extent, FactorKind::Whole);
         let row = |last: DimRule| [outer.as_slice(), &[last]].concat();
         rule.operands = vec![row(DimRule::Factors(vec![from]))];
         rule.results = vec![row(DimRule::Whole(self.count)); 2];
@@ -88,7 +89,7 @@ impl Operation for TopK {
         let mut places = Vec::new();
         let mut values = Vec::new();
         for row in x.data.chunks(extent.max(1)) {
-            for place in self.places(row).into_iter().take(self.count) {
+            for place in self.sorted_places(row).into_iter().take(self.count) {
                 places.push(place as f64);
                 values.push(row[place]);
             }
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn more_than_there_are_is_an_error() {
         let op = Op::TopK(TopK { count: 4, greatest: true });
-        let error = op.infer(&[&TensorType::new(DType::F32, [2, 3])]).expect_err("4 of 3");
+        let error = op.infer_types(&[&TensorType::new(DType::F32, [2, 3])]).expect_err("4 of 3");
         assert!(error.to_string().ends_with("there are no 4 of 3 elements"), "{error}");
     }
 }

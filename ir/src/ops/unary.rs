@@ -8,9 +8,10 @@ use crate::array::Array;
 use crate::builder::Tensor;
 use crate::math::{erf, normal_cdf, sigmoid};
 use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, dtypes,
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, check_arity,
+    dtype_error,
 };
-use crate::ops::broadcast::{elementwise, fit, map};
+use crate::ops::broadcast::{broadcast_rule, fit_to_dtype, map_broadcast};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -90,7 +91,7 @@ const GELU_TANH: (f64, f64) = (FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.044_715);
 
 impl UnaryFunction {
     /// The function of one number.
-    pub fn of(self, x: f64) -> f64 {
+    pub fn apply(self, x: f64) -> f64 {
         match self {
             Self::Relu => {
                 if x < 0.0 {
@@ -217,8 +218,8 @@ impl Operation for Unary {
         "unary"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_arity(self.name(), operands, 1, "1 operand")?;
         let dtype = operands[0].dtype;
         let needs = match self.function {
             UnaryFunction::Not => (dtype == DType::Bool, "bool"),
@@ -227,7 +228,7 @@ impl Operation for Unary {
         };
         if !needs.0 {
             let reason = format!("{:?} needs {} elements", self.function, needs.1);
-            return Err(dtypes(self.name(), operands, reason));
+            return Err(dtype_error(self.name(), operands, reason));
         }
         Ok(vec![dtype])
     }
@@ -242,7 +243,7 @@ impl Operation for Unary {
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let linear = if self.function.is_linear() { vec![vec![0]] } else { Vec::new() };
-        elementwise(self.name(), operands, linear)
+        broadcast_rule(self.name(), operands, linear)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -284,7 +285,7 @@ impl Operation for Unary {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let dtype = results[0].dtype;
-        let function = |[x]: [f64; 1]| fit(dtype, self.function.of(x));
-        Ok(vec![map(&results[0], [operands[0].array], function)])
+        let function = |[x]: [f64; 1]| fit_to_dtype(dtype, self.function.apply(x));
+        Ok(vec![map_broadcast(&results[0], [operands[0].array], function)])
     }
 }

@@ -20,12 +20,13 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{elementwise, no_gradient, one_float, same_shape};
+use super::shards::{elementwise_rule, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
 use crate::op::{
-    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, check_arity, dtype_error,
+    shape_error,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -76,12 +77,12 @@ impl SgdUpdate {
     }
 
     /// Operands that are not scalars: the variable, its gradient and its states.
-    fn tensors(&self) -> usize {
+    fn count_tensors(&self) -> usize {
         if self.has_momentum() { 3 } else { 2 }
     }
 
     /// (w', m').
-    fn step(&self, lr: f64, w: f64, g: f64, m: f64) -> (f64, f64) {
+    fn update_element(&self, lr: f64, w: f64, g: f64, m: f64) -> (f64, f64) {
         let g = g + self.weight_decay.0 * w;
         let m = self.momentum.0 * m + g;
         let g = if self.nesterov { g + self.momentum.0 * m } else { m };
@@ -94,18 +95,18 @@ impl Operation for SgdUpdate {
         "sgd_update"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let expected = match self.has_momentum() {
             true => "with momentum 3, or 4 with a factor of the gradient",
             false => "without momentum 2, or 3 with a factor of the gradient",
         };
-        let count = self.tensors();
-        takes(self.name(), operands, count..=count + 1, expected)?;
-        states(self.name(), operands, count)
+        let count = self.count_tensors();
+        check_operand_count(self.name(), operands, count..=count + 1, expected)?;
+        result_dtypes(self.name(), operands, count)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        together(self.name(), operands, self.tensors())
+        update_rule(self.name(), operands, self.count_tensors())
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -122,13 +123,18 @@ impl Operation for SgdUpdate {
         _results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let (tensors, scalars) = operands.split_at(self.tensors());
-        let lr = self.lr.at(cx.step);
+        let (tensors, scalars) = operands.split_at(self.count_tensors());
+        let lr = self.lr.rate_at(cx.step);
         let step = |values: &[f64]| {
-            let (w, m) = self.step(lr, values[0], values[1], values.get(2).copied().unwrap_or(0.0));
+            let (w, m) = self.update_element(
+                lr,
+                values[0],
+                values[1],
+                values.get(2).copied().unwrap_or(0.0),
+            );
             vec![w, m]
         };
-        Ok(update(tensors, &Clipping::of(scalars, self.clip), step))
+        Ok(update_elements(tensors, &UpdateClipping::from_scalars(scalars, self.clip), step))
     }
 
     fn updates(&self) -> &[(usize, usize)] {
@@ -138,7 +144,7 @@ impl Operation for SgdUpdate {
 
 impl AdamUpdate {
     /// (w', m', v') of step `step`, from 1.
-    fn step(&self, lr: f64, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
+    fn update_element(&self, lr: f64, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
         let decay = self.weight_decay.0;
         let (w, g) = match self.decoupled {
             true => (w - lr * decay * w, g),
@@ -158,14 +164,14 @@ impl Operation for AdamUpdate {
         "adam_update"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let expected = "4, 5 with a factor of the gradient, or 6 with the step of loss scaling too";
-        takes(self.name(), operands, 4..=6, expected)?;
-        states(self.name(), operands, 4)
+        check_operand_count(self.name(), operands, 4..=6, expected)?;
+        result_dtypes(self.name(), operands, 4)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        together(self.name(), operands, 4)
+        update_rule(self.name(), operands, 4)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -183,9 +189,9 @@ impl Operation for AdamUpdate {
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (tensors, scalars) = operands.split_at(4);
-        let (lr, number) = (self.lr.at(cx.step), count(scalars, cx));
-        Ok(update(tensors, &Clipping::of(scalars, self.clip), |values| {
-            self.step(lr, [values[0], values[1], values[2], values[3]], number).to_vec()
+        let (lr, number) = (self.lr.rate_at(cx.step), update_number(scalars, cx));
+        Ok(update_elements(tensors, &UpdateClipping::from_scalars(scalars, self.clip), |values| {
+            self.update_element(lr, [values[0], values[1], values[2], values[3]], number).to_vec()
         }))
     }
 
@@ -195,7 +201,7 @@ impl Operation for AdamUpdate {
 }
 
 /// Checks the number of operands, of which the last may be left out.
-fn takes(
+fn check_operand_count(
     op: &'static str,
     operands: &[&TensorType],
     counts: RangeInclusive<usize>,
@@ -204,11 +210,11 @@ fn takes(
     if counts.contains(&operands.len()) {
         return Ok(());
     }
-    arity(op, operands, *counts.start(), expected)
+    check_arity(op, operands, *counts.start(), expected)
 }
 
 /// Element types of the results: those of the first `tensors` operands but the gradient. What follows are scalars.
-fn states(
+fn result_dtypes(
     op: &'static str,
     operands: &[&TensorType],
     tensors: usize,
@@ -216,69 +222,73 @@ fn states(
     let variable = one_float(op, operands, &[0])?;
     if ![variable, DType::F32].contains(&operands[1].dtype) {
         let reason = format!("the gradient of a variable of {variable} is {variable} or f32");
-        return Err(dtypes(op, operands, reason));
+        return Err(dtype_error(op, operands, reason));
     }
     if operands[2..].iter().any(|state| state.dtype != DType::F32) {
-        return Err(dtypes(op, operands, "the states, and all scalars, are f32"));
+        return Err(dtype_error(op, operands, "the states, and all scalars, are f32"));
     }
     Ok([vec![variable], vec![DType::F32; tensors - 2]].concat())
 }
 
 /// The rule: a variable, its gradient and its states are split together, as many of them as there are `results` and the
 /// gradient; scalars are whole. It names no linear group, although plain SGD has one: a variable is never kept as partial sums.
-fn together(op: &'static str, operands: &[&TensorType], tensors: usize) -> Result<Rule, OpError> {
+fn update_rule(
+    op: &'static str,
+    operands: &[&TensorType],
+    tensors: usize,
+) -> Result<Rule, OpError> {
     same_shape(op, operands, &(0..tensors).collect::<Vec<_>>())?;
     if operands[tensors..].iter().any(|scalar| !scalar.shape.is_empty()) {
-        return Err(shapes(op, operands, format!("operands from {tensors} on are scalars")));
+        return Err(shape_error(op, operands, format!("operands from {tensors} on are scalars")));
     }
-    let mut rule = elementwise(&operands[0].shape, tensors, tensors - 1);
+    let mut rule = elementwise_rule(&operands[0].shape, tensors, tensors - 1);
     rule.operands.resize(operands.len(), Vec::new());
     Ok(rule)
 }
 
 /// The number of the update, from 1: that of loss scaling, which leaves out steps that are not made, or the step's.
-fn count(scalars: &[Operand<'_>], cx: &EvalContext) -> f64 {
+fn update_number(scalars: &[Operand<'_>], cx: &EvalContext) -> f64 {
     scalars.get(1).map_or(cx.step as f64 + 1.0, |step| step.array.data[0])
 }
 
 /// The changes of a gradient before it is used.
-struct Clipping {
+struct UpdateClipping {
     factor: Option<f64>,
     clip: Option<f64>,
 }
 
-impl Clipping {
-    fn of(scalars: &[Operand<'_>], clip: Option<Scalar>) -> Self {
+impl UpdateClipping {
+    fn from_scalars(scalars: &[Operand<'_>], clip: Option<Scalar>) -> Self {
         let factor = scalars.first().map(|factor| factor.array.data[0]);
         Self { factor, clip: clip.map(|clip| clip.0) }
     }
 
     /// Whether the update is not made.
-    fn skips(&self) -> bool {
+    fn skips_update(&self) -> bool {
         self.factor == Some(0.0)
     }
 
     /// The gradient as the update takes it.
     fn apply(&self, g: f64) -> f64 {
         let g = g * self.factor.unwrap_or(1.0);
-        self.clip.map_or(g, |clip| clipped(g, clip))
+        self.clip.map_or(g, |clip| clip_number(g, clip))
     }
 }
 
 /// A number no farther from 0 than `clip`; what is no number stays.
-fn clipped(g: f64, clip: f64) -> f64 {
+fn clip_number(g: f64, clip: f64) -> f64 {
     if g.abs() > clip { clip.copysign(g) } else { g }
 }
 
 /// Applies a step to each element; it returns the new variable and states. Where the factor of the gradient is 0 all stay.
-fn update(
+fn update_elements(
     operands: &[Operand<'_>],
-    clipping: &Clipping,
+    clipping: &UpdateClipping,
     step: impl Fn(&[f64]) -> Vec<f64>,
 ) -> Vec<Array> {
     let kept = operands.iter().enumerate().filter(|(index, _)| *index != 1);
     let mut results: Vec<Array> = kept.map(|(_, operand)| operand.array.clone()).collect();
-    if clipping.skips() {
+    if clipping.skips_update() {
         return results;
     }
     for i in 0..operands[0].array.data.len() {
@@ -334,7 +344,7 @@ mod tests {
         check(sgd(0.5, true, 0.0), &[1.0, 2.0, 4.0], &[0.6, 4.0]);
         check(sgd(0.5, true, 0.0), &[1.0, 2.0, 0.0], &[0.7, 2.0]);
         let f32_1 = TensorType::new(DType::F32, [1]);
-        assert!(sgd(0.5, false, 0.0).infer(&[&f32_1, &f32_1]).is_err());
+        assert!(sgd(0.5, false, 0.0).infer_types(&[&f32_1, &f32_1]).is_err());
     }
 
     #[test]

@@ -48,31 +48,31 @@ pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
     if version.as_u64() != Some(u64::from(PLAN_VERSION)) {
         return Err(ReadError::Version { found: version.to_string(), expected: PLAN_VERSION });
     }
-    lists(&value)?;
+    check_rank_lists(&value)?;
     Ok(serde_json::from_str(json)?)
 }
 
 /// Adds up the runs of ranks before they are written out.
-fn lists(value: &Value) -> Result<(), ReadError> {
+fn check_rank_lists(value: &Value) -> Result<(), ReadError> {
     let ranks = value["ranks"].as_array().map_or(0, |ranks| ranks.len() as u64);
     let mut total = 0u64;
     for part in ["layouts", "tensors"] {
         for (index, entry) in value[part].as_array().into_iter().flatten().enumerate() {
-            let listed = listed(&entry["ranks"]);
+            let listed = count_listed_ranks(&entry["ranks"]);
             let place = || format!("{part}[{index}]");
-            check(place, listed, ranks)?;
+            check_list_length(place, listed, ranks)?;
             total = total.saturating_add(listed);
         }
     }
-    check(|| "the plan".into(), total, MOST_LISTED)
+    check_list_length(|| "the plan".into(), total, MOST_LISTED)
 }
 
-fn check(place: impl Fn() -> String, listed: u64, most: u64) -> Result<(), ReadError> {
+fn check_list_length(place: impl Fn() -> String, listed: u64, most: u64) -> Result<(), ReadError> {
     if listed <= most { Ok(()) } else { Err(ReadError::Ranks { place: place(), listed, most }) }
 }
 
 /// How many ranks a list of ranks or runs has.
-fn listed(ranks: &Value) -> u64 {
+fn count_listed_ranks(ranks: &Value) -> u64 {
     let count = |item: &Value| item.get(1).map_or(1, |count| count.as_u64().unwrap_or(0));
     ranks.as_array().into_iter().flatten().map(count).fold(0, u64::saturating_add)
 }

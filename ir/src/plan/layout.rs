@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::mesh::unravel;
+use crate::mesh::unravel_position;
 use crate::sbp::{NdSbp, Sbp};
-use crate::shard::{Rect, shard};
+use crate::shard::{Rect, shard_rect};
 use crate::types::{DType, TensorType};
 
 /// A tensor's layout over time (microbatches) and a mesh. Time is like a mesh axis before all others: a
@@ -40,12 +40,12 @@ impl Layout {
         let time = self.microbatch_dim.map_or(Sbp::Broadcast, Sbp::Split);
         let sbp = NdSbp([&[time], self.sbp.0.as_slice()].concat());
         let mut coordinates = vec![microbatch];
-        coordinates.extend(unravel(position, &self.hierarchy));
-        shard(&self.shape, &hierarchy, &sbp, &coordinates)
+        coordinates.extend(unravel_position(position, &self.hierarchy));
+        shard_rect(&self.shape, &hierarchy, &sbp, &coordinates)
     }
 
     /// The extents of every rank's part of every microbatch, where they are all equal because every cut is even.
-    pub fn uniform(&self, microbatches: usize) -> Option<Vec<usize>> {
+    pub fn uniform_extents(&self, microbatches: usize) -> Option<Vec<usize>> {
         let mut extents = self.shape.clone();
         let time = self.microbatch_dim.map(|dim| (dim, microbatches));
         let splits = self.sbp.0.iter().zip(&self.hierarchy).filter_map(|(sbp, &parts)| match sbp {
@@ -65,11 +65,11 @@ impl Layout {
     /// The coordinates of a rank in this mesh.
     pub fn coordinates(&self, rank: u32) -> Option<Vec<usize>> {
         let position = self.ranks.iter().position(|&r| r == rank)?;
-        Some(unravel(position, &self.hierarchy))
+        Some(unravel_position(position, &self.hierarchy))
     }
 
     /// The ranks that differ from `rank` in `axis` alone, with it, in order of that coordinate.
-    pub fn group(&self, rank: u32, axis: usize) -> Option<Vec<u32>> {
+    pub fn axis_group(&self, rank: u32, axis: usize) -> Option<Vec<u32>> {
         let position = self.ranks.iter().position(|&r| r == rank)?;
         let stride: usize = self.hierarchy[axis + 1..].iter().product();
         let coordinate = position / stride % self.hierarchy[axis];
@@ -113,7 +113,7 @@ mod tests {
                 hierarchy: vec![2, 3],
                 sbp: NdSbp(vec![Sbp::Broadcast, Sbp::Split(0)]),
             };
-            let found = layout.uniform(microbatches);
+            let found = layout.uniform_extents(microbatches);
             assert_eq!(found.is_some(), uniform, "{rows} rows in {microbatches}");
             for position in (0..6).filter(|_| uniform) {
                 let rect = layout.rect_at(position, 0, microbatches);
@@ -132,7 +132,7 @@ mod tests {
             hierarchy: vec![2, 3],
             sbp: NdSbp::broadcast(2),
         };
-        assert_eq!(layout.group(4, 1), Some(vec![3, 4, 5]));
-        assert_eq!(layout.group(4, 0), Some(vec![1, 4]));
+        assert_eq!(layout.axis_group(4, 1), Some(vec![3, 4, 5]));
+        assert_eq!(layout.axis_group(4, 0), Some(vec![1, 4]));
     }
 }

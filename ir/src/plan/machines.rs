@@ -29,7 +29,7 @@ pub struct Cluster {
 impl Cluster {
     /// Seconds that the host needs to issue a kernel or a collective: what the machines' file says or what the framework
     /// takes, whichever is more.
-    pub fn dispatch(&self) -> f64 {
+    pub fn dispatch_seconds(&self) -> f64 {
         self.device.dispatch.max(self.framework.dispatch)
     }
 
@@ -39,7 +39,7 @@ impl Cluster {
     }
 
     /// A level as the framework's collectives find it.
-    pub fn level(&self, index: usize) -> Level {
+    pub fn effective_level(&self, index: usize) -> Level {
         let mut level = self.levels[index].clone();
         if index == 0 {
             level.bandwidth /= 1.0 - self.framework.reduced_under_products;
@@ -114,7 +114,7 @@ pub struct AttentionShares {
 
 impl AttentionShares {
     /// The share that attention of this shape reaches.
-    pub fn of(&self, shape: &AttentionShape) -> f64 {
+    pub fn reached_share(&self, shape: &AttentionShape) -> f64 {
         let best = if shape.backward { self.backward } else { self.forward };
         let (width, keys) = (shape.width.max(1) as f64, shape.keys.max(1.0));
         best * width / (width + self.half_width) * keys / (keys + self.half_keys)
@@ -220,7 +220,8 @@ mod tests {
     fn attention_reaches_less_of_narrow_heads_and_few_keys() {
         let shares =
             AttentionShares { forward: 0.8, backward: 0.6, half_width: 32.0, half_keys: 128.0 };
-        let of = |width, keys, backward| shares.of(&AttentionShape { width, keys, backward });
+        let of =
+            |width, keys, backward| shares.reached_share(&AttentionShape { width, keys, backward });
         assert!((of(32, 128.0, false) - 0.8 / 4.0).abs() < 1e-12);
         assert!((of(32, 128.0, true) - 0.6 / 4.0).abs() < 1e-12);
         assert!(of(64, 128.0, false) > of(32, 128.0, false));
@@ -235,7 +236,7 @@ mod tests {
         let text = format!(r#"{{"name":"old","device":{device}}}"#);
         let cluster: Cluster = serde_json::from_str(&text).expect("an old cluster");
         assert!(cluster.framework.is_graphc() && cluster.overlaps());
-        assert_eq!((cluster.dispatch(), cluster.device.reached_bandwidth()), (0.0, 2.0));
+        assert_eq!((cluster.dispatch_seconds(), cluster.device.reached_bandwidth()), (0.0, 2.0));
         let written = serde_json::to_string(&cluster).expect("it is plain");
         for word in ["framework", "attention", "bandwidth_share"] {
             assert!(!written.contains(word), "{word} in {written}");

@@ -17,7 +17,7 @@ pub enum OperandSource {
 
 impl OperandSource {
     /// The place among the actor's inputs; none of what it updates.
-    pub fn input(self) -> Option<usize> {
+    pub fn input_index(self) -> Option<usize> {
         match self {
             Self::Input(place) => Some(place),
             Self::Update(_) => None,
@@ -52,7 +52,7 @@ impl From<OperandSource> for i32 {
 
 impl Actor {
     /// The register of an operand; none where the actor has no such input or update.
-    pub fn operand(&self, source: OperandSource) -> Option<RegisterId> {
+    pub fn operand_register(&self, source: OperandSource) -> Option<RegisterId> {
         let register = match source {
             OperandSource::Input(place) => self.inputs.get(place),
             OperandSource::Update(place) => self.updates.get(place),

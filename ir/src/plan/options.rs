@@ -153,7 +153,7 @@ impl CompileOptions {
     }
 
     /// Whether the loss is differentiated.
-    pub fn differentiates(&self) -> bool {
+    pub fn differentiates_loss(&self) -> bool {
         (self.optimizer.is_some() && !self.updates_alone) || self.gradients
     }
 
@@ -181,7 +181,7 @@ pub enum Schedule {
 
 impl Schedule {
     /// Chunks of layers that a stage has.
-    pub fn chunks(&self) -> usize {
+    pub fn chunks_per_stage(&self) -> usize {
         match self {
             Self::Interleaved { chunks } => *chunks,
             Self::OneForwardOneBackward | Self::Gpipe => 1,

@@ -8,7 +8,7 @@ const LINE: usize = 116;
 
 /// A list or an object.
 #[derive(Clone, Copy)]
-struct Extent {
+struct JsonExtent {
     /// Characters on one line, about; commas and quotes of names are counted generously.
     length: usize,
     /// Whether it is a list of numbers alone: of ranks, where it is long.
@@ -21,24 +21,25 @@ struct Extent {
 
 /// Lays out JSON that has no spaces between its parts.
 pub fn in_lines(json: &str) -> String {
-    let mut lines = Lines { json, extents: extents(json), next: 0, text: String::new() };
+    let mut lines =
+        JsonLines { json, extents: measure_extents(json), next: 0, text: String::new() };
     lines.text.reserve(2 * json.len());
-    lines.write(0, 0, 0);
+    lines.write_value(0, 0, 0);
     lines.text.push('\n');
     lines.text
 }
 
 /// All lists and objects, in the order in which they begin.
-fn extents(json: &str) -> Vec<Extent> {
+fn measure_extents(json: &str) -> Vec<JsonExtent> {
     let bytes = json.as_bytes();
-    let (mut all, mut open): (Vec<Extent>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut all, mut open): (Vec<JsonExtent>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut at = 0;
     while at < bytes.len() {
         match bytes[at] {
             b'[' | b'{' => {
                 open.push(all.len());
                 let numbers = bytes[at] == b'[';
-                all.push(Extent { length: 2, numbers, end: 0, inside: 0 });
+                all.push(JsonExtent { length: 2, numbers, end: 0, inside: 0 });
                 at += 1;
             }
             b']' | b'}' => {
@@ -46,7 +47,7 @@ fn extents(json: &str) -> Vec<Extent> {
                 let Some(closed) = open.pop() else { break };
                 (all[closed].end, all[closed].inside) = (at, all.len() - closed - 1);
                 let length = all[closed].length;
-                count(&mut all, &open, length, false);
+                count_value(&mut all, &open, length, false);
             }
             b',' => at += 1,
             first => {
@@ -56,7 +57,7 @@ fn extents(json: &str) -> Vec<Extent> {
                     of.into_iter().for_each(|of| of.length += 4 + name_length(&bytes[at..end]));
                     at = end + 1;
                 } else {
-                    count(&mut all, &open, end - at, first == b'-' || first.is_ascii_digit());
+                    count_value(&mut all, &open, end - at, first == b'-' || first.is_ascii_digit());
                     at = end;
                 }
             }
@@ -66,7 +67,7 @@ fn extents(json: &str) -> Vec<Extent> {
 }
 
 /// One more value in what is open.
-fn count(all: &mut [Extent], open: &[usize], length: usize, is_number: bool) {
+fn count_value(all: &mut [JsonExtent], open: &[usize], length: usize, is_number: bool) {
     if let Some(&of) = open.last() {
         all[of].length += 2 + length;
         all[of].numbers &= is_number;
@@ -102,37 +103,37 @@ fn name_length(quoted: &[u8]) -> usize {
     length
 }
 
-struct Lines<'a> {
+struct JsonLines<'a> {
     json: &'a str,
-    extents: Vec<Extent>,
+    extents: Vec<JsonExtent>,
     /// The list or object that begins next.
     next: usize,
     text: String,
 }
 
-impl Lines<'_> {
+impl JsonLines<'_> {
     /// Writes the value at a place, that begins at a column of a line indented by `indent`: where it ends.
-    fn write(&mut self, at: usize, indent: usize, column: usize) -> usize {
+    fn write_value(&mut self, at: usize, indent: usize, column: usize) -> usize {
         let bytes = self.json.as_bytes();
         if !matches!(bytes[at], b'[' | b'{') {
             let end = scalar_end(bytes, at);
             self.text.push_str(&self.json[at..end]);
             return end;
         }
-        let Extent { length, numbers, end, inside } = self.extents[self.next];
+        let JsonExtent { length, numbers, end, inside } = self.extents[self.next];
         self.next += 1;
         let is_empty = end == at + 2;
         if numbers || is_empty || length <= LINE.saturating_sub(column) + 2 {
             self.next += inside;
-            self.line(at, end);
+            self.write_line(at, end);
         } else {
-            self.entries(at, end, indent);
+            self.write_entries(at, end, indent);
         }
         end
     }
 
     /// The entries of a list or an object, one below the other.
-    fn entries(&mut self, start: usize, end: usize, indent: usize) {
+    fn write_entries(&mut self, start: usize, end: usize, indent: usize) {
         let bytes = self.json.as_bytes();
         self.text.push_str(&self.json[start..=start]);
         let mut at = start + 1;
@@ -148,7 +149,7 @@ impl Lines<'_> {
                 at = name + 1;
             }
             // Behind the value stands a comma, or the bracket that closes all.
-            at = self.write(at, indent + 1, column) + 1;
+            at = self.write_value(at, indent + 1, column) + 1;
         }
         self.text.push('\n');
         self.text.extend(std::iter::repeat_n(' ', indent));
@@ -156,7 +157,7 @@ impl Lines<'_> {
     }
 
     /// A part of the text on one line.
-    fn line(&mut self, start: usize, end: usize) {
+    fn write_line(&mut self, start: usize, end: usize) {
         let bytes = self.json.as_bytes();
         let (mut at, mut written) = (start, start);
         while at < end {

@@ -29,7 +29,7 @@ enum Listed {
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     match Listed::deserialize(deserializer)? {
         Listed::Ranks(ranks) => Ok(ranks),
-        Listed::Runs(runs) => runs::expand(runs).map_err(D::Error::custom),
+        Listed::Runs(runs) => runs::expand_runs(runs).map_err(D::Error::custom),
     }
 }
 

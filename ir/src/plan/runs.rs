@@ -11,16 +11,16 @@ const MOST: u64 = 1 << 24;
 
 /// Writes a list as runs.
 pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
-    runs(ranks).serialize(serializer)
+    compress_ranks(ranks).serialize(serializer)
 }
 
 /// Reads a list of runs.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
-    expand(Vec::<Run>::deserialize(deserializer)?).map_err(D::Error::custom)
+    expand_runs(Vec::<Run>::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
 /// The ranks of runs, or what is wrong with them.
-pub fn expand(runs: Vec<Run>) -> Result<Vec<u32>, String> {
+pub fn expand_runs(runs: Vec<Run>) -> Result<Vec<u32>, String> {
     let total: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
     if total > MOST {
         return Err(format!("{total} ranks in one layout"));
@@ -35,7 +35,7 @@ pub fn expand(runs: Vec<Run>) -> Result<Vec<u32>, String> {
     Ok(ranks)
 }
 
-fn runs(ranks: &[u32]) -> Vec<Run> {
+fn compress_ranks(ranks: &[u32]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for &rank in ranks {
         match runs.last_mut() {
@@ -71,11 +71,11 @@ mod tests {
             &[0, u32::MAX, 1],
         ];
         for list in lists {
-            let text = serde_json::to_string(&runs(list)).expect("plain numbers");
+            let text = serde_json::to_string(&compress_ranks(list)).expect("plain numbers");
             let mut reader = serde_json::Deserializer::from_str(&text);
             assert_eq!(deserialize(&mut reader).expect(&text), list, "{text}");
         }
-        assert_eq!(runs(&(0..1024).collect::<Vec<_>>()), [(0, 1024, 1)]);
+        assert_eq!(compress_ranks(&(0..1024).collect::<Vec<_>>()), [(0, 1024, 1)]);
     }
 
     #[test]

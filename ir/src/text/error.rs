@@ -49,14 +49,19 @@ impl fmt::Display for ParseErrors {
             writeln!(f, "{margin}--> line {}, column {}", error.line, error.column)?;
             writeln!(f, "{margin} |")?;
             writeln!(f, "{} | {line}", error.line)?;
-            write!(f, "{margin} | {}{}", indent(line, error.column), "^".repeat(error.length))?;
+            write!(
+                f,
+                "{margin} | {}{}",
+                indent_to_column(line, error.column),
+                "^".repeat(error.length)
+            )?;
         }
         Ok(())
     }
 }
 
 /// White space as wide as the line before a column: tabs stay tabs.
-fn indent(line: &str, column: usize) -> String {
+fn indent_to_column(line: &str, column: usize) -> String {
     let before = line.chars().chain(std::iter::repeat(' ')).take(column - 1);
     before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect()
 }

@@ -5,20 +5,20 @@ use super::error::ParseError;
 /// A token and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Token {
-    pub kind: Kind,
-    pub span: Span,
+    pub kind: TokenKind,
+    pub span: TextSpan,
 }
 
 /// Where something stands in the text: line and column from 1, length in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Span {
+pub(super) struct TextSpan {
     pub line: usize,
     pub column: usize,
     pub length: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// `%name`, `%"name"`, `%3`
     Value(Label),
     /// `@name`, `@"name"`
@@ -40,15 +40,15 @@ pub(super) enum Label {
     Number(String),
 }
 
-impl Span {
+impl TextSpan {
     /// From the start of one to the end of another on the same line.
-    pub fn to(self, end: Span) -> Span {
-        Span { length: (end.column + end.length).saturating_sub(self.column).max(1), ..self }
+    pub fn extend_to(self, end: TextSpan) -> TextSpan {
+        TextSpan { length: (end.column + end.length).saturating_sub(self.column).max(1), ..self }
     }
 
     /// An error here.
     pub fn error(self, message: impl Into<String>) -> ParseError {
-        let Span { line, column, length } = self;
+        let TextSpan { line, column, length } = self;
         ParseError { line, column, length: length.max(1), message: message.into() }
     }
 }
@@ -57,10 +57,10 @@ impl Span {
 ///
 /// # Errors
 /// Where a character or a string cannot be read.
-pub(super) fn tokens(line: &str, number: usize) -> Result<Vec<Token>, ParseError> {
+pub(super) fn split_tokens(line: &str, number: usize) -> Result<Vec<Token>, ParseError> {
     let mut lexer = Lexer { chars: line.chars().collect(), position: 0, line: number };
     let mut tokens = Vec::new();
-    while let Some(token) = lexer.token()? {
+    while let Some(token) = lexer.read_token()? {
         tokens.push(token);
     }
     Ok(tokens)
@@ -77,11 +77,11 @@ impl Lexer {
         self.chars.get(self.position + ahead).copied()
     }
 
-    fn span(&self, start: usize) -> Span {
-        Span { line: self.line, column: start + 1, length: self.position - start }
+    fn span_from(&self, start: usize) -> TextSpan {
+        TextSpan { line: self.line, column: start + 1, length: self.position - start }
     }
 
-    fn token(&mut self) -> Result<Option<Token>, ParseError> {
+    fn read_token(&mut self) -> Result<Option<Token>, ParseError> {
         while self.peek(0).is_some_and(char::is_whitespace) {
             self.position += 1;
         }
@@ -89,35 +89,35 @@ impl Lexer {
         let kind = match self.peek(0) {
             None => return Ok(None),
             Some('/') if self.peek(1) == Some('/') => return Ok(None),
-            Some('%') => Kind::Value(self.label()?),
+            Some('%') => TokenKind::Value(self.read_label()?),
             Some('@') => {
-                let (Label::Name(name) | Label::Number(name)) = self.label()?;
-                Kind::Graph(name)
+                let (Label::Name(name) | Label::Number(name)) = self.read_label()?;
+                TokenKind::Graph(name)
             }
-            Some('"') => Kind::Text(self.string()?),
-            Some(c) if is_word(c) || c == '-' => Kind::Word(self.word()),
+            Some('"') => TokenKind::Text(self.read_string()?),
+            Some(c) if is_word(c) || c == '-' => TokenKind::Word(self.read_word()),
             Some(c) if "{}()[],=:*".contains(c) => {
                 self.position += 1;
-                Kind::Punctuation(c)
+                TokenKind::Punctuation(c)
             }
             Some(c) => {
                 self.position += 1;
-                return Err(self.span(start).error(format!("unexpected character `{c}`")));
+                return Err(self.span_from(start).error(format!("unexpected character `{c}`")));
             }
         };
-        Ok(Some(Token { kind, span: self.span(start) }))
+        Ok(Some(Token { kind, span: self.span_from(start) }))
     }
 
-    fn label(&mut self) -> Result<Label, ParseError> {
+    fn read_label(&mut self) -> Result<Label, ParseError> {
         let start = self.position;
         self.position += 1;
         if self.peek(0) == Some('"') {
-            return self.string().map(Label::Name);
+            return self.read_string().map(Label::Name);
         }
         let name = self.take_word();
         if name.is_empty() {
             return Err(self
-                .span(start)
+                .span_from(start)
                 .error("a name is missing: write %name, %\"any name\" or %3"));
         }
         let number = name.bytes().all(|b| b.is_ascii_digit());
@@ -133,7 +133,7 @@ impl Lexer {
     }
 
     /// A word; of a number also the sign and that of the exponent.
-    fn word(&mut self) -> String {
+    fn read_word(&mut self) -> String {
         let start = self.position;
         self.position += usize::from(self.peek(0) == Some('-'));
         let numeric = self.peek(0).is_some_and(|c| c.is_ascii_digit());
@@ -148,13 +148,15 @@ impl Lexer {
     }
 
     /// A string with JSON's escapes.
-    fn string(&mut self) -> Result<String, ParseError> {
+    fn read_string(&mut self) -> Result<String, ParseError> {
         let start = self.position;
         self.position += 1;
         loop {
             match self.peek(0) {
                 None => {
-                    return Err(self.span(start).error("the string has no end: a `\"` is missing"));
+                    return Err(self
+                        .span_from(start)
+                        .error("the string has no end: a `\"` is missing"));
                 }
                 Some('\\') => self.position += 2,
                 Some('"') => break,
@@ -163,8 +165,9 @@ impl Lexer {
         }
         self.position += 1;
         let text: String = self.chars[start..self.position].iter().collect();
-        let bad =
-            |error: serde_json::Error| self.span(start).error(format!("not a string: {error}"));
+        let bad = |error: serde_json::Error| {
+            self.span_from(start).error(format!("not a string: {error}"))
+        };
         // A raw control character, a tab say, is as good as its escape.
         let text: String = text.chars().map(escape_control).collect();
         serde_json::from_str(&text).map_err(bad)

@@ -26,7 +26,7 @@ mod symbolic;
 mod syntax;
 
 pub use error::{ParseError, ParseErrors};
-pub use print::print;
-pub use resolve::{Unresolved, parse, parse_with};
-pub use suggest::nearest;
+pub use print::print_graph;
+pub use resolve::{Unresolved, parse_graph, parse_with};
+pub use suggest::nearest_name;
 pub use symbolic::print_for_any_batch;

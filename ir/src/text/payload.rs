@@ -4,13 +4,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::error::ParseError;
-use super::reader::{Fault, Reader};
+use super::reader::{Fault, JsonReader};
 use super::syntax::{Attribute, NodeText};
 use crate::op::Op;
 
 /// The names of all ops: what serde says that there is where it is asked for one that there is not.
 pub(super) fn op_names() -> &'static [&'static str] {
-    match Op::deserialize(Reader(json!({ "op": "" }))) {
+    match Op::deserialize(JsonReader(json!({ "op": "" }))) {
         Err(Fault::Variant { known, .. }) => known,
         _ => &[],
     }
@@ -18,7 +18,8 @@ pub(super) fn op_names() -> &'static [&'static str] {
 
 /// The payload as an op. A truth value that is missing is false; what the op does not know is an error.
 pub(super) fn finish_op(node: &NodeText, mut payload: Map<String, Json>) -> Result<Op, ParseError> {
-    let read = |payload: &Map<String, Json>| Op::deserialize(Reader(Json::Object(payload.clone())));
+    let read =
+        |payload: &Map<String, Json>| Op::deserialize(JsonReader(Json::Object(payload.clone())));
     let op = loop {
         match read(&payload) {
             Ok(op) => break op,
@@ -48,7 +49,7 @@ fn missing_error(node: &NodeText, key: &str) -> ParseError {
 fn payload_error(node: &NodeText, fault: &Fault) -> ParseError {
     let span = match node.attributes.as_slice() {
         [] => node.op.1,
-        [first, .., last] => first.span.to(last.span),
+        [first, .., last] => first.span.extend_to(last.span),
         [one] => one.span,
     };
     span.error(format!("{}: {fault}", node.op.0))

@@ -10,8 +10,8 @@ use crate::mesh::Placement;
 use crate::types::TensorType;
 
 /// The text of a graph.
-pub fn print(graph: &Graph) -> String {
-    let mut text = format!("graph @{} {{\n", label(&graph.name, true));
+pub fn print_graph(graph: &Graph) -> String {
+    let mut text = format!("graph @{} {{\n", print_label(&graph.name, true));
     for (index, placement) in graph.stages.iter().enumerate() {
         let _ = write!(text, "  stage {index}");
         if let Some(placement) = placement {
@@ -34,7 +34,7 @@ fn print_node(graph: &Graph, node: &Node) -> String {
     let values =
         |ids: &[ValueId]| ids.iter().map(|&v| print_value(graph, v)).collect::<Vec<_>>().join(", ");
     let mut text = format!("{} = {}", values(&node.results), node.op.name());
-    let mut payload = payload(node);
+    let mut payload = node_payload(node);
     if let Some(Json::String(name)) = payload.shift_remove("name") {
         let _ = write!(text, " {}", Json::from(name));
     }
@@ -59,7 +59,7 @@ fn print_node(graph: &Graph, node: &Node) -> String {
 }
 
 /// The payload's serde form without its tag.
-fn payload(node: &Node) -> Map<String, Json> {
+fn node_payload(node: &Node) -> Map<String, Json> {
     let Ok(Json::Object(mut map)) = serde_json::to_value(&node.op) else {
         unreachable!(
             "a payload is a struct of numbers, texts and lists, and serializes as an object"
@@ -72,7 +72,7 @@ fn payload(node: &Node) -> Map<String, Json> {
 fn print_attributes(payload: &Map<String, Json>) -> String {
     let shown = payload.iter().filter(|(_, value)| **value != Json::Bool(false));
     let texts: Vec<String> =
-        shown.map(|(key, value)| format!("{key}={}", literal(value))).collect();
+        shown.map(|(key, value)| format!("{key}={}", print_literal(value))).collect();
     if texts.is_empty() { String::new() } else { format!(" {{{}}}", texts.join(", ")) }
 }
 
@@ -89,14 +89,14 @@ fn print_pins(graph: &Graph, node: &Node) -> String {
 }
 
 /// JSON on one line; a float without a fraction is written as an integer, which reads back as the same number.
-fn literal(value: &Json) -> String {
+fn print_literal(value: &Json) -> String {
     match value {
         Json::Array(items) => {
-            format!("[{}]", items.iter().map(literal).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(print_literal).collect::<Vec<_>>().join(", "))
         }
         Json::Object(map) => {
             let entry = |(key, value): (&String, &Json)| {
-                format!("{}: {}", Json::from(key.as_str()), literal(value))
+                format!("{}: {}", Json::from(key.as_str()), print_literal(value))
             };
             format!("{{{}}}", map.iter().map(entry).collect::<Vec<_>>().join(", "))
         }
@@ -118,13 +118,13 @@ fn negative_zero(x: f64) -> bool {
 
 fn print_value(graph: &Graph, id: ValueId) -> String {
     match &graph.value(id).name {
-        Some(name) => format!("%{}", label(name, false)),
+        Some(name) => format!("%{}", print_label(name, false)),
         None => id.to_string(),
     }
 }
 
 /// A name as it stands after `%` or `@`: quoted where it would not be read back as it is.
-fn label(name: &str, digits: bool) -> String {
+fn print_label(name: &str, digits: bool) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     let number = name.bytes().all(|b| b.is_ascii_digit());
     if !name.is_empty() && name.chars().all(plain) && (digits || !number) {

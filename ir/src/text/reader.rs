@@ -8,7 +8,7 @@ use serde::forward_to_deserialize_any;
 use serde_json::Value as Json;
 
 /// JSON, to be read into a type.
-pub(super) struct Reader(pub Json);
+pub(super) struct JsonReader(pub Json);
 
 /// Why it is none of that type.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl de::Error for Fault {
     }
 }
 
-impl<'de> Deserializer<'de> for Reader {
+impl<'de> Deserializer<'de> for JsonReader {
     type Error = Fault;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
@@ -63,10 +63,10 @@ impl<'de> Deserializer<'de> for Reader {
             },
             Json::String(text) => visitor.visit_string(text),
             Json::Array(items) => {
-                visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(Reader)))
+                visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(JsonReader)))
             }
             Json::Object(fields) => {
-                let fields = fields.into_iter().map(|(key, value)| (key, Reader(value)));
+                let fields = fields.into_iter().map(|(key, value)| (key, JsonReader(value)));
                 visitor.visit_map(MapDeserializer::new(fields))
             }
         }
@@ -79,7 +79,7 @@ impl<'de> Deserializer<'de> for Reader {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Fault> for Reader {
+impl<'de> IntoDeserializer<'de, Fault> for JsonReader {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value as Json};
 
 use super::error::{ParseError, ParseErrors};
-use super::lex::{Label, Span};
+use super::lex::{Label, TextSpan};
 use super::payload::{finish_op, op_names};
-use super::suggest::nearest;
-use super::syntax::{Attribute, Dim, Factor, Literal, NodeText, Statement, statements};
+use super::suggest::nearest_name;
+use super::syntax::{
+    Attribute, ExtentFactor, Literal, NodeText, Statement, SymbolicExtent, parse_statements,
+};
 use crate::graph::{Graph, Output, Part, Source};
 use crate::ids::{StageId, ValueId};
 use crate::op::Op;
@@ -26,7 +28,7 @@ use crate::types::TensorType;
 /// assert_eq!(graphc_ir::text::print(&graph), text);
 /// # Ok::<(), graphc_ir::text::ParseErrors>(())
 /// ```
-pub fn parse(text: &str) -> Result<Graph, ParseErrors> {
+pub fn parse_graph(text: &str) -> Result<Graph, ParseErrors> {
     parse_with(text, &BTreeMap::new())
 }
 
@@ -51,7 +53,7 @@ impl<'a> Unresolved<'a> {
     /// Reads a text.
     pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
         let text = text.into();
-        let (statements, errors) = statements(&text);
+        let (statements, errors) = parse_statements(&text);
         Self { text, statements, errors }
     }
 
@@ -71,8 +73,8 @@ impl<'a> Unresolved<'a> {
 
     /// Its inputs in order of appearance, and of each dim the symbol that it is, where it is one alone.
     pub fn inputs(&self) -> Vec<(String, Vec<Option<String>>)> {
-        let symbol = |dim: &Dim| match dim.factors.as_slice() {
-            [Factor::Symbol(name, _)] => Some(name.clone()),
+        let symbol = |dim: &SymbolicExtent| match dim.factors.as_slice() {
+            [ExtentFactor::Symbol(name, _)] => Some(name.clone()),
             _ => None,
         };
         let mut inputs = Vec::new();
@@ -94,14 +96,14 @@ impl<'a> Unresolved<'a> {
     pub fn resolve(self, dims: &BTreeMap<String, usize>) -> Result<Graph, ParseErrors> {
         let Self { text, statements, errors } = self;
         let unreadable = errors.iter().map(|error| error.line).collect();
-        let mut resolver = Resolver { errors, dims, unreadable, ..Resolver::new(dims) };
-        resolver.declare(&statements);
+        let mut resolver = GraphResolver { errors, dims, unreadable, ..GraphResolver::new(dims) };
+        resolver.declare_values(&statements);
         for (line, statement) in &statements {
-            if let Err(error) = resolver.statement(*line, statement) {
+            if let Err(error) = resolver.resolve_statement(*line, statement) {
                 resolver.errors.push(error);
             }
         }
-        resolver.closing(&text);
+        resolver.check_closing(&text);
         if resolver.errors.is_empty() {
             return Ok(resolver.graph);
         }
@@ -118,9 +120,9 @@ fn literal_symbols(literal: &Literal, found: &mut Vec<String>) {
     }
 }
 
-fn dim_symbols(dim: &Dim, found: &mut Vec<String>) {
+fn dim_symbols(dim: &SymbolicExtent, found: &mut Vec<String>) {
     for factor in &dim.factors {
-        if let Factor::Symbol(name, _) = factor
+        if let ExtentFactor::Symbol(name, _) = factor
             && !found.contains(name)
         {
             found.push(name.clone());
@@ -133,7 +135,7 @@ const MOST_ELEMENTS: usize = 1 << 48;
 /// More dims than any tensor has; each is a way to split it, which the planner weighs.
 const MOST_DIMS: usize = 32;
 
-struct Resolver<'a> {
+struct GraphResolver<'a> {
     graph: Graph,
     dims: &'a BTreeMap<String, usize>,
     errors: Vec<ParseError>,
@@ -148,7 +150,7 @@ struct Resolver<'a> {
     closed: bool,
 }
 
-impl<'a> Resolver<'a> {
+impl<'a> GraphResolver<'a> {
     fn new(dims: &'a BTreeMap<String, usize>) -> Self {
         Self {
             graph: Graph::default(),
@@ -163,7 +165,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn declare(&mut self, statements: &[(usize, Statement)]) {
+    fn declare_values(&mut self, statements: &[(usize, Statement)]) {
         for (line, statement) in statements {
             if let Statement::Node(node) = statement {
                 for (label, _) in &node.results {
@@ -173,8 +175,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn statement(&mut self, line: usize, statement: &Statement) -> Result<(), ParseError> {
-        let start = Span { line, column: 1, length: 1 };
+    fn resolve_statement(&mut self, line: usize, statement: &Statement) -> Result<(), ParseError> {
+        let start = TextSpan { line, column: 1, length: 1 };
         if let Statement::Graph(name) = statement {
             if std::mem::replace(&mut self.opened, true) {
                 return Err(start.error("a text holds one graph"));
@@ -199,16 +201,16 @@ impl<'a> Resolver<'a> {
                 }
                 self.graph.stages.push(placement.clone());
             }
-            Statement::Node(node) => self.node(line, node),
-            Statement::Return(outputs) => self.outputs(outputs),
+            Statement::Node(node) => self.resolve_node(line, node),
+            Statement::Return(outputs) => self.resolve_outputs(outputs),
             Statement::End => self.closed = true,
         }
         Ok(())
     }
 
-    fn closing(&mut self, text: &str) {
+    fn check_closing(&mut self, text: &str) {
         let (line, last) = text.lines().enumerate().last().map_or((1, ""), |(i, l)| (i + 1, l));
-        let end = Span { line, column: last.chars().count() + 1, length: 1 };
+        let end = TextSpan { line, column: last.chars().count() + 1, length: 1 };
         if !self.opened && self.errors.is_empty() {
             self.errors.push(end.error("expected `graph @name {`"));
         } else if !self.closed && self.errors.is_empty() {
@@ -220,12 +222,12 @@ impl<'a> Resolver<'a> {
         self.errors.retain(|e| !e.message.starts_with(UNBOUND) || said.insert(e.message.clone()));
     }
 
-    fn outputs(&mut self, outputs: &[(String, Span, Label, Span)]) {
+    fn resolve_outputs(&mut self, outputs: &[(String, TextSpan, Label, TextSpan)]) {
         for (name, name_span, label, span) in outputs {
             if !self.outputs.insert(name.clone()) {
                 self.errors.push(name_span.error(format!("there is another output `{name}`")));
             }
-            match self.value(label, *span) {
+            match self.resolve_value(label, *span) {
                 Ok(Some(value)) => self.graph.outputs.push(Output { name: name.clone(), value }),
                 Ok(None) => {}
                 Err(error) => self.errors.push(error),
@@ -233,7 +235,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn value(&self, label: &Label, span: Span) -> Result<Option<ValueId>, ParseError> {
+    fn resolve_value(&self, label: &Label, span: TextSpan) -> Result<Option<ValueId>, ParseError> {
         if let Some(value) = self.values.get(label) {
             return Ok(*value);
         }
@@ -250,12 +252,12 @@ impl<'a> Resolver<'a> {
             Label::Name(name) => Some(name.as_str()),
             Label::Number(_) => None,
         });
-        let hint = nearest(name, names).map(|near| format!(": did you mean `%{near}`?"));
+        let hint = nearest_name(name, names).map(|near| format!(": did you mean `%{near}`?"));
         Err(span.error(format!("no value has this name{}", hint.unwrap_or_default())))
     }
 
-    fn node(&mut self, line: usize, node: &NodeText) {
-        let made = self.push(line, node);
+    fn resolve_node(&mut self, line: usize, node: &NodeText) {
+        let made = self.build_node(line, node);
         let ids = match made {
             Ok(ids) => ids,
             Err(errors) => {
@@ -277,7 +279,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// The results of the node; `None` where it takes what did not fit before.
-    fn push(
+    fn build_node(
         &mut self,
         line: usize,
         node: &NodeText,
@@ -285,16 +287,19 @@ impl<'a> Resolver<'a> {
         let mut errors = Vec::new();
         let mut operands = Vec::new();
         for (label, span) in &node.operands {
-            match self.value(label, *span) {
+            match self.resolve_value(label, *span) {
                 Ok(value) => operands.push(value),
                 Err(error) => errors.push(error),
             }
         }
         let fit = errors.len();
-        let types = self.types(node, &mut errors);
+        let types = self.resolve_types(node, &mut errors);
         // An op whose type cannot be read would be said to lack one.
-        let op =
-            if errors.len() == fit { self.op(node, types.as_deref(), &mut errors) } else { None };
+        let op = if errors.len() == fit {
+            self.build_op(node, types.as_deref(), &mut errors)
+        } else {
+            None
+        };
         if let Some((stage, span)) = node.stage
             && stage >= self.graph.stages.len()
         {
@@ -309,10 +314,10 @@ impl<'a> Resolver<'a> {
         else {
             return Ok(None);
         };
-        self.append(line, node, op, operands, types).map(Some).map_err(|error| vec![error])
+        self.append_node(line, node, op, operands, types).map(Some).map_err(|error| vec![error])
     }
 
-    fn append(
+    fn append_node(
         &mut self,
         line: usize,
         node: &NodeText,
@@ -328,7 +333,7 @@ impl<'a> Resolver<'a> {
             .push(op, operands, source)
             .map_err(|error| node.op.1.error(error.to_string()))?;
         let results = self.graph.node(id).results.clone();
-        if let Err(error) = self.annotate(id.index(), node, &results, types) {
+        if let Err(error) = self.annotate_node(id.index(), node, &results, types) {
             // What does not fit is taken back, so that the graph holds only what was accepted.
             self.graph.nodes.truncate(nodes);
             self.graph.values.truncate(values);
@@ -337,7 +342,7 @@ impl<'a> Resolver<'a> {
         Ok(results)
     }
 
-    fn annotate(
+    fn annotate_node(
         &mut self,
         index: usize,
         node: &NodeText,
@@ -346,12 +351,12 @@ impl<'a> Resolver<'a> {
     ) -> Result<(), ParseError> {
         let last = node.results.len() - 1;
         if node.results.len() != results.len() {
-            let span = node.results[0].1.to(node.results[last].1);
+            let span = node.results[0].1.extend_to(node.results[last].1);
             let (op, count, found) = (&node.op.0, results.len(), node.results.len());
             return Err(span.error(format!("{op} has {count} results here, not {found}")));
         }
         for (&id, name) in results.iter().zip(&node.results) {
-            if elements(&self.graph.value(id).ty.shape).is_none() {
+            if count_elements(&self.graph.value(id).ty.shape).is_none() {
                 return Err(name.1.error("the result has too many elements or dims"));
             }
         }
@@ -383,7 +388,7 @@ impl<'a> Resolver<'a> {
     ) -> Result<(), ParseError> {
         let Some(texts) = &node.types else { return Ok(()) };
         if types.len() != results.len() {
-            let span = texts[0].span.to(texts[texts.len() - 1].span);
+            let span = texts[0].span.extend_to(texts[texts.len() - 1].span);
             let (given, results) = (types.len(), results.len());
             return Err(span.error(format!("{given} types for {results} results")));
         }
@@ -397,12 +402,17 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    fn types(&self, node: &NodeText, errors: &mut Vec<ParseError>) -> Option<Vec<TensorType>> {
+    fn resolve_types(
+        &self,
+        node: &NodeText,
+        errors: &mut Vec<ParseError>,
+    ) -> Option<Vec<TensorType>> {
         let mut types = Vec::new();
         for text in node.types.as_ref()? {
-            let extents = text.shape.iter().map(|dim| keep(self.extent(dim), errors));
+            let extents =
+                text.shape.iter().map(|dim| keep_errors(self.resolve_extent(dim), errors));
             let shape: Vec<usize> = extents.flatten().collect();
-            if elements(&shape).is_none() {
+            if count_elements(&shape).is_none() {
                 errors.push(text.span.error("the type has too many elements or dims"));
             }
             types.push(TensorType::new(text.dtype, shape));
@@ -410,13 +420,13 @@ impl<'a> Resolver<'a> {
         Some(types)
     }
 
-    fn extent(&self, dim: &Dim) -> Result<usize, ParseError> {
+    fn resolve_extent(&self, dim: &SymbolicExtent) -> Result<usize, ParseError> {
         let mut product = 1usize;
         for factor in &dim.factors {
             let value = match factor {
-                Factor::Number(number) => *number,
-                Factor::Symbol(name, span) => {
-                    *self.dims.get(name).ok_or_else(|| span.error(unbound(name)))?
+                ExtentFactor::Number(number) => *number,
+                ExtentFactor::Symbol(name, span) => {
+                    *self.dims.get(name).ok_or_else(|| span.error(explain_unbound(name)))?
                 }
             };
             product = product
@@ -427,22 +437,24 @@ impl<'a> Resolver<'a> {
         Ok(product)
     }
 
-    fn json(&self, literal: &Literal) -> Result<Json, ParseError> {
+    fn resolve_literal(&self, literal: &Literal) -> Result<Json, ParseError> {
         Ok(match literal {
             Literal::Json(json) => json.clone(),
-            Literal::Dim(dim) => self.extent(dim)?.into(),
-            Literal::Array(items, _) => {
-                Json::Array(items.iter().map(|item| self.json(item)).collect::<Result<_, _>>()?)
-            }
+            Literal::Dim(dim) => self.resolve_extent(dim)?.into(),
+            Literal::Array(items, _) => Json::Array(
+                items.iter().map(|item| self.resolve_literal(item)).collect::<Result<_, _>>()?,
+            ),
             Literal::Object(entries) => {
-                let entry = |(key, value): &(String, Literal)| Ok((key.clone(), self.json(value)?));
+                let entry = |(key, value): &(String, Literal)| {
+                    Ok((key.clone(), self.resolve_literal(value)?))
+                };
                 Json::Object(entries.iter().map(entry).collect::<Result<_, _>>()?)
             }
         })
     }
 
     /// The op of a node; errors are kept in `errors`.
-    fn op(
+    fn build_op(
         &self,
         node: &NodeText,
         types: Option<&[TensorType]>,
@@ -452,7 +464,7 @@ impl<'a> Resolver<'a> {
         let (op, span) = &node.op;
         let names = op_names();
         if !names.contains(&op.as_str()) {
-            let hint = nearest(op, names.iter().copied());
+            let hint = nearest_name(op, names.iter().copied());
             let hint = hint.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default();
             errors.push(span.error(format!("there is no op `{op}`{hint}")));
             return None;
@@ -466,29 +478,29 @@ impl<'a> Resolver<'a> {
             payload.insert("ty".into(), serde_json::to_value(ty).unwrap_or_default());
         }
         for attribute in &node.attributes {
-            if let Err(error) = self.attribute(attribute, &mut payload) {
+            if let Err(error) = self.resolve_attribute(attribute, &mut payload) {
                 errors.push(error);
             }
         }
         if errors.len() > before {
             return None;
         }
-        keep(finish_op(node, payload), errors)
+        keep_errors(finish_op(node, payload), errors)
     }
 
-    fn attribute(
+    fn resolve_attribute(
         &self,
         attribute: &Attribute,
         payload: &mut Map<String, Json>,
     ) -> Result<(), ParseError> {
         let Attribute { key, span, value } = attribute;
-        let json = self.json(value)?;
+        let json = self.resolve_literal(value)?;
         if key == "shape"
             && let (Json::Array(items), Literal::Array(_, at)) = (&json, value)
         {
             let extents: Vec<usize> =
                 items.iter().filter_map(|item| item.as_u64()).map(|item| item as usize).collect();
-            if elements(&extents).is_none() {
+            if count_elements(&extents).is_none() {
                 return Err(at.error("the shape has too many elements or dims"));
             }
         }
@@ -499,12 +511,12 @@ impl<'a> Resolver<'a> {
     }
 }
 
-fn keep<T>(result: Result<T, ParseError>, errors: &mut Vec<ParseError>) -> Option<T> {
+fn keep_errors<T>(result: Result<T, ParseError>, errors: &mut Vec<ParseError>) -> Option<T> {
     result.map_err(|error| errors.push(error)).ok()
 }
 
 /// The number of elements; `None` where it is too large, even with dims of extent 0 left out.
-fn elements(shape: &[usize]) -> Option<usize> {
+fn count_elements(shape: &[usize]) -> Option<usize> {
     if shape.len() > MOST_DIMS {
         return None;
     }
@@ -514,6 +526,6 @@ fn elements(shape: &[usize]) -> Option<usize> {
 
 const UNBOUND: &str = "the extent `";
 
-fn unbound(name: &str) -> String {
+fn explain_unbound(name: &str) -> String {
     format!("{UNBOUND}{name}` has no value: give it with --batch or --dim {name}=VALUE")
 }

@@ -1,6 +1,6 @@
 //! Texts of graphs whose batch is a symbol, for builders that know numbers alone.
 
-use super::print;
+use super::print_graph;
 use crate::graph::Graph;
 
 /// Batches that a graph is built for: coprime and large, so that a number that grows with the batch is seen to.
@@ -29,17 +29,17 @@ pub fn print_for_any_batch<E>(
     symbol: &str,
     build: impl Fn(usize) -> Result<Graph, E>,
 ) -> Result<Option<String>, E> {
-    let [first, second] = [print(&build(BATCHES[0])?), print(&build(BATCHES[1])?)];
-    let (first, second) = (pieces(&first), pieces(&second));
+    let [first, second] = [print_graph(&build(BATCHES[0])?), print_graph(&build(BATCHES[1])?)];
+    let (first, second) = (split_digits(&first), split_digits(&second));
     if first.len() != second.len() {
         return Ok(None);
     }
     let pairs = first.into_iter().zip(second);
-    Ok(pairs.map(|(first, second)| general(symbol, first, second)).collect())
+    Ok(pairs.map(|(first, second)| generalize_piece(symbol, first, second)).collect())
 }
 
 /// What stands for a piece of text in both graphs.
-fn general(symbol: &str, first: &str, second: &str) -> Option<String> {
+fn generalize_piece(symbol: &str, first: &str, second: &str) -> Option<String> {
     if first == second {
         return Some(first.into());
     }
@@ -50,7 +50,7 @@ fn general(symbol: &str, first: &str, second: &str) -> Option<String> {
 }
 
 /// Digits, and what is between them.
-fn pieces(text: &str) -> Vec<&str> {
+fn split_digits(text: &str) -> Vec<&str> {
     text.as_bytes()
         .chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit())
         .scan(0, |start, piece| {

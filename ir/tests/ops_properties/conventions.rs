@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::{EvaluateError, evaluate, outputs};
+use graphc_ir::evaluate::{EvaluateError, evaluate_graph, evaluate_outputs};
 use graphc_ir::op::{EvalContext, GradientNode, Op, OpError};
 use graphc_ir::ops::{Binary, BinaryFunction, Init, Reduce, ReduceFunction, Unary, UnaryFunction};
 use graphc_ir::types::{DType, TensorType};
@@ -27,7 +27,8 @@ fn gradients(op: Op, operands: &[&[f64]]) -> Vec<Vec<f64>> {
         g.output(&format!("g{i}"), gradient.as_ref().expect("has a gradient"));
     }
     let graph = g.finish().expect("fits");
-    let values = outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect("evaluates");
+    let values =
+        evaluate_outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect("evaluates");
     values.into_values().map(|array| array.data).collect()
 }
 
@@ -79,7 +80,8 @@ fn value(body: impl Fn(&GraphBuilder) -> Tensor) -> Array {
     let g = GraphBuilder::new("value");
     g.output("value", &body(&g));
     let graph = g.finish().expect("fits");
-    let values = outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect("evaluates");
+    let values =
+        evaluate_outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect("evaluates");
     values["value"].clone()
 }
 
@@ -125,7 +127,7 @@ fn an_integer_divided_by_0_is_an_error() {
     let ints = |data: &[f64]| g.constant(DType::I64, [2], data);
     g.output("value", &ints(&[7.0, 1.0]).div(&ints(&[2.0, 0.0])));
     let graph = g.finish().expect("fits");
-    let error = outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect_err("0");
+    let error = evaluate_outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect_err("0");
     assert!(error.to_string().contains("an integer is divided by 0"), "{error}");
 }
 
@@ -147,11 +149,11 @@ fn variables_are_drawn_by_name_and_feeds_come_first() {
         g.output(name, &g.variable(name, DType::F32, [4], normal.clone()));
     }
     let graph = g.finish().expect("fits");
-    let values = |feeds| outputs(&graph, &feeds, &EvalContext { seed: 1, step: 5 });
+    let values = |feeds| evaluate_outputs(&graph, &feeds, &EvalContext { seed: 1, step: 5 });
     let drawn = values(BTreeMap::new()).expect("evaluates");
     assert_ne!(drawn["a"], drawn["b"]);
     let again = EvalContext { seed: 1, step: 6 };
-    assert_eq!(drawn, outputs(&graph, &BTreeMap::new(), &again).expect("evaluates"));
+    assert_eq!(drawn, evaluate_outputs(&graph, &BTreeMap::new(), &again).expect("evaluates"));
     let ones = BTreeMap::from([("a".to_string(), Array::full([4], 1.0))]);
     assert_eq!(values(ones).expect("evaluates")["a"].data, [1.0; 4]);
     let wrong = BTreeMap::from([("a".to_string(), Array::full([3], 1.0))]);
@@ -165,7 +167,8 @@ fn what_is_not_fed_is_named() {
     let g = GraphBuilder::new("input");
     let _ = g.input("x", DType::F32, [4]);
     let graph = g.finish().expect("fits");
-    let error = evaluate(&graph, &BTreeMap::new(), &EvalContext::default()).expect_err("no feed");
+    let error =
+        evaluate_graph(&graph, &BTreeMap::new(), &EvalContext::default()).expect_err("no feed");
     assert!(error.to_string().ends_with("input `x` has no value: it must be fed"), "{error}");
 }
 
@@ -173,7 +176,7 @@ fn what_is_not_fed_is_named() {
 fn errors_name_what_meets() {
     let ty = |dtype, shape: &[usize]| TensorType::new(dtype, shape);
     let message = |op: Op, operands: &[&TensorType]| -> String {
-        let error: OpError = op.infer(operands).expect_err("does not fit");
+        let error: OpError = op.infer_types(operands).expect_err("does not fit");
         error.to_string()
     };
     let (float, int) = (ty(DType::F32, &[2, 3]), ty(DType::I64, &[3]));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::outputs;
+use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::op::GradientNode;
 
 use crate::cases::{Case, all, is_differentiable};
@@ -86,7 +86,7 @@ fn analytic(instance: &Instance<'_>, weights: &[Array], mask: &[bool]) -> Vec<Op
         g.output(&format!("g{i}"), gradient);
     }
     let graph = g.finish().unwrap_or_else(|errors| panic!("{:?}: {errors}", instance.op));
-    let mut values = outputs(&graph, &feeds, &CONTEXT).expect("the gradient evaluates");
+    let mut values = evaluate_outputs(&graph, &feeds, &CONTEXT).expect("the gradient evaluates");
     (0..operands.len()).map(|i| values.remove(&format!("g{i}"))).collect()
 }
 

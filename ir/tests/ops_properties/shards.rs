@@ -2,11 +2,11 @@
 //! rank evaluates its shards, and what the ranks computed is put together again.
 
 use graphc_ir::array::Array;
-use graphc_ir::mesh::unravel;
+use graphc_ir::mesh::unravel_position;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
-use graphc_ir::shard::shard;
+use graphc_ir::shard::shard_rect;
 use graphc_ir::types::TensorType;
 
 use crate::cases::Case;
@@ -16,13 +16,13 @@ pub const CONTEXT: EvalContext = EvalContext { seed: 11, step: 2 };
 
 /// Numbers for tests, the same on each run.
 pub struct Random {
-    stream: Stream,
+    stream: RandomStream,
     next: u64,
 }
 
 impl Random {
     pub fn new(key: u64) -> Self {
-        Self { stream: Stream { seed: 3, key, step: 0 }, next: 0 }
+        Self { stream: RandomStream { seed: 3, key, step: 0 }, next: 0 }
     }
 
     /// In [low, high).
@@ -68,7 +68,7 @@ impl<'a> Instance<'a> {
     pub fn of(case: &'a Case, arrays: Vec<Array>, summands: Summands) -> Self {
         let types: Vec<TensorType> = case.operands.iter().map(|sample| sample.ty.clone()).collect();
         let result_types =
-            case.op.infer(&types.iter().collect::<Vec<_>>()).expect("the case fits the op");
+            case.op.infer_types(&types.iter().collect::<Vec<_>>()).expect("the case fits the op");
         let results = Vec::new();
         let mut instance = Self { op: &case.op, types, arrays, result_types, results, summands };
         instance.results = instance.evaluate(&instance.arrays);
@@ -107,18 +107,18 @@ impl<'a> Instance<'a> {
             .map(|i| Recombined::new(&self.result_types[i].shape, hierarchy, &results[i]))
             .collect();
         for rank in 0..hierarchy.iter().product() {
-            let coordinates = unravel(rank, hierarchy);
+            let coordinates = unravel_position(rank, hierarchy);
             let region = |ty: &TensorType, sbp: &NdSbp| Region {
                 dtype: ty.dtype,
                 global: ty.shape.clone(),
-                rect: shard(&ty.shape, hierarchy, sbp, &coordinates),
+                rect: shard_rect(&ty.shape, hierarchy, sbp, &coordinates),
             };
             let regions: Vec<Region> =
                 self.types.iter().zip(operands).map(|(ty, sbp)| region(ty, sbp)).collect();
             let arrays: Vec<Array> = parts
                 .iter()
                 .zip(&regions)
-                .map(|(parts, region)| parts.at(&coordinates).slice(&region.rect))
+                .map(|(parts, region)| parts.at(&coordinates).slice_rect(&region.rect))
                 .collect();
             let shards: Vec<Operand<'_>> = arrays
                 .iter()
@@ -227,10 +227,10 @@ impl Recombined {
         let position = partial_position(&self.sbp, &self.hierarchy, coordinates);
         let (array, known) = &mut self.parts[position];
         for (i, &value) in shard.data.iter().enumerate() {
-            let local = unravel(i, &shard.shape);
+            let local = unravel_position(i, &shard.shape);
             let index: Vec<usize> =
                 local.iter().zip(&region.rect.origin).map(|(i, o)| i + o).collect();
-            let offset = array.offset(&index);
+            let offset = array.offset_of_index(&index);
             if known[offset] && !close(array.data[offset], value) {
                 return Err(format!("two ranks disagree at {index:?}"));
             }

@@ -5,7 +5,7 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::types::TensorType;
-use graphc_kernels::prepare;
+use graphc_kernels::prepare_op;
 
 use crate::{Bench, f32s};
 
@@ -64,15 +64,15 @@ const MOBILENET: &[Shape] = &[
 
 /// The least time of a call of an op on `f32`.
 fn least(bench: &mut Bench, op: &Op, operands: &[TensorType]) -> f64 {
-    let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
-    let call = prepare(op, operands, &results, DeviceKind::Cpu).expect("a kernel");
+    let results = op.infer_types(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+    let call = prepare_op(op, operands, &results, DeviceKind::Cpu).expect("a kernel");
     bench.least(operands, &results, 0.03, |x, y, cx| call.launch(x, y, cx))
 }
 
 /// How often an element of a window meets the image along one dim.
 fn meetings(window: Window, extent: usize, kernel: usize, places: usize) -> usize {
     let places = (0..places)
-        .map(|p| (0..kernel).filter(|&k| window.source(0, p, k, extent).is_some()).count());
+        .map(|p| (0..kernel).filter(|&k| window.source_index(0, p, k, extent).is_some()).count());
     places.sum()
 }
 
@@ -105,7 +105,7 @@ fn row(bench: &mut Bench, shape: &Shape, rate: f64) -> [f64; 3] {
     let x = f32s(&[BATCH, side, side, channels]);
     let k = f32s(&[features, channels / groups, kernel, kernel]);
     let forward = Op::Convolution(Convolution { window, groups, channels_last });
-    let y = forward.infer(&[&x, &k]).expect("fits").swap_remove(0);
+    let y = forward.infer_types(&[&x, &k]).expect("fits").swap_remove(0);
     let met = meetings(window, side, kernel, y.shape[1]);
     let flops = 2.0 * (BATCH * met * met * channels / groups * features) as f64;
     let input = ConvolutionInputGrad { window, groups, extents, channels_last };

@@ -18,8 +18,8 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare,
-    prepare_fused,
+    KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare_fused,
+    prepare_op,
 };
 use half::{bf16, f16};
 
@@ -123,8 +123,8 @@ impl Bench {
     }
 
     fn op(&mut self, name: &str, op: Op, operands: &[TensorType]) {
-        let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
-        let call = prepare(&op, operands, &results, DeviceKind::Cpu).expect("a kernel");
+        let results = op.infer_types(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+        let call = prepare_op(&op, operands, &results, DeviceKind::Cpu).expect("a kernel");
         let flops = match &op {
             Op::MatMul(matmul) => {
                 let rank = operands[0].shape.len();
@@ -199,7 +199,7 @@ fn elementwise(bench: &mut Bench) {
     let condition = TensorType::new(DType::Bool, [128, 128]);
     let scores = f32s(&[8, 8, 128, 128]);
     bench.op("where mask", Op::Where(Where {}), &[condition, scores, f32s(&[])]);
-    let dropout = Op::Dropout(Dropout { probability: Scalar(0.1), key: 1, training: true });
+    let dropout = Op::Dropout(DropoutOp { probability: Scalar(0.1), key: 1, training: true });
     bench.op("dropout", dropout, &[wide]);
 }
 
@@ -228,7 +228,7 @@ fn rows(bench: &mut Bench) {
     bench.op("mean over all", reduce(ReduceFunction::Mean, &[0, 1]), from_ref(&logits));
     bench.op("sum [1024,256] over 0", reduce(ReduceFunction::Sum, &[0]), from_ref(&x));
     bench.op("argmax", Op::ArgMax(ArgMax { axis: 1, keep_dims: false }), &[logits]);
-    bench.op("embedding", Op::Embedding(Embedding {}), &[f32s(&[8192, 256]), labels.clone()]);
+    bench.op("embedding", Op::Embedding(EmbeddingOp {}), &[f32s(&[8192, 256]), labels.clone()]);
     bench.op("embedding_grad", Op::EmbeddingGrad(EmbeddingGrad { rows: 8192 }), &[labels, x]);
 }
 
@@ -352,8 +352,8 @@ impl Timed {
             _ => TensorType::new(dtype, ty.shape.clone()),
         };
         let operands: Vec<TensorType> = operands.iter().enumerate().map(of).collect();
-        let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
-        let call = prepare(op, &operands, &results, DeviceKind::Cpu).expect("a kernel");
+        let results = op.infer_types(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+        let call = prepare_op(op, &operands, &results, DeviceKind::Cpu).expect("a kernel");
         let with_memory = |types: Vec<TensorType>| -> Vec<(TensorType, Memory)> {
             let memory = |(salt, ty): (usize, TensorType)| (ty.clone(), Memory::of(&ty, salt));
             types.into_iter().enumerate().map(memory).collect()

@@ -12,15 +12,15 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use super::scoring::{Scoring, multiply_slopes};
-use super::weights::{LANES, weigh};
-use super::{APART, KEYS, QUERIES, Space, Strip, Strips, product};
+use super::weights::{LANES, weigh_scores};
+use super::{APART, AttentionExtents, KEYS, QUERIES, ScoreStrip, Strips, multiply_or_zero};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
 use crate::product::{Layout, Number, Write, room};
 use crate::rows;
 use crate::simd::vectorized;
-use crate::view::{Parts, View, ViewMut};
+use crate::view::{OutputParts, View, ViewMut};
 
 /// Elements of a row that are rounded at a time.
 const PIECE: usize = 256;
@@ -33,13 +33,13 @@ pub(crate) fn attention_grad(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     match operands.first().map(|q| q.dtype) {
-        Some(DType::BF16) => gradient::<bf16>(op, operands, results, cx),
-        Some(DType::F16) => gradient::<f16>(op, operands, results, cx),
-        _ => gradient::<f32>(op, operands, results, cx),
+        Some(DType::BF16) => compute_gradients::<bf16>(op, operands, results, cx),
+        Some(DType::F16) => compute_gradients::<f16>(op, operands, results, cx),
+        _ => compute_gradients::<f32>(op, operands, results, cx),
     }
 }
 
-fn gradient<T: Number>(
+fn compute_gradients<T: Number>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -48,18 +48,21 @@ fn gradient<T: Number>(
     let (Op::AttentionGrad(op), [q, k, v, o, l, of_o, ..], [dq, dk, dv, of_bias @ ..]) =
         (op, operands, results)
     else {
-        return Err(KernelError::call("attention_grad", "takes six operands, gives three results"));
+        return Err(KernelError::bad_call(
+            "attention_grad",
+            "takes six operands, gives three results",
+        ));
     };
-    let (of_l, bias) = op.further(operands.len());
+    let (of_l, bias) = op.optional_operands(operands.len());
     let [of_l, bias] = [of_l, bias].map(|place| place.and_then(|place| operands.get(place)));
-    let space = Space::new("attention_grad", q, k, op.forward())?;
+    let space = AttentionExtents::new("attention_grad", q, k, op.forward())?;
     let as_query = [o.shape, of_o.shape, dq.shape].iter().all(|shape| *shape == q.shape);
     let as_key = [v.shape, dk.shape, dv.shape].iter().all(|shape| *shape == k.shape);
     let as_row = l.shape == &q.shape[..3] && of_l.is_none_or(|of_l| of_l.shape == l.shape);
     if !(as_query && as_key && as_row) {
-        return Err(KernelError::call("attention_grad", "operands or results of other shapes"));
+        return Err(KernelError::bad_call("attention_grad", "operands or results of other shapes"));
     }
-    let inputs = Inputs::<T> {
+    let inputs = AttentionGradInputs::<T> {
         space: &space,
         q: q.as_slice()?,
         k: k.as_slice()?,
@@ -78,8 +81,8 @@ fn gradient<T: Number>(
     }
 }
 
-pub(super) struct Inputs<'a, T> {
-    pub space: &'a Space,
+pub(super) struct AttentionGradInputs<'a, T> {
+    pub space: &'a AttentionExtents,
     q: &'a [T],
     k: &'a [T],
     v: &'a [T],
@@ -91,21 +94,21 @@ pub(super) struct Inputs<'a, T> {
 }
 
 /// What one thread computes, and where it works.
-struct Piece<'a> {
+struct HeadPiece<'a> {
     /// Every so many heads of keys of all batches, from one on.
     heads: StepBy<Range<usize>>,
     scratch: &'a mut [f32],
 }
 
-impl<T: Number> Inputs<'_, T> {
+impl<T: Number> AttentionGradInputs<'_, T> {
     /// Elements of the gradients of one head of keys and of its group: queries, keys, values.
     fn sizes(&self) -> [usize; 3] {
-        let Space { queries, keys, group, width, .. } = *self.space;
+        let AttentionExtents { queries, keys, group, width, .. } = *self.space;
         [queries * group * width, keys * width, keys * width]
     }
 
     /// What the products of a block work in.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn scratch_len(&self) -> usize {
         let width = self.space.width;
         let scores = room::<T, T, f32>([KEYS, width, QUERIES], 1);
         let of_queries = room::<f32, T, f32>([QUERIES, KEYS, width], 1);
@@ -117,21 +120,21 @@ impl<T: Number> Inputs<'_, T> {
         [dq, dk, dv]: [&mut [T]; 3],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let Space { batch, queries, shared, width, .. } = *self.space;
+        let AttentionExtents { batch, queries, shared, width, .. } = *self.space;
         let units = batch * shared;
-        if self.space.products() == 0 {
+        if self.space.count_multiplications() == 0 {
             [dq, dk, dv].into_iter().for_each(|of_none| of_none.fill(T::default()));
             return Ok(());
         }
-        let parts = parallel::parts(cx, self.space.products()).min(units);
+        let parts = parallel::count_parts(cx, self.space.count_multiplications()).min(units);
         let rows = 2 * queries.next_multiple_of(LANES);
         let own = self.sizes().iter().sum::<usize>() + self.score_blocks() + rows + 2 * width;
-        let own = own + self.room();
+        let own = own + self.scratch_len();
         let pieces = cx.scratch.take(parts * own).chunks_mut(own).enumerate();
-        let pieces =
-            pieces.map(|(first, scratch)| Piece { heads: (first..units).step_by(parts), scratch });
-        let results = [dq, dk, dv].map(|result| Parts::of(T::DTYPE, result));
-        parallel::run(cx.pool, pieces.collect(), &|piece| {
+        let pieces = pieces
+            .map(|(first, scratch)| HeadPiece { heads: (first..units).step_by(parts), scratch });
+        let results = [dq, dk, dv].map(|result| OutputParts::from_slice(T::DTYPE, result));
+        parallel::run_parts(cx.pool, pieces.collect(), &|piece| {
             for head in piece.heads {
                 self.one_head([head / shared, head % shared], results, piece.scratch)?;
             }
@@ -155,20 +158,20 @@ impl<T: Number> Inputs<'_, T> {
     fn one_head(
         &self,
         at: [usize; 2],
-        [dq, dk, dv]: [Parts<'_>; 3],
+        [dq, dk, dv]: [OutputParts<'_>; 3],
         scratch: &mut [f32],
     ) -> Result<(), KernelError> {
-        let Space { queries, keys, shared, group, width, scale, .. } = *self.space;
+        let AttentionExtents { queries, keys, shared, group, width, scale, .. } = *self.space;
         let [of_queries, of_keys, of_values] = self.sizes();
         let (of_query, rest) = scratch.split_at_mut(of_queries);
         let (of_key, rest) = rest.split_at_mut(of_keys);
         let (of_value, rest) = rest.split_at_mut(of_values);
-        self.add(at, [&mut *of_query, &mut *of_key, &mut *of_value], rest);
+        self.accumulate_head(at, [&mut *of_query, &mut *of_key, &mut *of_value], rest);
         let [batch, head] = at;
         let place = |from: &[f32], scale, result, rows: usize, width: usize| {
             let first = (batch * rows * shared + head) * width;
             // SAFETY: these columns are this head's, which is one thread's.
-            let to = unsafe { Rows::<T>::of(result, first, shared * width, width) };
+            let to = unsafe { GradientRows::<T>::from_parts(result, first, shared * width, width) };
             scaled_to(from, scale, to)
         };
         place(of_query, scale, dq, queries, group * width)?;
@@ -177,8 +180,13 @@ impl<T: Number> Inputs<'_, T> {
     }
 
     /// The same in memory that has just these; those of queries and keys without the scale.
-    fn add(&self, [batch, shared]: [usize; 2], to: [&mut [f32]; 3], scratch: &mut [f32]) {
-        let Space { queries, keys, group, width, .. } = *self.space;
+    fn accumulate_head(
+        &self,
+        [batch, shared]: [usize; 2],
+        to: [&mut [f32]; 3],
+        scratch: &mut [f32],
+    ) {
+        let AttentionExtents { queries, keys, group, width, .. } = *self.space;
         let [dq, dk, dv] = to;
         [&mut *dq, &mut *dk, &mut *dv].into_iter().for_each(|all| all.fill(0.0));
         let (blocks, rest) = scratch.split_at_mut(self.score_blocks());
@@ -188,7 +196,7 @@ impl<T: Number> Inputs<'_, T> {
         let (pair, room) = rest.split_at_mut(2 * width);
         for member in 0..group {
             let head = shared * group + member;
-            self.rows([batch, head], pair, [&mut *l, &mut *shifts]);
+            self.prepare_rows([batch, head], pair, [&mut *l, &mut *shifts]);
             for first in (0..keys).step_by(KEYS) {
                 for start in (0..queries).step_by(QUERIES) {
                     let extents = [QUERIES.min(queries - start), KEYS.min(keys - first)];
@@ -196,9 +204,14 @@ impl<T: Number> Inputs<'_, T> {
                     if strips.are_empty() {
                         continue;
                     }
-                    let block = Block { batch, shared, head, start, first, strips };
+                    let block = ScoreBlock { batch, shared, head, start, first, strips };
                     let rows = [&l[start..], &shifts[start..]];
-                    self.scores(&block, rows, [&mut *weights, &mut *of_scores, &mut *slopes], room);
+                    self.compute_scores(
+                        &block,
+                        rows,
+                        [&mut *weights, &mut *of_scores, &mut *slopes],
+                        room,
+                    );
                     self.take_slopes(&block, of_scores, slopes);
                     let to = [&mut dk[first * width..], &mut dv[first * width..]];
                     self.add_of_keys(&block, [&*weights, &*of_scores], to, room);
@@ -211,9 +224,9 @@ impl<T: Number> Inputs<'_, T> {
 
     /// What a query pays to a key, the gradient of the scores, and the slopes of the soft cap, if there is one. Of each query the
     /// log-sum-exp and the shift are given.
-    pub(super) fn scores(
+    pub(super) fn compute_scores(
         &self,
-        block: &Block,
+        block: &ScoreBlock,
         rows: [&[f32]; 2],
         [weights, of_scores, slopes]: [&mut [f32]; 3],
         room: &mut [f32],
@@ -221,17 +234,17 @@ impl<T: Number> Inputs<'_, T> {
         let (space, strips) = (self.space, block.strips);
         let [key, value] = [self.k, self.v].map(|x| space.of_key(x, block.key()));
         let [query, of_o] = [self.q, self.of_o].map(|x| space.of_query(x, block.query(0)));
-        space.scores(strips, space.scale, [key, query], weights, room);
+        space.multiply_scores(strips, space.scale, [key, query], weights, room);
         self.scoring.apply(strips, (block.query(0), block.first), weights, slopes);
-        space.scores(strips, 1.0, [value, of_o], of_scores, room);
+        space.multiply_scores(strips, 1.0, [value, of_o], of_scores, room);
         for (place, group) in strips.groups(APART) {
             let rows = rows.map(|row| &row[place..]);
-            weigh(&mut weights[place..], &mut of_scores[place..], group, rows);
+            weigh_scores(&mut weights[place..], &mut of_scores[place..], group, rows);
         }
     }
 
     /// Turns gradients of scores into those of the products that they are made of.
-    fn take_slopes(&self, block: &Block, of_scores: &mut [f32], slopes: &[f32]) {
+    fn take_slopes(&self, block: &ScoreBlock, of_scores: &mut [f32], slopes: &[f32]) {
         if self.scoring.is_capped() {
             for (place, group) in block.strips.groups(APART) {
                 multiply_slopes(&mut of_scores[place..], &slopes[place..], group.keys);
@@ -242,40 +255,46 @@ impl<T: Number> Inputs<'_, T> {
     /// Adds what keys and values get from a block.
     fn add_of_keys(
         &self,
-        block: &Block,
+        block: &ScoreBlock,
         [weights, of_scores]: [&[f32]; 2],
         [dk, dv]: [&mut [f32]; 2],
         room: &mut [f32],
     ) {
         let width = self.space.width;
         let (by_key, to) = (Layout::rows(APART), Layout::rows(width));
-        for Strip { queries, keys } in block.strips.by_keys() {
+        for ScoreStrip { queries, keys } in block.strips.by_keys() {
             let extents = [keys.len(), queries.len(), width];
             let place = keys.start * APART + queries.start;
             let [query, of_o] =
                 [self.q, self.of_o].map(|x| self.space.of_query(x, block.query(queries.start)));
             let [of_key, of_value] = [&mut *dk, &mut *dv].map(|x| &mut x[keys.start * width..]);
             let factor = (&weights[place..], by_key);
-            product(extents, 1.0, factor, of_o, (of_value, to), Write::Add, room);
+            multiply_or_zero(extents, 1.0, factor, of_o, (of_value, to), Write::Add, room);
             let factor = (&of_scores[place..], by_key);
-            product(extents, 1.0, factor, query, (of_key, to), Write::Add, room);
+            multiply_or_zero(extents, 1.0, factor, query, (of_key, to), Write::Add, room);
         }
     }
 
     /// Adds what queries get from a block, of a head among those of its group.
-    fn add_of_queries(&self, block: &Block, of_scores: &[f32], dq: &mut [f32], room: &mut [f32]) {
-        let Space { group, width, .. } = *self.space;
+    fn add_of_queries(
+        &self,
+        block: &ScoreBlock,
+        of_scores: &[f32],
+        dq: &mut [f32],
+        room: &mut [f32],
+    ) {
+        let AttentionExtents { group, width, .. } = *self.space;
         let key = self.space.of_key(self.k, block.key());
-        for Strip { queries, keys } in block.strips.by_queries() {
+        for ScoreStrip { queries, keys } in block.strips.by_queries() {
             let extents = [queries.len(), keys.end, width];
             let factor = (&of_scores[queries.start..], Layout::rows(APART).t());
             let to = (&mut dq[queries.start * group * width..], Layout::rows(group * width));
-            product(extents, 1.0, factor, key, to, Write::Add, room);
+            multiply_or_zero(extents, 1.0, factor, key, to, Write::Add, room);
         }
     }
 
     /// Of each query of a head its log-sum-exp, and what is subtracted from do v: sum(do o) - dl. Memory for two rows is given.
-    pub(super) fn rows(
+    pub(super) fn prepare_rows(
         &self,
         [batch, head]: [usize; 2],
         pair: &mut [f32],
@@ -283,22 +302,22 @@ impl<T: Number> Inputs<'_, T> {
     ) {
         let [of_o, o] = [self.of_o, self.o].map(|x| self.space.of_query(x, [batch, 0, head]).0);
         let shifts = &mut shifts[..self.space.queries];
-        dots(of_o, o, self.space.heads, pair, shifts);
+        dot_heads(of_o, o, self.space.heads, pair, shifts);
         for (query, (l, shift)) in l.iter_mut().zip(shifts).enumerate() {
-            let row = self.row([batch, query, head]);
+            let row = self.row_index([batch, query, head]);
             // A query whose keys are all hidden by a bias has scores of -inf, and no weights beside any other number.
             *l = if self.l[row] == f32::NEG_INFINITY { 0.0 } else { self.l[row] };
             *shift -= self.of_l.map_or(0.0, |of_l| of_l[row]);
         }
     }
 
-    fn row(&self, [batch, query, head]: [usize; 3]) -> usize {
+    fn row_index(&self, [batch, query, head]: [usize; 3]) -> usize {
         (batch * self.space.queries + query) * self.space.heads + head
     }
 }
 
 /// A block of queries and keys of a head.
-pub(super) struct Block {
+pub(super) struct ScoreBlock {
     pub batch: usize,
     /// The head of keys, and the one of queries.
     pub shared: usize,
@@ -308,7 +327,7 @@ pub(super) struct Block {
     pub strips: Strips,
 }
 
-impl Block {
+impl ScoreBlock {
     fn query(&self, row: usize) -> [usize; 3] {
         [self.batch, self.start + row, self.head]
     }
@@ -319,8 +338,8 @@ impl Block {
 }
 
 /// Rows of a result that nobody else reaches.
-struct Rows<'a, T> {
-    result: Parts<'a>,
+struct GradientRows<'a, T> {
+    result: OutputParts<'a>,
     /// The place of the first, and how far each lies from the one before.
     first: usize,
     apart: usize,
@@ -328,10 +347,15 @@ struct Rows<'a, T> {
     elements: PhantomData<T>,
 }
 
-impl<'a, T: Number> Rows<'a, T> {
+impl<'a, T: Number> GradientRows<'a, T> {
     /// # Safety
     /// Nobody else reaches these rows while they are there.
-    unsafe fn of(result: Parts<'a>, first: usize, apart: usize, width: usize) -> Self {
+    unsafe fn from_parts(
+        result: OutputParts<'a>,
+        first: usize,
+        apart: usize,
+        width: usize,
+    ) -> Self {
         Self { result, first, apart, width, elements: PhantomData }
     }
 
@@ -339,18 +363,18 @@ impl<'a, T: Number> Rows<'a, T> {
     fn row(&mut self, index: usize) -> Result<&mut [T], KernelError> {
         let start = self.first + index * self.apart;
         // SAFETY: nobody else reaches it, as `of` was told.
-        unsafe { self.result.part(start..start + self.width) }.all()
+        unsafe { self.result.part(start..start + self.width) }.into_slice()
     }
 }
 
 vectorized! {
     /// Writes values to rows, multiplied by a number.
-    fn scaled_to<T: Number>(from: &[f32], scale: f32, rows: Rows<'_, T>) -> Result<(), KernelError> {
+    fn scaled_to<T: Number>(from: &[f32], scale: f32, rows: GradientRows<'_, T>) -> Result<(), KernelError> {
         let (mut rows, mut room) = (rows, [0.0; PIECE]);
         for (index, from) in from.chunks_exact(rows.width).enumerate() {
             let to = rows.row(index)?;
             for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-                T::write(to, &mut room, |to| {
+                T::write_values(to, &mut room, |to| {
                     for (to, from) in to.iter_mut().zip(from) {
                         *to = from * scale;
                     }
@@ -363,12 +387,12 @@ vectorized! {
 
 vectorized! {
     /// sum(do o) of each query of a head, of rows of `heads` heads that are `width` wide. Memory for two of them is given.
-    fn dots<T: Number>(of_o: &[T], o: &[T], heads: usize, pair: &mut [f32], to: &mut [f32]) {
+    fn dot_heads<T: Number>(of_o: &[T], o: &[T], heads: usize, pair: &mut [f32], to: &mut [f32]) {
         let width = pair.len() / 2;
         let (first, second) = pair.split_at_mut(width);
         let rows = of_o.chunks((heads * width).max(1)).zip(o.chunks((heads * width).max(1)));
         for (to, (of_o, o)) in to.iter_mut().zip(rows) {
-            *to = rows::dot(T::read(&of_o[..width], first), T::read(&o[..width], second));
+            *to = rows::dot_product(T::read_values(&of_o[..width], first), T::read_values(&o[..width], second));
         }
     }
 }

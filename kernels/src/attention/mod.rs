@@ -26,8 +26,8 @@ use crate::view::{View, ViewMut};
 
 pub(crate) use gradient::attention_grad;
 use scoring::Scoring;
-use strips::{Strip, Strips};
-use weights::{LANES, State, absorb};
+use strips::{ScoreStrip, Strips};
+use weights::{LANES, SoftmaxState, absorb_scores};
 
 /// Queries of a block.
 const QUERIES: usize = 128;
@@ -45,31 +45,34 @@ pub(crate) fn attention(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     match operands.first().map(|q| q.dtype) {
-        Some(DType::BF16) => forward::<bf16>(op, operands, results, cx),
-        Some(DType::F16) => forward::<f16>(op, operands, results, cx),
-        _ => forward::<f32>(op, operands, results, cx),
+        Some(DType::BF16) => compute_attention::<bf16>(op, operands, results, cx),
+        Some(DType::F16) => compute_attention::<f16>(op, operands, results, cx),
+        _ => compute_attention::<f32>(op, operands, results, cx),
     }
 }
 
-fn forward<T: Number>(
+fn compute_attention<T: Number>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Attention(op), [q, k, v, bias @ ..], [o, l]) = (op, operands, results) else {
-        return Err(KernelError::call("attention", "takes three operands and gives two results"));
+        return Err(KernelError::bad_call(
+            "attention",
+            "takes three operands and gives two results",
+        ));
     };
-    let space = Space::new("attention", q, k, *op)?;
+    let space = AttentionExtents::new("attention", q, k, *op)?;
     let scoring = Scoring::<T>::new(*op, bias.first(), space.score_extents())?;
     if v.shape != k.shape || o.shape != q.shape || l.shape != &q.shape[..3] {
-        return Err(KernelError::call("attention", "operands or results of other shapes"));
+        return Err(KernelError::bad_call("attention", "operands or results of other shapes"));
     }
     let operands = [q.as_slice::<T>()?, k.as_slice::<T>()?, v.as_slice::<T>()?];
     let (o, l) = (o.as_mut_slice::<T>()?, l.as_mut_slice()?);
-    let parts = parallel::parts(cx, space.products());
-    let mut pieces: Vec<Piece<'_, T>> = (0..parts).map(|_| Piece::default()).collect();
-    for (index, block) in blocks(&space, o, l).into_iter().enumerate() {
+    let parts = parallel::count_parts(cx, space.count_multiplications());
+    let mut pieces: Vec<QueryPiece<'_, T>> = (0..parts).map(|_| QueryPiece::default()).collect();
+    for (index, block) in cut_blocks(&space, o, l).into_iter().enumerate() {
         // In turn, as under a causal mask later queries see more keys.
         pieces[index % parts].blocks.push(block);
     }
@@ -80,28 +83,28 @@ fn forward<T: Number>(
     for (piece, scratch) in pieces.iter_mut().zip(cx.scratch.take(parts * own).chunks_mut(own)) {
         piece.scratch = scratch;
     }
-    parallel::run(cx.pool, pieces, &|piece| {
+    parallel::run_parts(cx.pool, pieces, &|piece| {
         for block in piece.blocks {
-            space.forward(operands, &scoring, block, piece.scratch);
+            space.attend_block(operands, &scoring, block, piece.scratch);
         }
         Ok(())
     })
 }
 
 /// The blocks that one thread computes, and the memory that it works in.
-struct Piece<'a, T> {
-    blocks: Vec<Block<'a, T>>,
+struct QueryPiece<'a, T> {
+    blocks: Vec<QueryBlock<'a, T>>,
     scratch: &'a mut [f32],
 }
 
-impl<T> Default for Piece<'_, T> {
+impl<T> Default for QueryPiece<'_, T> {
     fn default() -> Self {
         Self { blocks: Vec::new(), scratch: &mut [] }
     }
 }
 
 /// A block of queries with all heads, and their results: consecutive in memory.
-struct Block<'a, T> {
+struct QueryBlock<'a, T> {
     batch: usize,
     start: usize,
     count: usize,
@@ -109,7 +112,11 @@ struct Block<'a, T> {
     l: &'a mut [f32],
 }
 
-fn blocks<'a, T>(space: &Space, mut o: &'a mut [T], mut l: &'a mut [f32]) -> Vec<Block<'a, T>> {
+fn cut_blocks<'a, T>(
+    space: &AttentionExtents,
+    mut o: &'a mut [T],
+    mut l: &'a mut [f32],
+) -> Vec<QueryBlock<'a, T>> {
     let mut blocks = Vec::new();
     for batch in 0..space.batch {
         for start in (0..space.queries).step_by(QUERIES) {
@@ -117,14 +124,14 @@ fn blocks<'a, T>(space: &Space, mut o: &'a mut [T], mut l: &'a mut [f32]) -> Vec
             let (own_o, rest_o) = o.split_at_mut(count * space.heads * space.width);
             let (own_l, rest_l) = l.split_at_mut(count * space.heads);
             (o, l) = (rest_o, rest_l);
-            blocks.push(Block { batch, start, count, o: own_o, l: own_l });
+            blocks.push(QueryBlock { batch, start, count, o: own_o, l: own_l });
         }
     }
     blocks
 }
 
 /// Extents of the shards, and where they lie.
-struct Space {
+struct AttentionExtents {
     batch: usize,
     queries: usize,
     keys: usize,
@@ -141,7 +148,7 @@ struct Space {
     scale: f32,
 }
 
-impl Space {
+impl AttentionExtents {
     fn new(
         op: &'static str,
         q: &View<'_>,
@@ -151,17 +158,17 @@ impl Space {
         let (&[batch, queries, heads, width], &[key_batch, keys, shared, key_width]) =
             (q.shape, k.shape)
         else {
-            return Err(KernelError::call(op, "operands of other rank than 4"));
+            return Err(KernelError::bad_call(op, "operands of other rank than 4"));
         };
         if (batch, width) != (key_batch, key_width) {
-            return Err(KernelError::call(op, "queries and keys of other batch or width"));
+            return Err(KernelError::bad_call(op, "queries and keys of other batch or width"));
         }
         let group = heads.checked_div(shared).unwrap_or(0);
         let of_group = q.global[2] / k.global[2].max(1);
         let reads = |head: usize| (q.origin[2] + head) / of_group.max(1);
         let fits = |head: usize| reads(head) == k.origin[2] + head / group;
         if heads != group * shared || heads > 0 && !(fits(0) && fits(heads - 1)) {
-            return Err(KernelError::call(op, "heads that read keys of another rank"));
+            return Err(KernelError::bad_call(op, "heads that read keys of another rank"));
         }
         Ok(Self {
             batch,
@@ -185,7 +192,7 @@ impl Space {
     }
 
     /// Multiplications of one product.
-    fn products(&self) -> usize {
+    fn count_multiplications(&self) -> usize {
         self.batch * self.heads * self.queries * self.keys * self.width
     }
 
@@ -208,32 +215,32 @@ impl Space {
         (&x[(batch * self.keys + start) * row + head * self.width..], Layout::rows(row))
     }
 
-    fn forward<T: Number>(
+    fn attend_block<T: Number>(
         &self,
         operands: [&[T]; 3],
         scoring: &Scoring<'_, T>,
-        block: Block<'_, T>,
+        block: QueryBlock<'_, T>,
         scratch: &mut [f32],
     ) {
-        let Block { batch, start, count, o, l } = block;
+        let QueryBlock { batch, start, count, o, l } = block;
         let (sums, rest) = scratch.split_at_mut(QUERIES * self.width);
         let (greatest, rest) = rest.split_at_mut(QUERIES);
         let (total, rest) = rest.split_at_mut(QUERIES);
         for head in 0..self.heads {
             let at = [batch, start, head];
             let to = [&mut *sums, &mut *greatest, &mut *total];
-            self.sums(operands, scoring, (at, count), to, rest);
-            close(greatest, total);
+            self.sum_values(operands, scoring, (at, count), to, rest);
+            finish_softmax(greatest, total);
             l.chunks_exact_mut(self.heads).zip(&*total).for_each(|(l, total)| l[head] = *total);
             let sums = &sums[..count * self.width];
             let apart = self.heads * self.width;
-            scaled(sums, greatest, &mut o[head * self.width..], [self.width, apart], rest);
+            write_scaled(sums, greatest, &mut o[head * self.width..], [self.width, apart], rest);
         }
     }
 
     /// Sums of values for some queries of a head, each value multiplied by exp(score - greatest); the greatest score and the total of
     /// each query.
-    fn sums<T: Number>(
+    fn sum_values<T: Number>(
         &self,
         [q, k, v]: [&[T]; 3],
         scoring: &Scoring<'_, T>,
@@ -254,33 +261,33 @@ impl Space {
             }
             let at = [batch, first, head / self.group];
             let [key, values] = [k, v].map(|x| self.of_key(x, at));
-            self.scores(strips, self.scale, [key, query], scores, room);
+            self.multiply_scores(strips, self.scale, [key, query], scores, room);
             scoring.apply(strips, ([batch, start, head], first), scores, &mut []);
             // Of queries that see none of these keys.
             shrink.fill(1.0);
             for (place, group) in strips.groups(APART) {
                 let of_group = place..place + LANES;
-                let state = State {
+                let state = SoftmaxState {
                     greatest: &mut greatest[of_group.clone()],
                     total: &mut total[of_group.clone()],
                     shrink: &mut shrink[of_group],
                 };
-                absorb(&mut scores[place..], group, state);
+                absorb_scores(&mut scores[place..], group, state);
             }
             if first > 0 {
-                shrunk(sums, &shrink[..count], self.width);
+                scale_rows(sums, &shrink[..count], self.width);
             }
-            for Strip { queries, keys } in strips.by_queries() {
+            for ScoreStrip { queries, keys } in strips.by_queries() {
                 let extents = [queries.len(), keys.end, self.width];
                 let to = (&mut sums[queries.start * self.width..], Layout::rows(self.width));
                 let weights = (&scores[queries.start..], Layout::rows(APART).t());
-                product(extents, 1.0, weights, values, to, Write::Add, room);
+                multiply_or_zero(extents, 1.0, weights, values, to, Write::Add, room);
             }
         }
     }
 
     /// Products of keys and queries of a block, or of what lies as they do, where a query sees a key: those of a key lie together.
-    fn scores<T: Number>(
+    fn multiply_scores<T: Number>(
         &self,
         strips: Strips,
         scale: f32,
@@ -288,17 +295,17 @@ impl Space {
         scores: &mut [f32],
         room: &mut [f32],
     ) {
-        for Strip { queries, keys } in strips.by_queries() {
+        for ScoreStrip { queries, keys } in strips.by_queries() {
             let extents = [keys.end, self.width, queries.len()];
             let query = (&query[queries.start * by_query.row..], by_query.t());
             let to = (&mut scores[queries.start..], Layout::rows(APART));
-            product(extents, scale, key, query, to, Write::Replace, room);
+            multiply_or_zero(extents, scale, key, query, to, Write::Replace, room);
         }
     }
 }
 
 /// A product on this thread; of nothing it is 0.
-fn product<A: Number, B: Number>(
+fn multiply_or_zero<A: Number, B: Number>(
     extents: [usize; 3],
     scale: f32,
     a: (&[A], Layout),
@@ -320,7 +327,7 @@ fn product<A: Number, B: Number>(
 
 vectorized! {
     /// Multiplies rows of so many numbers, each by its factor.
-    fn shrunk(rows: &mut [f32], factors: &[f32], width: usize) {
+    fn scale_rows(rows: &mut [f32], factors: &[f32], width: usize) {
         for (row, factor) in rows.chunks_exact_mut(width.max(1)).zip(factors) {
             for value in row {
                 *value *= factor;
@@ -331,7 +338,7 @@ vectorized! {
 
 vectorized! {
     /// Turns the greatest score of each query into what its sums are multiplied by, and the total into the log-sum-exp.
-    fn close(greatest: &mut [f32], total: &mut [f32]) {
+    fn finish_softmax(greatest: &mut [f32], total: &mut [f32]) {
         for (greatest, total) in greatest.iter_mut().zip(total) {
             let factor = if *total == 0.0 { 0.0 } else { 1.0 / *total };
             let l = *greatest + math::log(*total);
@@ -343,11 +350,11 @@ vectorized! {
 vectorized! {
     /// Writes rows that are so wide and lie one behind the other, each multiplied by its factor, to rows that lie so far apart. Memory for
     /// one is given.
-    fn scaled<T: Number>(from: &[f32], factors: &[f32], to: &mut [T], extents: [usize; 2], room: &mut [f32]) {
+    fn write_scaled<T: Number>(from: &[f32], factors: &[f32], to: &mut [T], extents: [usize; 2], room: &mut [f32]) {
         let [width, apart] = extents.map(|extent| extent.max(1));
         let rows = from.chunks_exact(width).zip(factors).zip(to.chunks_mut(apart));
         for ((from, factor), to) in rows {
-            T::write(&mut to[..width], room, |to| {
+            T::write_values(&mut to[..width], room, |to| {
                 for (to, from) in to.iter_mut().zip(from) {
                     *to = from * factor;
                 }

@@ -6,9 +6,9 @@
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
-use super::gradient::{Block, Inputs};
+use super::gradient::{AttentionGradInputs, ScoreBlock};
 use super::weights::LANES;
-use super::{APART, KEYS, QUERIES, Strip};
+use super::{APART, KEYS, QUERIES, ScoreStrip};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
@@ -16,19 +16,19 @@ use crate::product::Number;
 use crate::view::ViewMut;
 
 /// Gradients of a block of queries of a bias.
-struct Unit<'a, B> {
+struct BiasUnit<'a, B> {
     /// Sample and head of the bias, and its first query.
     at: [usize; 3],
     to: &'a mut [B],
 }
 
 /// What one thread computes, and where it works.
-struct Piece<'a, B> {
-    units: Vec<Unit<'a, B>>,
+struct BiasPiece<'a, B> {
+    units: Vec<BiasUnit<'a, B>>,
     scratch: &'a mut [f32],
 }
 
-impl<T: Number> Inputs<'_, T> {
+impl<T: Number> AttentionGradInputs<'_, T> {
     /// The gradient of a bias that has all queries and keys.
     pub fn all_biases(
         &self,
@@ -37,44 +37,45 @@ impl<T: Number> Inputs<'_, T> {
     ) -> Result<(), KernelError> {
         let [batch, heads, queries, keys] = self.space.score_extents();
         let &[samples, of_heads, ..] = to.shape else {
-            return Err(KernelError::call("attention_grad", "a bias of other rank than 4"));
+            return Err(KernelError::bad_call("attention_grad", "a bias of other rank than 4"));
         };
         let shared = [samples == 1 || samples == batch, of_heads == 1 || of_heads == heads];
         if shared.contains(&false) || to.shape[2..] != [queries, keys] {
-            return Err(KernelError::call(
+            return Err(KernelError::bad_call(
                 "attention_grad",
                 "the gradient of a bias of another shape",
             ));
         }
         let extents = [samples, of_heads];
         match to.dtype {
-            DType::BF16 => self.biases::<bf16>(extents, to.as_mut_slice()?, cx),
-            DType::F16 => self.biases::<f16>(extents, to.as_mut_slice()?, cx),
-            _ => self.biases::<f32>(extents, to.as_mut_slice()?, cx),
+            DType::BF16 => self.compute_biases::<bf16>(extents, to.as_mut_slice()?, cx),
+            DType::F16 => self.compute_biases::<f16>(extents, to.as_mut_slice()?, cx),
+            _ => self.compute_biases::<f32>(extents, to.as_mut_slice()?, cx),
         }
     }
 
-    fn biases<B: Number>(
+    fn compute_biases<B: Number>(
         &self,
         extents: [usize; 2],
         to: &mut [B],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         let [_, _, queries, keys] = self.space.score_extents();
-        let units = units(extents, [queries, keys], to);
-        let parts = parallel::parts(cx, self.space.products()).min(units.len()).max(1);
+        let units = cut_units(extents, [queries, keys], to);
+        let parts =
+            parallel::count_parts(cx, self.space.count_multiplications()).min(units.len()).max(1);
         let rows = 2 * queries.next_multiple_of(LANES) + 2 * self.space.width;
-        let own = QUERIES * keys + self.score_blocks() + rows + self.room();
-        let mut pieces: Vec<Piece<'_, B>> = cx
+        let own = QUERIES * keys + self.score_blocks() + rows + self.scratch_len();
+        let mut pieces: Vec<BiasPiece<'_, B>> = cx
             .scratch
             .take(parts * own)
             .chunks_mut(own.max(1))
-            .map(|scratch| Piece { units: Vec::new(), scratch })
+            .map(|scratch| BiasPiece { units: Vec::new(), scratch })
             .collect();
         for (index, unit) in units.into_iter().enumerate() {
             pieces[index % parts].units.push(unit);
         }
-        parallel::run(cx.pool, pieces, &|piece| {
+        parallel::run_parts(cx.pool, pieces, &|piece| {
             for unit in piece.units {
                 let (sums, rest) = piece.scratch.split_at_mut(unit.to.len());
                 self.add_bias(extents, unit.at, sums, rest);
@@ -105,7 +106,7 @@ impl<T: Number> Inputs<'_, T> {
         };
         for batch in all(samples, sample, batch) {
             for head in all(of_heads, of_head, heads) {
-                self.rows([batch, head], pair, [&mut *l, &mut *shifts]);
+                self.prepare_rows([batch, head], pair, [&mut *l, &mut *shifts]);
                 for first in (0..keys).step_by(KEYS) {
                     let own = [first, KEYS.min(keys - first)];
                     let strips = self.space.strips([start, count], own);
@@ -113,10 +114,10 @@ impl<T: Number> Inputs<'_, T> {
                         continue;
                     }
                     let shared = head / self.space.group;
-                    let block = Block { batch, shared, head, start, first, strips };
+                    let block = ScoreBlock { batch, shared, head, start, first, strips };
                     let rows = [&l[start..], &shifts[start..]];
                     let to = [&mut *weights, &mut *of_scores, &mut *slopes];
-                    self.scores(&block, rows, to, room);
+                    self.compute_scores(&block, rows, to, room);
                     add_block(&block, of_scores, sums, keys);
                 }
             }
@@ -125,11 +126,11 @@ impl<T: Number> Inputs<'_, T> {
 }
 
 /// The parts of the gradient that are computed one by one.
-fn units<B>(
+fn cut_units<B>(
     [samples, heads]: [usize; 2],
     [queries, keys]: [usize; 2],
     to: &mut [B],
-) -> Vec<Unit<'_, B>> {
+) -> Vec<BiasUnit<'_, B>> {
     let (mut units, mut rest) = (Vec::new(), to);
     for sample in 0..samples {
         for head in 0..heads {
@@ -137,7 +138,7 @@ fn units<B>(
                 let count = QUERIES.min(queries - start);
                 let (to, behind) = rest.split_at_mut(count * keys);
                 rest = behind;
-                units.push(Unit { at: [sample, head, start], to });
+                units.push(BiasUnit { at: [sample, head, start], to });
             }
         }
     }
@@ -145,9 +146,9 @@ fn units<B>(
 }
 
 /// Adds the gradients of the scores of a block to rows of all keys.
-fn add_block(block: &Block, of_scores: &[f32], sums: &mut [f32], keys: usize) {
+fn add_block(block: &ScoreBlock, of_scores: &[f32], sums: &mut [f32], keys: usize) {
     for strip in block.strips.by_queries() {
-        let Strip { queries, keys: own } = strip;
+        let ScoreStrip { queries, keys: own } = strip;
         for query in queries {
             let row = &mut sums[query * keys + block.first..][..own.end];
             for (sum, of_score) in row.iter_mut().zip(of_scores[query..].iter().step_by(APART)) {

@@ -6,7 +6,7 @@
 use graphc_ir::ops::{Attention, FLOOR};
 use graphc_ir::types::DType;
 
-use super::strips::{Strip, Strips};
+use super::strips::{ScoreStrip, Strips};
 use super::weights::{LANES, lanes_mut};
 use super::{APART, KEYS};
 use crate::error::KernelError;
@@ -26,12 +26,12 @@ pub(super) struct Scoring<'a, T> {
 
 /// A bias `[batch, heads, queries, keys]`.
 struct BiasRows<'a, T> {
-    elements: Elements<'a, T>,
+    elements: BiasElements<'a, T>,
     /// From one index to the next of each dim; 0 where it has extent 1.
     strides: [usize; 4],
 }
 
-enum Elements<'a, T> {
+enum BiasElements<'a, T> {
     Single(&'a [f32]),
     Own(&'a [T]),
 }
@@ -61,11 +61,11 @@ impl<'a, T: Number> Scoring<'a, T> {
         scores: &mut [f32],
         slopes: &mut [f32],
     ) {
-        for Strip { queries, keys } in strips.by_queries() {
+        for ScoreStrip { queries, keys } in strips.by_queries() {
             for query in queries.clone().step_by(LANES) {
                 let scores = &mut scores[query..];
                 if let Some(cap) = self.cap {
-                    bound(scores, keys.end, cap);
+                    cap_scores(scores, keys.end, cap);
                     if !slopes.is_empty() {
                         fill_slopes(scores, &mut slopes[query..], keys.end, cap);
                     }
@@ -73,7 +73,7 @@ impl<'a, T: Number> Scoring<'a, T> {
                 if let Some(bias) = &self.bias {
                     let count = LANES.min(queries.end - query);
                     let tile = bias.tile([batch, head, start + query, first], [count, keys.end]);
-                    add(scores, &tile, keys.end);
+                    add_biases(scores, &tile, keys.end);
                 }
             }
         }
@@ -84,7 +84,7 @@ impl<'a, T: Number> BiasRows<'a, T> {
     fn new(bias: &View<'a>, extents: [usize; 4]) -> Result<Self, KernelError> {
         let fits = bias.shape.iter().zip(extents).all(|(&own, extent)| [1, extent].contains(&own));
         if bias.shape.len() != 4 || !fits {
-            return Err(KernelError::call("attention", "a bias of another shape"));
+            return Err(KernelError::bad_call("attention", "a bias of another shape"));
         }
         let mut strides = [0; 4];
         let mut apart = 1;
@@ -93,8 +93,8 @@ impl<'a, T: Number> BiasRows<'a, T> {
             apart *= extent;
         }
         let elements = match bias.dtype {
-            DType::F32 => Elements::Single(bias.as_slice()?),
-            _ => Elements::Own(bias.as_slice()?),
+            DType::F32 => BiasElements::Single(bias.as_slice()?),
+            _ => BiasElements::Own(bias.as_slice()?),
         };
         Ok(Self { elements, strides })
     }
@@ -116,8 +116,8 @@ impl<'a, T: Number> BiasRows<'a, T> {
         let repeats = self.strides[3] == 0;
         let count = if repeats { 1 } else { to.len() };
         match self.elements {
-            Elements::Single(all) => to[..count].copy_from_slice(&all[place..place + count]),
-            Elements::Own(all) => T::widen(&all[place..place + count], &mut to[..count]),
+            BiasElements::Single(all) => to[..count].copy_from_slice(&all[place..place + count]),
+            BiasElements::Own(all) => T::widen(&all[place..place + count], &mut to[..count]),
         }
         if repeats {
             to.fill(to[0]);
@@ -127,7 +127,7 @@ impl<'a, T: Number> BiasRows<'a, T> {
 
 vectorized! {
     /// Bounds scores of [`LANES`] queries.
-    fn bound(scores: &mut [f32], keys: usize, cap: f32) {
+    fn cap_scores(scores: &mut [f32], keys: usize, cap: f32) {
         for row in scores.chunks_mut(APART).take(keys) {
             for score in lanes_mut(row) {
                 *score = cap * math::tanh(*score / cap);
@@ -150,7 +150,7 @@ vectorized! {
 
 vectorized! {
     /// Adds biases to scores of [`LANES`] queries: what is finite is at least [`FLOOR`].
-    fn add(scores: &mut [f32], tile: &Tile, keys: usize) {
+    fn add_biases(scores: &mut [f32], tile: &Tile, keys: usize) {
         for (key, row) in scores.chunks_mut(APART).take(keys).enumerate() {
             for (lane, score) in lanes_mut(row).iter_mut().enumerate() {
                 let sum = *score + tile[lane * KEYS + key];

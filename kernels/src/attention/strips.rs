@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use graphc_ir::shard::split_range;
 
-use super::weights::{Group, LANES};
+use super::weights::{LANES, LaneGroup};
 
 /// Queries, or keys, of a strip, about: fewer would cost more in packing the other factor again than they leave out.
 const STRIP: usize = 32;
@@ -26,7 +26,7 @@ pub(super) struct Strips {
 
 /// Queries, and the keys that are multiplied with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Strip {
+pub(super) struct ScoreStrip {
     pub queries: Range<usize>,
     pub keys: Range<usize>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Strip {
 impl Strips {
     /// Whether no query sees a key.
     pub fn are_empty(self) -> bool {
-        self.seen(self.queries - 1) == 0 || self.are_passed()
+        self.count_seen(self.queries - 1) == 0 || self.are_passed()
     }
 
     /// Whether all keys are before what any query sees.
@@ -44,43 +44,43 @@ impl Strips {
     }
 
     /// Strips of queries with all keys that any of a strip sees: the first ones.
-    pub fn by_queries(self) -> impl Iterator<Item = Strip> {
-        self.cut(self.queries).filter_map(move |queries| {
-            let seen = self.seen(queries.end - 1);
-            (seen > 0).then_some(Strip { queries, keys: 0..seen })
+    pub fn by_queries(self) -> impl Iterator<Item = ScoreStrip> {
+        self.cut_vectors(self.queries).filter_map(move |queries| {
+            let seen = self.count_seen(queries.end - 1);
+            (seen > 0).then_some(ScoreStrip { queries, keys: 0..seen })
         })
     }
 
     /// Strips of keys with all queries that see any of a strip: the last ones.
-    pub fn by_keys(self) -> impl Iterator<Item = Strip> {
-        self.cut(self.keys).filter_map(move |keys| {
+    pub fn by_keys(self) -> impl Iterator<Item = ScoreStrip> {
+        self.cut_vectors(self.keys).filter_map(move |keys| {
             let first = self.ahead.map_or(0, |ahead| {
                 (keys.start as isize + 1 - ahead).clamp(0, self.queries as isize) as usize
             });
-            (first < self.queries).then_some(Strip { queries: first..self.queries, keys })
+            (first < self.queries).then_some(ScoreStrip { queries: first..self.queries, keys })
         })
     }
 
     /// Groups that are weighed together, each with its first query: all scores of [`Strips::by_queries`]. Behind the last query there
     /// is memory for a whole vector, of any content. Rows of scores lie `apart`.
-    pub fn groups(self, apart: usize) -> impl Iterator<Item = (usize, Group)> {
-        self.by_queries().flat_map(move |Strip { queries, keys }| {
+    pub fn groups(self, apart: usize) -> impl Iterator<Item = (usize, LaneGroup)> {
+        self.by_queries().flat_map(move |ScoreStrip { queries, keys }| {
             queries.step_by(LANES).map(move |query| {
                 let seen = self.ahead.map_or(isize::MAX, |ahead| ahead + query as isize);
                 let window = self.window;
-                (query, Group { keys: keys.end, all: self.keys, apart, seen, window })
+                (query, LaneGroup { keys: keys.end, all: self.keys, apart, seen, window })
             })
         })
     }
 
     /// How many keys a query sees.
-    fn seen(self, query: usize) -> usize {
+    fn count_seen(self, query: usize) -> usize {
         let seen = |ahead: isize| (ahead + query as isize).clamp(0, self.keys as isize) as usize;
         self.ahead.map_or(self.keys, seen)
     }
 
     /// An extent in parts of whole vectors; one where nothing is left out.
-    fn cut(self, extent: usize) -> impl Iterator<Item = Range<usize>> {
+    fn cut_vectors(self, extent: usize) -> impl Iterator<Item = Range<usize>> {
         let is_cut = self.ahead.is_some_and(|ahead| ahead < self.keys as isize);
         let vectors = extent.div_ceil(LANES);
         let parts = if is_cut { (extent / STRIP).max(1) } else { 1 };
@@ -107,9 +107,9 @@ mod tests {
     }
 
     /// Whether each query and key of a block is in a strip.
-    fn covered(strips: &Strips, found: impl Iterator<Item = Strip>) -> Vec<bool> {
+    fn covered(strips: &Strips, found: impl Iterator<Item = ScoreStrip>) -> Vec<bool> {
         let mut all = vec![false; strips.queries * strips.keys];
-        for Strip { queries, keys } in found {
+        for ScoreStrip { queries, keys } in found {
             for row in queries {
                 for column in keys.clone() {
                     let place = &mut all[row * strips.keys + column];
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_block_on_the_diagonal_leaves_out_three_eighths() {
         let strips = Strips { queries: 128, keys: 128, ahead: Some(1), window: None };
-        let area = |strip: Strip| strip.queries.len() * strip.keys.len();
+        let area = |strip: ScoreStrip| strip.queries.len() * strip.keys.len();
         assert_eq!(strips.by_queries().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
         assert_eq!(strips.by_keys().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
         let below = Strips { ahead: Some(128), ..strips };

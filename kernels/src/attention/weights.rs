@@ -11,7 +11,7 @@ pub(super) const LANES: usize = 16;
 
 /// Scores of [`LANES`] queries and some keys.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
+pub(super) struct LaneGroup {
     /// Keys that any of the strip's queries sees, and all of the block.
     pub keys: usize,
     pub all: usize,
@@ -23,17 +23,17 @@ pub(super) struct Group {
     pub window: Option<usize>,
 }
 
-impl Group {
+impl LaneGroup {
     /// How many keys each query sees, if there are so many.
     #[inline(always)]
-    fn limits(self) -> [i32; LANES] {
+    fn seen_keys(self) -> [i32; LANES] {
         let seen = self.seen.clamp(-(LANES as isize), self.keys as isize) as i32;
         std::array::from_fn(|lane| seen + lane as i32)
     }
 
     /// How many of the first keys each query does not see.
     #[inline(always)]
-    fn passed(self) -> [i32; LANES] {
+    fn passed_keys(self) -> [i32; LANES] {
         let passed = self.window.map_or(isize::MIN, |window| self.seen - window as isize);
         let passed = passed.clamp(-(LANES as isize), self.keys as isize) as i32;
         std::array::from_fn(|lane| passed + lane as i32)
@@ -41,7 +41,7 @@ impl Group {
 }
 
 /// The running state of [`LANES`] queries.
-pub(super) struct State<'a> {
+pub(super) struct SoftmaxState<'a> {
     /// The greatest score so far, -inf before the first.
     pub greatest: &'a mut [f32],
     /// The sum of exp(score - greatest).
@@ -53,13 +53,13 @@ pub(super) struct State<'a> {
 vectorized! {
     /// Turns scores into weights: exp(score - greatest), 0 of keys that a query does not see. What has been summed before is to be
     /// brought to the new greatest score.
-    pub(super) fn absorb(scores: &mut [f32], group: Group, state: State<'_>) {
-        let (limits, passed) = (group.limits(), group.passed());
-        let State { greatest, total, shrink } = state;
+    pub(super) fn absorb_scores(scores: &mut [f32], group: LaneGroup, state: SoftmaxState<'_>) {
+        let (limits, passed) = (group.seen_keys(), group.passed_keys());
+        let SoftmaxState { greatest, total, shrink } = state;
         let [greatest, total, shrink] = [greatest, total, shrink].map(lanes_mut);
         let mut new = *greatest;
         for (key, row) in scores.chunks(group.apart).take(group.keys).enumerate() {
-            let row = lanes(row);
+            let row = lanes_ref(row);
             for lane in 0..LANES {
                 // Without `&&`, which would be a branch for each lane.
                 let is_seen = ((key as i32) < limits[lane]) & (key as i32 >= passed[lane]);
@@ -95,9 +95,9 @@ vectorized! {
 
 vectorized! {
     /// Turns scores into weights, exp(score - l), and do v into the gradient of the scores: both 0 of keys that a query does not see.
-    pub(super) fn weigh(scores: &mut [f32], of_scores: &mut [f32], group: Group, rows: [&[f32]; 2]) {
-        let (limits, passed) = (group.limits(), group.passed());
-        let [l, shifts] = rows.map(lanes);
+    pub(super) fn weigh_scores(scores: &mut [f32], of_scores: &mut [f32], group: LaneGroup, rows: [&[f32]; 2]) {
+        let (limits, passed) = (group.seen_keys(), group.passed_keys());
+        let [l, shifts] = rows.map(lanes_ref);
         let all = scores.chunks_mut(group.apart).zip(of_scores.chunks_mut(group.apart));
         for (key, (scores, of_scores)) in all.take(group.keys).enumerate() {
             let (scores, of_scores) = (lanes_mut(scores), lanes_mut(of_scores));
@@ -120,7 +120,7 @@ vectorized! {
 
 /// The first lanes, of which there are as many.
 #[inline(always)]
-fn lanes(values: &[f32]) -> &[f32; LANES] {
+fn lanes_ref(values: &[f32]) -> &[f32; LANES] {
     values.first_chunk().expect("a vector of queries")
 }
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 use graphc_ir::shard::split_range;
 
 use super::added_up;
-use super::axis::{self, Class, Meeting, meetings};
-use super::space::Space;
+use super::axis::{self, PlaceClass, WindowMeeting, find_meetings};
+use super::space::ConvolutionSpace;
 use crate::context::KernelContext;
-use crate::epilogue::Sink;
+use crate::epilogue::ResultSink;
 use crate::error::KernelError;
 use crate::parallel::{self, with_rooms};
 use crate::product::Number;
@@ -27,33 +27,51 @@ const VECTOR: usize = 16;
 const SLABS: usize = 8;
 
 /// y from x and k.
-pub(super) fn forward<T: Number>(
-    space: &Space,
+pub(super) fn convolve_images<T: Number>(
+    space: &ConvolutionSpace,
     x: &[T],
     k: &[T],
-    y: Sink<'_>,
+    y: ResultSink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let classes = [0, 1].map(|dim| axis::forward(&space.window, dim, space.along(dim)));
-    gathered(space, &classes, [space.area(), space.places()], (x, space.image[1]), k, y, cx)
+    let classes =
+        [0, 1].map(|dim| axis::classify_places(&space.window, dim, space.extents_along(dim)));
+    gather_images(
+        space,
+        &classes,
+        [space.input_places(), space.output_places()],
+        (x, space.image[1]),
+        k,
+        y,
+        cx,
+    )
 }
 
 /// dx from k and dy.
-pub(super) fn backward<T: Number>(
-    space: &Space,
+pub(super) fn compute_input_grad<T: Number>(
+    space: &ConvolutionSpace,
     k: &[T],
     dy: &[T],
-    dx: Sink<'_>,
+    dx: ResultSink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let classes = [0, 1].map(|dim| axis::backward(&space.window, dim, space.along(dim)));
-    gathered(space, &classes, [space.places(), space.area()], (dy, space.shown[1]), k, dx, cx)
+    let classes =
+        [0, 1].map(|dim| axis::classify_rows(&space.window, dim, space.extents_along(dim)));
+    gather_images(
+        space,
+        &classes,
+        [space.output_places(), space.input_places()],
+        (dy, space.shown[1]),
+        k,
+        dx,
+        cx,
+    )
 }
 
 /// By rows, and by places of a row, what is read: elements of the window and their sources.
 type Readers = [Vec<Vec<(usize, usize)>>; 2];
 
-fn readers(classes: &[Vec<Class>; 2]) -> Readers {
+fn find_readers(classes: &[Vec<PlaceClass>; 2]) -> Readers {
     classes.each_ref().map(|classes| {
         let count = classes.iter().map(|class| class.places.len()).sum();
         let mut readers = vec![Vec::new(); count];
@@ -69,45 +87,50 @@ fn readers(classes: &[Vec<Class>; 2]) -> Readers {
 }
 
 /// Images made of sums over elements of the window: image by image, shared among threads.
-fn gathered<T: Number>(
-    space: &Space,
-    classes: &[Vec<Class>; 2],
+fn gather_images<T: Number>(
+    space: &ConvolutionSpace,
+    classes: &[Vec<PlaceClass>; 2],
     [from_places, to_places]: [usize; 2],
     (from, across): (&[T], usize),
     k: &[T],
-    to: Sink<'_>,
+    to: ResultSink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (channels, taps) = (space.groups, space.taps());
     let sizes = [from_places * channels, to_places * channels];
-    let readers = readers(classes);
-    let (pool, threads) = (cx.pool, parallel::parts(cx, space.multiplications()));
+    let readers = find_readers(classes);
+    let (pool, threads) = (cx.pool, parallel::count_parts(cx, space.count_multiplications()));
     // Who is done sooner takes another part.
     let parts = if threads == 1 { 1 } else { (threads * SHARES).min(space.batch) };
-    let of_image = T::room(sizes[0]) + T::room(sizes[1]);
+    let of_image = T::scratch_len(sizes[0]) + T::scratch_len(sizes[1]);
     let (words, room) = (cx.scratch)
-        .take_both::<i64, f32>([parts * to.words(), taps * channels + parts * of_image]);
+        .take_both::<i64, f32>([parts * to.scratch_words(), taps * channels + parts * of_image]);
     let (weights, rooms) = room.split_at_mut(taps * channels);
     by_taps(k, taps, weights);
     let weights = &*weights;
-    let pieces =
-        with_rooms((0..parts).map(|part| split_range(space.batch, parts, part)), words, to.words());
+    let pieces = with_rooms(
+        (0..parts).map(|part| split_range(space.batch, parts, part)),
+        words,
+        to.scratch_words(),
+    );
     let near = (NEAR / sizes[1].max(1)).max(1);
-    parallel::run(pool, with_rooms(pieces.into_iter(), rooms, of_image), &|(
+    parallel::run_parts(pool, with_rooms(pieces.into_iter(), rooms, of_image), &|(
         (images, words),
         room,
     )| {
-        let (of_from, of_to) = room.split_at_mut(T::room(sizes[0]));
+        let (of_from, of_to) = room.split_at_mut(T::scratch_len(sizes[0]));
         for first in images.clone().step_by(near) {
             let images = first..images.end.min(first + near);
             for index in images.clone() {
-                let from = T::read(&from[index * sizes[0]..][..sizes[0]], of_from);
+                let from = T::read_values(&from[index * sizes[0]..][..sizes[0]], of_from);
                 // SAFETY: each image is one thread's.
                 let to = unsafe { to.part::<T>(index * sizes[1]..(index + 1) * sizes[1]) }?;
-                T::write(to, of_to, |to| image(&readers, space, (from, across), weights, to));
+                T::write_values(to, of_to, |to| {
+                    gather_image(&readers, space, (from, across), weights, to)
+                });
             }
             // SAFETY: as above.
-            unsafe { to.follow(images.start * sizes[1]..images.end * sizes[1], words) }?;
+            unsafe { to.follow_part(images.start * sizes[1]..images.end * sizes[1], words) }?;
         }
         Ok(())
     })
@@ -125,7 +148,7 @@ fn by_taps<T: Number>(k: &[T], taps: usize, to: &mut [f32]) {
 
 vectorized! {
     /// Makes one image of another.
-    fn image(readers: &Readers, space: &Space, source: (&[f32], usize), weights: &[f32], to: &mut [f32]) {
+    fn gather_image(readers: &Readers, space: &ConvolutionSpace, source: (&[f32], usize), weights: &[f32], to: &mut [f32]) {
         let (from, across) = source;
         let (channels, columns) = (space.groups, space.extents[1]);
         let mut places = to.chunks_exact_mut(channels);
@@ -134,7 +157,7 @@ vectorized! {
                 let Some(to) = places.next() else { return };
                 let mut start = 0;
                 while start < channels {
-                    let place = Place { down, right, across, columns, channels, start };
+                    let place = DepthwisePlace { down, right, across, columns, channels, start };
                     start += match channels - start {
                         WIDTH.. => place.sum::<WIDTH>(from, weights, to),
                         VECTOR.. => place.sum::<VECTOR>(from, weights, to),
@@ -147,7 +170,7 @@ vectorized! {
 }
 
 /// One place of a result, from one channel on.
-struct Place<'a> {
+struct DepthwisePlace<'a> {
     /// Rows and columns of the window with their sources.
     down: &'a [(usize, usize)],
     right: &'a [(usize, usize)],
@@ -158,17 +181,19 @@ struct Place<'a> {
     start: usize,
 }
 
-impl Place<'_> {
+impl DepthwisePlace<'_> {
     /// Sums over the window for `N` channels; gives their number.
     #[inline(always)]
     fn sum<const N: usize>(&self, from: &[f32], weights: &[f32], to: &mut [f32]) -> usize {
         let mut sums = [0.0; N];
         for &(i, row) in self.down {
             for &(j, column) in self.right {
-                let from =
-                    lanes::<N>(from, (row * self.across + column) * self.channels + self.start);
+                let from = lanes_from::<N>(
+                    from,
+                    (row * self.across + column) * self.channels + self.start,
+                );
                 let weights =
-                    lanes::<N>(weights, (i * self.columns + j) * self.channels + self.start);
+                    lanes_from::<N>(weights, (i * self.columns + j) * self.channels + self.start);
                 for lane in 0..N {
                     sums[lane] = from[lane].mul_add(weights[lane], sums[lane]);
                 }
@@ -181,25 +206,25 @@ impl Place<'_> {
 
 /// `N` numbers from one on.
 #[inline(always)]
-fn lanes<const N: usize>(all: &[f32], start: usize) -> &[f32; N] {
+fn lanes_from<const N: usize>(all: &[f32], start: usize) -> &[f32; N] {
     all[start..start + N].try_into().expect("N of them")
 }
 
 /// dk from x and dy: threads share images, and channels where there are many threads.
-pub(super) fn sums<T: Number>(
-    space: &Space,
+pub(super) fn compute_kernel_grad<T: Number>(
+    space: &ConvolutionSpace,
     x: &[T],
     dy: &[T],
     dk: &mut [T],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (channels, taps) = (space.groups, space.taps());
-    let sizes = [space.area() * channels, space.places() * channels];
-    let meetings = [0, 1].map(|dim| meetings(&space.window, dim, space.along(dim)));
-    let (pool, parts) = (cx.pool, parallel::parts(cx, space.multiplications()));
+    let sizes = [space.input_places() * channels, space.output_places() * channels];
+    let meetings = [0, 1].map(|dim| find_meetings(&space.window, dim, space.extents_along(dim)));
+    let (pool, parts) = (cx.pool, parallel::count_parts(cx, space.count_multiplications()));
     let slabs = SLABS.min(space.batch);
     let each = channels.div_ceil(parts.div_ceil(slabs)).next_multiple_of(VECTOR).min(channels);
-    let of_images = T::room(sizes[0]) + T::room(sizes[1]);
+    let of_images = T::scratch_len(sizes[0]) + T::scratch_len(sizes[1]);
     let chunks = channels.div_ceil(each);
     let all = cx.scratch.take::<f32>(slabs * (taps * channels + chunks * of_images));
     let (sums, rooms) = all.split_at_mut(slabs * taps * channels);
@@ -210,12 +235,15 @@ pub(super) fn sums<T: Number>(
         let own = rest.split_off_mut(..taps * range.len()).unwrap_or_default();
         (split_range(space.batch, slabs, slab), range, own)
     });
-    parallel::run(pool, with_rooms(pieces, rooms, of_images), &|((images, range, own), room)| {
-        let (of_x, of_dy) = room.split_at_mut(T::room(sizes[0]));
+    parallel::run_parts(pool, with_rooms(pieces, rooms, of_images), &|(
+        (images, range, own),
+        room,
+    )| {
+        let (of_x, of_dy) = room.split_at_mut(T::scratch_len(sizes[0]));
         own.fill(0.0);
         for image in images {
-            let x = T::read(&x[image * sizes[0]..][..sizes[0]], of_x);
-            let dy = T::read(&dy[image * sizes[1]..][..sizes[1]], of_dy);
+            let x = T::read_values(&x[image * sizes[0]..][..sizes[0]], of_x);
+            let dy = T::read_values(&dy[image * sizes[1]..][..sizes[1]], of_dy);
             add_image(space, &meetings, range.clone(), [x, dy], own);
         }
         Ok(())
@@ -225,7 +253,7 @@ pub(super) fn sums<T: Number>(
         let (count, sums) = (dk.len() / taps, &sums[piece * each * taps..]);
         for (channel, dk) in dk.chunks_exact_mut(taps).enumerate() {
             for (tap, dk) in dk.iter_mut().enumerate() {
-                *dk = T::nearest(sums[tap * count + channel]);
+                *dk = T::round_from(sums[tap * count + channel]);
             }
         }
     }
@@ -234,8 +262,8 @@ pub(super) fn sums<T: Number>(
 
 /// Adds the sums of one image for a range of channels, `[tap, channel]`.
 fn add_image(
-    space: &Space,
-    meetings: &[Vec<Meeting>; 2],
+    space: &ConvolutionSpace,
+    meetings: &[Vec<WindowMeeting>; 2],
     range: Range<usize>,
     [x, dy]: [&[f32]; 2],
     sums: &mut [f32],
@@ -252,7 +280,7 @@ fn add_image(
 
 vectorized! {
     /// Adds the sums of one tap over the places of an image, for as many channels from one on as there are sums.
-    fn add_tap(space: &Space, at: [Meeting; 2], channel: usize, factors: [&[f32]; 2], sums: &mut [f32]) {
+    fn add_tap(space: &ConvolutionSpace, at: [WindowMeeting; 2], channel: usize, factors: [&[f32]; 2], sums: &mut [f32]) {
         let mut start = 0;
         while start < sums.len() {
             let first = channel + start;
@@ -268,8 +296,8 @@ vectorized! {
 /// The same for `N` channels; gives their number.
 #[inline(always)]
 fn over_places<const N: usize>(
-    space: &Space,
-    [h, w]: [Meeting; 2],
+    space: &ConvolutionSpace,
+    [h, w]: [WindowMeeting; 2],
     channel: usize,
     [x, dy]: [&[f32]; 2],
     sums: &mut [f32],
@@ -280,8 +308,8 @@ fn over_places<const N: usize>(
         let from = (h.source + row * strides[0]) * space.image[1] + w.source;
         let to = (h.place + row) * space.shown[1] + w.place;
         for place in 0..w.count {
-            let x = lanes::<N>(x, (from + place * strides[1]) * channels + channel);
-            let dy = lanes::<N>(dy, (to + place) * channels + channel);
+            let x = lanes_from::<N>(x, (from + place * strides[1]) * channels + channel);
+            let dy = lanes_from::<N>(dy, (to + place) * channels + channel);
             for lane in 0..N {
                 own[lane] = x[lane].mul_add(dy[lane], own[lane]);
             }

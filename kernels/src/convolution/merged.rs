@@ -3,8 +3,8 @@
 
 use graphc_ir::ops::Window;
 
-use super::gather::Side;
-use super::space::Space;
+use super::gather::ImageSide;
+use super::space::ConvolutionSpace;
 use crate::error::KernelError;
 use crate::parallel;
 use crate::threads::ThreadPool;
@@ -13,16 +13,16 @@ use crate::threads::ThreadPool;
 const FEW: usize = 16;
 
 /// A convolution whose kernels' columns are channels.
-pub(super) struct Merged {
-    pub space: Space,
-    original: Space,
+pub(super) struct MergedConvolution {
+    pub space: ConvolutionSpace,
+    original: ConvolutionSpace,
     /// Height and width with borders.
     extents: [usize; 2],
 }
 
-impl Merged {
+impl MergedConvolution {
     /// `None` where there is nothing to be gained.
-    pub fn of(space: &Space) -> Option<Self> {
+    pub fn from_space(space: &ConvolutionSpace) -> Option<Self> {
         let Window { strides, pads, dilations } = space.window;
         let whole = space.groups == 1 && space.inputs == space.stride;
         if !whole || space.inputs >= FEW || space.extents[1] == 1 || dilations[1] != 1 {
@@ -30,7 +30,7 @@ impl Merged {
         }
         let extents = [0, 1].map(|dim| space.image[dim] + pads[dim] + pads[dim + 2]);
         let [rows, columns] = space.extents;
-        let merged = Space {
+        let merged = ConvolutionSpace {
             window: Window { strides, pads: [0; 4], dilations },
             inputs: space.inputs * columns,
             extents: [rows, 1],
@@ -41,14 +41,14 @@ impl Merged {
     }
 
     /// The images with their borders.
-    pub fn side(&self) -> Side {
+    pub fn side(&self) -> ImageSide {
         let Self { space, original, extents } = self;
-        Side { extents: *extents, width: original.inputs, first: 0, count: space.inputs }
+        ImageSide { extents: *extents, width: original.inputs, first: 0, count: space.inputs }
     }
 
     /// Numbers of the images with their borders.
-    pub fn padded(&self) -> usize {
-        self.space.batch * self.side().image()
+    pub fn padded_len(&self) -> usize {
+        self.space.batch * self.side().image_len()
     }
 
     /// Copies images between borders.
@@ -58,11 +58,11 @@ impl Merged {
         x: &[f32],
         to: &mut [f32],
     ) -> Result<(), KernelError> {
-        let Space { image: [h, w], inputs, window, batch, .. } = self.original;
-        let size = self.side().image();
+        let ConvolutionSpace { image: [h, w], inputs, window, batch, .. } = self.original;
+        let size = self.side().image_len();
         let each = batch.div_ceil(parts.max(1)).max(1);
         let pieces = to.chunks_mut(each * size).zip(x.chunks(each * h * w * inputs)).collect();
-        parallel::run(pool, pieces, &|(to, x): (&mut [f32], &[f32])| {
+        parallel::run_parts(pool, pieces, &|(to, x): (&mut [f32], &[f32])| {
             for (to, x) in to.chunks_exact_mut(size).zip(x.chunks_exact(h * w * inputs)) {
                 to.fill(0.0);
                 for (row, x) in x.chunks_exact(w * inputs).enumerate() {
@@ -75,18 +75,18 @@ impl Merged {
     }
 
     /// Kernels `[outputs, inputs, rows, columns]` as `[outputs, columns, inputs, rows]`.
-    pub fn kernels(&self, k: &[f32], to: &mut [f32]) {
-        self.each(|original, merged| to[merged] = k[original]);
+    pub fn reorder_kernels(&self, k: &[f32], to: &mut [f32]) {
+        self.for_each_element(|original, merged| to[merged] = k[original]);
     }
 
     /// The way back.
-    pub fn gradients(&self, from: &[f32], dk: &mut [f32]) {
-        self.each(|original, merged| dk[original] = from[merged]);
+    pub fn restore_gradients(&self, from: &[f32], dk: &mut [f32]) {
+        self.for_each_element(|original, merged| dk[original] = from[merged]);
     }
 
     /// Calls `body` with the place of each element of the kernels, before and after.
-    fn each(&self, mut body: impl FnMut(usize, usize)) {
-        let Space { inputs, extents: [rows, columns], outputs, .. } = self.original;
+    fn for_each_element(&self, mut body: impl FnMut(usize, usize)) {
+        let ConvolutionSpace { inputs, extents: [rows, columns], outputs, .. } = self.original;
         let mut original = 0;
         for output in 0..outputs {
             for input in 0..inputs {

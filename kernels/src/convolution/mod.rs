@@ -27,13 +27,13 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
-use crate::epilogue::Sink;
+use crate::epilogue::ResultSink;
 use crate::error::KernelError;
 #[cfg(target_arch = "x86_64")]
 use crate::product::{Data, DataMut};
 use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
-use crate::view::{Parts, View, ViewMut};
-use space::{Space, Taken, transposed};
+use crate::view::{OutputParts, View, ViewMut};
+use space::{ConvolutionSpace, TakenChannels, transpose_images};
 
 /// The kernel of [`Op::Convolution`].
 pub(crate) fn convolution(
@@ -43,14 +43,14 @@ pub(crate) fn convolution(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let [y] = results else { return Err(operands_and_results("convolution")) };
-    to_sink(op, operands, (y.shape, Sink::plain(y.parts())), cx)
+    to_sink(op, operands, (y.shape, ResultSink::from_parts(y.parts())), cx)
 }
 
 /// The same, to a result of some shape, of which other kernels read each part as soon as it is there.
 pub(crate) fn to_sink(
     op: &Op,
     operands: &[View<'_>],
-    y: (&[usize], Sink<'_>),
+    y: (&[usize], ResultSink<'_>),
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     match operands.first().map(|x| x.dtype) {
@@ -91,7 +91,7 @@ pub(crate) fn kernel_grad(
 fn of_forward<T: Number>(
     op: &Op,
     operands: &[View<'_>],
-    (shape, y): (&[usize], Sink<'_>),
+    (shape, y): (&[usize], ResultSink<'_>),
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::Convolution(op), [x, k]) = (op, operands) else {
@@ -100,21 +100,22 @@ fn of_forward<T: Number>(
     let channels = if op.channels_last { 3 } else { 1 };
     let stride = group_stride(op.groups, channels, [x.shape, x.global]);
     let first = if op.groups > 1 { k.origin[1] } else { 0 };
-    let taken = Taken { stride, first, count: if op.groups > 1 { k.shape[1] } else { stride } };
+    let taken =
+        TakenChannels { stride, first, count: if op.groups > 1 { k.shape[1] } else { stride } };
     let shapes = [x.shape, k.shape, shape];
-    let space = Space::new("convolution", op.window, op.channels_last, taken, shapes)?;
+    let space = ConvolutionSpace::new("convolution", op.window, op.channels_last, taken, shapes)?;
     let (x, k) = (x.as_slice::<T>()?, k.as_slice::<T>()?);
     if op.channels_last {
-        return forward(&space, x, k, y, cx);
+        return convolve_images(&space, x, k, y, cx);
     }
     let (outer, inner) = cx.scratch.nested();
     let (from, to) = outer.take::<T, T>([x.len(), y.len()]);
-    transposed(&space, x, from, [space.channels(), space.area()]);
-    let made = Sink::plain(Parts::of(T::DTYPE, to));
-    forward(&space, from, k, made, &mut KernelContext { scratch: inner, ..*cx })?;
+    transpose_images(&space, x, from, [space.input_channels(), space.input_places()]);
+    let made = ResultSink::from_parts(OutputParts::from_slice(T::DTYPE, to));
+    convolve_images(&space, from, k, made, &mut KernelContext { scratch: inner, ..*cx })?;
     // SAFETY: nobody else writes the result.
     let whole = unsafe { y.part(0..y.len()) }?;
-    transposed(&space, to, whole, [space.places(), space.features()]);
+    transpose_images(&space, to, whole, [space.output_places(), space.output_channels()]);
     y.finish(cx)
 }
 
@@ -129,17 +130,24 @@ fn of_input<T: Number>(
     };
     let channels = if op.channels_last { 3 } else { 1 };
     let shapes = [dx.shape, k.shape, dy.shape];
-    let taken = Taken::all(group_stride(op.groups, channels, [dx.shape, dx.global]));
-    let space = Space::new("convolution_input_grad", op.window, op.channels_last, taken, shapes)?;
+    let taken =
+        TakenChannels::all_of_group(group_stride(op.groups, channels, [dx.shape, dx.global]));
+    let space = ConvolutionSpace::new(
+        "convolution_input_grad",
+        op.window,
+        op.channels_last,
+        taken,
+        shapes,
+    )?;
     let (k, dy, dx) = (k.as_slice::<T>()?, dy.as_slice::<T>()?, dx.as_mut_slice::<T>()?);
     if op.channels_last {
-        return backward(&space, k, dy, dx, cx);
+        return compute_input_grad(&space, k, dy, dx, cx);
     }
     let (outer, inner) = cx.scratch.nested();
     let (from, to) = outer.take::<T, T>([dy.len(), dx.len()]);
-    transposed(&space, dy, from, [space.features(), space.places()]);
-    backward(&space, k, from, to, &mut KernelContext { scratch: inner, ..*cx })?;
-    transposed(&space, to, dx, [space.area(), space.channels()]);
+    transpose_images(&space, dy, from, [space.output_channels(), space.output_places()]);
+    compute_input_grad(&space, k, from, to, &mut KernelContext { scratch: inner, ..*cx })?;
+    transpose_images(&space, to, dx, [space.input_places(), space.input_channels()]);
     Ok(())
 }
 
@@ -154,21 +162,27 @@ fn of_kernels<T: Number>(
     };
     let channels = if op.channels_last { 3 } else { 1 };
     let shapes = [x.shape, dk.shape, dy.shape];
-    let taken = Taken::all(group_stride(op.groups, channels, [x.shape, x.global]));
-    let space = Space::new("convolution_kernel_grad", op.window, op.channels_last, taken, shapes)?;
+    let taken = TakenChannels::all_of_group(group_stride(op.groups, channels, [x.shape, x.global]));
+    let space = ConvolutionSpace::new(
+        "convolution_kernel_grad",
+        op.window,
+        op.channels_last,
+        taken,
+        shapes,
+    )?;
     let (x, dy, dk) = (x.as_slice::<T>()?, dy.as_slice::<T>()?, dk.as_mut_slice::<T>()?);
     if op.channels_last {
-        return sums(&space, x, dy, dk, cx);
+        return compute_kernel_grad(&space, x, dy, dk, cx);
     }
     let (outer, inner) = cx.scratch.nested();
     let (of_x, of_dy) = outer.take::<T, T>([x.len(), dy.len()]);
-    transposed(&space, x, of_x, [space.channels(), space.area()]);
-    transposed(&space, dy, of_dy, [space.features(), space.places()]);
-    sums(&space, of_x, of_dy, dk, &mut KernelContext { scratch: inner, ..*cx })
+    transpose_images(&space, x, of_x, [space.input_channels(), space.input_places()]);
+    transpose_images(&space, dy, of_dy, [space.output_channels(), space.output_places()]);
+    compute_kernel_grad(&space, of_x, of_dy, dk, &mut KernelContext { scratch: inner, ..*cx })
 }
 
 fn operands_and_results(op: &'static str) -> KernelError {
-    KernelError::call(op, "takes two operands and gives one result")
+    KernelError::bad_call(op, "takes two operands and gives one result")
 }
 
 /// Adds the sums of slabs of images, `size` numbers of each, up in the place of the first: in an order that does not depend on how
@@ -189,42 +203,42 @@ pub(crate) fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize];
 }
 
 /// Of images with their channels last.
-fn forward<T: Number>(
-    space: &Space,
+fn convolve_images<T: Number>(
+    space: &ConvolutionSpace,
     x: &[T],
     k: &[T],
-    y: Sink<'_>,
+    y: ResultSink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let nothing = y.len() == 0 || space.inputs * space.taps() == 0;
     if !nothing && space.is_product() {
-        return multiplied(space, x, k, y, cx);
+        return convolve_as_product(space, x, k, y, cx);
     }
     if !nothing && space.is_depthwise() {
-        return depthwise::forward(space, x, k, y, cx);
+        return depthwise::convolve_images(space, x, k, y, cx);
     }
     #[cfg(target_arch = "x86_64")]
     if let (Data::Single(x), Data::Single(k), true) = (T::data(x), T::data(k), space.is_direct())
         && !nothing
     {
-        return direct::forward(space, x, k, y, cx);
+        return direct::convolve_images(space, x, k, y, cx);
     }
     // SAFETY: nobody else writes the result.
     let whole = unsafe { y.part::<T>(0..y.len()) }?;
     if nothing {
         whole.fill(T::default());
     } else {
-        columns::forward(space, x, k, whole, cx)?;
+        columns::convolve_images(space, x, k, whole, cx)?;
     }
     y.finish(cx)
 }
 
-/// The product of a convolution that [`Space::is_product`].
-fn multiplied<T: Number>(
-    space: &Space,
+/// The product of a convolution that [`ConvolutionSpace::is_product`].
+fn convolve_as_product<T: Number>(
+    space: &ConvolutionSpace,
     x: &[T],
     k: &[T],
-    y: Sink<'_>,
+    y: ResultSink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let extents = [space.batch, space.inputs, space.outputs];
@@ -239,8 +253,8 @@ fn multiplied<T: Number>(
     y.finish(cx)
 }
 
-fn backward<T: Number>(
-    space: &Space,
+fn compute_input_grad<T: Number>(
+    space: &ConvolutionSpace,
     k: &[T],
     dy: &[T],
     dx: &mut [T],
@@ -251,18 +265,30 @@ fn backward<T: Number>(
         return Ok(());
     }
     if space.is_depthwise() {
-        return depthwise::backward(space, k, dy, Sink::plain(Parts::of(T::DTYPE, dx)), cx);
+        return depthwise::compute_input_grad(
+            space,
+            k,
+            dy,
+            ResultSink::from_parts(OutputParts::from_slice(T::DTYPE, dx)),
+            cx,
+        );
     }
     #[cfg(target_arch = "x86_64")]
     if let (Data::Single(k), Data::Single(dy), true) = (T::data(k), T::data(dy), space.is_direct())
     {
-        return direct::backward(space, k, dy, Sink::plain(Parts::of(T::DTYPE, dx)), cx);
+        return direct::compute_input_grad(
+            space,
+            k,
+            dy,
+            ResultSink::from_parts(OutputParts::from_slice(T::DTYPE, dx)),
+            cx,
+        );
     }
-    columns::backward(space, k, dy, dx, cx)
+    columns::compute_input_grad(space, k, dy, dx, cx)
 }
 
-fn sums<T: Number>(
-    space: &Space,
+fn compute_kernel_grad<T: Number>(
+    space: &ConvolutionSpace,
     x: &[T],
     dy: &[T],
     dk: &mut [T],
@@ -273,13 +299,13 @@ fn sums<T: Number>(
         return Ok(());
     }
     if space.is_depthwise() {
-        return depthwise::sums(space, x, dy, dk, cx);
+        return depthwise::compute_kernel_grad(space, x, dy, dk, cx);
     }
     #[cfg(target_arch = "x86_64")]
     if let (Data::Single(x), Data::Single(dy), true) = (T::data(x), T::data(dy), space.is_direct())
         && let DataMut::Single(dk) = T::data_mut(dk)
     {
-        return direct::sums(space, x, dy, dk, cx);
+        return direct::compute_kernel_grad(space, x, dy, dk, cx);
     }
-    columns::sums(space, x, dy, dk, cx)
+    columns::compute_kernel_grad(space, x, dy, dk, cx)
 }

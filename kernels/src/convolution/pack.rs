@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::panels::{Panel, load, load_first, store_first};
+use crate::panels::{Panel, load_first, load_rows, store_first};
 use crate::product::transposed;
-use crate::vectors::{LANES, Target, first};
+use crate::vectors::{LANES, VectorTarget, mask_first};
 
 /// The kernels of one group, and which of their taps are multiplied.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ impl Kernels<'_> {
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these inputs of the panel.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn by_outputs(&self, panel: Panel, inputs: Range<usize>, to: Target<'_>) {
+    pub unsafe fn by_outputs(&self, panel: Panel, inputs: Range<usize>, to: VectorTarget<'_>) {
         let taps = self.slots.len();
         let row = self.inputs * taps;
         let end = inputs.end * taps;
@@ -34,7 +34,7 @@ impl Kernels<'_> {
             for start in (inputs.start * taps..end).step_by(LANES) {
                 let count = LANES.min(end - start);
                 let columns =
-                    transposed(load(self.data, output * row + start, row, [outputs, count]));
+                    transposed(load_rows(self.data, output * row + start, row, [outputs, count]));
                 for &column in &columns[..count] {
                     if let Some(slot) = self.slots[tap] {
                         let at = ((slot * self.inputs + input) * panel.vectors + vector) * LANES;
@@ -55,7 +55,7 @@ impl Kernels<'_> {
     /// # Safety
     /// The processor has AVX-512 F, and nobody else reaches these outputs of the panel.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn by_inputs(&self, panel: Panel, outputs: Range<usize>, to: Target<'_>) {
+    pub unsafe fn by_inputs(&self, panel: Panel, outputs: Range<usize>, to: VectorTarget<'_>) {
         let taps = self.slots.len();
         for output in outputs {
             for vector in 0..panel.vectors {
@@ -70,7 +70,8 @@ impl Kernels<'_> {
                 let from = (output * self.inputs + input) * taps;
                 for start in (0..taps).step_by(LANES) {
                     let count = LANES.min(taps - start);
-                    let columns = transposed(load(self.data, from + start, taps, [inputs, count]));
+                    let columns =
+                        transposed(load_rows(self.data, from + start, taps, [inputs, count]));
                     for (&column, slot) in columns[..count].iter().zip(&self.slots[start..]) {
                         if let Some(slot) = slot {
                             let at =
@@ -90,7 +91,7 @@ impl Kernels<'_> {
 /// # Safety
 /// The processor has AVX-512 F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn interleave(
+pub(super) unsafe fn interleave_taps(
     from: &[f32],
     stride: usize,
     slots: &[Option<usize>],
@@ -107,7 +108,7 @@ pub(super) unsafe fn interleave(
                 if let Some(slot) = slot {
                     let part = &from[slot * stride + input..][..count];
                     // SAFETY: the mask keeps to the part.
-                    *row = unsafe { _mm512_maskz_loadu_ps(first(count), part.as_ptr()) };
+                    *row = unsafe { _mm512_maskz_loadu_ps(mask_first(count), part.as_ptr()) };
                 }
             }
             let columns = transposed(rows);

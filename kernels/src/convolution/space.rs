@@ -4,26 +4,26 @@ use graphc_ir::ops::Window;
 
 use crate::error::KernelError;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Level, level};
+use crate::simd::{SimdLevel, simd_level};
 use crate::strided;
 use crate::view::Element;
 
 /// The channels of each group of x that the kernels take: `count` of `stride` from `first` on.
-pub(crate) struct Taken {
+pub(crate) struct TakenChannels {
     pub stride: usize,
     pub first: usize,
     pub count: usize,
 }
 
-impl Taken {
-    pub fn all(stride: usize) -> Self {
+impl TakenChannels {
+    pub fn all_of_group(stride: usize) -> Self {
         Self { stride, first: 0, count: stride }
     }
 }
 
 /// Extents of a convolution of shards; `outputs` and `inputs` count the channels of one group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Space {
+pub(crate) struct ConvolutionSpace {
     pub window: Window,
     pub batch: usize,
     pub groups: usize,
@@ -38,13 +38,13 @@ pub(crate) struct Space {
     pub shown: [usize; 2],
 }
 
-impl Space {
+impl ConvolutionSpace {
     /// From the shapes of x, k and y.
     pub fn new(
         op: &'static str,
         window: Window,
         channels_last: bool,
-        Taken { stride, first, count }: Taken,
+        TakenChannels { stride, first, count }: TakenChannels,
         [x, k, y]: [&[usize]; 3],
     ) -> Result<Self, KernelError> {
         let last = |shape: &[usize]| match (channels_last, shape) {
@@ -54,11 +54,11 @@ impl Space {
         let (Some([batch, h, w, channels]), &[features, inputs, kh, kw], Some(result)) =
             (last(x), k, last(y))
         else {
-            return Err(KernelError::call(op, "operands of other rank than 4"));
+            return Err(KernelError::bad_call(op, "operands of other rank than 4"));
         };
         let [_, rows, columns, _] = result;
         let groups = channels.checked_div(stride).unwrap_or(1);
-        let shown = [window.places(0, h, kh), window.places(1, w, kw)];
+        let shown = [window.count_places(0, h, kh), window.count_places(1, w, kw)];
         if [result[0], result[3]] != [batch, features]
             || shown != [Some(rows), Some(columns)]
             || groups * stride != channels
@@ -66,7 +66,7 @@ impl Space {
             || first.checked_add(count).is_none_or(|end| end > stride)
             || groups > 0 && !features.is_multiple_of(groups)
         {
-            return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
+            return Err(KernelError::bad_call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
         }
         let outputs = features.checked_div(groups).unwrap_or(0);
         let (extents, image, shown) = ([kh, kw], [h, w], [rows, columns]);
@@ -79,31 +79,31 @@ impl Space {
     }
 
     /// Places of x.
-    pub fn area(&self) -> usize {
+    pub fn input_places(&self) -> usize {
         self.image[0] * self.image[1]
     }
 
     /// Places of y.
-    pub fn places(&self) -> usize {
+    pub fn output_places(&self) -> usize {
         self.shown[0] * self.shown[1]
     }
 
     /// Channels of x and of y, of all groups.
-    pub fn channels(&self) -> usize {
+    pub fn input_channels(&self) -> usize {
         self.groups * self.stride
     }
 
-    pub fn features(&self) -> usize {
+    pub fn output_channels(&self) -> usize {
         self.groups * self.outputs
     }
 
     /// The number of multiplications.
-    pub fn multiplications(&self) -> usize {
-        self.batch * self.places() * self.taps() * self.inputs * self.features()
+    pub fn count_multiplications(&self) -> usize {
+        self.batch * self.output_places() * self.taps() * self.inputs * self.output_channels()
     }
 
     /// Extents of x, the kernels and y along a dim.
-    pub fn along(&self, dim: usize) -> [usize; 3] {
+    pub fn extents_along(&self, dim: usize) -> [usize; 3] {
         [self.image[dim], self.extents[dim], self.shown[dim]]
     }
 
@@ -115,20 +115,20 @@ impl Space {
     /// Whether it is one product of matrices, of images of one place with kernels of one element. With padding the element may meet none.
     pub fn is_product(&self) -> bool {
         let one_channel_group = self.groups == 1 && self.stride == self.inputs;
-        let one_place = self.area() == 1 && self.taps() == 1 && self.places() == 1;
+        let one_place = self.input_places() == 1 && self.taps() == 1 && self.output_places() == 1;
         one_channel_group && one_place && self.window.pads == [0; 4]
     }
 
     /// Whether what is of `f32` needs no columns.
     #[cfg(target_arch = "x86_64")]
     pub fn is_direct(&self) -> bool {
-        level() == Level::Avx512
+        simd_level() == SimdLevel::Avx512
     }
 }
 
 /// Brings each image's matrix of these rows and columns to the order of its columns.
-pub(crate) fn transposed<T: Element>(
-    space: &Space,
+pub(crate) fn transpose_images<T: Element>(
+    space: &ConvolutionSpace,
     from: &[T],
     to: &mut [T],
     [rows, columns]: [usize; 2],

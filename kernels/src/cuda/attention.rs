@@ -10,8 +10,8 @@ use graphc_ir::ops::{Attention, AttentionBias, AttentionGrad, FLOOR};
 use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Place, Slot};
-use super::source::{Source, index_type};
+use super::call::{Argument, Call, CallRegister, Launch, LaunchMemory};
+use super::source::{KernelSource, index_type};
 use crate::error::KernelError;
 
 /// Queries, or keys, of a block.
@@ -27,21 +27,21 @@ const COLUMNS: usize = 256;
 const COLUMNS_OF_GRADIENT: usize = 128;
 
 /// One op.
-pub(super) fn attention(
+pub(super) fn prepare_attention(
     op: &Attention,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let ([q, k, v, bias @ ..], [o, l]) = (operands, results) else {
-        return Err(misfit("attention", "takes three operands and gives two results"));
+        return Err(mismatch_error("attention", "takes three operands and gives two results"));
     };
     let bias = bias.first().map(|bias| (3, bias));
-    let space = Space::new("attention", [q, k], *op, bias)?;
+    let space = CudaAttentionExtents::new("attention", [q, k], *op, bias)?;
     if v.shape() != k.shape() || o.shape() != q.shape() || l.shape() != &q.shape()[..3] {
-        return Err(misfit("attention", "operands or results of other shapes"));
+        return Err(mismatch_error("attention", "operands or results of other shapes"));
     }
     if l.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
     arguments.extend([Argument::result(0), Argument::result(1)]);
@@ -50,58 +50,58 @@ pub(super) fn attention(
     let blocks = space.batch * space.heads * space.queries.div_ceil(TILE);
     if halves {
         let source = space
-            .halves(include_str!("cu/attention_halves.cu"))
+            .build_half_source(include_str!("cu/attention_halves.cu"))
             .define("TILE_KEYS", if space.depth() > 128 { 32 } else { 64 });
         let launch = Launch::kernel(source, "attention", blocks, OF_HALVES, arguments);
-        return Ok(Call::of(vec![launch]));
+        return Ok(Call::from_launches(vec![launch]));
     }
-    let (source, parts) = space.floats(include_str!("cu/attention_floats.cu"), COLUMNS);
+    let (source, parts) = space.build_float_source(include_str!("cu/attention_floats.cu"), COLUMNS);
     let launch = Launch::kernel(source, "attention", blocks * parts, THREADS, arguments);
-    Ok(Call::of(vec![launch]))
+    Ok(Call::from_launches(vec![launch]))
 }
 
 /// The gradient.
-pub(super) fn gradient(
+pub(super) fn prepare_attention_grad(
     op: &AttentionGrad,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let name = "attention_grad";
     let ([q, k, v, o, l, of_o, ..], [dq, dk, dv, of_bias @ ..]) = (operands, results) else {
-        return Err(misfit(name, "takes six operands and gives three results"));
+        return Err(mismatch_error(name, "takes six operands and gives three results"));
     };
-    let (of_l, bias) = op.further(operands.len());
+    let (of_l, bias) = op.optional_operands(operands.len());
     let bias = bias.and_then(|place| Some((place, operands.get(place)?)));
     let of_l = of_l.and_then(|place| operands.get(place));
-    let space = Space::new(name, [q, k], op.forward(), bias)?;
+    let space = CudaAttentionExtents::new(name, [q, k], op.forward(), bias)?;
     let as_query = [o, of_o, dq].iter().all(|shard| shard.shape() == q.shape());
     let as_key = [v, dk, dv].iter().all(|shard| shard.shape() == k.shape());
     let as_row = std::iter::once(l).chain(of_l).all(|shard| shard.shape() == &q.shape()[..3]);
     if !(as_query && as_key && as_row) {
-        return Err(misfit(name, "operands or results of other shapes"));
+        return Err(mismatch_error(name, "operands or results of other shapes"));
     }
     if [q, k].iter().any(|shard| shard.elements() == 0) {
         let none = |(index, of): (usize, &Shard)| Launch::Clear {
-            place: Place::Slot(Slot::Result(index)),
+            place: LaunchMemory::Slot(CallRegister::Result(index)),
             bytes: of.elements() * of.dtype().size(),
         };
         let written = results.iter().enumerate().filter(|(_, of)| of.elements() > 0);
-        return Ok(Call::of(written.map(none).collect()));
+        return Ok(Call::from_launches(written.map(none).collect()));
     }
-    let mut call = Call::of(vec![space.shift(of_l.is_some())]);
-    call.launches.extend(space.gradients());
+    let mut call = Call::from_launches(vec![space.launch_shift(of_l.is_some())]);
+    call.launches.extend(space.launch_gradients());
     let of_bias = of_bias.first().filter(|_| op.bias == AttentionBias::Learned);
     call.launches.extend(of_bias.map(|of_bias| space.of_bias(of_bias.shape())).transpose()?);
     call.scratch = l.elements() * size_of::<f32>();
     Ok(call)
 }
 
-fn misfit(op: &'static str, reason: &str) -> KernelError {
-    KernelError::call(op, reason)
+fn mismatch_error(op: &'static str, reason: &str) -> KernelError {
+    KernelError::bad_call(op, reason)
 }
 
 /// Extents of the shards.
-struct Space {
+struct CudaAttentionExtents {
     batch: usize,
     queries: usize,
     keys: usize,
@@ -136,7 +136,7 @@ impl BiasShard {
     }
 }
 
-impl Space {
+impl CudaAttentionExtents {
     fn new(
         op: &'static str,
         [q, k]: [&Shard; 2],
@@ -146,10 +146,10 @@ impl Space {
         let (&[batch, queries, heads, width], &[key_batch, keys, shared, key_width]) =
             (q.shape(), k.shape())
         else {
-            return Err(misfit(op, "operands of other rank than 4"));
+            return Err(mismatch_error(op, "operands of other rank than 4"));
         };
         if (batch, width) != (key_batch, key_width) {
-            return Err(misfit(op, "queries and keys of other batch or width"));
+            return Err(mismatch_error(op, "queries and keys of other batch or width"));
         }
         // Ranks have whole groups of heads, or a part of one.
         let whole = q.global.get(2).zip(k.global.get(2)).and_then(|(q, k)| q.checked_div(*k));
@@ -158,12 +158,12 @@ impl Space {
             None => heads == 0,
         };
         if !fits {
-            return Err(misfit(op, "heads that read keys of another rank"));
+            return Err(mismatch_error(op, "heads that read keys of another rank"));
         }
         let extents = [batch, heads, queries, keys];
         let fitting = |(place, bias)| {
             BiasShard::new(place, bias, extents)
-                .ok_or_else(|| misfit(op, "a bias of another shape"))
+                .ok_or_else(|| mismatch_error(op, "a bias of another shape"))
         };
         let bias = bias.map(fitting).transpose()?;
         let dtype = q.dtype();
@@ -174,18 +174,18 @@ impl Space {
     fn bias_and_origins(&self, arguments: &mut Vec<Argument>) {
         arguments.extend(self.bias.as_ref().map(|bias| Argument::operand(bias.place)));
         if self.op.causal {
-            arguments.push(Argument::Origin(Slot::Operand(0), 1));
-            arguments.push(Argument::Origin(Slot::Operand(1), 1));
+            arguments.push(Argument::Origin(CallRegister::Operand(0), 1));
+            arguments.push(Argument::Origin(CallRegister::Operand(1), 1));
         }
     }
 
-    fn source(&self, body: &str) -> Source {
+    fn build_source(&self, body: &str) -> KernelSource {
         let rows = self.batch * self.queries.max(self.keys) * self.heads;
         let most = if self.bias.is_some() { self.width.max(self.keys) } else { self.width };
         let elements = rows * most.max(1);
-        let source = Source::new(format!("{}\n{body}", include_str!("cu/attention.cuh")))
+        let source = KernelSource::new(format!("{}\n{body}", include_str!("cu/attention.cuh")))
             .define("INDEX", index_type(elements + (1 << 20)))
-            .element("T", self.dtype)
+            .define_element("T", self.dtype)
             .define("BATCH", self.batch)
             .define("QUERIES", self.queries)
             .define("KEYS", self.keys)
@@ -195,35 +195,35 @@ impl Space {
             .define("WIDTH", self.width)
             .define("CAUSAL", u8::from(self.op.causal))
             .define("WINDOW", self.op.window.map_or(0, |window| window.get()))
-            .number("SCALE", self.op.scale.0 as f32)
-            .flag("CAPPED", self.op.soft_cap.is_some())
-            .number("SOFT_CAP", self.op.soft_cap.map_or(1.0, |cap| cap.0 as f32))
-            .flag("HAS_BIAS", self.bias.is_some());
+            .define_number("SCALE", self.op.scale.0 as f32)
+            .define_flag("CAPPED", self.op.soft_cap.is_some())
+            .define_number("SOFT_CAP", self.op.soft_cap.map_or(1.0, |cap| cap.0 as f32))
+            .define_flag("HAS_BIAS", self.bias.is_some());
         match &self.bias {
             Some(bias) => ["BIAS_BATCH", "BIAS_HEAD", "BIAS_QUERY", "BIAS_KEY"]
                 .iter()
                 .zip(bias.strides)
                 .fold(source, |source, (name, stride)| source.define(name, stride))
-                .element("B", bias.dtype)
-                .number("FLOOR", FLOOR as f32),
+                .define_element("B", bias.dtype)
+                .define_number("FLOOR", FLOOR as f32),
             None => source,
         }
     }
 
     /// Kernels of `f32`, and in how many parts rows go.
-    fn floats(&self, body: &str, most: usize) -> (Source, usize) {
+    fn build_float_source(&self, body: &str, most: usize) -> (KernelSource, usize) {
         let columns = self.width.next_multiple_of(TILE).clamp(TILE, most);
         let parts = self.width.div_ceil(columns).max(1);
         let body = format!("{}\n{body}", include_str!("cu/attention_tiles.cuh"));
-        (self.source(&body).define("COLUMNS", columns).define("PARTS", parts), parts)
+        (self.build_source(&body).define("COLUMNS", columns).define("PARTS", parts), parts)
     }
 
     /// Kernels of halves.
-    fn halves(&self, body: &str) -> Source {
+    fn build_half_source(&self, body: &str) -> KernelSource {
         let (tiles, groups) =
             (include_str!("cu/attention_halves.cuh"), include_str!("cu/groups.cuh"));
         let body = format!("{}\n{groups}\n{tiles}\n{body}", include_str!("cu/tensor_cores.cuh"));
-        self.source(&body).define("DEPTH", self.depth())
+        self.build_source(&body).define("DEPTH", self.depth())
     }
 
     /// The width of rows in tiles of halves.
@@ -232,9 +232,9 @@ impl Space {
     }
 
     /// The shift that is subtracted from do v of each query, in the memory to work in.
-    fn shift(&self, has_gradient: bool) -> Launch {
+    fn launch_shift(&self, has_gradient: bool) -> Launch {
         let source = self
-            .source(include_str!("cu/attention_shift.cu"))
+            .build_source(include_str!("cu/attention_shift.cu"))
             .define("HAS_GRADIENT", u8::from(has_gradient));
         let mut arguments = vec![Argument::operand(3), Argument::operand(5)];
         arguments.extend(has_gradient.then(|| Argument::operand(6)));
@@ -244,10 +244,10 @@ impl Space {
     }
 
     /// The gradients of keys and values, and of queries.
-    fn gradients(&self) -> [Launch; 2] {
+    fn launch_gradients(&self) -> [Launch; 2] {
         let halves = self.dtype != DType::F32 && self.width <= WIDEST_GRADIENT;
         let (source, parts) = match halves {
-            true => (self.halves(include_str!("cu/attention_halves_grad.cu")), 1),
+            true => (self.build_half_source(include_str!("cu/attention_halves_grad.cu")), 1),
             false => self.floats_gradient([1, 1]),
         };
         let (queries, keys) = if self.depth() > 64 { (16, 32) } else { (32, 64) };
@@ -268,19 +268,25 @@ impl Space {
     }
 
     /// Kernels of the gradient by `f32`, for a bias that so many samples and heads have in common, and in how many parts rows go.
-    fn floats_gradient(&self, [samples, heads]: [usize; 2]) -> (Source, usize) {
+    fn floats_gradient(&self, [samples, heads]: [usize; 2]) -> (KernelSource, usize) {
         let body = include_str!("cu/attention_floats_grad.cu");
-        let (source, parts) = self.floats(body, COLUMNS_OF_GRADIENT);
+        let (source, parts) = self.build_float_source(body, COLUMNS_OF_GRADIENT);
         (source.define("SAMPLES_OF_BIAS", samples).define("SHARING_BIAS", heads), parts)
     }
 
     /// The gradient of a bias of this shape.
     fn of_bias(&self, shape: &[usize]) -> Result<Launch, KernelError> {
         let &[samples, heads, queries, keys] = shape else {
-            return Err(misfit("attention_grad", "the gradient of a bias of other rank than 4"));
+            return Err(mismatch_error(
+                "attention_grad",
+                "the gradient of a bias of other rank than 4",
+            ));
         };
         if [queries, keys] != [self.queries, self.keys] {
-            return Err(misfit("attention_grad", "the gradient of a bias of another shape"));
+            return Err(mismatch_error(
+                "attention_grad",
+                "the gradient of a bias of another shape",
+            ));
         }
         let common = [self.batch / samples.max(1), self.heads / heads.max(1)];
         let (source, _) = self.floats_gradient(common);

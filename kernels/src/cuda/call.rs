@@ -23,7 +23,7 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// How many bytes behind [`Argument::Registers`] the content of a register lies, which is at one place in every step.
-    Place(Slot),
+    Place(CallRegister),
     /// A number.
     Number(u64),
 }
@@ -34,11 +34,11 @@ pub enum Launch {
     /// A kernel in CUDA C++.
     Kernel(Kernel),
     /// Products of matrices.
-    Product(Product),
+    Product(MatrixProduct),
     /// Fills memory with bytes of 0.
     Clear {
         /// Where.
-        place: Place,
+        place: LaunchMemory,
         /// How many.
         bytes: usize,
     },
@@ -70,9 +70,9 @@ pub struct Kernel {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
     /// An address, 64 bits.
-    Address(Place),
+    Address(LaunchMemory),
     /// Where the shard begins along a dim of the whole tensor, `long long`. It differs between microbatches.
-    Origin(Slot, usize),
+    Origin(CallRegister, usize),
     /// `const Now*`: the step and the job's seed.
     Now,
     /// `const float*`: the call's [`Numbers`] of this step.
@@ -91,16 +91,16 @@ pub enum Argument {
 
 /// Memory that a launch reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LaunchMemory {
     /// A register's content.
-    Slot(Slot),
+    Slot(CallRegister),
     /// The memory to work in, from this byte on, a multiple of 256.
     Scratch(usize),
 }
 
 /// A register of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum CallRegister {
     /// An operand, by its place among them.
     Operand(usize),
     /// A result.
@@ -109,7 +109,7 @@ pub enum Slot {
 
 /// Products `[rows, inner] x [inner, columns]` of matrices of one element type, as many as are listed. Sums are `f32`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Product {
+pub struct MatrixProduct {
     /// Rows of the result.
     pub rows: usize,
     /// The extent that is summed over.
@@ -138,17 +138,17 @@ pub struct Product {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epilogue {
     /// A matrix like the result, row-major and dense; it may be the result's memory.
-    pub added: Option<Place>,
+    pub added: Option<LaunchMemory>,
     /// As many elements as the result has columns.
-    pub bias: Option<Place>,
+    pub bias: Option<LaunchMemory>,
     /// The function.
     pub activation: Activation,
     /// A matrix like the result, row-major and dense, whose rows have a multiple of [`Epilogue::KEPT`] elements. GELU writes here what
     /// it is taken of, where that is kept; the gradient of GELU reads that here.
-    pub kept: Option<Place>,
+    pub kept: Option<LaunchMemory>,
     /// Sums that come out beside the result, in a vector of its element type. Those of a factor go with no bias and no function, those
     /// of the result with the gradient of GELU alone.
-    pub sums: Option<(Summed, Place)>,
+    pub sums: Option<(Summed, LaunchMemory)>,
 }
 
 impl Epilogue {
@@ -156,7 +156,7 @@ impl Epilogue {
     pub const KEPT: usize = 8;
 
     /// The one vector that goes with a product: its bias or its sums.
-    pub fn vector(&self) -> Option<Place> {
+    pub fn vector(&self) -> Option<LaunchMemory> {
         self.bias.or(self.sums.map(|(_, place)| place))
     }
 }
@@ -205,11 +205,11 @@ pub struct Operands {
     /// That of the result's: the same, or f32.
     pub made: graphc_ir::types::DType,
     /// The first factor.
-    pub a: Place,
+    pub a: LaunchMemory,
     /// The second.
-    pub b: Place,
+    pub b: LaunchMemory,
     /// The result.
-    pub out: Place,
+    pub out: LaunchMemory,
 }
 
 /// The needs of a call from the host in each step: numbers that follow from the step, e.g. a learning rate. Kernels read them from
@@ -237,7 +237,7 @@ pub struct Checked {
 }
 
 /// The table of a launch for several members: the line of each, then of each block which member it is of.
-pub(super) fn table(lines: Vec<Vec<Entry>>, blocks: &[usize]) -> Vec<Entry> {
+pub(super) fn build_table(lines: Vec<Vec<Entry>>, blocks: &[usize]) -> Vec<Entry> {
     let of_blocks = blocks
         .iter()
         .enumerate()
@@ -246,28 +246,28 @@ pub(super) fn table(lines: Vec<Vec<Entry>>, blocks: &[usize]) -> Vec<Entry> {
 }
 
 impl Call {
-    pub(super) fn of(launches: Vec<Launch>) -> Self {
+    pub(super) fn from_launches(launches: Vec<Launch>) -> Self {
         Self { launches, scratch: 0, numbers: Numbers::None, checked: None, table: Vec::new() }
     }
 
     /// Copies so many bytes from the operand to the result.
-    pub fn copy(bytes: usize) -> Self {
-        Self::of(vec![Launch::Copy { bytes }])
+    pub fn copy_bytes(bytes: usize) -> Self {
+        Self::from_launches(vec![Launch::Copy { bytes }])
     }
 
-    pub(super) fn nothing() -> Self {
-        Self::of(Vec::new())
+    pub(super) fn empty() -> Self {
+        Self::from_launches(Vec::new())
     }
 }
 
 impl Launch {
     /// Copies an operand to a result of as many bytes.
-    pub(super) fn copy(result: &Shard) -> Self {
+    pub(super) fn copy_operand(result: &Shard) -> Self {
         Self::Copy { bytes: result.elements() * result.dtype().size() }
     }
 
     /// The same with so many rows of blocks.
-    pub(super) fn rows(mut self, rows: usize) -> Self {
+    pub(super) fn with_rows(mut self, rows: usize) -> Self {
         if let Self::Kernel(kernel) = &mut self {
             kernel.grid[1] = rows as u32;
         }
@@ -277,14 +277,14 @@ impl Launch {
 
 impl Argument {
     pub(super) fn operand(index: usize) -> Self {
-        Self::Address(Place::Slot(Slot::Operand(index)))
+        Self::Address(LaunchMemory::Slot(CallRegister::Operand(index)))
     }
 
     pub(super) fn result(index: usize) -> Self {
-        Self::Address(Place::Slot(Slot::Result(index)))
+        Self::Address(LaunchMemory::Slot(CallRegister::Result(index)))
     }
 
     pub(super) fn scratch(byte: usize) -> Self {
-        Self::Address(Place::Scratch(byte))
+        Self::Address(LaunchMemory::Scratch(byte))
     }
 }

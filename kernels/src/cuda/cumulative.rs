@@ -5,8 +5,8 @@ use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::rows::Rows;
-use super::source::Source;
+use super::rows::DimRows;
+use super::source::KernelSource;
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -19,26 +19,26 @@ pub(super) fn cumulative_sum(op: &CumulativeSum, operands: &[Shard]) -> Result<C
     let x = &operands[0];
     if op.axis >= x.shape().len() {
         let reason = format!("dim {} of {:?}", op.axis, x.shape());
-        return Err(KernelError::call("cumulative_sum", reason));
+        return Err(KernelError::bad_call("cumulative_sum", reason));
     }
     if matches!(x.dtype(), DType::U8 | DType::Bool) {
-        return Err(KernelError::call("cumulative_sum", "of small integers"));
+        return Err(KernelError::bad_call("cumulative_sum", "of small integers"));
     }
     if x.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
-    let rows = Rows::along(x, op.axis);
+    let rows = DimRows::along_dim(x, op.axis);
     let scanned = rows.inner == 1 && rows.extent >= LONG;
-    let source = Source::new(include_str!("cu/cumulative.cu"))
-        .element("T", x.dtype())
+    let source = KernelSource::new(include_str!("cu/cumulative.cu"))
+        .define_element("T", x.dtype())
         .define("V", if x.dtype().is_float() { "double" } else { "i64" })
         .define("COUNT", rows.count)
         .define("EXTENT", rows.extent)
         .define("INNER", rows.inner)
-        .flag("EXCLUSIVE", op.exclusive)
-        .flag("REVERSE", op.reverse)
-        .flag("SCANNED", scanned);
+        .define_flag("EXCLUSIVE", op.exclusive)
+        .define_flag("REVERSE", op.reverse)
+        .define_flag("SCANNED", scanned);
     let blocks = if scanned { rows.count } else { rows.count.div_ceil(THREADS) };
     let arguments = vec![Argument::operand(0), Argument::result(0)];
-    Ok(Call::of(vec![Launch::kernel(source, "cumulative", blocks, THREADS, arguments)]))
+    Ok(Call::from_launches(vec![Launch::kernel(source, "cumulative", blocks, THREADS, arguments)]))
 }

@@ -15,7 +15,9 @@ use graphc_ir::types::DType;
 use super::Shard;
 use super::call::{Argument, Call, Launch};
 use super::names::named_chain;
-use super::source::{Source, broadcast_strides, element, index_type, position, runs};
+use super::source::{
+    KernelSource, broadcast_strides, element_type, index_type, join_runs, position_expression,
+};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -31,30 +33,36 @@ struct StepRef<'a> {
 }
 
 /// One op alone.
-pub(super) fn single(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_single(
+    op: &Op,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
     let args: Vec<FusedArg> = (0..operands.len()).map(FusedArg::Operand).collect();
-    Chain::new(vec![StepRef { op, args: &args }], &[0], operands, results)?.call()
+    ElementwiseChain::new(vec![StepRef { op, args: &args }], &[0], operands, results)?
+        .prepare_call()
 }
 
 /// What a value, by its name, of one element type is as one of another, in C++.
 pub(super) fn cast_expression(value: &str, from: DType, to: DType) -> Result<String, KernelError> {
-    let value = value::Value { name: value.to_owned(), dtype: from };
-    value::expression(&Op::Cast(Cast { dtype: to }), &[value], to)
+    let value = value::StepValue { name: value.to_owned(), dtype: from };
+    value::step_expression(&Op::Cast(Cast { dtype: to }), &[value], to)
 }
 
 /// A chain of ops, by which its kernels are named.
-pub(super) fn chain(
+pub(super) fn prepare_chain(
     fused: &FusedOp,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let steps = fused.steps.iter().map(|step| StepRef { op: &step.op, args: &step.args });
-    let call = Chain::new(steps.collect(), &fused.outputs, operands, results)?.call()?;
+    let call = ElementwiseChain::new(steps.collect(), &fused.outputs, operands, results)?
+        .prepare_call()?;
     Ok(named_chain(call, fused))
 }
 
 /// A chain whose values all have one shape, to which the operands broadcast.
-struct Chain<'a> {
+struct ElementwiseChain<'a> {
     steps: Vec<StepRef<'a>>,
     /// The element type of each step's value.
     dtypes: Vec<DType>,
@@ -69,40 +77,40 @@ struct Chain<'a> {
     strides: Vec<Vec<usize>>,
 }
 
-impl<'a> Chain<'a> {
+impl<'a> ElementwiseChain<'a> {
     fn new(
         steps: Vec<StepRef<'a>>,
         outputs: &'a [usize],
         operands: &'a [Shard],
         results: &'a [Shard],
     ) -> Result<Self, KernelError> {
-        let shape = joined(operands.iter().map(Shard::shape))?;
-        let global = joined(operands.iter().map(|operand| operand.global.as_slice()))?;
+        let shape = broadcast_shapes(operands.iter().map(Shard::shape))?;
+        let global = broadcast_shapes(operands.iter().map(|operand| operand.global.as_slice()))?;
         let strides = operands.iter().map(|operand| {
             broadcast_strides(operand.shape(), &shape)
-                .ok_or_else(|| misfit("an operand does not broadcast"))
+                .ok_or_else(|| mismatch_error("an operand does not broadcast"))
         });
         let strides = strides.collect::<Result<_, _>>()?;
-        let dtypes = value::dtypes(&steps, operands)?;
+        let dtypes = value::step_dtypes(&steps, operands)?;
         if outputs.len() != results.len() || outputs.iter().any(|&step| step >= steps.len()) {
-            return Err(misfit("results that no step gives"));
+            return Err(mismatch_error("results that no step gives"));
         }
         Ok(Self { steps, dtypes, outputs, operands, results, shape, global, strides })
     }
 
-    fn call(&self) -> Result<Call, KernelError> {
+    fn prepare_call(&self) -> Result<Call, KernelError> {
         let elementwise = |&output: &usize| !self.is_reduction(self.outputs[output]);
         let outputs: Vec<usize> = (0..self.outputs.len()).filter(elementwise).collect();
         let fits = |&output: &usize| self.results[output].elements() == self.elements();
         if !outputs.iter().all(fits) {
-            return Err(misfit("a result of another shape than the values"));
+            return Err(mismatch_error("a result of another shape than the values"));
         }
         if outputs.len() < self.outputs.len() {
-            return passes::call(self, &outputs);
+            return passes::prepare_passes(self, &outputs);
         }
         match self.elements() {
-            0 => Ok(Call::nothing()),
-            _ => Ok(Call::of(vec![self.kernel(&outputs)?])),
+            0 => Ok(Call::empty()),
+            _ => Ok(Call::from_launches(vec![self.kernel(&outputs)?])),
         }
     }
 
@@ -122,7 +130,7 @@ impl<'a> Chain<'a> {
     /// Parameters of a kernel that reads all operands.
     fn parameters(&self) -> Vec<String> {
         let operand = |(index, operand): (usize, &Shard)| {
-            format!("const {}* operand{index}", element(operand.dtype()))
+            format!("const {}* operand{index}", element_type(operand.dtype()))
         };
         let mut parameters: Vec<String> = self.operands.iter().enumerate().map(operand).collect();
         parameters.extend(["Fault* account", "u32 call"].map(str::to_owned));
@@ -140,8 +148,8 @@ impl<'a> Chain<'a> {
     /// One kernel that writes these results.
     fn kernel(&self, outputs: &[usize]) -> Result<Launch, KernelError> {
         let args = outputs.iter().map(|&output| FusedArg::Step(self.outputs[output]));
-        let needed = self.needed(args);
-        let width = self.width(&needed, outputs);
+        let needed = self.find_needed(args);
+        let width = self.access_width(&needed, outputs);
         let parameters = [self.parameters(), self.result_parameters(outputs)].concat();
         let mut text = format!(
             "extern \"C\" __global__ void __launch_bounds__(256) chain({}) {{\n",
@@ -157,27 +165,28 @@ impl<'a> Chain<'a> {
         let blocks = self.elements().div_ceil(each);
         let mut arguments = self.arguments();
         arguments.extend(outputs.iter().map(|&output| Argument::result(output)));
-        Ok(Launch::kernel(Source::new(text), "chain", blocks, THREADS, arguments))
+        Ok(Launch::kernel(KernelSource::new(text), "chain", blocks, THREADS, arguments))
     }
 
     /// Parameters for these results.
     fn result_parameters(&self, outputs: &[usize]) -> Vec<String> {
-        let result =
-            |&output: &usize| format!("{}* result{output}", element(self.results[output].dtype()));
+        let result = |&output: &usize| {
+            format!("{}* result{output}", element_type(self.results[output].dtype()))
+        };
         outputs.iter().map(result).collect()
     }
 
     /// Computes `width` elements from `i` on and writes these results; `also` is what is done besides with the values of element `k`.
     fn write_values(
         &self,
-        needed: &Needed,
+        needed: &NeededValues,
         width: usize,
         (outputs, also): (&[usize], &str),
         text: &mut String,
     ) -> Result<(), KernelError> {
         self.write_loads(needed, width, text);
         for &output in outputs {
-            let ty = element(self.results[output].dtype());
+            let ty = element_type(self.results[output].dtype());
             text.push_str(&format!("  Vec<{ty}, {width}> r{output};\n"));
         }
         text.push_str(&format!("#pragma unroll\n  for (int k = 0; k < {width}; ++k) {{\n"));
@@ -186,13 +195,13 @@ impl<'a> Chain<'a> {
         }
         self.write_steps(needed, text)?;
         for &output in outputs {
-            let (ty, step) = (element(self.results[output].dtype()), self.outputs[output]);
+            let (ty, step) = (element_type(self.results[output].dtype()), self.outputs[output]);
             text.push_str(&format!("  r{output}.at[k] = to<{ty}>(v{step});\n"));
         }
         text.push_str(also);
         text.push_str("  }\n");
         for &output in outputs {
-            let ty = element(self.results[output].dtype());
+            let ty = element_type(self.results[output].dtype());
             text.push_str(&format!("  *(Vec<{ty}, {width}>*)(result{output} + i) = r{output};\n"));
         }
         Ok(())
@@ -200,14 +209,14 @@ impl<'a> Chain<'a> {
 
     /// How many elements a thread takes at once: 16 bytes of the widest type, where each operand's elements lie side by side then, or
     /// are all the same.
-    fn width(&self, needed: &Needed, outputs: &[usize]) -> usize {
+    fn access_width(&self, needed: &NeededValues, outputs: &[usize]) -> usize {
         let of_operands = self.operands.iter().zip(&needed.operands).filter(|(_, needed)| **needed);
         let of_operands = of_operands.map(|(operand, _)| operand.dtype().size());
         let of_results = outputs.iter().map(|&output| self.results[output].dtype().size());
         let mut width = ACCESS / of_operands.chain(of_results).max().unwrap_or(ACCESS);
         let fits = |width: usize| {
             let regular = |strides: &Vec<usize>| {
-                let runs = runs(&self.shape, strides);
+                let runs = join_runs(&self.shape, strides);
                 runs.last().is_none_or(|&(extent, stride)| stride <= 1 && extent % width == 0)
             };
             let mut needed =
@@ -221,14 +230,14 @@ impl<'a> Chain<'a> {
     }
 
     /// Reads what a thread needs of each operand; `X<n>(k)` is then its element `k`.
-    fn write_loads(&self, needed: &Needed, width: usize, text: &mut String) {
+    fn write_loads(&self, needed: &NeededValues, width: usize, text: &mut String) {
         for (index, strides) in self.strides.iter().enumerate() {
             if !needed.operands[index] {
                 continue;
             }
-            let ty = element(self.operands[index].dtype());
-            let at = position(&self.shape, strides, "i");
-            let side_by_side = runs(&self.shape, strides).last().is_some_and(|run| run.1 == 1);
+            let ty = element_type(self.operands[index].dtype());
+            let at = position_expression(&self.shape, strides, "i");
+            let side_by_side = join_runs(&self.shape, strides).last().is_some_and(|run| run.1 == 1);
             let line = match side_by_side && width > 1 {
                 true => format!(
                     "  Vec<{ty}, {width}> a{index} = *(const Vec<{ty}, {width}>*)(operand{index} + {at});\n#define X{index}(k) a{index}.at[k]\n"
@@ -241,30 +250,30 @@ impl<'a> Chain<'a> {
         }
     }
 
-    fn write_steps(&self, needed: &Needed, text: &mut String) -> Result<(), KernelError> {
+    fn write_steps(&self, needed: &NeededValues, text: &mut String) -> Result<(), KernelError> {
         for (index, step) in self.steps.iter().enumerate() {
             if needed.steps[index] && !self.is_reduction(index) {
-                let operands: Vec<value::Value> =
+                let operands: Vec<value::StepValue> =
                     step.args.iter().map(|arg| self.value(*arg)).collect();
                 let ty = self.dtypes[index];
-                let expression = value::expression(step.op, &operands, ty)?;
+                let expression = value::step_expression(step.op, &operands, ty)?;
                 text.push_str(&format!("  auto v{index} = {expression};\n"));
             }
         }
         Ok(())
     }
 
-    fn value(&self, arg: FusedArg) -> value::Value {
+    fn value(&self, arg: FusedArg) -> value::StepValue {
         let dtype = match arg {
             FusedArg::Operand(operand) => self.operands[operand].dtype(),
             FusedArg::Step(step) => self.dtypes[step],
         };
-        value::Value { name: name_of(arg), dtype }
+        value::StepValue { name: name_of(arg), dtype }
     }
 
     /// The operands and steps on which values depend.
-    fn needed(&self, of: impl IntoIterator<Item = FusedArg>) -> Needed {
-        let mut needed = Needed {
+    fn find_needed(&self, of: impl IntoIterator<Item = FusedArg>) -> NeededValues {
+        let mut needed = NeededValues {
             operands: vec![false; self.operands.len()],
             steps: vec![false; self.steps.len()],
         };
@@ -283,7 +292,7 @@ impl<'a> Chain<'a> {
 }
 
 /// The operands that are read and the steps that are computed.
-struct Needed {
+struct NeededValues {
     operands: Vec<bool>,
     steps: Vec<bool>,
 }
@@ -296,7 +305,9 @@ fn name_of(arg: FusedArg) -> String {
 }
 
 /// The shape to which shapes broadcast.
-fn joined<'a>(shapes: impl Iterator<Item = &'a [usize]>) -> Result<Vec<usize>, KernelError> {
+fn broadcast_shapes<'a>(
+    shapes: impl Iterator<Item = &'a [usize]>,
+) -> Result<Vec<usize>, KernelError> {
     let mut joined: Vec<usize> = Vec::new();
     for shape in shapes {
         if shape.len() > joined.len() {
@@ -308,13 +319,13 @@ fn joined<'a>(shapes: impl Iterator<Item = &'a [usize]>) -> Result<Vec<usize>, K
                 (1, own) => *extent = own,
                 (_, 1) => {}
                 (extent, own) if extent == own => {}
-                _ => return Err(misfit("operands whose shapes do not broadcast")),
+                _ => return Err(mismatch_error("operands whose shapes do not broadcast")),
             }
         }
     }
     Ok(joined)
 }
 
-pub(super) fn misfit(reason: &str) -> KernelError {
-    KernelError::call("fused", reason)
+pub(super) fn mismatch_error(reason: &str) -> KernelError {
+    KernelError::bad_call("fused", reason)
 }

@@ -3,9 +3,9 @@
 use graphc_ir::ops::Dispatch;
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Slot};
-use super::indices::Indices;
-use super::source::{Source, width};
+use super::call::{Argument, Call, CallRegister, Launch};
+use super::indices::IndexShard;
+use super::source::{KernelSource, access_width};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -14,63 +14,69 @@ const THREADS: usize = 256;
 const ALIGNED: usize = 256;
 
 /// One op.
-pub(super) fn dispatch(
+pub(super) fn prepare_dispatch(
     op: &Dispatch,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    let (tokens, places) = ((Slot::Operand(0), &operands[0]), (Slot::Result(0), &results[0]));
-    let space = Space::new(operands, tokens, places, [op.experts, op.capacity], Some(2))?;
+    let (tokens, places) =
+        ((CallRegister::Operand(0), &operands[0]), (CallRegister::Result(0), &results[0]));
+    let space =
+        CudaExpertExtents::new(operands, tokens, places, [op.experts, op.capacity], Some(2))?;
     let mut arguments = vec![Argument::operand(0), space.weights, space.owners()];
     arguments.extend([Argument::result(0), space.first_token, space.first_choice]);
     let kernel = (include_str!("cu/dispatch.cu"), "dispatch");
-    Ok(space.parts(kernel, &results[0], arguments))
+    Ok(space.prepare_parts(kernel, &results[0], arguments))
 }
 
 /// One op.
-pub(super) fn combine(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let (tokens, places) = ((Slot::Result(0), &results[0]), (Slot::Operand(0), &operands[0]));
-    let space = Space::new(operands, tokens, places, sizes(&operands[0])?, Some(2))?;
+pub(super) fn prepare_combine(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let (tokens, places) =
+        ((CallRegister::Result(0), &results[0]), (CallRegister::Operand(0), &operands[0]));
+    let space =
+        CudaExpertExtents::new(operands, tokens, places, expert_sizes(&operands[0])?, Some(2))?;
     let mut arguments = vec![Argument::operand(0), space.weights, Argument::scratch(0)];
     arguments.push(Argument::result(0));
     arguments.extend(space.origins());
     let kernel = (include_str!("cu/combine.cu"), "combine");
-    Ok(space.parts(kernel, &results[0], arguments))
+    Ok(space.prepare_parts(kernel, &results[0], arguments))
 }
 
 /// One op.
 pub(super) fn weights_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let (tokens, places) = ((Slot::Operand(2), &operands[2]), (Slot::Operand(0), &operands[0]));
-    let mut space = Space::new(operands, tokens, places, sizes(&operands[0])?, None)?;
+    let (tokens, places) =
+        ((CallRegister::Operand(2), &operands[2]), (CallRegister::Operand(0), &operands[0]));
+    let mut space =
+        CudaExpertExtents::new(operands, tokens, places, expert_sizes(&operands[0])?, None)?;
     let &[_, _, choices] = results[0].shape() else {
-        return Err(KernelError::call("combine_weights_grad", "a result of other rank than 3"));
+        return Err(KernelError::bad_call("combine_weights_grad", "a result of other rank than 3"));
     };
     space.own_choices = choices;
-    space.first_choice = Argument::Origin(Slot::Result(0), 2);
+    space.first_choice = Argument::Origin(CallRegister::Result(0), 2);
     let elements = results[0].elements();
     let mut arguments = vec![Argument::operand(0), Argument::scratch(0), Argument::operand(2)];
     arguments.push(Argument::result(0));
     arguments.extend(space.origins());
     let source = space
-        .source(include_str!("cu/combine_weights_grad.cu"))
-        .element("T", results[0].dtype())
+        .build_source(include_str!("cu/combine_weights_grad.cu"))
+        .define_element("T", results[0].dtype())
         .define("ELEMENTS", elements)
         .define("SIZE", space.size);
     let blocks = elements.div_ceil(THREADS / 32);
     let launch = Launch::kernel(source, "combine_weights_grad", blocks, THREADS, arguments);
-    Ok(space.call((elements > 0).then_some(launch)))
+    Ok(space.prepare_call((elements > 0).then_some(launch)))
 }
 
 /// Experts, and the places of each for a group, of whole places.
-fn sizes(places: &Shard) -> Result<[usize; 2], KernelError> {
+fn expert_sizes(places: &Shard) -> Result<[usize; 2], KernelError> {
     match *places.global {
         [experts, _, capacity, _] => Ok([experts, capacity]),
-        _ => Err(KernelError::call("combine", format!("places {:?}", places.global))),
+        _ => Err(KernelError::bad_call("combine", format!("places {:?}", places.global))),
     }
 }
 
 /// Extents of the shards of tokens and of places, and where they lie.
-struct Space {
+struct CudaExpertExtents {
     groups: usize,
     own_tokens: usize,
     /// Tokens of a whole group, and choices of each.
@@ -90,15 +96,15 @@ struct Space {
     first_choice: Argument,
     first_expert: Argument,
     first_place: Argument,
-    indices: Indices,
+    indices: IndexShard,
 }
 
-impl Space {
+impl CudaExpertExtents {
     /// `weights` is which operand has weights, if there is one; the choices are operand 1.
     fn new(
         operands: &[Shard],
-        (token_slot, of_tokens): (Slot, &Shard),
-        (place_slot, of_places): (Slot, &Shard),
+        (token_slot, of_tokens): (CallRegister, &Shard),
+        (place_slot, of_places): (CallRegister, &Shard),
         [experts, capacity]: [usize; 2],
         weights: Option<usize>,
     ) -> Result<Self, KernelError> {
@@ -107,11 +113,11 @@ impl Space {
             (own, places, chosen)
         else {
             let reason = format!("tokens {own:?} and places {places:?}");
-            return Err(KernelError::call("experts", reason));
+            return Err(KernelError::bad_call("experts", reason));
         };
         let weights = weights.filter(|&weights| weights < operands.len());
         // Without weights nothing is read there, and all choices are its own.
-        let slot = Slot::Operand(weights.unwrap_or(1));
+        let slot = CallRegister::Operand(weights.unwrap_or(1));
         Ok(Self {
             groups,
             own_tokens,
@@ -124,12 +130,12 @@ impl Space {
             room,
             own_choices: weights.map_or(choices, |weights| operands[weights].shape()[2]),
             weighted: weights.is_some(),
-            weights: Argument::Address(super::Place::Slot(slot)),
+            weights: Argument::Address(super::LaunchMemory::Slot(slot)),
             first_token: Argument::Origin(token_slot, 1),
             first_choice: Argument::Origin(slot, 2),
             first_expert: Argument::Origin(place_slot, 0),
             first_place: Argument::Origin(place_slot, 2),
-            indices: Indices::new("expert", operands, 1, experts, None),
+            indices: IndexShard::new("expert", operands, 1, experts, None),
         })
     }
 
@@ -147,8 +153,8 @@ impl Space {
         Argument::scratch(self.of_slots())
     }
 
-    fn source(&self, text: &str) -> Source {
-        Source::new(format!("{}\n{text}", include_str!("cu/experts.cuh")))
+    fn build_source(&self, text: &str) -> KernelSource {
+        KernelSource::new(format!("{}\n{text}", include_str!("cu/experts.cuh")))
             .define("GROUPS", self.groups)
             .define("OWN_TOKENS", self.own_tokens)
             .define("TOKENS", self.tokens)
@@ -160,30 +166,35 @@ impl Space {
     }
 
     /// A call whose kernel takes tokens, or places, in parts that are read at once.
-    fn parts(self, (text, entry): (&str, &'static str), out: &Shard, of: Vec<Argument>) -> Call {
+    fn prepare_parts(
+        self,
+        (text, entry): (&str, &'static str),
+        out: &Shard,
+        of: Vec<Argument>,
+    ) -> Call {
         let elements = out.elements();
-        let width = width(out.dtype().size(), [self.size]);
+        let width = access_width(out.dtype().size(), [self.size]);
         let source = self
-            .source(text)
-            .element("T", out.dtype())
-            .flag("WEIGHTED", self.weighted)
+            .build_source(text)
+            .define_element("T", out.dtype())
+            .define_flag("WEIGHTED", self.weighted)
             .define("ELEMENTS", elements)
             .define("SIZE", self.size)
             .define("WIDTH", width)
-            .index(elements);
+            .define_index(elements);
         let blocks = elements.div_ceil(THREADS * width);
         let launch = (elements > 0).then(|| Launch::kernel(source, entry, blocks, THREADS, of));
-        self.call(launch)
+        self.prepare_call(launch)
     }
 
     /// The launch behind that which finds the places.
-    fn call(self, launch: Option<Launch>) -> Call {
+    fn prepare_call(self, launch: Option<Launch>) -> Call {
         if self.experts == 0 || self.groups == 0 || launch.is_none() {
-            return self.indices.check();
+            return self.indices.prepare_check();
         }
         let source = self
             .indices
-            .source(include_str!("cu/places.cu"))
+            .build_source(include_str!("cu/places.cu"))
             .define("GROUPS", self.groups)
             .define("TOKENS", self.tokens)
             .define("CHOICES", self.choices)
@@ -193,11 +204,11 @@ impl Space {
             .define("ROOM", self.room);
         let mut arguments = vec![Argument::operand(1), Argument::scratch(0), self.owners()];
         arguments.extend([self.first_expert, self.first_place]);
-        arguments.extend(Indices::arguments());
+        arguments.extend(IndexShard::fault_arguments());
         let blocks = self.experts * self.groups;
         let places = Launch::kernel(source, "places", blocks, THREADS, arguments);
         let scratch = self.of_slots() + 8 * self.held * self.groups * self.room;
-        let mut call = self.indices.call([places].into_iter().chain(launch).collect());
+        let mut call = self.indices.prepare_call([places].into_iter().chain(launch).collect());
         call.scratch = scratch;
         call
     }

@@ -7,10 +7,10 @@
 use graphc_ir::ops::{Scatter, ScatterFunction};
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Place, Slot};
-use super::fill::cleared;
-use super::indices::Indices;
-use super::source::{Source, width, word};
+use super::call::{Argument, Call, CallRegister, Launch, LaunchMemory};
+use super::fill::launch_clear;
+use super::indices::IndexShard;
+use super::source::{KernelSource, access_width, word_type};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -23,7 +23,7 @@ const FEW: usize = 32;
 const ALIGNED: usize = 256;
 
 /// Places in the middle dim of shards `[batch, extent, width]`.
-struct Places {
+struct CudaGatherPlaces {
     /// Places of a batch.
     count: usize,
     batches: usize,
@@ -33,23 +33,23 @@ struct Places {
     width: usize,
     /// Which operand has them.
     operand: usize,
-    indices: Indices,
+    indices: IndexShard,
     /// Where the shard's rows begin.
     first: Argument,
 }
 
-impl Places {
+impl CudaGatherPlaces {
     /// Places that `what` names, an operand, in the rows of another operand or the result.
     fn new(
         op: &'static str,
         what: &'static str,
         operands: &[Shard],
         operand: usize,
-        (slot, rows): (Slot, &Shard),
+        (slot, rows): (CallRegister, &Shard),
     ) -> Result<Self, KernelError> {
         let places = operands[operand].shape();
         let Some((&count, batch)) = places.split_last() else {
-            return Err(KernelError::call(op, "places without a dim"));
+            return Err(KernelError::bad_call(op, "places without a dim"));
         };
         let dim = batch.len();
         match rows.shape().get(dim) {
@@ -59,10 +59,10 @@ impl Places {
                 extent,
                 width: rows.shape()[dim + 1..].iter().product(),
                 operand,
-                indices: Indices::new(what, operands, operand, rows.global[dim], None),
+                indices: IndexShard::new(what, operands, operand, rows.global[dim], None),
                 first: Argument::Origin(slot, dim),
             }),
-            _ => Err(KernelError::call(op, format!("{places:?} places in {:?}", rows.shape()))),
+            _ => Err(KernelError::bad_call(op, format!("{places:?} places in {:?}", rows.shape()))),
         }
     }
 
@@ -70,11 +70,11 @@ impl Places {
     fn of_table(
         operands: &[Shard],
         operand: usize,
-        (slot, table): (Slot, &Shard),
+        (slot, table): (CallRegister, &Shard),
     ) -> Result<Self, KernelError> {
         let &[extent, width] = table.shape() else {
             let reason = format!("a table of {:?}", table.shape());
-            return Err(KernelError::call("embedding", reason));
+            return Err(KernelError::bad_call("embedding", reason));
         };
         Ok(Self {
             count: operands[operand].elements(),
@@ -82,72 +82,75 @@ impl Places {
             extent,
             width,
             operand,
-            indices: Indices::new("row", operands, operand, table.global[0], None),
+            indices: IndexShard::new("row", operands, operand, table.global[0], None),
             first: Argument::Origin(slot, 0),
         })
     }
 
-    fn all(&self) -> usize {
+    fn count_all(&self) -> usize {
         self.batches * self.count
     }
 
-    fn take(self, out: &Shard) -> Call {
+    fn prepare_take(self, out: &Shard) -> Call {
         let (elements, size) = (out.elements(), out.dtype().size());
         if elements == 0 {
-            return self.indices.check();
+            return self.indices.prepare_check();
         }
-        let width = width(size, [self.width]);
+        let width = access_width(size, [self.width]);
         let source = self
             .indices
-            .source(include_str!("cu/gather.cu"))
-            .define("WORD", word(size * width))
+            .build_source(include_str!("cu/gather.cu"))
+            .define("WORD", word_type(size * width))
             .define("ELEMENTS", elements / width)
             .define("WIDTH", self.width / width)
             .define("PLACES", self.count)
             .define("EXTENT", self.extent)
-            .index(elements);
+            .define_index(elements);
         let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::result(0)];
         arguments.push(self.first);
-        arguments.extend(Indices::arguments());
+        arguments.extend(IndexShard::fault_arguments());
         let blocks = (elements / width).div_ceil(THREADS);
         let launch = Launch::kernel(source, "gather", blocks, THREADS, arguments);
-        self.indices.call(vec![launch])
+        self.indices.prepare_call(vec![launch])
     }
 }
 
 /// One op; of any element type.
-pub(super) fn gather(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let rows = (Slot::Operand(0), &operands[0]);
-    Ok(Places::new("gather", "index", operands, 1, rows)?.take(&results[0]))
+pub(super) fn prepare_gather(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let rows = (CallRegister::Operand(0), &operands[0]);
+    Ok(CudaGatherPlaces::new("gather", "index", operands, 1, rows)?.prepare_take(&results[0]))
 }
 
 /// One op; of any element type.
-pub(super) fn embedding(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let table = (Slot::Operand(0), &operands[0]);
-    Ok(Places::of_table(operands, 1, table)?.take(&results[0]))
+pub(super) fn prepare_embedding(
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let table = (CallRegister::Operand(0), &operands[0]);
+    Ok(CudaGatherPlaces::of_table(operands, 1, table)?.prepare_take(&results[0]))
 }
 
 /// One op.
 pub(super) fn embedding_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let places = Places::of_table(operands, 0, (Slot::Result(0), &results[0]))?;
-    Put::sum(places, &results[0]).call()
+    let places = CudaGatherPlaces::of_table(operands, 0, (CallRegister::Result(0), &results[0]))?;
+    Put::for_sum(places, &results[0]).prepare_call()
 }
 
 /// One op.
 pub(super) fn scatter_sum(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let rows = (Slot::Result(0), &results[0]);
-    let places = Places::new("scatter_sum", "index", operands, 0, rows)?;
-    Put::sum(places, &results[0]).call()
+    let rows = (CallRegister::Result(0), &results[0]);
+    let places = CudaGatherPlaces::new("scatter_sum", "index", operands, 0, rows)?;
+    Put::for_sum(places, &results[0]).prepare_call()
 }
 
 /// One op; of any element type.
-pub(super) fn scatter(
+pub(super) fn prepare_scatter(
     op: &Scatter,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    let rows = (Slot::Operand(0), &operands[0]);
-    let places = Places::new("scatter", "index", operands, 1, rows)?;
+    let rows = (CallRegister::Operand(0), &operands[0]);
+    let places = CudaGatherPlaces::new("scatter", "index", operands, 1, rows)?;
     let (out, from_x, values) = (&results[0], true, 2);
     let join = match op.function {
         ScatterFunction::Set => "(b)",
@@ -156,12 +159,12 @@ pub(super) fn scatter(
         ScatterFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
         ScatterFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
     };
-    Put { places, out, values, from_x, join }.call()
+    Put { places, out, values, from_x, join }.prepare_call()
 }
 
 /// Values that are put to places.
 struct Put<'a> {
-    places: Places,
+    places: CudaGatherPlaces,
     out: &'a Shard,
     /// Which operand has the values.
     values: usize,
@@ -172,7 +175,7 @@ struct Put<'a> {
 }
 
 /// Where lists begin in the scratch.
-struct Lists {
+struct ScatterLists {
     rows: usize,
     counts: usize,
     starts: usize,
@@ -183,7 +186,7 @@ struct Lists {
 }
 
 impl<'a> Put<'a> {
-    fn sum(places: Places, out: &'a Shard) -> Self {
+    fn for_sum(places: CudaGatherPlaces, out: &'a Shard) -> Self {
         let join = match out.dtype().is_float() {
             true => "((a) + (b))",
             false => "(i64)((u64)(a) + (u64)(b))",
@@ -193,49 +196,56 @@ impl<'a> Put<'a> {
 
     /// # Errors
     /// Where there are more positions than lists of them hold.
-    fn call(self) -> Result<Call, KernelError> {
+    fn prepare_call(self) -> Result<Call, KernelError> {
         if self.out.elements() == 0 {
-            return Ok(self.places.indices.check());
+            return Ok(self.places.indices.prepare_check());
         }
-        if self.places.all() == 0 {
-            let same = if self.from_x { Launch::copy(self.out) } else { cleared(0, self.out) };
-            return Ok(Call::of(vec![same]));
+        if self.places.count_all() == 0 {
+            let same = if self.from_x {
+                Launch::copy_operand(self.out)
+            } else {
+                launch_clear(0, self.out)
+            };
+            return Ok(Call::from_launches(vec![same]));
         }
         if self.places.count <= FEW {
-            let launch = self.joined(None);
-            return Ok(self.places.indices.call(vec![launch]));
+            let launch = self.launch_join(None);
+            return Ok(self.places.indices.prepare_call(vec![launch]));
         }
-        if u32::try_from(self.places.all()).is_err() {
-            let reason = format!("{} places, and at most 2^32 are taken", self.places.all());
-            return Err(KernelError::call("scatter", reason));
+        if u32::try_from(self.places.count_all()).is_err() {
+            let reason = format!("{} places, and at most 2^32 are taken", self.places.count_all());
+            return Err(KernelError::bad_call("scatter", reason));
         }
-        let lists = Lists::new(self.places.all(), self.places.batches * self.places.extent);
-        let mut launches = self.listed(&lists);
-        launches.push(self.joined(Some(&lists)));
-        let mut call = self.places.indices.call(launches);
+        let lists =
+            ScatterLists::new(self.places.count_all(), self.places.batches * self.places.extent);
+        let mut launches = self.launch_lists(&lists);
+        launches.push(self.launch_join(Some(&lists)));
+        let mut call = self.places.indices.prepare_call(launches);
         call.scratch = lists.bytes;
         Ok(call)
     }
 
-    fn source(&self, text: &str) -> Source {
+    fn build_source(&self, text: &str) -> KernelSource {
         let text = format!("{}\n{text}", include_str!("cu/places.cuh"));
         self.places
             .indices
-            .source(&text)
-            .define("COUNT", self.places.all())
+            .build_source(&text)
+            .define("COUNT", self.places.count_all())
             .define("PLACES", self.places.count)
             .define("EXTENT", self.places.extent)
     }
 
     /// Launches that make the lists.
-    fn listed(&self, lists: &Lists) -> Vec<Launch> {
-        let Lists { rows, counts, starts, lists, sorted, .. } = *lists;
-        let place = Place::Scratch(counts);
+    fn launch_lists(&self, lists: &ScatterLists) -> Vec<Launch> {
+        let ScatterLists { rows, counts, starts, lists, sorted, .. } = *lists;
+        let place = LaunchMemory::Scratch(counts);
         let cleared = Launch::Clear { place, bytes: self.places.batches * self.places.extent * 4 };
         let [rows, counts, starts, lists, sorted] =
             [rows, counts, starts, lists, sorted].map(Argument::scratch);
-        let (source, blocks) =
-            (self.source(include_str!("cu/lists.cu")), self.places.all().div_ceil(THREADS));
+        let (source, blocks) = (
+            self.build_source(include_str!("cu/lists.cu")),
+            self.places.count_all().div_ceil(THREADS),
+        );
         let launch = |entry, arguments: Vec<Argument>| {
             Launch::kernel(source.clone(), entry, blocks, THREADS, arguments)
         };
@@ -243,7 +253,7 @@ impl<'a> Put<'a> {
         let batches = self.places.batches;
         let mut first =
             vec![Argument::operand(self.places.operand), rows, counts, self.places.first];
-        first.extend(Indices::arguments());
+        first.extend(IndexShard::fault_arguments());
         vec![
             cleared,
             launch("count", first),
@@ -254,21 +264,21 @@ impl<'a> Put<'a> {
     }
 
     /// The launch that makes the rows.
-    fn joined(&self, lists: Option<&Lists>) -> Launch {
+    fn launch_join(&self, lists: Option<&ScatterLists>) -> Launch {
         let (out, elements) = (self.out, self.out.elements());
-        let at_once = width(out.dtype().size(), [self.places.width]);
+        let at_once = access_width(out.dtype().size(), [self.places.width]);
         let source = self
-            .source(include_str!("cu/scatter.cu"))
-            .element("T", out.dtype())
+            .build_source(include_str!("cu/scatter.cu"))
+            .define_element("T", out.dtype())
             .define("V", if out.dtype().is_float() { "float" } else { "i64" })
             .define("ELEMENTS", elements)
             .define("WIDTH", self.places.width)
             .define("AT_ONCE", at_once)
-            .index(elements)
+            .define_index(elements)
             .define("JOIN(a, b)", self.join)
-            .flag("ROUNDED", self.from_x)
-            .flag("FROM_X", self.from_x)
-            .flag("LISTED", lists.is_some());
+            .define_flag("ROUNDED", self.from_x)
+            .define_flag("FROM_X", self.from_x)
+            .define_flag("LISTED", lists.is_some());
         let mut arguments = Vec::from_iter(self.from_x.then(|| Argument::operand(0)));
         match lists {
             Some(lists) => {
@@ -278,7 +288,7 @@ impl<'a> Put<'a> {
             None => arguments.push(Argument::operand(self.places.operand)),
         }
         arguments.extend([Argument::operand(self.values), Argument::result(0), self.places.first]);
-        arguments.extend(Indices::arguments());
+        arguments.extend(IndexShard::fault_arguments());
         Launch::kernel(
             source,
             "scatter",
@@ -289,7 +299,7 @@ impl<'a> Put<'a> {
     }
 }
 
-impl Lists {
+impl ScatterLists {
     fn new(positions: usize, rows: usize) -> Self {
         let mut bytes = 0;
         let mut piece = |size: usize| {

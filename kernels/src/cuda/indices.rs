@@ -2,14 +2,14 @@
 
 use super::Shard;
 use super::call::{Argument, Call, Checked, Launch};
-use super::source::Source;
+use super::source::KernelSource;
 
 /// Threads of a block.
 const THREADS: usize = 256;
 
 /// An operand of indices.
 #[derive(Clone, Debug)]
-pub(super) struct Indices {
+pub(super) struct IndexShard {
     what: &'static str,
     operand: usize,
     count: usize,
@@ -17,7 +17,7 @@ pub(super) struct Indices {
     ignored: Option<i64>,
 }
 
-impl Indices {
+impl IndexShard {
     /// Indices into `0..range`, of which each is called `what`.
     pub(super) fn new(
         what: &'static str,
@@ -29,14 +29,14 @@ impl Indices {
         Self { what, operand, count: operands[operand].elements(), range, ignored }
     }
 
-    /// Kernels in `text` that read them, which stands behind `cu/indices.cuh`; their last two arguments are [`Indices::arguments`].
-    pub(super) fn source(&self, text: &str) -> Source {
-        let source = Source::new(format!("{}\n{text}", include_str!("cu/indices.cuh")));
+    /// Kernels in `text` that read them, which stands behind `cu/indices.cuh`; their last two arguments are [`IndexShard::fault_arguments`].
+    pub(super) fn build_source(&self, text: &str) -> KernelSource {
+        let source = KernelSource::new(format!("{}\n{text}", include_str!("cu/indices.cuh")));
         self.define(source)
     }
 
     /// The macros alone.
-    pub(super) fn define(&self, source: Source) -> Source {
+    pub(super) fn define(&self, source: KernelSource) -> KernelSource {
         let source = source.define("RANGE", format!("{}ll", self.range));
         match self.ignored {
             Some(ignored) => source.define("IGNORED", format!("{ignored}ll")),
@@ -45,28 +45,28 @@ impl Indices {
     }
 
     /// What a kernel needs to say that an index is out of range.
-    pub(super) fn arguments() -> [Argument; 2] {
+    pub(super) fn fault_arguments() -> [Argument; 2] {
         [Argument::Fault, Argument::Call]
     }
 
     /// A call whose kernels check the indices.
-    pub(super) fn call(self, launches: Vec<Launch>) -> Call {
-        let mut call = Call::of(launches);
+    pub(super) fn prepare_call(self, launches: Vec<Launch>) -> Call {
+        let mut call = Call::from_launches(launches);
         let Self { what, operand, range, .. } = self;
         call.checked = Some(Checked { what, operand, range });
         call
     }
 
     /// A call that checks the indices and does nothing else.
-    pub(super) fn check(self) -> Call {
+    pub(super) fn prepare_check(self) -> Call {
         if self.count == 0 {
-            return Call::nothing();
+            return Call::empty();
         }
-        let source = self.source(include_str!("cu/check.cu")).define("COUNT", self.count);
+        let source = self.build_source(include_str!("cu/check.cu")).define("COUNT", self.count);
         let mut arguments = vec![Argument::operand(self.operand)];
-        arguments.extend(Self::arguments());
+        arguments.extend(Self::fault_arguments());
         let blocks = self.count.div_ceil(THREADS);
         let launch = Launch::kernel(source, "check", blocks, THREADS, arguments);
-        self.call(vec![launch])
+        self.prepare_call(vec![launch])
     }
 }

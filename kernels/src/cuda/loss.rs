@@ -4,10 +4,10 @@
 use graphc_ir::ops::{CrossEntropy, CrossEntropyGrad, IGNORED_LABEL, LabelRank, Pick};
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Slot};
-use super::indices::Indices;
-use super::rows::Rows;
-use super::source::{Source, number, width, word};
+use super::call::{Argument, Call, CallRegister, Launch};
+use super::indices::IndexShard;
+use super::rows::DimRows;
+use super::source::{KernelSource, access_width, f32_literal, word_type};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -16,17 +16,17 @@ const THREADS: usize = 256;
 /// One op.
 pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("cross_entropy", x, (operands, 1), op.classes)?;
-    if rows.extent != extent(x) {
+    let (rows, labels) = score_rows("cross_entropy", x, (operands, 1), op.classes)?;
+    if rows.extent != whole_extent(x) {
         let reason = format!("{:?} of {:?}", x.shape(), x.global);
-        return Err(KernelError::call("cross_entropy", reason));
+        return Err(KernelError::bad_call("cross_entropy", reason));
     }
     if rows.count == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let mut arguments = vec![Argument::operand(0), Argument::operand(1)];
     arguments.extend([Argument::result(0), Argument::result(1)]);
-    arguments.extend(Indices::arguments());
+    arguments.extend(IndexShard::fault_arguments());
     let smoothing = op.smoothing.0 as f32;
     let launch = read_once(
         &rows,
@@ -36,7 +36,7 @@ pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Cal
         Some(smoothing),
         arguments,
     );
-    Ok(labels.call(vec![launch]))
+    Ok(labels.prepare_call(vec![launch]))
 }
 
 /// One op.
@@ -45,96 +45,96 @@ pub(super) fn cross_entropy_grad(
     operands: &[Shard],
 ) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("cross_entropy_grad", x, (operands, 2), op.classes)?;
+    let (rows, labels) = score_rows("cross_entropy_grad", x, (operands, 2), op.classes)?;
     let elements = x.elements();
     if elements == 0 {
-        return Ok(labels.check());
+        return Ok(labels.prepare_check());
     }
-    let width = width(x.dtype().size(), [rows.extent]);
+    let width = access_width(x.dtype().size(), [rows.extent]);
     let source = labels
-        .source(include_str!("cu/cross_entropy_grad.cu"))
-        .element("T", x.dtype())
+        .build_source(include_str!("cu/cross_entropy_grad.cu"))
+        .define_element("T", x.dtype())
         .define("ELEMENTS", elements)
         .define("EXTENT", rows.extent)
         .define("WIDTH", width)
-        .index(elements)
-        .define("SHARE", number((1.0 - op.smoothing.0) as f32))
+        .define_index(elements)
+        .define("SHARE", f32_literal((1.0 - op.smoothing.0) as f32))
         .define(
             "EACH_CLASS",
-            number((op.smoothing.0 / count_classes(x, op.classes) as f64) as f32),
+            f32_literal((op.smoothing.0 / count_classes(x, op.classes) as f64) as f32),
         );
     let source = define_classes(source, x, op.classes);
     let mut arguments: Vec<Argument> = (0..4).map(Argument::operand).collect();
-    arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
-    arguments.extend(Indices::arguments());
+    arguments.extend([Argument::result(0), first_class(CallRegister::Operand(0), x)]);
+    arguments.extend(IndexShard::fault_arguments());
     let blocks = elements.div_ceil(THREADS * width);
     let launch = Launch::kernel(source, "cross_entropy_grad", blocks, THREADS, arguments);
-    Ok(labels.call(vec![launch]))
+    Ok(labels.prepare_call(vec![launch]))
 }
 
 /// One op.
-pub(super) fn pick(op: &Pick, operands: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_pick(op: &Pick, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("pick", x, (operands, 1), op.classes)?;
+    let (rows, labels) = score_rows("pick", x, (operands, 1), op.classes)?;
     if rows.count == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let source = labels
-        .source(include_str!("cu/pick.cu"))
-        .define("WORD", word(x.dtype().size()))
+        .build_source(include_str!("cu/pick.cu"))
+        .define("WORD", word_type(x.dtype().size()))
         .define("COUNT", rows.count)
         .define("EXTENT", rows.extent);
     let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::result(0)];
-    arguments.push(first_class(Slot::Operand(0), x));
-    arguments.extend(Indices::arguments());
+    arguments.push(first_class(CallRegister::Operand(0), x));
+    arguments.extend(IndexShard::fault_arguments());
     let blocks = rows.count.div_ceil(THREADS);
     let launch = Launch::kernel(source, "pick", blocks, THREADS, arguments);
-    Ok(labels.call(vec![launch]))
+    Ok(labels.prepare_call(vec![launch]))
 }
 
 /// One op.
 pub(super) fn pick_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let dx = &results[0];
-    let (rows, labels) = rows("pick_grad", dx, (operands, 0), None)?;
+    let (rows, labels) = score_rows("pick_grad", dx, (operands, 0), None)?;
     let (elements, size) = (dx.elements(), dx.dtype().size());
     if elements == 0 {
-        return Ok(labels.check());
+        return Ok(labels.prepare_check());
     }
-    let width = width(size, [rows.extent]);
+    let width = access_width(size, [rows.extent]);
     let source = labels
-        .source(include_str!("cu/pick_grad.cu"))
-        .define("WORD", word(size))
+        .build_source(include_str!("cu/pick_grad.cu"))
+        .define("WORD", word_type(size))
         .define("ELEMENTS", elements)
         .define("EXTENT", rows.extent)
         .define("WIDTH", width)
-        .index(elements);
+        .define_index(elements);
     let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::result(0)];
-    arguments.push(first_class(Slot::Result(0), dx));
-    arguments.extend(Indices::arguments());
+    arguments.push(first_class(CallRegister::Result(0), dx));
+    arguments.extend(IndexShard::fault_arguments());
     let blocks = elements.div_ceil(THREADS * width);
     let launch = Launch::kernel(source, "pick_grad", blocks, THREADS, arguments);
-    Ok(labels.call(vec![launch]))
+    Ok(labels.prepare_call(vec![launch]))
 }
 
 /// One op.
 pub(super) fn label_rank(op: &LabelRank, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
-    let (rows, labels) = rows("label_rank", x, (operands, 1), op.classes)?;
+    let (rows, labels) = score_rows("label_rank", x, (operands, 1), op.classes)?;
     if rows.count == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
-    arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
-    arguments.extend(Indices::arguments());
+    arguments.extend([Argument::result(0), first_class(CallRegister::Operand(0), x)]);
+    arguments.extend(IndexShard::fault_arguments());
     let kernel = (include_str!("cu/label_rank.cu"), "label_rank");
     let launch = read_once(&rows, &labels, (x, op.classes), kernel, None, arguments);
-    Ok(labels.call(vec![launch]))
+    Ok(labels.prepare_call(vec![launch]))
 }
 
 /// A kernel that reads rows of scores once, and so keeps none. Of those so many are `classes`.
 fn read_once(
-    rows: &Rows,
-    labels: &Indices,
+    rows: &DimRows,
+    labels: &IndexShard,
     (x, classes): (&Shard, Option<usize>),
     (text, entry): (&str, &'static str),
     smoothing: Option<f32>,
@@ -143,10 +143,10 @@ fn read_once(
     let text = format!("{}\n{text}", include_str!("cu/indices.cuh"));
     rows.launch(
         |source| {
-            let source = labels.define(source).element("T", x.dtype());
+            let source = labels.define(source).define_element("T", x.dtype());
             let source = define_classes(source, x, classes);
             match smoothing {
-                Some(smoothing) => source.number("SMOOTHING", smoothing),
+                Some(smoothing) => source.define_number("SMOOTHING", smoothing),
                 None => source,
             }
         },
@@ -157,42 +157,42 @@ fn read_once(
 }
 
 /// The rows of a shard of scores, of which so many are `classes`, and the labels, one for each.
-fn rows(
+fn score_rows(
     op: &'static str,
     scores: &Shard,
     (operands, labels): (&[Shard], usize),
     classes: Option<usize>,
-) -> Result<(Rows, Indices), KernelError> {
+) -> Result<(DimRows, IndexShard), KernelError> {
     let shape = scores.shape();
     let outer = shape.split_last().map(|(_, outer)| outer.iter().product::<usize>());
     let count = operands[labels].elements();
     if outer != Some(count) {
-        return Err(KernelError::call(op, format!("{shape:?} with {count} labels")));
+        return Err(KernelError::bad_call(op, format!("{shape:?} with {count} labels")));
     }
     let range = count_classes(scores, classes);
-    let labels = Indices::new("label", operands, labels, range, Some(IGNORED_LABEL));
-    Ok((Rows::last(scores), labels))
+    let labels = IndexShard::new("label", operands, labels, range, Some(IGNORED_LABEL));
+    Ok((DimRows::along_last(scores), labels))
 }
 
 /// How many scores of a label stand before their padding, where an op says so; otherwise all.
 fn count_classes(scores: &Shard, classes: Option<usize>) -> usize {
-    classes.unwrap_or(extent(scores))
+    classes.unwrap_or(whole_extent(scores))
 }
 
 /// The macros CLASSES, how many scores of a label stand before their padding, and IS_CLASS, whether the one at a place is none of the
 /// padding.
-fn define_classes(source: Source, scores: &Shard, classes: Option<usize>) -> Source {
+fn define_classes(source: KernelSource, scores: &Shard, classes: Option<usize>) -> KernelSource {
     let count = count_classes(scores, classes);
-    let is_class = if count < extent(scores) { "((place) < CLASSES)" } else { "true" };
+    let is_class = if count < whole_extent(scores) { "((place) < CLASSES)" } else { "true" };
     source.define("CLASSES", count).define("IS_CLASS(place)", is_class)
 }
 
 /// How many scores of a label the whole has.
-fn extent(scores: &Shard) -> usize {
+fn whole_extent(scores: &Shard) -> usize {
     scores.global.last().copied().unwrap_or(0)
 }
 
 /// The first class of a shard.
-fn first_class(slot: Slot, scores: &Shard) -> Argument {
+fn first_class(slot: CallRegister, scores: &Shard) -> Argument {
     Argument::Origin(slot, scores.shape().len() - 1)
 }

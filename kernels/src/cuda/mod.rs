@@ -1,9 +1,9 @@
-//! Kernels of CUDA devices, worked out from static shapes when a plan is loaded. [`prepare`] is the exhaustive match on ops.
+//! Kernels of CUDA devices, worked out from static shapes when a plan is loaded. [`prepare_op`] is the exhaustive match on ops.
 //!
 //! This module knows no driver, so all of it is tested on any machine. A [`Call`] is a list of launches: kernels as CUDA C++ with
 //! the extents of the shards in them as numbers, products of matrices, and memory to clear. The runtime compiles a source for the
 //! card at hand and fills in addresses. Sources stand in `cu/`, as files of CUDA C++ that take their extents and types as macros
-//! ([`source::Source`]). Chains of elementwise ops are generated (`elementwise`). A kernel needs no header but `cu/common.cuh`.
+//! ([`source::KernelSource`]). Chains of elementwise ops are generated (`elementwise`). A kernel needs no header but `cu/common.cuh`.
 //!
 //! A launch is the same in each step, so it can be recorded. Where a shard begins in its tensor differs between microbatches, and
 //! is an argument. The step's number and rates differ between steps: they lie in memory of the card, which the host writes once a
@@ -51,13 +51,13 @@ use graphc_ir::types::{DType, TensorType};
 use crate::error::KernelError;
 
 pub use call::{
-    Activation, Argument, Call, Checked, Entry, Epilogue, Kernel, Launch, Matrix, Numbers,
-    Operands, Place, Product, Slot, Summed,
+    Activation, Argument, Call, CallRegister, Checked, Entry, Epilogue, Kernel, Launch,
+    LaunchMemory, Matrix, MatrixProduct, Numbers, Operands, Summed,
 };
 pub use epilogue::{Behind, Sums, join_chain, join_sums};
 pub use product::{own_product, product_end};
-pub use rectangle::{accumulate, copy_rectangle, fill};
-pub use update::{join_alike, joins};
+pub use rectangle::{copy_rectangle, prepare_accumulation, prepare_fill};
+pub use update::{join_alike, joinable_tensors};
 
 /// A register as it is known when a plan is loaded.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,70 +91,70 @@ impl Shard {
 ///
 /// # Errors
 /// Where the op does not take such elements, or has no kernel for them.
-pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+pub fn prepare_op(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let types: Vec<&TensorType> = operands.iter().map(|operand| &operand.ty).collect();
-    let given = op.operation().dtypes(&types);
-    if !given.is_ok_and(|given| given == dtypes(results)) {
+    let given = op.operation().infer_dtypes(&types);
+    if !given.is_ok_and(|given| given == list_dtypes(results)) {
         return Err(no_kernel(op.name(), operands, results));
     }
     let call = match op {
         Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => {
-            Some(elementwise::single(op, operands, results)?)
+            Some(elementwise::prepare_single(op, operands, results)?)
         }
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
-            Some(Call::of(vec![Launch::copy(&results[0])]))
+            Some(Call::from_launches(vec![Launch::copy_operand(&results[0])]))
         }
-        Op::Attention(op) => Some(attention::attention(op, operands, results)?),
-        Op::AttentionGrad(op) => Some(attention::gradient(op, operands, results)?),
+        Op::Attention(op) => Some(attention::prepare_attention(op, operands, results)?),
+        Op::AttentionGrad(op) => Some(attention::prepare_attention_grad(op, operands, results)?),
         Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
-            Some(convolution::convolution(op, operands, results)?)
+            Some(convolution::prepare_convolution(op, operands, results)?)
         }
-        Op::MatMul(op) => Some(product::matmul(op, operands, results)?),
+        Op::MatMul(op) => Some(product::prepare_matmul(op, operands, results)?),
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad(_) => {
-            Some(pool::pool(op, operands, results)?)
+            Some(pool::prepare_pool(op, operands, results)?)
         }
-        Op::Recurrence(op) => Some(recurrence::recurrence(op, operands, results)?),
-        Op::RecurrenceGrad(op) => Some(recurrence::gradient(op, operands, results)?),
-        Op::Resize(_) | Op::ResizeGrad(_) => Some(resize::resize(op, operands, results)?),
-        Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
+        Op::Recurrence(op) => Some(recurrence::prepare_recurrence(op, operands, results)?),
+        Op::RecurrenceGrad(op) => Some(recurrence::prepare_recurrence_grad(op, operands, results)?),
+        Op::Resize(_) | Op::ResizeGrad(_) => Some(resize::prepare_resize(op, operands, results)?),
+        Op::Reduce(op) => Some(reduce::prepare_reduce(op, operands, results)?),
         Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => {
-            Some(fill::source(op, results)?)
+            Some(fill::prepare_source(op, results)?)
         }
-        Op::Dropout(op) => Some(fill::dropout(op, operands, results)),
-        Op::Triangle(op) => Some(fill::triangle(op, operands)?),
-        Op::Transpose(op) => Some(movement::transpose(op, operands, results)),
-        Op::Slice(op) => Some(movement::slice(op, operands, results)),
-        Op::Expand(_) => Some(movement::expand(operands, results)?),
-        Op::Pad(op) => Some(movement::pad(op, operands, results)?),
-        Op::Concat(op) => Some(movement::concat(op, operands, results)),
-        Op::Split(op) => Some(movement::split(op, operands, results)),
-        Op::Softmax(_) | Op::LogSoftmax(_) => Some(softmax::softmax(op, operands)?),
+        Op::Dropout(op) => Some(fill::prepare_dropout(op, operands, results)),
+        Op::Triangle(op) => Some(fill::prepare_triangle(op, operands)?),
+        Op::Transpose(op) => Some(movement::prepare_transpose(op, operands, results)),
+        Op::Slice(op) => Some(movement::prepare_slice(op, operands, results)),
+        Op::Expand(_) => Some(movement::prepare_expand(operands, results)?),
+        Op::Pad(op) => Some(movement::prepare_pad(op, operands, results)?),
+        Op::Concat(op) => Some(movement::prepare_concat(op, operands, results)),
+        Op::Split(op) => Some(movement::prepare_split(op, operands, results)),
+        Op::Softmax(_) | Op::LogSoftmax(_) => Some(softmax::prepare_softmax(op, operands)?),
         Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => Some(softmax::softmax_grad(op, operands)?),
-        Op::Normalize(op) => Some(normalize::normalize(op, operands)?),
+        Op::Normalize(op) => Some(normalize::prepare_normalize(op, operands)?),
         Op::NormalizeGrad(op) => Some(normalize::normalize_grad(op, operands)?),
-        Op::Pick(op) => Some(loss::pick(op, operands)?),
+        Op::Pick(op) => Some(loss::prepare_pick(op, operands)?),
         Op::PickGrad(_) => Some(loss::pick_grad(operands, results)?),
         Op::CrossEntropy(op) => Some(loss::cross_entropy(op, operands)?),
         Op::CrossEntropyGrad(op) => Some(loss::cross_entropy_grad(op, operands)?),
         Op::LabelRank(op) => Some(loss::label_rank(op, operands)?),
-        Op::ArgMax(op) => Some(argmax::argmax(op, operands)?),
+        Op::ArgMax(op) => Some(argmax::prepare_argmax(op, operands)?),
         Op::TopK(op) => Some(top_k::top_k(op, operands)?),
         Op::CumulativeSum(op) => Some(cumulative::cumulative_sum(op, operands)?),
-        Op::Embedding(_) => Some(gather::embedding(operands, results)?),
+        Op::Embedding(_) => Some(gather::prepare_embedding(operands, results)?),
         Op::EmbeddingGrad(_) => Some(gather::embedding_grad(operands, results)?),
-        Op::Gather(_) => Some(gather::gather(operands, results)?),
+        Op::Gather(_) => Some(gather::prepare_gather(operands, results)?),
         Op::ScatterSum(_) => Some(gather::scatter_sum(operands, results)?),
-        Op::Scatter(op) => Some(gather::scatter(op, operands, results)?),
-        Op::Rotary(op) => Some(rotary::rotary(op, operands)?),
-        Op::Dispatch(op) => Some(experts::dispatch(op, operands, results)?),
-        Op::Combine(_) => Some(experts::combine(operands, results)?),
+        Op::Scatter(op) => Some(gather::prepare_scatter(op, operands, results)?),
+        Op::Rotary(op) => Some(rotary::prepare_rotary(op, operands)?),
+        Op::Dispatch(op) => Some(experts::prepare_dispatch(op, operands, results)?),
+        Op::Combine(_) => Some(experts::prepare_combine(operands, results)?),
         Op::CombineWeightsGrad(_) => Some(experts::weights_grad(operands, results)?),
-        Op::SgdUpdate(op) => Some(update::sgd(op, operands)),
-        Op::AdamUpdate(op) => Some(update::adam(op, operands)),
-        Op::RmspropUpdate(op) => Some(update::rmsprop(op, operands)),
+        Op::SgdUpdate(op) => Some(update::prepare_sgd(op, operands)),
+        Op::AdamUpdate(op) => Some(update::prepare_adam(op, operands)),
+        Op::RmspropUpdate(op) => Some(update::prepare_rmsprop(op, operands)),
         Op::LambDirection(op) => Some(update::lamb_direction(op, operands)),
-        Op::LambUpdate(op) => Some(update::lamb(op, operands)),
-        Op::Blend(op) => Some(update::blend(op, operands)),
+        Op::LambUpdate(op) => Some(update::prepare_lamb(op, operands)),
+        Op::Blend(op) => Some(update::prepare_blend(op, operands)),
         Op::SquareSum(_) => Some(scaling::square_sum(operands, results)),
         Op::ClipFactor(op) => Some(scaling::clip_factor(op, operands)),
         Op::NonFinite(_) => Some(scaling::non_finite(operands, results)),
@@ -165,7 +165,7 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => None,
     };
     let call = call.ok_or_else(|| no_kernel(op.name(), operands, results))?;
-    Ok(names::named(call, op, operands))
+    Ok(names::name_kernels(call, op, operands))
 }
 
 /// The call of a chain of elementwise ops, or of a convolution and elementwise ops.
@@ -177,17 +177,17 @@ pub fn prepare_fused(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    match headed::headed(fused, operands, results)? {
+    match headed::prepare_headed(fused, operands, results)? {
         Some(call) => Ok(call),
-        None => elementwise::chain(fused, operands, results),
+        None => elementwise::prepare_chain(fused, operands, results),
     }
 }
 
-fn dtypes(shards: &[Shard]) -> Vec<DType> {
+fn list_dtypes(shards: &[Shard]) -> Vec<DType> {
     shards.iter().map(Shard::dtype).collect()
 }
 
 fn no_kernel(op: &'static str, operands: &[Shard], results: &[Shard]) -> KernelError {
-    let dtypes = Box::new([dtypes(operands), dtypes(results)]);
+    let dtypes = Box::new([list_dtypes(operands), list_dtypes(results)]);
     KernelError::NoKernel { op, dtypes, device: DeviceKind::Cuda }
 }

@@ -5,14 +5,16 @@
 
 mod pad;
 
-pub(super) use pad::pad;
+pub(super) use pad::prepare_pad;
 
 use graphc_ir::ops::{Concat, Slice, Split, Transpose};
-use graphc_ir::types::strides;
+use graphc_ir::types::row_major_strides;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::source::{Source, broadcast_strides, index_type, position, width, word};
+use super::source::{
+    KernelSource, access_width, broadcast_strides, index_type, position_expression, word_type,
+};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -24,7 +26,7 @@ const TILE: usize = 8;
 
 /// A dim of a walk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Dim {
+struct MovementDim {
     extent: usize,
     /// Elements between neighbours of the operand, and of the result.
     from: usize,
@@ -32,8 +34,8 @@ struct Dim {
 }
 
 /// Elements of one operand that go to one result.
-struct Walk {
-    dims: Vec<Dim>,
+struct MovementWalk {
+    dims: Vec<MovementDim>,
     /// Where the first element is on both sides.
     from: usize,
     to: usize,
@@ -43,85 +45,91 @@ struct Walk {
 }
 
 /// One op.
-pub(super) fn transpose(op: &Transpose, operands: &[Shard], results: &[Shard]) -> Call {
-    let (from, to) = (strides(operands[0].shape()), strides(results[0].shape()));
-    let dim =
-        |(to, &dim): (usize, &usize)| Dim { extent: operands[0].shape()[dim], from: from[dim], to };
+pub(super) fn prepare_transpose(op: &Transpose, operands: &[Shard], results: &[Shard]) -> Call {
+    let (from, to) =
+        (row_major_strides(operands[0].shape()), row_major_strides(results[0].shape()));
+    let dim = |(to, &dim): (usize, &usize)| MovementDim {
+        extent: operands[0].shape()[dim],
+        from: from[dim],
+        to,
+    };
     let dims = to.into_iter().zip(&op.permutation).map(dim).collect();
-    let walk = Walk::new(dims, [0, 0], [0, 0]);
+    let walk = MovementWalk::new(dims, [0, 0], [0, 0]);
     let size = results[0].dtype().size();
-    match tiles(&walk, size) {
-        Some(launch) => Call::of(vec![launch]),
-        None => Call::of(walked(vec![walk], size)),
+    match launch_tiles(&walk, size) {
+        Some(launch) => Call::from_launches(vec![launch]),
+        None => Call::from_launches(launch_walks(vec![walk], size)),
     }
 }
 
 /// One op.
-pub(super) fn slice(op: &Slice, operands: &[Shard], results: &[Shard]) -> Call {
-    let (from, to) = (strides(operands[0].shape()), strides(results[0].shape()));
-    let dim = |dim: usize| Dim {
+pub(super) fn prepare_slice(op: &Slice, operands: &[Shard], results: &[Shard]) -> Call {
+    let (from, to) =
+        (row_major_strides(operands[0].shape()), row_major_strides(results[0].shape()));
+    let dim = |dim: usize| MovementDim {
         extent: results[0].shape()[dim],
         from: from[dim] * op.steps[dim],
         to: to[dim],
     };
     // A dim taken whole may be split, and then both shards hold the same part.
     let first = op.starts.iter().zip(&from).map(|(start, stride)| start * stride).sum();
-    let walk = Walk::new((0..from.len()).map(dim).collect(), [first, 0], [0, 0]);
-    Call::of(walked(vec![walk], results[0].dtype().size()))
+    let walk = MovementWalk::new((0..from.len()).map(dim).collect(), [first, 0], [0, 0]);
+    Call::from_launches(launch_walks(vec![walk], results[0].dtype().size()))
 }
 
 /// One op.
-pub(super) fn expand(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_expand(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let (x, out) = (operands[0].shape(), results[0].shape());
-    let misfit = || KernelError::call("expand", format!("{x:?} into {out:?}"));
+    let misfit = || KernelError::bad_call("expand", format!("{x:?} into {out:?}"));
     let from = broadcast_strides(x, out).ok_or_else(misfit)?;
-    let walk = Walk::new(dims(out, &from, &strides(out)), [0, 0], [0, 0]);
-    Ok(Call::of(walked(vec![walk], results[0].dtype().size())))
+    let walk = MovementWalk::new(zip_dims(out, &from, &row_major_strides(out)), [0, 0], [0, 0]);
+    Ok(Call::from_launches(launch_walks(vec![walk], results[0].dtype().size())))
 }
 
 /// One op.
-pub(super) fn concat(op: &Concat, operands: &[Shard], results: &[Shard]) -> Call {
-    let to = strides(results[0].shape());
+pub(super) fn prepare_concat(op: &Concat, operands: &[Shard], results: &[Shard]) -> Call {
+    let to = row_major_strides(results[0].shape());
     let mut place = 0;
     let walk = |(index, operand): (usize, &Shard)| {
         let shape = operand.shape();
         let first = place * to[op.axis];
         place += shape[op.axis];
-        Walk::new(dims(shape, &strides(shape), &to), [0, first], [index, 0])
+        MovementWalk::new(zip_dims(shape, &row_major_strides(shape), &to), [0, first], [index, 0])
     };
     let walks = operands.iter().enumerate().map(walk).collect();
-    Call::of(walked(walks, results[0].dtype().size()))
+    Call::from_launches(launch_walks(walks, results[0].dtype().size()))
 }
 
 /// One op.
-pub(super) fn split(op: &Split, operands: &[Shard], results: &[Shard]) -> Call {
-    let from = strides(operands[0].shape());
+pub(super) fn prepare_split(op: &Split, operands: &[Shard], results: &[Shard]) -> Call {
+    let from = row_major_strides(operands[0].shape());
     let mut place = 0;
     let walk = |(index, result): (usize, &Shard)| {
         let shape = result.shape();
         let first = place * from[op.axis];
         place += shape[op.axis];
-        Walk::new(dims(shape, &from, &strides(shape)), [first, 0], [0, index])
+        MovementWalk::new(zip_dims(shape, &from, &row_major_strides(shape)), [first, 0], [0, index])
     };
     let walks = results.iter().enumerate().map(walk).collect();
-    Call::of(walked(walks, operands[0].dtype().size()))
+    Call::from_launches(launch_walks(walks, operands[0].dtype().size()))
 }
 
-fn dims(extents: &[usize], from: &[usize], to: &[usize]) -> Vec<Dim> {
-    let dim = |((&extent, &from), &to): ((&usize, &usize), &usize)| Dim { extent, from, to };
+fn zip_dims(extents: &[usize], from: &[usize], to: &[usize]) -> Vec<MovementDim> {
+    let dim =
+        |((&extent, &from), &to): ((&usize, &usize), &usize)| MovementDim { extent, from, to };
     extents.iter().zip(from).zip(to).map(dim).collect()
 }
 
-impl Walk {
+impl MovementWalk {
     /// Dims that follow each other on both sides are joined.
-    fn new(dims: Vec<Dim>, [from, to]: [usize; 2], [operand, result]: [usize; 2]) -> Self {
-        let mut joined: Vec<Dim> = Vec::new();
+    fn new(dims: Vec<MovementDim>, [from, to]: [usize; 2], [operand, result]: [usize; 2]) -> Self {
+        let mut joined: Vec<MovementDim> = Vec::new();
         for dim in dims.into_iter().filter(|dim| dim.extent != 1) {
             match joined.last_mut() {
                 Some(last)
                     if last.from == dim.from * dim.extent && last.to == dim.to * dim.extent =>
                 {
-                    *last = Dim { extent: last.extent * dim.extent, ..dim };
+                    *last = MovementDim { extent: last.extent * dim.extent, ..dim };
                 }
                 _ => joined.push(dim),
             }
@@ -134,12 +142,12 @@ impl Walk {
     }
 
     /// Elements of `size` bytes that may be moved at once.
-    fn width(&self, size: usize) -> usize {
+    fn access_width(&self, size: usize) -> usize {
         match self.dims.split_last() {
             Some((last, outer)) if last.from == 1 && last.to == 1 => {
                 let strides = outer.iter().flat_map(|dim| [dim.from, dim.to]);
                 let all: Vec<usize> = strides.chain([last.extent, self.from, self.to]).collect();
-                width(size, all)
+                access_width(size, all)
             }
             _ => 1,
         }
@@ -165,16 +173,16 @@ impl Walk {
 
     /// Where element `i` is on each side, as expressions.
     fn positions(&self) -> [String; 2] {
-        let side = |start: usize, stride: fn(&Dim) -> usize| {
+        let side = |start: usize, stride: fn(&MovementDim) -> usize| {
             let strides: Vec<usize> = self.dims.iter().map(stride).collect();
-            format!("{start} + {}", position(&self.extents(), &strides, "i"))
+            format!("{start} + {}", position_expression(&self.extents(), &strides, "i"))
         };
         [side(self.from, |dim| dim.from), side(self.to, |dim| dim.to)]
     }
 
     /// One past the greatest position on either side.
     fn end(&self) -> usize {
-        let side = |start: usize, stride: fn(&Dim) -> usize| {
+        let side = |start: usize, stride: fn(&MovementDim) -> usize| {
             start + self.dims.iter().map(|dim| dim.extent * stride(dim)).sum::<usize>()
         };
         side(self.from, |dim| dim.from).max(side(self.to, |dim| dim.to))
@@ -182,18 +190,18 @@ impl Walk {
 }
 
 /// Launches of walks over elements of `size` bytes.
-fn walked(mut walks: Vec<Walk>, size: usize) -> Vec<Launch> {
+fn launch_walks(mut walks: Vec<MovementWalk>, size: usize) -> Vec<Launch> {
     walks.retain(|walk| walk.elements() > 0);
-    let width = walks.iter().map(|walk| walk.width(size)).min().unwrap_or(1);
-    let walks: Vec<Walk> = walks.into_iter().map(|walk| walk.in_words(width)).collect();
-    walks.chunks(WALKS).map(|walks| launch(walks, size * width)).collect()
+    let width = walks.iter().map(|walk| walk.access_width(size)).min().unwrap_or(1);
+    let walks: Vec<MovementWalk> = walks.into_iter().map(|walk| walk.in_words(width)).collect();
+    walks.chunks(WALKS).map(|walks| launch_kernel(walks, size * width)).collect()
 }
 
 /// One kernel, of which row `w` of blocks does walk `w`.
-fn launch(walks: &[Walk], bytes: usize) -> Launch {
-    let word = word(bytes);
-    let most = walks.iter().map(Walk::elements).max().unwrap_or(0);
-    let end = walks.iter().map(Walk::end).max().unwrap_or(0);
+fn launch_kernel(walks: &[MovementWalk], bytes: usize) -> Launch {
+    let word = word_type(bytes);
+    let most = walks.iter().map(MovementWalk::elements).max().unwrap_or(0);
+    let end = walks.iter().map(MovementWalk::end).max().unwrap_or(0);
     let index = index_type(most.max(end) + THREADS);
     let (mut parameters, mut cases, mut arguments) = (Vec::new(), String::new(), Vec::new());
     for (number, walk) in walks.iter().enumerate() {
@@ -210,32 +218,33 @@ fn launch(walks: &[Walk], bytes: usize) -> Launch {
         parameters.join(", "),
     );
     let blocks = most.div_ceil(THREADS);
-    Launch::kernel(Source::new(text), "walk", blocks, THREADS, arguments).rows(walks.len())
+    Launch::kernel(KernelSource::new(text), "walk", blocks, THREADS, arguments)
+        .with_rows(walks.len())
 }
 
 /// A transpose in tiles, where one side's neighbours are far apart on the other and both dims are long enough.
-fn tiles(walk: &Walk, size: usize) -> Option<Launch> {
+fn launch_tiles(walk: &MovementWalk, size: usize) -> Option<Launch> {
     let (column, outer) = walk.dims.split_last()?;
     let at = outer.iter().position(|dim| dim.from == 1)?;
     let row = outer[at];
     if column.to != 1 || column.from == 1 || row.extent.min(column.extent) < TILE {
         return None;
     }
-    let others: Vec<Dim> =
+    let others: Vec<MovementDim> =
         outer.iter().enumerate().filter(|(dim, _)| *dim != at).map(|(_, dim)| *dim).collect();
     let extents: Vec<usize> = others.iter().map(|dim| dim.extent).collect();
-    let side = |stride: fn(&Dim) -> usize| {
-        position(&extents, &others.iter().map(stride).collect::<Vec<_>>(), "m")
+    let side = |stride: fn(&MovementDim) -> usize| {
+        position_expression(&extents, &others.iter().map(stride).collect::<Vec<_>>(), "m")
     };
-    let source = Source::new(include_str!("cu/transpose.cu"))
-        .define("WORD", word(size))
+    let source = KernelSource::new(include_str!("cu/transpose.cu"))
+        .define("WORD", word_type(size))
         .define("ROWS", row.extent)
         .define("COLUMNS", column.extent)
         .define("FROM_COLUMN", column.from)
         .define("TO_ROW", row.to)
         .define("FROM(m)", side(|dim| dim.from))
         .define("TO(m)", side(|dim| dim.to))
-        .index(walk.end());
+        .define_index(walk.end());
     let matrices: usize = extents.iter().product();
     let blocks = matrices * row.extent.div_ceil(32) * column.extent.div_ceil(32);
     if walk.elements() == 0 {

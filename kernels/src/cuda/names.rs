@@ -18,20 +18,21 @@ use super::call::{Call, Kernel, Launch};
 const LONGEST: usize = 63;
 
 /// Names a call's kernels for an op.
-pub(super) fn named(call: Call, op: &Op, operands: &[Shard]) -> Call {
+pub(super) fn name_kernels(call: Call, op: &Op, operands: &[Shard]) -> Call {
     let width = operands.first().and_then(|operand| operand.shape().last().copied());
-    renamed(call, &words(op, width))
+    rename_kernels(call, &op_words(op, width))
 }
 
 /// Names a call's kernels for a chain of ops.
 pub(super) fn named_chain(call: Call, fused: &FusedOp) -> Call {
-    let mut all: Vec<String> = fused.steps.iter().flat_map(|step| words(&step.op, None)).collect();
+    let mut all: Vec<String> =
+        fused.steps.iter().flat_map(|step| op_words(&step.op, None)).collect();
     all.dedup();
-    renamed(call, &all)
+    rename_kernels(call, &all)
 }
 
 /// An op's name; of elementwise ops and sums their function, of attention its mask and the width of a head.
-fn words(op: &Op, width: Option<usize>) -> Vec<String> {
+fn op_words(op: &Op, width: Option<usize>) -> Vec<String> {
     let attention = |attention: Attention| {
         let masked = [
             attention.causal.then(|| "causal".to_owned()),
@@ -42,9 +43,9 @@ fn words(op: &Op, width: Option<usize>) -> Vec<String> {
     };
     let name = || op.name().split('_').map(str::to_owned);
     match op {
-        Op::Unary(unary) => vec![function(&unary.function)],
-        Op::Binary(binary) => vec![function(&binary.function)],
-        Op::Reduce(reduce) => name().chain([function(&reduce.function)]).collect(),
+        Op::Unary(unary) => vec![function_word(&unary.function)],
+        Op::Binary(binary) => vec![function_word(&binary.function)],
+        Op::Reduce(reduce) => name().chain([function_word(&reduce.function)]).collect(),
         Op::Attention(op) => name().chain(attention(*op)).collect(),
         Op::AttentionGrad(op) => name().chain(attention(op.forward())).collect(),
         _ => name().collect(),
@@ -52,7 +53,7 @@ fn words(op: &Op, width: Option<usize>) -> Vec<String> {
 }
 
 /// A function's name without its numbers: `GeluTanh` as `gelu_tanh`, `PowScalar(2.0)` as `pow_scalar`.
-fn function(function: &dyn std::fmt::Debug) -> String {
+fn function_word(function: &dyn std::fmt::Debug) -> String {
     let mut text = String::new();
     for letter in format!("{function:?}").chars().take_while(char::is_ascii_alphanumeric) {
         if letter.is_uppercase() && !text.is_empty() {
@@ -64,7 +65,7 @@ fn function(function: &dyn std::fmt::Debug) -> String {
 }
 
 /// A kernel's short name and behind it those words that it has not: as many as there is room for.
-fn name(short: &str, words: &[String]) -> String {
+fn kernel_name(short: &str, words: &[String]) -> String {
     let said: BTreeSet<&str> = short.split('_').collect();
     let new = |word: &&String| {
         !said.iter().any(|&said| said == word.as_str() || said.strip_suffix('s') == Some(word))
@@ -84,22 +85,22 @@ fn name(short: &str, words: &[String]) -> String {
 }
 
 /// Gives the kernels of a call their names. Those of one source stay in one source, which is compiled once.
-fn renamed(mut call: Call, words: &[String]) -> Call {
+fn rename_kernels(mut call: Call, words: &[String]) -> Call {
     let mut macros: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for Kernel { source, entry, .. } in call.launches.iter().filter_map(kernel) {
+    for Kernel { source, entry, .. } in call.launches.iter().filter_map(as_kernel) {
         let of_source = macros.entry(source.clone()).or_default();
-        of_source.insert(format!("#define {entry} {}\n", name(entry, words)));
+        of_source.insert(format!("#define {entry} {}\n", kernel_name(entry, words)));
     }
     for launch in &mut call.launches {
         match launch {
             Launch::Kernel(kernel) => {
                 let of_source = macros[&kernel.source].iter().map(String::as_str);
                 kernel.source = of_source.chain([kernel.source.as_str()]).collect();
-                kernel.entry = name(&kernel.entry, words);
+                kernel.entry = kernel_name(&kernel.entry, words);
             }
             Launch::Product(product) => {
-                let instead = Call::of(std::mem::take(&mut product.instead));
-                product.instead = renamed(instead, words).launches;
+                let instead = Call::from_launches(std::mem::take(&mut product.instead));
+                product.instead = rename_kernels(instead, words).launches;
             }
             Launch::Clear { .. } | Launch::Copy { .. } => {}
         }
@@ -107,7 +108,7 @@ fn renamed(mut call: Call, words: &[String]) -> Call {
     call
 }
 
-fn kernel(launch: &Launch) -> Option<&Kernel> {
+fn as_kernel(launch: &Launch) -> Option<&Kernel> {
     match launch {
         Launch::Kernel(kernel) => Some(kernel),
         Launch::Product(_) | Launch::Clear { .. } | Launch::Copy { .. } => None,
@@ -122,22 +123,28 @@ mod tests {
 
     #[test]
     fn functions_are_named_without_their_numbers() {
-        assert_eq!(function(&UnaryFunction::GeluTanh), "gelu_tanh");
-        assert_eq!(function(&UnaryFunction::PowScalar(2.0.into())), "pow_scalar");
+        assert_eq!(function_word(&UnaryFunction::GeluTanh), "gelu_tanh");
+        assert_eq!(function_word(&UnaryFunction::PowScalar(2.0.into())), "pow_scalar");
     }
 
     #[test]
     fn attention_says_its_mask_and_width() {
         let attention = Op::Attention(Attention::new(true, 0.125.into()));
-        assert_eq!(name("attention", &words(&attention, Some(64))), "attention_causal_d64");
+        assert_eq!(
+            kernel_name("attention", &op_words(&attention, Some(64))),
+            "attention_causal_d64"
+        );
         let gradient = Op::AttentionGrad(AttentionGrad::new(false, 0.125.into()));
-        assert_eq!(name("of_keys", &words(&gradient, Some(64))), "of_keys_attention_grad_d64");
+        assert_eq!(
+            kernel_name("of_keys", &op_words(&gradient, Some(64))),
+            "of_keys_attention_grad_d64"
+        );
     }
 
     #[test]
     fn a_name_says_the_op_once_and_is_bounded() {
         let of = |short: &str, words: &[&str]| {
-            name(short, &words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+            kernel_name(short, &words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
         };
         assert_eq!(of("chain", &["mul", "add", "gelu_tanh"]), "chain_mul_add_gelu_tanh");
         assert_eq!(of("update", &["adam", "update"]), "update_adam");

@@ -4,44 +4,47 @@ use graphc_ir::ops::{Normalize, NormalizeGrad};
 
 use super::Shard;
 use super::call::{Argument, Call};
-use super::rows::Rows;
+use super::rows::DimRows;
 use crate::error::KernelError;
 
 /// One op.
-pub(super) fn normalize(op: &Normalize, operands: &[Shard]) -> Result<Call, KernelError> {
-    let Some(rows) = rows(&operands[0])? else { return Ok(Call::nothing()) };
+pub(super) fn prepare_normalize(op: &Normalize, operands: &[Shard]) -> Result<Call, KernelError> {
+    let Some(rows) = normalized_rows(&operands[0])? else { return Ok(Call::empty()) };
     let x = operands[0].dtype();
     let launch = rows.launch(
         |source| {
-            source.element("T", x).flag("CENTER", op.center).number("EPSILON", op.epsilon.0 as f32)
+            source
+                .define_element("T", x)
+                .define_flag("CENTER", op.center)
+                .define_number("EPSILON", op.epsilon.0 as f32)
         },
         (include_str!("cu/normalize.cu"), "normalize"),
         (1, x.size()),
         vec![Argument::operand(0), Argument::result(0), Argument::result(1)],
     );
-    Ok(Call::of(vec![launch]))
+    Ok(Call::from_launches(vec![launch]))
 }
 
 /// One op.
 pub(super) fn normalize_grad(op: &NormalizeGrad, operands: &[Shard]) -> Result<Call, KernelError> {
-    let Some(rows) = rows(&operands[0])? else { return Ok(Call::nothing()) };
+    let Some(rows) = normalized_rows(&operands[0])? else { return Ok(Call::empty()) };
     let y = operands[0].dtype();
     let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
     arguments.push(Argument::result(0));
     let launch = rows.launch(
-        |source| source.element("T", y).flag("CENTER", op.center),
+        |source| source.define_element("T", y).define_flag("CENTER", op.center),
         (include_str!("cu/normalize_grad.cu"), "normalize_grad"),
         (2, y.size()),
         arguments,
     );
-    Ok(Call::of(vec![launch]))
+    Ok(Call::from_launches(vec![launch]))
 }
 
 /// The rows of a shard, if there are any.
-fn rows(x: &Shard) -> Result<Option<Rows>, KernelError> {
+fn normalized_rows(x: &Shard) -> Result<Option<DimRows>, KernelError> {
     if x.shape().is_empty() {
-        return Err(KernelError::call("normalize", "needs a last dim"));
+        return Err(KernelError::bad_call("normalize", "needs a last dim"));
     }
-    let rows = Rows::last(x);
+    let rows = DimRows::along_last(x);
     Ok((rows.count > 0).then_some(rows))
 }

@@ -5,7 +5,7 @@ use graphc_ir::ops::Window;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::source::{Source, index_type, word};
+use super::source::{KernelSource, index_type, word_type};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -14,31 +14,35 @@ const THREADS: usize = 256;
 const ACCESS: usize = 16;
 
 /// One op.
-pub(super) fn pool(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
-    let how = How::of(op)?;
+pub(super) fn prepare_pool(
+    op: &Op,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let how = PoolSpec::from_op(op)?;
     let (Some(last), [result]) = (operands.last(), results) else {
-        return Err(KernelError::call(op.name(), "takes an image and gives one result"));
+        return Err(KernelError::bad_call(op.name(), "takes an image and gives one result"));
     };
     if operands.len() != if how.mean.is_none() && how.backward { 2 } else { 1 } {
-        return Err(KernelError::call(op.name(), "takes another number of operands"));
+        return Err(KernelError::bad_call(op.name(), "takes another number of operands"));
     }
     let (x, y) = if how.backward { (result, last) } else { (last, result) };
     if result.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
-    let (source, width) = how.source(op, x, y)?;
+    let (source, width) = how.build_source(op, x, y)?;
     let launch = |entry, arguments: &[Argument], elements: usize| {
         let source = source.clone().define("ELEMENTS", elements);
         let blocks = elements.div_ceil(THREADS * width);
         Launch::kernel(source, entry, blocks, THREADS, arguments.to_vec())
     };
     let entry = if how.backward { "pool_grad" } else { "pool" };
-    let mut call = Call::nothing();
+    let mut call = Call::empty();
     let mut first = Argument::operand(0);
     if how.backward && how.mean.is_none() && y.elements() > 0 {
         let greatest = Argument::scratch(0);
         call.launches.push(launch("pool_find", &[first, greatest], y.elements()));
-        call.scratch = y.elements() * how.ordinal();
+        call.scratch = y.elements() * how.ordinal_bytes();
         first = greatest;
     }
     let others = (1..operands.len()).map(Argument::operand).chain([Argument::result(0)]);
@@ -48,7 +52,7 @@ pub(super) fn pool(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Cal
 }
 
 /// What a pool does.
-struct How {
+struct PoolSpec {
     kernel: [usize; 2],
     window: Window,
     /// Of a mean: whether borders count.
@@ -57,8 +61,8 @@ struct How {
     backward: bool,
 }
 
-impl How {
-    fn of(op: &Op) -> Result<Self, KernelError> {
+impl PoolSpec {
+    fn from_op(op: &Op) -> Result<Self, KernelError> {
         let (kernel, window, mean, channels_last, backward) = match op {
             Op::MaxPool(op) => (op.kernel, op.window, None, op.channels_last, false),
             Op::MaxPoolGrad(op) => (op.kernel, op.window, None, op.channels_last, true),
@@ -68,53 +72,58 @@ impl How {
             Op::AveragePoolGrad(op) => {
                 (op.kernel, op.window, Some(op.count_border), op.channels_last, true)
             }
-            op => return Err(KernelError::call(op.name(), "is no pooling")),
+            op => return Err(KernelError::bad_call(op.name(), "is no pooling")),
         };
         Ok(Self { kernel, window, mean, channels_last, backward })
     }
 
     /// The kernels, but for how many elements there are, and how many of them a thread computes.
-    fn source(&self, op: &Op, x: &Shard, y: &Shard) -> Result<(Source, usize), KernelError> {
+    fn build_source(
+        &self,
+        op: &Op,
+        x: &Shard,
+        y: &Shard,
+    ) -> Result<(KernelSource, usize), KernelError> {
         let misfit = || {
             let reason = format!("{:?} does not give {:?}", x.shape(), y.shape());
-            KernelError::call(op.name(), reason)
+            KernelError::bad_call(op.name(), reason)
         };
         let [batch, channels, height, width] = self.extents(x).ok_or_else(misfit)?;
         let [images, features, rows, columns] = self.extents(y).ok_or_else(misfit)?;
         let places = [(0, height), (1, width)]
-            .map(|(dim, extent)| self.window.places(dim, extent, self.kernel[dim]));
+            .map(|(dim, extent)| self.window.count_places(dim, extent, self.kernel[dim]));
         if [batch, channels] != [images, features] || places != [Some(rows), Some(columns)] {
             return Err(misfit());
         }
-        let together = self.together(channels, x.dtype().size());
+        let together = self.channels_per_thread(channels, x.dtype().size());
         let pads = self.window.pads;
         let end = [height + pads[0] + pads[2], width + pads[1] + pads[3]];
         let body = format!("{}\n{}", include_str!("cu/window.cuh"), include_str!("cu/pool.cu"));
-        let source = Source::new(body)
+        let source = KernelSource::new(body)
             .define("INDEX", index_type(x.elements().max(y.elements()) + (1 << 20)))
-            .element("T", x.dtype())
+            .define_element("T", x.dtype())
             .define("BATCH", batch)
             .define("GROUPS", channels)
             .define("OUTPUTS", 1)
             .define("INPUTS", 1)
             .define("GROUP", 1)
-            .pair("KERNEL", self.kernel)
-            .pair("IMAGE", [height, width])
-            .pair("SHOWN", [rows, columns])
-            .pair("STEP", self.window.strides)
-            .pair("REACH", self.window.dilations)
-            .pair("PAD", [pads[0], pads[1]])
-            .pair("END", end)
+            .define_pair("KERNEL", self.kernel)
+            .define_pair("IMAGE", [height, width])
+            .define_pair("SHOWN", [rows, columns])
+            .define_pair("STEP", self.window.strides)
+            .define_pair("REACH", self.window.dilations)
+            .define_pair("PAD", [pads[0], pads[1]])
+            .define_pair("END", end)
             .define("CHANNELS_LAST", u8::from(self.channels_last))
             .define("MEAN", u8::from(self.mean.is_some()))
             .define("COUNT_BORDER", u8::from(self.mean == Some(true)))
             .define("WIDTH", together)
-            .define("ORDINAL", word(self.ordinal()));
+            .define("ORDINAL", word_type(self.ordinal_bytes()));
         Ok((source, together))
     }
 
     /// Bytes that tell the elements of a window, and that there is none.
-    fn ordinal(&self) -> usize {
+    fn ordinal_bytes(&self) -> usize {
         match self.kernel[0] * self.kernel[1] {
             0..0xFF => 1,
             0xFF..0xFFFF => 2,
@@ -131,7 +140,7 @@ impl How {
     }
 
     /// How many channels a thread computes at once.
-    fn together(&self, channels: usize, size: usize) -> usize {
+    fn channels_per_thread(&self, channels: usize, size: usize) -> usize {
         let fits = |width: &usize| self.channels_last && channels.is_multiple_of(*width);
         (0..=3).map(|at| (ACCESS / size) >> at).find(fits).unwrap_or(1)
     }

@@ -2,11 +2,11 @@
 //! number. The accumulation of gradients is the rectangle that is the whole tensor.
 
 use graphc_ir::sbp::ReduceKind;
-use graphc_ir::types::{DType, strides};
+use graphc_ir::types::{DType, row_major_strides};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::source::{Source, index_type, position, runs};
+use super::source::{KernelSource, index_type, join_runs, position_expression};
 
 /// Threads of a block.
 const THREADS: usize = 256;
@@ -14,14 +14,14 @@ const THREADS: usize = 256;
 const ACCESS: usize = 16;
 
 /// Gradient accumulation from operand 0 to result 0: what the first microbatch does, which overwrites, and what the others do.
-pub fn accumulate(shard: &Shard) -> [Call; 2] {
+pub fn prepare_accumulation(shard: &Shard) -> [Call; 2] {
     let (elements, dtype) = (shard.elements(), shard.dtype());
     let (extent, start) = ([elements], [0]);
     let add =
         copy_rectangle(dtype, &extent, &start, &extent, &start, &extent, Some(ReduceKind::Sum));
     match elements {
-        0 => [Call::nothing(), Call::nothing()],
-        _ => [Call::of(vec![Launch::copy(shard)]), add],
+        0 => [Call::empty(), Call::empty()],
+        _ => [Call::from_launches(vec![Launch::copy_operand(shard)]), add],
     }
 }
 
@@ -42,33 +42,36 @@ pub fn copy_rectangle(
 ) -> Call {
     let elements: usize = extent.iter().product();
     if elements == 0 {
-        return Call::nothing();
+        return Call::empty();
     }
-    let (from, to) = (Side::new(from_extent, from_start), Side::new(to_extent, to_start));
-    let width = width(dtype, &from, &to, extent);
-    let at = |side: &Side| format!("{} + {}", side.start, position(extent, &side.strides, "i"));
+    let (from, to) =
+        (RectangleSide::new(from_extent, from_start), RectangleSide::new(to_extent, to_start));
+    let width = access_width(dtype, &from, &to, extent);
+    let at = |side: &RectangleSide| {
+        format!("{} + {}", side.start, position_expression(extent, &side.strides, "i"))
+    };
     let furthest = from.elements.max(to.elements).max(elements + THREADS * ACCESS);
-    let source = Source::new(include_str!("cu/rectangle.cu"))
+    let source = KernelSource::new(include_str!("cu/rectangle.cu"))
         .define("INDEX", index_type(furthest))
-        .element("T", dtype)
+        .define_element("T", dtype)
         .define("WIDTH", width)
         .define("ELEMENTS", elements)
         .define("FROM(i)", at(&from))
         .define("TO(i)", at(&to))
         .define("COMBINES", u8::from(combine.is_some()))
-        .define("COMBINE(a, b)", combine.map_or("(b)", |kind| combination(kind, dtype)));
+        .define("COMBINE(a, b)", combine.map_or("(b)", |kind| combine_expression(kind, dtype)));
     let blocks = elements.div_ceil(THREADS * width);
     let arguments = vec![Argument::operand(0), Argument::result(0)];
-    Call::of(vec![Launch::kernel(source, "rectangle", blocks, THREADS, arguments)])
+    Call::from_launches(vec![Launch::kernel(source, "rectangle", blocks, THREADS, arguments)])
 }
 
 /// Fills result 0 with a number, which integers hold as well as they can.
-pub fn fill(dtype: DType, elements: usize, value: f64) -> Call {
-    super::fill::same(dtype, elements, value)
+pub fn prepare_fill(dtype: DType, elements: usize, value: f64) -> Call {
+    super::fill::prepare_same_value(dtype, elements, value)
 }
 
 /// Where a rectangle lies in a tensor.
-struct Side {
+struct RectangleSide {
     strides: Vec<usize>,
     /// The position of its first element.
     start: usize,
@@ -76,16 +79,16 @@ struct Side {
     elements: usize,
 }
 
-impl Side {
+impl RectangleSide {
     fn new(extent: &[usize], start: &[usize]) -> Self {
-        let strides = strides(extent);
+        let strides = row_major_strides(extent);
         let start = start.iter().zip(&strides).map(|(start, stride)| start * stride).sum();
         Self { strides, start, elements: extent.iter().product() }
     }
 
     /// Whether so many elements always lie side by side, the first at a multiple of their number.
     fn allows(&self, extent: &[usize], width: usize) -> bool {
-        let runs = runs(extent, &self.strides);
+        let runs = join_runs(extent, &self.strides);
         let Some((last, others)) = runs.split_last() else { return false };
         let regular = others.iter().all(|run| run.1.is_multiple_of(width));
         regular && self.start.is_multiple_of(width) && last.1 == 1 && last.0.is_multiple_of(width)
@@ -93,7 +96,7 @@ impl Side {
 }
 
 /// How many elements a thread moves at once.
-fn width(dtype: DType, from: &Side, to: &Side, extent: &[usize]) -> usize {
+fn access_width(dtype: DType, from: &RectangleSide, to: &RectangleSide, extent: &[usize]) -> usize {
     let mut width = ACCESS / dtype.size();
     while width > 1 && !(from.allows(extent, width) && to.allows(extent, width)) {
         width /= 2;
@@ -102,7 +105,7 @@ fn width(dtype: DType, from: &Side, to: &Side, extent: &[usize]) -> usize {
 }
 
 /// `a` is what is there, `b` what comes.
-fn combination(kind: ReduceKind, dtype: DType) -> &'static str {
+fn combine_expression(kind: ReduceKind, dtype: DType) -> &'static str {
     match kind {
         ReduceKind::Sum if dtype == DType::Bool => "((a) | (b))",
         ReduceKind::Sum if dtype.is_float() => "((a) + (b))",

@@ -6,8 +6,8 @@ use graphc_ir::ops::{Cell, Recurrence, RecurrenceGrad};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::convolution::aligned;
-use super::source::Source;
+use super::convolution::align_bytes;
+use super::source::KernelSource;
 use crate::error::KernelError;
 
 /// Threads of a block: 32 units of 8 samples.
@@ -18,64 +18,66 @@ const SAMPLES: usize = 8;
 const MANY: usize = 64;
 
 /// One op.
-pub(super) fn recurrence(
+pub(super) fn prepare_recurrence(
     op: &Recurrence,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    let keeps = usize::from(op.cell.keeps());
-    let [x, r, _, _, ..] = operands else { return Err(misfit("takes 4 operands or more")) };
+    let keeps = usize::from(op.cell.keeps_values());
+    let [x, r, _, _, ..] = operands else { return Err(mismatch_error("takes 4 operands or more")) };
     if (operands.len(), results.len()) != (4 + keeps, 1 + keeps) {
-        return Err(misfit(
+        return Err(mismatch_error(
             "takes 5 operands where the cell keeps something, and gives what it keeps",
         ));
     }
-    let space = Space::new(op.cell, op.reverse, &results[0])?;
+    let space = CudaRecurrenceExtents::new(op.cell, op.reverse, &results[0])?;
     if x.shape() != space.gates() || r.shape() != space.weights() {
-        return Err(misfit("operands or results of other shapes"));
+        return Err(mismatch_error("operands or results of other shapes"));
     }
-    let states = aligned(2 * space.state_bytes());
+    let states = align_bytes(2 * space.state_bytes());
     let scratch = [0, states];
-    let source = space.source(include_str!("cu/recurrence.cu"));
-    let mut call = space.call(source, "recurrence", (operands, results), &scratch, space.time);
+    let source = space.build_source(include_str!("cu/recurrence.cu"));
+    let mut call =
+        space.prepare_call(source, "recurrence", (operands, results), &scratch, space.time);
     call.scratch = states + space.state_bytes();
     Ok(call)
 }
 
 /// The gradient.
-pub(super) fn gradient(
+pub(super) fn prepare_recurrence_grad(
     op: &RecurrenceGrad,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let least = op.gradient_at() + 1;
-    let fits = operands.len() == least || op.cell.keeps() && operands.len() == least + 1;
+    let fits = operands.len() == least || op.cell.keeps_values() && operands.len() == least + 1;
     let count = if op.gradient_at() == 4 { 3 } else { 2 };
     if !fits || results.len() != count {
-        return Err(misfit("another number of operands or results"));
+        return Err(mismatch_error("another number of operands or results"));
     }
-    let space = Space::new(op.cell, op.reverse, &operands[op.gradient_at()])?;
+    let space = CudaRecurrenceExtents::new(op.cell, op.reverse, &operands[op.gradient_at()])?;
     if operands[0].shape() != space.weights() || results[0].shape() != space.gates() {
-        return Err(misfit("operands or results of other shapes"));
+        return Err(mismatch_error("operands or results of other shapes"));
     }
-    let shares = aligned(2 * op.cell.gates() * space.state_bytes());
-    let states = aligned(space.state_bytes());
+    let shares = align_bytes(2 * op.cell.count_gates() * space.state_bytes());
+    let states = align_bytes(space.state_bytes());
     let source = space
-        .source(include_str!("cu/recurrence_grad.cu"))
+        .build_source(include_str!("cu/recurrence_grad.cu"))
         .define("HAS_KEPT_GRADIENT", u8::from(operands.len() > least));
     let scratch = [0, shares, shares + states];
     let turns = space.time + 1;
-    let mut call = space.call(source, "recurrence_grad", (operands, results), &scratch, turns);
+    let mut call =
+        space.prepare_call(source, "recurrence_grad", (operands, results), &scratch, turns);
     call.scratch = shares + 2 * states;
     Ok(call)
 }
 
-fn misfit(reason: &str) -> KernelError {
-    KernelError::call("recurrence", reason)
+fn mismatch_error(reason: &str) -> KernelError {
+    KernelError::bad_call("recurrence", reason)
 }
 
 /// Extents of the shards.
-struct Space {
+struct CudaRecurrenceExtents {
     cell: Cell,
     reverse: bool,
     batch: usize,
@@ -83,20 +85,20 @@ struct Space {
     width: usize,
 }
 
-impl Space {
+impl CudaRecurrenceExtents {
     fn new(cell: Cell, reverse: bool, states: &Shard) -> Result<Self, KernelError> {
         match states.shape() {
             &[batch, time, width] => Ok(Self { cell, reverse, batch, time, width }),
-            _ => Err(misfit("states of other rank than 3")),
+            _ => Err(mismatch_error("states of other rank than 3")),
         }
     }
 
     fn gates(&self) -> [usize; 3] {
-        [self.batch, self.time, self.cell.gates() * self.width]
+        [self.batch, self.time, self.cell.count_gates() * self.width]
     }
 
     fn weights(&self) -> [usize; 2] {
-        [self.cell.gates() * self.width, self.width]
+        [self.cell.count_gates() * self.width, self.width]
     }
 
     /// Bytes of all samples' states at one step.
@@ -105,49 +107,50 @@ impl Space {
     }
 
     /// Samples of a thread.
-    fn each(&self) -> usize {
+    fn samples_per_thread(&self) -> usize {
         if self.batch >= MANY { 4 } else { 1 }
     }
 
-    fn source(&self, body: &str) -> Source {
+    fn build_source(&self, body: &str) -> KernelSource {
         let cell = match self.cell {
             Cell::Lstm => "LSTM",
             Cell::Gru => "GRU",
             Cell::Tanh => "TANH",
             Cell::Relu => "RELU",
         };
-        Source::new(format!("{}\n{body}", include_str!("cu/recurrence.cuh")))
+        KernelSource::new(format!("{}\n{body}", include_str!("cu/recurrence.cuh")))
             .define("BATCH", self.batch)
             .define("TIME", self.time)
             .define("UNITS", self.width)
             .define("CELL", cell)
-            .define("GATES", self.cell.gates())
+            .define("GATES", self.cell.count_gates())
             .define("REVERSE", u8::from(self.reverse))
-            .define("EACH", self.each())
+            .define("EACH", self.samples_per_thread())
     }
 
     /// A launch for each turn, with all operands, results and the memory to work in.
-    fn call(
+    fn prepare_call(
         &self,
-        source: Source,
+        source: KernelSource,
         entry: &'static str,
         (operands, results): (&[Shard], &[Shard]),
         scratch: &[usize],
         turns: usize,
     ) -> Call {
         if self.batch * self.width * self.time == 0 {
-            return Call::nothing();
+            return Call::empty();
         }
         let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
         arguments.extend((0..results.len()).map(Argument::result));
         arguments.extend(scratch.iter().map(|&byte| Argument::scratch(byte)));
-        let source = source.element("T", results[0].dtype());
-        let blocks = self.width.div_ceil(UNITS) * self.batch.div_ceil(SAMPLES * self.each());
+        let source = source.define_element("T", results[0].dtype());
+        let blocks =
+            self.width.div_ceil(UNITS) * self.batch.div_ceil(SAMPLES * self.samples_per_thread());
         let launch = |turn: usize| {
             let mut arguments = arguments.clone();
             arguments.push(Argument::Constant(turn as u32));
             Launch::kernel(source.clone(), entry, blocks, THREADS, arguments)
         };
-        Call::of((0..turns).map(launch).collect())
+        Call::from_launches((0..turns).map(launch).collect())
     }
 }

@@ -1,11 +1,11 @@
 //! Reductions over dims, of an operand or of what a chain of elementwise ops gives.
 
 use graphc_ir::ops::{Reduce, ReduceFunction};
-use graphc_ir::types::{DType, strides};
+use graphc_ir::types::{DType, row_major_strides};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::source::{Source, element, index_type, position, runs};
+use super::source::{KernelSource, element_type, index_type, join_runs, position_expression};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -20,35 +20,36 @@ const MANY_CHUNKS: usize = 32;
 pub(super) const JOIN: &str = include_str!("cu/join.cuh");
 
 /// One op.
-pub(super) fn reduce(
+pub(super) fn prepare_reduce(
     op: &Reduce,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let ([x], [result]) = (operands, results) else {
-        return Err(KernelError::call("reduce", "takes one operand and gives one result"));
+        return Err(KernelError::bad_call("reduce", "takes one operand and gives one result"));
     };
-    let reduction = Reduction::new(op, x.shape(), &x.global, result)?;
-    let (element, wide) = (element(x.dtype()), wide(x.dtype()));
+    let reduction = ReductionGeometry::new(op, x.shape(), &x.global, result)?;
+    let (element, wide) = (element_type(x.dtype()), accumulator_type(x.dtype()));
     let value = format!(
         "__device__ __forceinline__ {wide} value(INDEX i, const {element}* operand0) {{ return load(operand0[i]); }}\n"
     );
-    let mut call = Call::nothing();
+    let mut call = Call::empty();
     let parameters = vec![format!("const {element}* operand0")];
-    let operand = Value { text: value, parameters, arguments: vec![Argument::operand(0)] };
-    reduction.launch(operand, x.dtype(), 0, &mut call);
+    let operand =
+        ElementFunction { text: value, parameters, arguments: vec![Argument::operand(0)] };
+    reduction.add_launches(operand, x.dtype(), 0, &mut call);
     Ok(call)
 }
 
 /// A function of C++ that gives the elements, and what it is called with.
-struct Value {
+struct ElementFunction {
     text: String,
     parameters: Vec<String>,
     arguments: Vec<Argument>,
 }
 
 /// Which elements make which result.
-pub(super) struct Reduction {
+pub(super) struct ReductionGeometry {
     function: ReduceFunction,
     /// Extents and strides of the dims that stay, and of those that go.
     kept: (Vec<usize>, Vec<usize>),
@@ -59,7 +60,7 @@ pub(super) struct Reduction {
 }
 
 /// How the work is shared.
-pub(super) struct Shares {
+pub(super) struct ReductionShares {
     /// Threads that make one result, or as many as are made at once.
     pub(super) lanes: usize,
     pub(super) chunks: usize,
@@ -67,14 +68,14 @@ pub(super) struct Shares {
     pub(super) chunk: usize,
 }
 
-impl Shares {
+impl ReductionShares {
     /// How many results a block joins: few where there are many chunks.
-    pub(super) fn joined(&self) -> usize {
+    pub(super) fn results_per_block(&self) -> usize {
         if self.chunks >= MANY_CHUNKS { THREADS / MANY_CHUNKS } else { THREADS }
     }
 }
 
-impl Reduction {
+impl ReductionGeometry {
     pub(super) fn new(
         op: &Reduce,
         shape: &[usize],
@@ -82,9 +83,9 @@ impl Reduction {
         result: &Shard,
     ) -> Result<Self, KernelError> {
         if op.axes.iter().any(|&axis| axis >= shape.len()) {
-            return Err(KernelError::call("reduce", "there is no such dim"));
+            return Err(KernelError::bad_call("reduce", "there is no such dim"));
         }
-        let strides = strides(shape);
+        let strides = row_major_strides(shape);
         let (mut kept, mut reduced) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
         for (dim, (&extent, stride)) in shape.iter().zip(strides).enumerate() {
             let part = if op.axes.contains(&dim) { &mut reduced } else { &mut kept };
@@ -92,9 +93,9 @@ impl Reduction {
             part.1.push(stride);
         }
         if kept.0.iter().product::<usize>() != result.elements() {
-            return Err(KernelError::call("reduce", "a result of another shape"));
+            return Err(KernelError::bad_call("reduce", "a result of another shape"));
         }
-        let (function, whole) = (op.function, op.count(global));
+        let (function, whole) = (op.function, op.count_elements(global));
         Ok(Self { function, kept, reduced, whole, dtype: result.dtype() })
     }
 
@@ -103,14 +104,14 @@ impl Reduction {
     }
 
     /// Elements of one result.
-    fn count(&self) -> usize {
+    fn elements_per_result(&self) -> usize {
         self.reduced.0.iter().product()
     }
 
     /// Whether elements of one result lie side by side, rather than those of several.
     pub(super) fn lanes_are_inner(&self) -> bool {
         let stride = |(extents, strides): &(Vec<usize>, Vec<usize>)| {
-            runs(extents, strides).last().map_or(usize::MAX, |run| run.1)
+            join_runs(extents, strides).last().map_or(usize::MAX, |run| run.1)
         };
         stride(&self.reduced) <= stride(&self.kept)
     }
@@ -118,7 +119,8 @@ impl Reduction {
     /// How many elements of one result, or of neighbouring results, lie side by side: at most `most`, a power of two.
     pub(super) fn side_by_side(&self, most: usize) -> usize {
         let (extents, strides) = if self.lanes_are_inner() { &self.reduced } else { &self.kept };
-        let inner = runs(extents, strides).last().filter(|run| run.1 == 1).map_or(1, |run| run.0);
+        let inner =
+            join_runs(extents, strides).last().filter(|run| run.1 == 1).map_or(1, |run| run.0);
         let mut width = most;
         while !inner.is_multiple_of(width) {
             width /= 2;
@@ -127,10 +129,11 @@ impl Reduction {
     }
 
     /// The shares where a thread takes `width` elements that lie side by side.
-    pub(super) fn shares(&self, width: usize) -> Shares {
+    pub(super) fn shares(&self, width: usize) -> ReductionShares {
         let inner = self.lanes_are_inner();
         let (kept, reduced) = if inner { (1, width) } else { (width, 1) };
-        let (results, count) = (self.results() / kept, (self.count() / reduced).max(1));
+        let (results, count) =
+            (self.results() / kept, (self.elements_per_result() / reduced).max(1));
         let lanes = match inner {
             true => count.next_power_of_two().min(THREADS),
             false => {
@@ -140,25 +143,25 @@ impl Reduction {
         let blocks = results.div_ceil(THREADS / lanes).max(1);
         let chunks = (BLOCKS / blocks).clamp(1, count.div_ceil(lanes * EACH));
         let chunk = count.div_ceil(chunks).next_multiple_of(lanes);
-        Shares { lanes, chunks: count.div_ceil(chunk), chunk: chunk * reduced }
+        ReductionShares { lanes, chunks: count.div_ceil(chunk), chunk: chunk * reduced }
     }
 
     /// Macros of which elements make which result, and how the work is shared.
-    pub(super) fn describe(&self, source: Source, shares: &Shares) -> Source {
+    pub(super) fn describe(&self, source: KernelSource, shares: &ReductionShares) -> KernelSource {
         source
-            .define("KEPT(r)", position(&self.kept.0, &self.kept.1, "r"))
-            .define("REDUCED(e)", position(&self.reduced.0, &self.reduced.1, "e"))
+            .define("KEPT(r)", position_expression(&self.kept.0, &self.kept.1, "r"))
+            .define("REDUCED(e)", position_expression(&self.reduced.0, &self.reduced.1, "e"))
             .define("RESULTS", self.results())
-            .define("COUNT", self.count())
+            .define("COUNT", self.elements_per_result())
             .define("CHUNKS", shares.chunks)
             .define("CHUNK", shares.chunk)
-            .define("JOINED", shares.joined())
+            .define("JOINED", shares.results_per_block())
             .define("LANES", shares.lanes)
             .define("LANES_ARE_INNER", u8::from(self.lanes_are_inner()))
     }
 
     /// Whether elements are added up.
-    pub(super) fn sums(&self) -> bool {
+    pub(super) fn is_sum(&self) -> bool {
         matches!(self.function, ReduceFunction::Sum | ReduceFunction::Mean)
     }
 
@@ -177,14 +180,20 @@ impl Reduction {
     }
 
     /// Adds the launches to a call.
-    fn launch(&self, value: Value, elements: DType, output: usize, call: &mut Call) {
+    fn add_launches(
+        &self,
+        value: ElementFunction,
+        elements: DType,
+        output: usize,
+        call: &mut Call,
+    ) {
         if self.results() == 0 {
             return;
         }
         let shares = self.shares(1);
-        let source = self.source(&value, elements, &shares);
-        let Shares { lanes, chunks, .. } = shares;
-        let partial = scratch(call, chunks, self.results() * size_of_wide(elements));
+        let source = self.build_source(&value, elements, &shares);
+        let ReductionShares { lanes, chunks, .. } = shares;
+        let partial = reserve_scratch(call, chunks, self.results() * size_of_wide(elements));
         let (partial, result) = (Argument::scratch(partial), Argument::result(output));
         let blocks = self.results().div_ceil(THREADS / lanes);
         let mut arguments = value.arguments;
@@ -195,29 +204,37 @@ impl Reduction {
         }
         call.launches.push(first);
         if chunks > 1 {
-            let blocks = self.results().div_ceil(shares.joined());
+            let blocks = self.results().div_ceil(shares.results_per_block());
             let arguments = vec![partial, result];
             call.launches.push(Launch::kernel(source, "join", blocks, THREADS, arguments));
         }
     }
 
-    fn source(&self, value: &Value, elements: DType, shares: &Shares) -> Source {
-        let index = index_type(self.results().max(1) * self.count().max(1) + THREADS * THREADS);
+    fn build_source(
+        &self,
+        value: &ElementFunction,
+        elements: DType,
+        shares: &ReductionShares,
+    ) -> KernelSource {
+        let index = index_type(
+            self.results().max(1) * self.elements_per_result().max(1) + THREADS * THREADS,
+        );
         let names = value
             .parameters
             .iter()
             .filter_map(|parameter| parameter.rsplit([' ', '*']).next().map(str::to_owned));
         let names: Vec<String> = names.collect();
-        let source = Source::new([JOIN, &value.text, include_str!("cu/reduce.cu")].join("\n"))
-            .define("INDEX", index)
-            .define("V", wide(elements))
-            .element("T", self.dtype)
-            .define("PARAMETERS", value.parameters.join(", "))
-            .define("ARGUMENTS", names.join(", "))
-            .define("COMBINE(a, b)", self.combination())
-            .define("IDENTITY", self.identity(elements))
-            .define("SUMS", u8::from(self.sums() && elements.is_float()))
-            .define("DIVISOR", self.divisor());
+        let source =
+            KernelSource::new([JOIN, &value.text, include_str!("cu/reduce.cu")].join("\n"))
+                .define("INDEX", index)
+                .define("V", accumulator_type(elements))
+                .define_element("T", self.dtype)
+                .define("PARAMETERS", value.parameters.join(", "))
+                .define("ARGUMENTS", names.join(", "))
+                .define("COMBINE(a, b)", self.combination())
+                .define("IDENTITY", self.identity(elements))
+                .define("SUMS", u8::from(self.is_sum() && elements.is_float()))
+                .define("DIVISOR", self.divisor());
         self.describe(source, shares)
     }
 
@@ -236,7 +253,7 @@ impl Reduction {
 }
 
 /// The type that elements are combined in.
-fn wide(dtype: DType) -> &'static str {
+fn accumulator_type(dtype: DType) -> &'static str {
     if dtype.is_float() { "float" } else { "i64" }
 }
 
@@ -246,7 +263,7 @@ fn size_of_wide(dtype: DType) -> usize {
 
 /// Room for partial results, where there are any; where it begins. Launches of one call go one after the other, so all reductions
 /// of a chain share it.
-fn scratch(call: &mut Call, chunks: usize, bytes: usize) -> usize {
+fn reserve_scratch(call: &mut Call, chunks: usize, bytes: usize) -> usize {
     if chunks > 1 {
         call.scratch = call.scratch.max(chunks * bytes);
     }

@@ -5,7 +5,7 @@ use graphc_ir::ops::Taps;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch, Numbers};
-use super::source::{Source, index_type};
+use super::source::{KernelSource, index_type};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -14,29 +14,33 @@ const THREADS: usize = 256;
 const ACCESS: usize = 16;
 
 /// One op.
-pub(super) fn resize(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_resize(
+    op: &Op,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
     let ([x], [y]) = (operands, results) else {
-        return Err(KernelError::call(op.name(), "takes one operand and gives one result"));
+        return Err(KernelError::bad_call(op.name(), "takes one operand and gives one result"));
     };
     let misfit = || {
         let reason = format!("{:?} does not give {:?}", x.shape(), y.shape());
-        KernelError::call(op.name(), reason)
+        KernelError::bad_call(op.name(), reason)
     };
-    let (axis, taps) = taps(op, x.shape()).ok_or_else(misfit)?;
+    let (axis, taps) = read_taps(op, x.shape()).ok_or_else(misfit)?;
     let others = |shape: &[usize]| [&shape[..axis], &shape[axis + 1..]].concat();
     let same = x.shape().len() == y.shape().len() && others(x.shape()) == others(y.shape());
     if !same || y.shape()[axis] + 1 != taps.starts.len() {
         return Err(misfit());
     }
     if y.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
-    let (inner, most) = (x.shape()[axis + 1..].iter().product::<usize>(), most(&taps));
+    let (inner, most) = (x.shape()[axis + 1..].iter().product::<usize>(), most_taps(&taps));
     let fits = |width: &usize| inner.is_multiple_of(*width);
     let width = (0..=3).map(|at| (ACCESS / x.dtype().size()) >> at).find(fits).unwrap_or(1);
-    let source = Source::new(include_str!("cu/resize.cu"))
+    let source = KernelSource::new(include_str!("cu/resize.cu"))
         .define("INDEX", index_type(x.elements().max(y.elements()) + THREADS * ACCESS))
-        .element("T", x.dtype())
+        .define_element("T", x.dtype())
         .define("ELEMENTS", y.elements())
         .define("FROM", x.shape()[axis])
         .define("TO", y.shape()[axis])
@@ -45,13 +49,14 @@ pub(super) fn resize(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<C
         .define("TAPS", most);
     let arguments = vec![Argument::Numbers, Argument::operand(0), Argument::result(0)];
     let blocks = y.elements().div_ceil(THREADS * width);
-    let mut call = Call::of(vec![Launch::kernel(source, "resize", blocks, THREADS, arguments)]);
-    call.numbers = Numbers::Table(table(&taps, most));
+    let mut call =
+        Call::from_launches(vec![Launch::kernel(source, "resize", blocks, THREADS, arguments)]);
+    call.numbers = Numbers::Table(tap_table(&taps, most));
     Ok(call)
 }
 
 /// The dim, and what each element along it is made of.
-fn taps(op: &Op, x: &[usize]) -> Option<(usize, Taps)> {
+fn read_taps(op: &Op, x: &[usize]) -> Option<(usize, Taps)> {
     match op {
         Op::Resize(op) => {
             let from = *x.get(op.axis).filter(|&&from| from > 0)?;
@@ -59,23 +64,23 @@ fn taps(op: &Op, x: &[usize]) -> Option<(usize, Taps)> {
         }
         Op::ResizeGrad(op) => {
             let places = *x.get(op.axis)?;
-            Some((op.axis, op.sampling.taps(op.extent, places).transposed(op.extent)))
+            Some((op.axis, op.sampling.taps(op.extent, places).transpose(op.extent)))
         }
         _ => None,
     }
 }
 
 /// The most taps of an element.
-fn most(taps: &Taps) -> usize {
+fn most_taps(taps: &Taps) -> usize {
     taps.starts.windows(2).map(|range| range[1] - range[0]).max().unwrap_or(0).max(1)
 }
 
 /// Pairs of elements, which are less than 2^24 and so exact, and weights.
-fn table(taps: &Taps, most: usize) -> Vec<f32> {
+fn tap_table(taps: &Taps, most: usize) -> Vec<f32> {
     let pair = |&(at, weight): &(usize, f64)| [at as f32, weight as f32];
     let of = |element: usize| {
         let none = std::iter::repeat([-1.0, 0.0]);
-        taps.of(element).iter().map(pair).chain(none).take(most).flatten()
+        taps.element_taps(element).iter().map(pair).chain(none).take(most).flatten()
     };
     (0..taps.starts.len() - 1).flat_map(of).collect()
 }

@@ -3,8 +3,8 @@
 use graphc_ir::ops::Rotary;
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Slot};
-use super::source::{Source, width};
+use super::call::{Argument, Call, CallRegister, Launch};
+use super::source::{KernelSource, access_width};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -13,39 +13,39 @@ const THREADS: usize = 256;
 const TURN: usize = 8;
 
 /// One op. Frequencies are worked out here and stand in the source.
-pub(super) fn rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     let &[.., time, heads, head] = x.shape() else {
-        return Err(KernelError::call("rotary", "needs dims of time, heads and width"));
+        return Err(KernelError::bad_call("rotary", "needs dims of time, heads and width"));
     };
     if head % 2 != 0 {
-        return Err(KernelError::call("rotary", format!("pairs in {:?}", x.shape())));
+        return Err(KernelError::bad_call("rotary", format!("pairs in {:?}", x.shape())));
     }
     if x.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let (pairs, halves) = (head / 2, x.elements() / 2);
-    let width = width(x.dtype().size() * if op.interleaved { 2 } else { 1 }, [pairs]);
-    let table = table(op, x)?;
-    let source = Source::new(format!("{table}\n{}", include_str!("cu/rotary.cu")))
-        .element("T", x.dtype())
+    let width = access_width(x.dtype().size() * if op.interleaved { 2 } else { 1 }, [pairs]);
+    let table = angle_table(op, x)?;
+    let source = KernelSource::new(format!("{table}\n{}", include_str!("cu/rotary.cu")))
+        .define_element("T", x.dtype())
         .define("TIME", time)
         .define("HEADS", heads)
         .define("HEAD", head)
         .define("PAIRS", pairs)
         .define("HALVES", halves)
         .define("WIDTH", width)
-        .flag("INTERLEAVED", op.interleaved)
-        .flag("INVERSE", op.inverse)
-        .index(halves);
+        .define_flag("INTERLEAVED", op.interleaved)
+        .define_flag("INVERSE", op.inverse)
+        .define_index(halves);
     let rank = x.shape().len();
-    let origin = |dim| Argument::Origin(Slot::Operand(0), dim);
+    let origin = |dim| Argument::Origin(CallRegister::Operand(0), dim);
     let turns = Argument::scratch(0);
     let angles = vec![turns, origin(rank - 3), origin(rank - 1)];
     let arguments = vec![Argument::operand(0), turns, Argument::result(0)];
     let (of_angles, blocks) =
         ((time * pairs).div_ceil(THREADS), (halves / width).div_ceil(THREADS));
-    let mut call = Call::of(vec![
+    let mut call = Call::from_launches(vec![
         Launch::kernel(source.clone(), "angles", of_angles, THREADS, angles),
         Launch::kernel(source, "rotary", blocks, THREADS, arguments),
     ]);
@@ -54,12 +54,12 @@ pub(super) fn rotary(op: &Rotary, operands: &[Shard]) -> Result<Call, KernelErro
 }
 
 /// The angles by which position 1 turns the pairs of a whole head.
-fn table(op: &Rotary, x: &Shard) -> Result<String, KernelError> {
+fn angle_table(op: &Rotary, x: &Shard) -> Result<String, KernelError> {
     let whole = x.global[x.global.len() - 1];
     let forward = Rotary { inverse: false, ..*op };
     let angles: Vec<f64> = (0..whole / 2).map(|pair| forward.angle(1, pair, whole)).collect();
     if angles.iter().any(|angle| !angle.is_finite()) {
-        return Err(KernelError::call("rotary", format!("angles of base {}", op.base)));
+        return Err(KernelError::bad_call("rotary", format!("angles of base {}", op.base)));
     }
     // Digits enough for all bits.
     let angles: Vec<String> = angles.iter().map(|angle| format!("{angle:e}")).collect();

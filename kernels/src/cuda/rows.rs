@@ -5,7 +5,7 @@
 
 use super::Shard;
 use super::call::{Argument, Launch};
-use super::source::{Source, width};
+use super::source::{KernelSource, access_width};
 
 /// Threads of a block that has several rows.
 const SHARED: usize = 128;
@@ -23,7 +23,7 @@ const STEPS: usize = 4;
 
 /// Rows along one dim of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rows {
+pub(super) struct DimRows {
     /// How many.
     pub(super) count: usize,
     /// Elements of a row.
@@ -34,16 +34,16 @@ pub(super) struct Rows {
 
 /// The share of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Share {
+struct ThreadShare {
     lanes: usize,
     threads: usize,
     width: usize,
     steps: usize,
 }
 
-impl Rows {
+impl DimRows {
     /// Along a dim of a shard.
-    pub(super) fn along(shard: &Shard, axis: usize) -> Self {
+    pub(super) fn along_dim(shard: &Shard, axis: usize) -> Self {
         let shape = shard.shape();
         let inner = shape[axis + 1..].iter().product();
         let outer: usize = shape[..axis].iter().product();
@@ -51,23 +51,23 @@ impl Rows {
     }
 
     /// Along the last dim, of which there is one.
-    pub(super) fn last(shard: &Shard) -> Self {
-        Self::along(shard, shard.shape().len() - 1)
+    pub(super) fn along_last(shard: &Shard) -> Self {
+        Self::along_dim(shard, shard.shape().len() - 1)
     }
 
     /// Launches a kernel in `text`, which stands behind `cu/rows.cuh`. It reads `operands` tensors along rows, with elements of at most
     /// `size` bytes.
     pub(super) fn launch(
         &self,
-        define: impl FnOnce(Source) -> Source,
+        define: impl FnOnce(KernelSource) -> KernelSource,
         (text, entry): (&str, &'static str),
         (operands, size): (usize, usize),
         arguments: Vec<Argument>,
     ) -> Launch {
-        let share = self.share(size);
+        let share = self.choose_share(size);
         let registers = if share.threads > MOST / 2 { FEW_REGISTERS } else { REGISTERS };
         let kept = share.steps * share.width * operands <= registers;
-        let source = Source::new(format!("{}\n{text}", include_str!("cu/rows.cuh")))
+        let source = KernelSource::new(format!("{}\n{text}", include_str!("cu/rows.cuh")))
             .define("EXTENT", self.extent)
             .define("COUNT", format!("{}ull", self.count))
             .define("INNER", self.inner)
@@ -75,14 +75,14 @@ impl Rows {
             .define("THREADS", share.threads)
             .define("WIDTH", share.width)
             .define("STEPS", share.steps)
-            .flag("KEPT", kept);
+            .define_flag("KEPT", kept);
         let blocks = self.count.div_ceil(share.threads / share.lanes);
         Launch::kernel(define(source), entry, blocks, share.threads, arguments)
     }
 
-    fn share(&self, size: usize) -> Share {
+    fn choose_share(&self, size: usize) -> ThreadShare {
         let (width, most) = match self.inner {
-            1 => (width(size, [self.extent]), MOST),
+            1 => (access_width(size, [self.extent]), MOST),
             _ => (1, APART / self.inner.next_power_of_two().min(32)),
         };
         let parts = self.extent / width;
@@ -94,7 +94,7 @@ impl Rows {
         };
         // A row that more than a warp shares has a block of its own, if its elements lie side by side.
         let threads = if self.inner == 1 && lanes > 32 { lanes } else { threads };
-        Share { lanes, threads, width, steps: parts.div_ceil(lanes) }
+        ThreadShare { lanes, threads, width, steps: parts.div_ceil(lanes) }
     }
 }
 
@@ -102,13 +102,13 @@ impl Rows {
 mod tests {
     use super::*;
 
-    fn share(count: usize, extent: usize, inner: usize) -> Share {
-        Rows { count, extent, inner }.share(4)
+    fn share(count: usize, extent: usize, inner: usize) -> ThreadShare {
+        DimRows { count, extent, inner }.choose_share(4)
     }
 
     #[test]
     fn short_rows_share_a_block_and_long_ones_have_one() {
-        let of = |lanes, threads, width, steps| Share { lanes, threads, width, steps };
+        let of = |lanes, threads, width, steps| ThreadShare { lanes, threads, width, steps };
         assert_eq!(share(10, 5, 1), of(8, 128, 1, 1));
         assert_eq!(share(10, 64, 1), of(16, 128, 4, 1));
         assert_eq!(share(5000, 1024, 1), of(64, 64, 4, 4));

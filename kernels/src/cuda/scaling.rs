@@ -5,9 +5,9 @@ use graphc_ir::ops::{ClipFactor, LossScale};
 use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Argument, Call, Entry, Launch, Slot, table};
-use super::fill::cleared;
-use super::source::Source;
+use super::call::{Argument, Call, CallRegister, Entry, Launch, build_table};
+use super::fill::launch_clear;
+use super::source::KernelSource;
 
 /// Threads of a block.
 const THREADS: usize = 256;
@@ -19,16 +19,16 @@ const NON_FINITE: &str = "((x) - (x) == 0.0f ? 0.0f : 1.0f)";
 
 /// One op.
 pub(super) fn square_sum(operands: &[Shard], results: &[Shard]) -> Call {
-    fold(SQUARE, &operands[0], &results[0])
+    prepare_fold(SQUARE, &operands[0], &results[0])
 }
 
 /// One op.
 pub(super) fn non_finite(operands: &[Shard], results: &[Shard]) -> Call {
-    fold(NON_FINITE, &operands[0], &results[0])
+    prepare_fold(NON_FINITE, &operands[0], &results[0])
 }
 
 /// The same op of several tensors of one element type; `None` where there is no such call.
-pub(super) fn folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
+pub(super) fn prepare_folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let value = match op {
         Op::SquareSum(_) => SQUARE,
         Op::NonFinite(_) => NON_FINITE,
@@ -36,9 +36,9 @@ pub(super) fn folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     };
     let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
     let dtype = members.first()?[0].dtype();
-    let blocks: Vec<usize> = extents.iter().map(|&extent| parts(dtype, extent)).collect();
+    let blocks: Vec<usize> = extents.iter().map(|&extent| count_blocks(dtype, extent)).collect();
     let largest = extents.iter().max().copied().unwrap_or(0);
-    let source = source(value, dtype, largest).define("MEMBERS", members.len());
+    let source = build_source(value, dtype, largest).define("MEMBERS", members.len());
     let partial = Argument::scratch(0);
     let arguments = vec![Argument::Registers, Argument::Table, partial];
     let count: usize = blocks.iter().sum();
@@ -47,30 +47,32 @@ pub(super) fn folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     let join = Launch::kernel(source, "joins", members.len(), THREADS, arguments);
     let mut before = 0;
     let line = |(member, (&extent, &blocks)): (usize, (&usize, &usize))| {
-        let places = [Slot::Operand(member), Slot::Result(member)].map(Entry::Place);
+        let places =
+            [CallRegister::Operand(member), CallRegister::Result(member)].map(Entry::Place);
         let numbers = [extent, before, blocks].map(|number| Entry::Number(number as u64));
         before += blocks;
         [&places[..], &numbers].concat()
     };
     let lines = extents.iter().zip(&blocks).enumerate().map(line).collect();
-    let table = table(lines, &blocks);
+    let table = build_table(lines, &blocks);
     let launches = fold.into_iter().chain([join]).collect();
-    Some(Call { scratch: size_of::<f32>() * count, table, ..Call::of(launches) })
+    Some(Call { scratch: size_of::<f32>() * count, table, ..Call::from_launches(launches) })
 }
 
 /// The sum of a value of each element, an expression of `x`.
-fn fold(value: &str, x: &Shard, result: &Shard) -> Call {
+fn prepare_fold(value: &str, x: &Shard, result: &Shard) -> Call {
     let elements = x.elements();
     if elements == 0 {
-        return Call::of(vec![cleared(0, result)]);
+        return Call::from_launches(vec![launch_clear(0, result)]);
     }
-    let parts = parts(x.dtype(), elements);
-    let source =
-        source(value, x.dtype(), elements).define("ELEMENTS", elements).define("PARTS", parts);
+    let parts = count_blocks(x.dtype(), elements);
+    let source = build_source(value, x.dtype(), elements)
+        .define("ELEMENTS", elements)
+        .define("PARTS", parts);
     let partial = Argument::scratch(0);
     let fold = vec![Argument::operand(0), partial];
     let join = vec![partial, Argument::result(0)];
-    let mut call = Call::of(vec![
+    let mut call = Call::from_launches(vec![
         Launch::kernel(source.clone(), "fold", parts, THREADS, fold),
         Launch::kernel(source, "join", 1, THREADS, join),
     ]);
@@ -79,53 +81,53 @@ fn fold(value: &str, x: &Shard, result: &Shard) -> Call {
 }
 
 /// Elements that a thread takes at once: 16 bytes.
-fn width(dtype: DType) -> usize {
+fn access_width(dtype: DType) -> usize {
     16 / dtype.size()
 }
 
 /// Blocks for so many elements.
-fn parts(dtype: DType, elements: usize) -> usize {
-    elements.div_ceil(THREADS * STEPS * width(dtype))
+fn count_blocks(dtype: DType, elements: usize) -> usize {
+    elements.div_ceil(THREADS * STEPS * access_width(dtype))
 }
 
 /// The kernels for tensors of at most so many elements, but for where they find these.
-fn source(value: &str, dtype: DType, elements: usize) -> Source {
-    let width = width(dtype);
-    Source::new(include_str!("cu/fold.cu"))
-        .element("T", dtype)
+fn build_source(value: &str, dtype: DType, elements: usize) -> KernelSource {
+    let width = access_width(dtype);
+    KernelSource::new(include_str!("cu/fold.cu"))
+        .define_element("T", dtype)
         .define("WIDTH", width)
         .define("STEPS", STEPS)
         .define("VALUE(x)", value)
-        .index(elements + THREADS * STEPS * width)
+        .define_index(elements + THREADS * STEPS * width)
 }
 
 /// One op.
 pub(super) fn clip_factor(op: &ClipFactor, operands: &[Shard]) -> Call {
-    let source = Source::new(include_str!("cu/clip_factor.cu"))
-        .double("MAX", op.max.0)
-        .flag("HAS_FACTOR", operands.len() > 1);
+    let source = KernelSource::new(include_str!("cu/clip_factor.cu"))
+        .define_double("MAX", op.max.0)
+        .define_flag("HAS_FACTOR", operands.len() > 1);
     let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
     arguments.extend((0..2).map(Argument::result));
-    Call::of(vec![Launch::kernel(source, "clip_factor", 1, 1, arguments)])
+    Call::from_launches(vec![Launch::kernel(source, "clip_factor", 1, 1, arguments)])
 }
 
 /// One op.
 pub(super) fn loss_scale(op: &LossScale, operands: &[Shard]) -> Call {
-    let source = Source::new(include_str!("cu/loss_scale.cu"))
-        .double("GROWTH", op.growth.0)
-        .double("BACKOFF", op.backoff.0)
+    let source = KernelSource::new(include_str!("cu/loss_scale.cu"))
+        .define_double("GROWTH", op.growth.0)
+        .define_double("BACKOFF", op.backoff.0)
         .define("INTERVAL", op.interval)
-        .double("FLOOR", op.floor.0)
-        .flag("HAS_FACTOR", operands.len() > 4);
+        .define_double("FLOOR", op.floor.0)
+        .define_flag("HAS_FACTOR", operands.len() > 4);
     let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
     arguments.extend((0..7).map(Argument::result));
-    Call::of(vec![Launch::kernel(source, "loss_scale", 1, 1, arguments)])
+    Call::from_launches(vec![Launch::kernel(source, "loss_scale", 1, 1, arguments)])
 }
 
 /// One op.
 pub(super) fn skip_step() -> Call {
-    let source = Source::new(include_str!("cu/skip_step.cu"));
+    let source = KernelSource::new(include_str!("cu/skip_step.cu"));
     let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::Now];
     arguments.extend((0..4).map(Argument::result));
-    Call::of(vec![Launch::kernel(source, "skip_step", 1, 1, arguments)])
+    Call::from_launches(vec![Launch::kernel(source, "skip_step", 1, 1, arguments)])
 }

@@ -4,16 +4,16 @@ use graphc_ir::op::Op;
 
 use super::Shard;
 use super::call::{Argument, Call};
-use super::rows::Rows;
+use super::rows::DimRows;
 use crate::error::KernelError;
 
 /// One op.
-pub(super) fn softmax(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
+pub(super) fn prepare_softmax(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
     let kernel = (include_str!("cu/softmax.cu"), "softmax");
     match op {
-        Op::Softmax(op) => rows(op.axis, false, kernel, operands),
-        Op::LogSoftmax(op) => rows(op.axis, true, kernel, operands),
-        op => Err(KernelError::call(op.name(), "is no softmax")),
+        Op::Softmax(op) => prepare_rows(op.axis, false, kernel, operands),
+        Op::LogSoftmax(op) => prepare_rows(op.axis, true, kernel, operands),
+        op => Err(KernelError::bad_call(op.name(), "is no softmax")),
     }
 }
 
@@ -21,13 +21,13 @@ pub(super) fn softmax(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> 
 pub(super) fn softmax_grad(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
     let kernel = (include_str!("cu/softmax_grad.cu"), "softmax_grad");
     match op {
-        Op::SoftmaxGrad(op) => rows(op.axis, false, kernel, operands),
-        Op::LogSoftmaxGrad(op) => rows(op.axis, true, kernel, operands),
-        op => Err(KernelError::call(op.name(), "is no gradient of softmax")),
+        Op::SoftmaxGrad(op) => prepare_rows(op.axis, false, kernel, operands),
+        Op::LogSoftmaxGrad(op) => prepare_rows(op.axis, true, kernel, operands),
+        op => Err(KernelError::bad_call(op.name(), "is no gradient of softmax")),
     }
 }
 
-fn rows(
+fn prepare_rows(
     axis: usize,
     logarithm: bool,
     kernel: (&str, &'static str),
@@ -35,19 +35,19 @@ fn rows(
 ) -> Result<Call, KernelError> {
     let first = &operands[0];
     if axis >= first.shape().len() {
-        return Err(KernelError::call("softmax", format!("dim {axis} of {:?}", first.shape())));
+        return Err(KernelError::bad_call("softmax", format!("dim {axis} of {:?}", first.shape())));
     }
     if first.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
     arguments.push(Argument::result(0));
     let of = (operands.len(), first.dtype().size());
-    let launch = Rows::along(first, axis).launch(
-        |source| source.element("T", first.dtype()).flag("LOGARITHM", logarithm),
+    let launch = DimRows::along_dim(first, axis).launch(
+        |source| source.define_element("T", first.dtype()).define_flag("LOGARITHM", logarithm),
         kernel,
         of,
         arguments,
     );
-    Ok(Call::of(vec![launch]))
+    Ok(Call::from_launches(vec![launch]))
 }

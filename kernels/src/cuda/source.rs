@@ -5,19 +5,19 @@ use std::fmt::Write;
 use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Argument, Kernel, Launch, Slot};
+use super::call::{Argument, CallRegister, Kernel, Launch};
 
 /// What all kernels begin with.
 const COMMON: &str = include_str!("cu/common.cuh");
 
 /// The source of one kernel: macros, then the file that uses them.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct KernelSource {
     macros: String,
     body: String,
 }
 
-impl Source {
+impl KernelSource {
     pub(super) fn new(body: impl Into<String>) -> Self {
         Self { macros: String::new(), body: body.into() }
     }
@@ -36,34 +36,34 @@ impl Source {
     }
 
     /// Macros for both dims of an image, `NAME_H` and `NAME_W`.
-    pub(super) fn pair(self, name: &str, [height, width]: [usize; 2]) -> Self {
+    pub(super) fn define_pair(self, name: &str, [height, width]: [usize; 2]) -> Self {
         self.define(&format!("{name}_H"), height).define(&format!("{name}_W"), width)
     }
 
     /// A macro for an element type.
-    pub(super) fn element(self, name: &str, dtype: DType) -> Self {
-        self.define(name, element(dtype))
+    pub(super) fn define_element(self, name: &str, dtype: DType) -> Self {
+        self.define(name, element_type(dtype))
     }
 
     /// A macro that is 1 or 0.
-    pub(super) fn flag(self, name: &str, value: bool) -> Self {
+    pub(super) fn define_flag(self, name: &str, value: bool) -> Self {
         self.define(name, u8::from(value))
     }
 
     /// The macro `INDEX`, the type of positions among so many elements.
-    pub(super) fn index(self, elements: usize) -> Self {
+    pub(super) fn define_index(self, elements: usize) -> Self {
         // A block's threads beyond the end have positions too.
         self.define("INDEX", index_type(elements + (1 << 14)))
     }
 
     /// A macro for a number of 64 bits with the bits that it has.
-    pub(super) fn double(self, name: &str, value: f64) -> Self {
-        self.define(name, double(value))
+    pub(super) fn define_double(self, name: &str, value: f64) -> Self {
+        self.define(name, f64_literal(value))
     }
 
     /// A macro for a number with the bits that it has.
-    pub(super) fn number(self, name: &str, value: f32) -> Self {
-        self.define(name, number(value))
+    pub(super) fn define_number(self, name: &str, value: f32) -> Self {
+        self.define(name, f32_literal(value))
     }
 
     pub(super) fn text(self) -> String {
@@ -74,7 +74,7 @@ impl Source {
 impl Launch {
     /// A kernel of blocks of `threads` threads along one dim.
     pub(super) fn kernel(
-        source: Source,
+        source: KernelSource,
         entry: &'static str,
         blocks: usize,
         threads: usize,
@@ -88,7 +88,7 @@ impl Launch {
 }
 
 /// The C++ type of an element in memory.
-pub(super) fn element(dtype: DType) -> &'static str {
+pub(super) fn element_type(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
         DType::F16 => "half_t",
@@ -101,17 +101,17 @@ pub(super) fn element(dtype: DType) -> &'static str {
 }
 
 /// An `f32` with all its bits, whatever it is.
-pub(super) fn number(value: f32) -> String {
+pub(super) fn f32_literal(value: f32) -> String {
     format!("__uint_as_float({:#010x}u)", value.to_bits())
 }
 
 /// An `f64` with all its bits, whatever it is.
-pub(super) fn double(value: f64) -> String {
+pub(super) fn f64_literal(value: f64) -> String {
     format!("__longlong_as_double((long long){:#018x}ull)", value.to_bits())
 }
 
 /// The unsigned type of so many bytes, in which elements are moved whatever they are: a power of two up to 16.
-pub(super) fn word(bytes: usize) -> &'static str {
+pub(super) fn word_type(bytes: usize) -> &'static str {
     match bytes {
         1 => "u8",
         2 => "u16",
@@ -122,7 +122,7 @@ pub(super) fn word(bytes: usize) -> &'static str {
 }
 
 /// An element as memory has it: its bits, in the low ones of 64.
-pub(super) fn bits(dtype: DType, value: f64) -> u64 {
+pub(super) fn element_bits(dtype: DType, value: f64) -> u64 {
     match dtype {
         DType::F32 => (value as f32).to_bits().into(),
         DType::F16 => half::f16::from_f64(value).to_bits().into(),
@@ -141,9 +141,9 @@ pub(super) fn index_type(elements: usize) -> &'static str {
 
 /// Where the element of a row-major `index` over `extents` lies, if each dim has the given stride (0 where it repeats): a sum of
 /// quotients and remainders by constants.
-pub(super) fn position(extents: &[usize], strides: &[usize], index: &str) -> String {
+pub(super) fn position_expression(extents: &[usize], strides: &[usize], index: &str) -> String {
     let mut terms = Vec::new();
-    let runs = runs(extents, strides);
+    let runs = join_runs(extents, strides);
     let whole: usize = runs.iter().map(|run| run.0).product();
     let mut inner = 1;
     for &(extent, stride) in runs.iter().rev() {
@@ -165,7 +165,7 @@ pub(super) fn position(extents: &[usize], strides: &[usize], index: &str) -> Str
 }
 
 /// The widest access, in elements of `size` bytes, up to 16 bytes, that divides all of these numbers of elements.
-pub(super) fn width(size: usize, divides: impl IntoIterator<Item = usize> + Clone) -> usize {
+pub(super) fn access_width(size: usize, divides: impl IntoIterator<Item = usize> + Clone) -> usize {
     let mut width = 16 / size;
     while width > 1 && !divides.clone().into_iter().all(|number| number.is_multiple_of(width)) {
         width /= 2;
@@ -184,9 +184,9 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    pub(super) fn of(slot: Slot, shard: &Shard) -> Self {
-        let strides = graphc_ir::types::strides(&shard.global);
-        let mut position = format!("(u64)({})", position(shard.shape(), &strides, "i"));
+    pub(super) fn from_shard(slot: CallRegister, shard: &Shard) -> Self {
+        let strides = graphc_ir::types::row_major_strides(&shard.global);
+        let mut position = format!("(u64)({})", position_expression(shard.shape(), &strides, "i"));
         let (mut parameters, mut arguments) = (String::new(), Vec::new());
         for (dim, stride) in strides.iter().enumerate() {
             if shard.shape()[dim] != shard.global[dim] {
@@ -201,7 +201,7 @@ impl Whole {
 }
 
 /// Dims joined where one position after the other has one stride: (extent, stride) of each run.
-pub(super) fn runs(extents: &[usize], strides: &[usize]) -> Vec<(usize, usize)> {
+pub(super) fn join_runs(extents: &[usize], strides: &[usize]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (&extent, &stride) in extents.iter().zip(strides).filter(|&(&extent, _)| extent != 1) {
         match runs.last_mut() {
@@ -245,12 +245,12 @@ mod tests {
 
     #[test]
     fn dims_that_follow_each_other_are_one_run() {
-        assert_eq!(runs(&[2, 3, 4], &[12, 4, 1]), [(24, 1)]);
-        assert_eq!(runs(&[2, 3, 4], &[0, 0, 1]), [(6, 0), (4, 1)]);
-        assert_eq!(runs(&[2, 1, 4], &[4, 0, 1]), [(8, 1)]);
-        assert_eq!(position(&[2, 3, 4], &[0, 0, 1], "i"), "((i) % 4)");
-        assert_eq!(position(&[2, 3, 4], &[1, 0, 0], "i"), "((i) / 12)");
-        assert_eq!(position(&[5], &[0], "i"), "0");
+        assert_eq!(join_runs(&[2, 3, 4], &[12, 4, 1]), [(24, 1)]);
+        assert_eq!(join_runs(&[2, 3, 4], &[0, 0, 1]), [(6, 0), (4, 1)]);
+        assert_eq!(join_runs(&[2, 1, 4], &[4, 0, 1]), [(8, 1)]);
+        assert_eq!(position_expression(&[2, 3, 4], &[0, 0, 1], "i"), "((i) % 4)");
+        assert_eq!(position_expression(&[2, 3, 4], &[1, 0, 0], "i"), "((i) / 12)");
+        assert_eq!(position_expression(&[5], &[0], "i"), "0");
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
             (&[4, 3], &[1, 4]),
         ];
         for (extents, strides) in cases {
-            let joined: (Vec<usize>, Vec<usize>) = runs(extents, strides).into_iter().unzip();
+            let joined: (Vec<usize>, Vec<usize>) = join_runs(extents, strides).into_iter().unzip();
             for index in 0..extents.iter().product() {
                 assert_eq!(
                     brute(&joined.0, &joined.1, index),

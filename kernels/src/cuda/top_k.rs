@@ -4,8 +4,8 @@ use graphc_ir::ops::TopK;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::rows::Rows;
-use super::source::Source;
+use super::rows::DimRows;
+use super::source::KernelSource;
 use crate::error::KernelError;
 
 /// So many of a row are found one after the other.
@@ -19,27 +19,30 @@ const THREADS: usize = 512;
 pub(super) fn top_k(op: &TopK, operands: &[Shard]) -> Result<Call, KernelError> {
     let x = &operands[0];
     if x.shape().last().is_none_or(|&extent| op.count > extent) {
-        return Err(KernelError::call("top_k", format!("{} of {:?}", op.count, x.shape())));
+        return Err(KernelError::bad_call("top_k", format!("{} of {:?}", op.count, x.shape())));
     }
-    let rows = Rows::last(x);
+    let rows = DimRows::along_last(x);
     if rows.count == 0 || op.count == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
-    let define = |source: Source| {
-        source.element("T", x.dtype()).flag("GREATEST", op.greatest).define("BEST", op.count)
+    let define = |source: KernelSource| {
+        source
+            .define_element("T", x.dtype())
+            .define_flag("GREATEST", op.greatest)
+            .define("BEST", op.count)
     };
     let arguments = vec![Argument::operand(0), Argument::result(0), Argument::result(1)];
     let text = |text: &str| format!("{}\n{text}", include_str!("cu/top_k.cuh"));
     if op.count <= FEW || rows.extent > SORTED {
         let text = text(include_str!("cu/top_k.cu"));
         let of = (1, x.dtype().size());
-        return Ok(Call::of(vec![rows.launch(define, (&text, "top_k"), of, arguments)]));
+        return Ok(Call::from_launches(vec![rows.launch(define, (&text, "top_k"), of, arguments)]));
     }
     let size = rows.extent.next_power_of_two();
     let threads = (size / 2).clamp(32, THREADS);
-    let source = define(Source::new(text(include_str!("cu/sort.cu"))))
+    let source = define(KernelSource::new(text(include_str!("cu/sort.cu"))))
         .define("EXTENT", rows.extent)
         .define("SIZE", size)
         .define("THREADS", threads);
-    Ok(Call::of(vec![Launch::kernel(source, "sort", rows.count, threads, arguments)]))
+    Ok(Call::from_launches(vec![Launch::kernel(source, "sort", rows.count, threads, arguments)]))
 }

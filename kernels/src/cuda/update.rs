@@ -11,8 +11,8 @@ mod rates;
 mod several;
 mod steps;
 
-pub(super) use blend::blend;
-pub use joint::{join_alike, joins};
+pub(super) use blend::prepare_blend;
+pub use joint::{join_alike, joinable_tensors};
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate};
@@ -21,7 +21,7 @@ use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{Argument, Call, Launch, Numbers};
-use super::source::{Source, element};
+use super::source::{KernelSource, element_type};
 
 /// Threads of a block.
 const THREADS: usize = 256;
@@ -43,62 +43,62 @@ struct Update<'a> {
 }
 
 /// A step and all that it needs, whatever it is done to.
-struct Rule {
+struct CudaUpdateRule {
     /// The step, with macros for its numbers.
-    step: Source,
+    step: KernelSource,
     /// The op, from which the host works out numbers.
     op: Op,
     /// Operands that are not scalars: the variable, the gradient, and states.
     tensors: usize,
     clip: Option<Scalar>,
     /// Where numbers follow from others on the device.
-    rates: Option<rates::Rates>,
+    rates: Option<rates::DeviceRates>,
 }
 
 /// One op.
-pub(super) fn sgd(op: &SgdUpdate, operands: &[Shard]) -> Call {
+pub(super) fn prepare_sgd(op: &SgdUpdate, operands: &[Shard]) -> Call {
     sgd_rule(op).of_one(operands)
 }
 
-fn sgd_rule(op: &SgdUpdate) -> Rule {
-    let step = Source::new(include_str!("cu/sgd.cu"))
-        .number("MOMENTUM", op.momentum.0 as f32)
-        .flag("NESTEROV", op.nesterov)
-        .number("DECAY", op.weight_decay.0 as f32);
+fn sgd_rule(op: &SgdUpdate) -> CudaUpdateRule {
+    let step = KernelSource::new(include_str!("cu/sgd.cu"))
+        .define_number("MOMENTUM", op.momentum.0 as f32)
+        .define_flag("NESTEROV", op.nesterov)
+        .define_number("DECAY", op.weight_decay.0 as f32);
     let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
-    Rule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates: None }
+    CudaUpdateRule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
 /// One op.
-pub(super) fn adam(op: &AdamUpdate, operands: &[Shard]) -> Call {
+pub(super) fn prepare_adam(op: &AdamUpdate, operands: &[Shard]) -> Call {
     adam_rule(op, operands.len()).of_one(operands)
 }
 
-fn adam_rule(op: &AdamUpdate, operands: usize) -> Rule {
+fn adam_rule(op: &AdamUpdate, operands: usize) -> CudaUpdateRule {
     let decay = if op.decoupled { 0.0 } else { op.weight_decay.0 };
-    let step = moments(Source::new(include_str!("cu/adam.cu")), [op.beta1, op.beta2])
-        .number("EPSILON", op.epsilon.0 as f32)
-        .number("DECAY", decay as f32);
+    let step = define_moments(KernelSource::new(include_str!("cu/adam.cu")), [op.beta1, op.beta2])
+        .define_number("EPSILON", op.epsilon.0 as f32)
+        .define_number("DECAY", decay as f32);
     let rates = (operands > 5).then(|| rates::of_adam(op));
-    Rule { step, op: Op::AdamUpdate(op.clone()), tensors: 4, clip: op.clip, rates }
+    CudaUpdateRule { step, op: Op::AdamUpdate(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
 /// One op.
-pub(super) fn rmsprop(op: &RmspropUpdate, operands: &[Shard]) -> Call {
+pub(super) fn prepare_rmsprop(op: &RmspropUpdate, operands: &[Shard]) -> Call {
     rmsprop_rule(op).of_one(operands)
 }
 
-fn rmsprop_rule(op: &RmspropUpdate) -> Rule {
-    let step = Source::new(include_str!("cu/rmsprop.cu"))
-        .number("ALPHA", op.alpha.0 as f32)
-        .number("REST", (1.0 - op.alpha.0) as f32)
-        .number("EPSILON", op.epsilon.0 as f32)
-        .number("DECAY", op.weight_decay.0 as f32)
-        .number("MOMENTUM", op.momentum.0 as f32)
-        .flag("CENTERED", op.centered)
-        .flag("HAS_MOMENTUM", op.has_momentum());
-    let tensors = op.tensors();
-    Rule { step, op: Op::RmspropUpdate(op.clone()), tensors, clip: op.clip, rates: None }
+fn rmsprop_rule(op: &RmspropUpdate) -> CudaUpdateRule {
+    let step = KernelSource::new(include_str!("cu/rmsprop.cu"))
+        .define_number("ALPHA", op.alpha.0 as f32)
+        .define_number("REST", (1.0 - op.alpha.0) as f32)
+        .define_number("EPSILON", op.epsilon.0 as f32)
+        .define_number("DECAY", op.weight_decay.0 as f32)
+        .define_number("MOMENTUM", op.momentum.0 as f32)
+        .define_flag("CENTERED", op.centered)
+        .define_flag("HAS_MOMENTUM", op.has_momentum());
+    let tensors = op.count_tensors();
+    CudaUpdateRule { step, op: Op::RmspropUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
 /// One op.
@@ -106,33 +106,40 @@ pub(super) fn lamb_direction(op: &LambDirection, operands: &[Shard]) -> Call {
     direction_rule(op, operands.len()).of_one(operands)
 }
 
-fn direction_rule(op: &LambDirection, operands: usize) -> Rule {
-    let step = moments(Source::new(include_str!("cu/lamb_direction.cu")), [op.beta1, op.beta2])
-        .number("EPSILON", op.epsilon.0 as f32)
-        .number("DECAY", op.weight_decay.0 as f32);
+fn direction_rule(op: &LambDirection, operands: usize) -> CudaUpdateRule {
+    let step = define_moments(
+        KernelSource::new(include_str!("cu/lamb_direction.cu")),
+        [op.beta1, op.beta2],
+    )
+    .define_number("EPSILON", op.epsilon.0 as f32)
+    .define_number("DECAY", op.weight_decay.0 as f32);
     let rates = (operands > 5).then(|| rates::of_direction(op));
-    Rule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip: op.clip, rates }
+    CudaUpdateRule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
 /// One op; its two scalars are sums of squares.
-pub(super) fn lamb(op: &LambUpdate, operands: &[Shard]) -> Call {
-    let step = Source::new(include_str!("cu/along.cu"));
+pub(super) fn prepare_lamb(op: &LambUpdate, operands: &[Shard]) -> Call {
+    let step = KernelSource::new(include_str!("cu/along.cu"));
     let rates = Some(rates::of_step());
-    let rule = Rule { step, op: Op::LambUpdate(op.clone()), tensors: 2, clip: None, rates };
-    Update { has_factor: false, ..Update::new(operands, &rule) }.call(rule)
+    let rule =
+        CudaUpdateRule { step, op: Op::LambUpdate(op.clone()), tensors: 2, clip: None, rates };
+    Update { has_factor: false, ..Update::new(operands, &rule) }.prepare_call(rule)
 }
 
 /// Shares of moments, and what they take in.
-fn moments(source: Source, [beta1, beta2]: [Scalar; 2]) -> Source {
+fn define_moments(source: KernelSource, [beta1, beta2]: [Scalar; 2]) -> KernelSource {
     source
-        .number("BETA1", beta1.0 as f32)
-        .number("REST1", (1.0 - beta1.0) as f32)
-        .number("BETA2", beta2.0 as f32)
-        .number("REST2", (1.0 - beta2.0) as f32)
+        .define_number("BETA1", beta1.0 as f32)
+        .define_number("REST1", (1.0 - beta1.0) as f32)
+        .define_number("BETA2", beta2.0 as f32)
+        .define_number("REST2", (1.0 - beta2.0) as f32)
 }
 
 impl<'a> Update<'a> {
-    fn new(operands: &'a [Shard], &Rule { tensors, clip, ref op, .. }: &Rule) -> Self {
+    fn new(
+        operands: &'a [Shard],
+        &CudaUpdateRule { tensors, clip, ref op, .. }: &CudaUpdateRule,
+    ) -> Self {
         let has_factor = operands.len() > tensors;
         let (first, skipped) = match op {
             // The first result is the direction, in which nothing goes where the step is not made.
@@ -151,31 +158,31 @@ impl<'a> Update<'a> {
     }
 
     /// The kernel of a step, but for where it finds its tensors.
-    fn source(&self, step: Source) -> Source {
+    fn build_source(&self, step: KernelSource) -> KernelSource {
         let source = step
             .followed_by(include_str!("cu/update.cu"))
             .define("WIDTH", WIDTH)
-            .element("W", self.operands[0].dtype())
-            .element("G", self.operands[1].dtype())
-            .element("O", self.first)
+            .define_element("W", self.operands[0].dtype())
+            .define_element("G", self.operands[1].dtype())
+            .define_element("O", self.first)
             .define("STATES", self.states())
-            .flag("HAS_FACTOR", self.has_factor)
+            .define_flag("HAS_FACTOR", self.has_factor)
             .define("SKIPPED", self.skipped);
         match self.clip {
-            Some(clip) => source.number("CLIP", clip.0 as f32),
+            Some(clip) => source.define_number("CLIP", clip.0 as f32),
             None => source,
         }
     }
 
     /// Macros for a kernel whose tensors are its parameters.
-    fn own(&self, source: Source) -> Source {
+    fn define_own(&self, source: KernelSource) -> KernelSource {
         let states = |name: &str| match self.states() {
             0 => "nullptr".to_owned(),
             states => (0..states).map(|s| format!("{name}{s}")).collect::<Vec<_>>().join(", "),
         };
         source
             .define("ELEMENTS", self.elements())
-            .index(self.elements())
+            .define_index(self.elements())
             .define("PARAMETERS", self.parameters())
             .define("STATES_FROM", states("from"))
             .define("STATES_TO", states("to"))
@@ -194,25 +201,25 @@ impl<'a> Update<'a> {
         parameters.join(", ")
     }
 
-    fn call(&self, rule: Rule) -> Call {
+    fn prepare_call(&self, rule: CudaUpdateRule) -> Call {
         if self.elements() == 0 {
-            return Call::nothing();
+            return Call::empty();
         }
         let given = self.tensors + usize::from(self.has_factor);
         let mut arguments = vec![rule.numbers()];
         arguments.extend((0..given).map(Argument::operand));
         arguments.extend((0..self.tensors - 1).map(Argument::result));
         let blocks = self.elements().div_ceil(THREADS * WIDTH);
-        let source = self.own(self.source(rule.step.clone()));
+        let source = self.define_own(self.build_source(rule.step.clone()));
         let launch = Launch::kernel(source, "update", blocks, THREADS, arguments);
-        rule.call(launch, self.operands.len())
+        rule.prepare_call(launch, self.operands.len())
     }
 }
 
-impl Rule {
+impl CudaUpdateRule {
     /// One update in a launch of its own.
     fn of_one(self, operands: &[Shard]) -> Call {
-        Update::new(operands, &self).call(self)
+        Update::new(operands, &self).prepare_call(self)
     }
 
     /// Where a kernel finds the numbers of its step.
@@ -224,20 +231,20 @@ impl Rule {
     }
 
     /// The launch, behind that of rates where they follow from the last of so many operands.
-    fn call(self, launch: Launch, operands: usize) -> Call {
+    fn prepare_call(self, launch: Launch, operands: usize) -> Call {
         let scratch = if self.rates.is_some() { rates::BYTES } else { 0 };
-        let before = self.rates.map(|rates| rates.launch(operands));
-        let call = Call::of(before.into_iter().chain([launch]).collect());
+        let before = self.rates.map(|rates| rates.into_launch(operands));
+        let call = Call::from_launches(before.into_iter().chain([launch]).collect());
         Call { scratch, numbers: Numbers::Update(Box::new(self.op)), ..call }
     }
 }
 
 /// An element type as a macro of a kernel of blends.
-fn wide(dtype: DType) -> &'static str {
+fn blend_type(dtype: DType) -> &'static str {
     if dtype.is_float() { "float" } else { "i64" }
 }
 
 /// The C++ type of a shard's elements.
 fn type_of(shard: &Shard) -> &'static str {
-    element(shard.dtype())
+    element_type(shard.dtype())
 }

@@ -25,7 +25,7 @@ const AT_ONCE: usize = 4;
 
 /// A sum or mean of a step's value.
 #[derive(Debug)]
-pub(super) struct Fold {
+pub(super) struct StepFold {
     /// The chain's result.
     pub(super) output: usize,
     /// Where its accumulators begin among those of a piece.
@@ -38,13 +38,13 @@ pub(super) struct Fold {
     divides: Vec<usize>,
 }
 
-impl Fold {
+impl StepFold {
     /// The reduction of a value of type `operand`; `None` where chains do not end in it.
-    pub(super) fn of(op: &Reduce, operand: &TensorType, output: usize) -> Option<Self> {
-        let [_, kept, after] = op.runs(operand)?;
+    pub(super) fn from_reduce(op: &Reduce, operand: &TensorType, output: usize) -> Option<Self> {
+        let [_, kept, after] = op.run_extents(operand)?;
         let mean = op.function == ReduceFunction::Mean;
         let divides = if mean { op.axes.clone() } else { Vec::new() };
-        let width = if after == 1 { width(kept) } else { kept };
+        let width = if after == 1 { count_accumulators(kept) } else { kept };
         Some(Self { output, offset: 0, width, kept, after, divides })
     }
 
@@ -67,19 +67,19 @@ impl Fold {
         operands: &[View<'_>],
         result: &mut ViewMut<'_>,
     ) -> Result<(), KernelError> {
-        let count = |&dim: &usize| extent(dim, rank, operands);
+        let count = |&dim: &usize| broadcast_extent(dim, rank, operands);
         let divisor = self.divides.iter().map(count).product::<usize>() as f64;
-        let total = |first: usize| self.total(partial, stride, first).map(|sum| sum / divisor);
+        let total = |first: usize| self.sum_pieces(partial, stride, first).map(|sum| sum / divisor);
         match result.dtype {
-            DType::F32 => write::<f32>(result, total),
-            DType::F16 => write::<f16>(result, total),
-            DType::BF16 => write::<bf16>(result, total),
+            DType::F32 => write_totals::<f32>(result, total),
+            DType::F16 => write_totals::<f16>(result, total),
+            DType::BF16 => write_totals::<bf16>(result, total),
             dtype => Err(KernelError::wrong_dtype::<f32>(dtype)),
         }
     }
 
     /// The sums of up to [`LANES`] elements of the result.
-    fn total(&self, partial: &[f32], stride: usize, first: usize) -> [f64; LANES] {
+    fn sum_pieces(&self, partial: &[f32], stride: usize, first: usize) -> [f64; LANES] {
         let mut totals = [0.0; LANES];
         for piece in partial.chunks(stride) {
             let own = &piece[self.offset..self.offset + self.width];
@@ -93,7 +93,7 @@ impl Fold {
 }
 
 /// The number of accumulators for rows of `kept` elements: of short rows several, so that vectors are full.
-fn width(kept: usize) -> usize {
+fn count_accumulators(kept: usize) -> usize {
     let fits = |&again: &usize| (kept * again).is_multiple_of(LANES) && kept * again >= WORTHWHILE;
     match kept {
         0 => 0,
@@ -103,19 +103,19 @@ fn width(kept: usize) -> usize {
 }
 
 /// Elements in a piece: a multiple of `block`, and many for each accumulator, so that these are few.
-pub(super) fn piece_of(folds: &[Fold], block: usize) -> usize {
+pub(super) fn piece_of(folds: &[StepFold], block: usize) -> usize {
     let most = folds.iter().map(|fold| fold.width).max().unwrap_or(0);
     PIECE.max(8 * most).next_multiple_of(block)
 }
 
 /// Elements in a block of a chain with these reductions whose rows do not ask for another size: whole rows of accumulators.
-pub(super) fn block_of(folds: &[Fold]) -> usize {
+pub(super) fn block_of(folds: &[StepFold]) -> usize {
     let width = folds.iter().map(|fold| fold.width).find(|width| (1..=BLOCK).contains(width));
     width.map_or(BLOCK, |width| BLOCK / width * width)
 }
 
 /// The extent of a dim of the whole tensor to whose shape the operands broadcast.
-fn extent(dim: usize, rank: usize, operands: &[View<'_>]) -> usize {
+fn broadcast_extent(dim: usize, rank: usize, operands: &[View<'_>]) -> usize {
     let of = |operand: &View<'_>| {
         let dim = dim.checked_sub(rank - operand.global.len())?;
         (operand.global[dim] != 1).then_some(operand.global[dim])
@@ -123,13 +123,13 @@ fn extent(dim: usize, rank: usize, operands: &[View<'_>]) -> usize {
     operands.iter().find_map(of).unwrap_or(1)
 }
 
-fn write<T: Float>(
+fn write_totals<T: Float>(
     result: &mut ViewMut<'_>,
     total: impl Fn(usize) -> [f64; LANES],
 ) -> Result<(), KernelError> {
     for (index, out) in result.as_mut_slice::<T>()?.chunks_mut(LANES).enumerate() {
         for (out, total) in out.iter_mut().zip(total(index * LANES)) {
-            *out = T::nearest(total as f32);
+            *out = T::round_from(total as f32);
         }
     }
     Ok(())
@@ -140,7 +140,7 @@ vectorized! {
     fn add_rows(x: &[f32], at: usize, sums: &mut [f32]) {
         let width = sums.len();
         let (head, x) = x.split_at(x.len().min((width - at) % width));
-        add(&mut sums[at..], head);
+        add_into(&mut sums[at..], head);
         let mut rows = x.chunks_exact(AT_ONCE * width);
         for four in &mut rows {
             let (ab, cd) = four.split_at(2 * width);
@@ -149,12 +149,12 @@ vectorized! {
                 sums[i] += (a[i] + b[i]) + (c[i] + d[i]);
             }
         }
-        rows.remainder().chunks(width).for_each(|row| add(sums, row));
+        rows.remainder().chunks(width).for_each(|row| add_into(sums, row));
     }
 }
 
 #[inline(always)]
-fn add(sums: &mut [f32], x: &[f32]) {
+fn add_into(sums: &mut [f32], x: &[f32]) {
     sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += x);
 }
 
@@ -165,7 +165,7 @@ vectorized! {
         let mut rest = x;
         while !rest.is_empty() {
             let (run, others) = rest.split_at(rest.len().min(after - position % after));
-            sums[position / after % sums.len()] += rows::sum(run);
+            sums[position / after % sums.len()] += rows::sum_row(run);
             (position, rest) = (position + run.len(), others);
         }
     }
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn accumulators_fill_vectors_and_repeat_the_result() {
-        assert_eq!([1, 3, 24, 64, 96, 100].map(width), [64, 96, 96, 64, 96, 100]);
+        assert_eq!([1, 3, 24, 64, 96, 100].map(count_accumulators), [64, 96, 96, 64, 96, 100]);
         for kept in 1..200 {
-            assert!(width(kept).is_multiple_of(kept));
+            assert!(count_accumulators(kept).is_multiple_of(kept));
         }
     }
 

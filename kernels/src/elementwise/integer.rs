@@ -6,7 +6,7 @@ use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 
-use super::values::{Values, zip};
+use super::values::{Values, zip_elements};
 use crate::error::KernelError;
 use crate::view::{Element, Flat};
 
@@ -62,7 +62,7 @@ impl Integer for u8 {
 }
 
 /// A function of one operand.
-pub(super) fn unary<T: Integer>(
+pub(super) fn apply_unary<T: Integer>(
     function: UnaryFunction,
     x: &[T],
     out: &mut [T],
@@ -87,30 +87,32 @@ pub(super) fn unary<T: Integer>(
                 x
             }
         }),
-        _ => return Err(KernelError::call("unary", format!("no {function:?} of integers"))),
+        _ => return Err(KernelError::bad_call("unary", format!("no {function:?} of integers"))),
     }
     Ok(())
 }
 
 /// Arithmetic of two operands. A quotient is truncated; no divisor is 0.
-pub(super) fn binary<T: Integer>(function: BinaryFunction, a: &[T], b: &[T], out: &mut [T]) {
+pub(super) fn apply_binary<T: Integer>(function: BinaryFunction, a: &[T], b: &[T], out: &mut [T]) {
     let wide = |f: fn(i64, i64) -> i64| move |a: T, b: T| T::wrap(f(a.into(), b.into()));
     match function {
-        BinaryFunction::Add => zip(a, b, out, wide(i64::wrapping_add)),
-        BinaryFunction::Sub => zip(a, b, out, wide(i64::wrapping_sub)),
-        BinaryFunction::Mul => zip(a, b, out, wide(i64::wrapping_mul)),
-        BinaryFunction::Div => zip(a, b, out, wide(i64::wrapping_div)),
-        BinaryFunction::Pow => zip(a, b, out, wide(|a, b| (a as f64).powf(b as f64) as i64)),
-        BinaryFunction::Max => zip(a, b, out, T::max),
-        BinaryFunction::BitAnd => zip(a, b, out, wide(|a, b| a & b)),
-        BinaryFunction::BitOr => zip(a, b, out, wide(|a, b| a | b)),
-        BinaryFunction::BitXor => zip(a, b, out, wide(|a, b| a ^ b)),
-        _ => zip(a, b, out, T::min),
+        BinaryFunction::Add => zip_elements(a, b, out, wide(i64::wrapping_add)),
+        BinaryFunction::Sub => zip_elements(a, b, out, wide(i64::wrapping_sub)),
+        BinaryFunction::Mul => zip_elements(a, b, out, wide(i64::wrapping_mul)),
+        BinaryFunction::Div => zip_elements(a, b, out, wide(i64::wrapping_div)),
+        BinaryFunction::Pow => {
+            zip_elements(a, b, out, wide(|a, b| (a as f64).powf(b as f64) as i64))
+        }
+        BinaryFunction::Max => zip_elements(a, b, out, T::max),
+        BinaryFunction::BitAnd => zip_elements(a, b, out, wide(|a, b| a & b)),
+        BinaryFunction::BitOr => zip_elements(a, b, out, wide(|a, b| a | b)),
+        BinaryFunction::BitXor => zip_elements(a, b, out, wide(|a, b| a ^ b)),
+        _ => zip_elements(a, b, out, T::min),
     }
 }
 
 /// Writes the same values in the element type of `to`.
-pub(super) fn cast(
+pub(super) fn cast_elements(
     from: Values<'_>,
     to: &mut Flat<'_>,
     into: Range<usize>,
@@ -130,15 +132,15 @@ fn cast_from<T: Element>(
     float: impl Fn(T) -> f32,
     integer: impl Fn(T) -> i64,
 ) -> Result<(), KernelError> {
-    fn map<T: Copy, U>(x: &[T], out: &mut [U], f: impl Fn(T) -> U) {
+    fn map_elements<T: Copy, U>(x: &[T], out: &mut [U], f: impl Fn(T) -> U) {
         out.iter_mut().zip(x).for_each(|(out, &x)| *out = f(x));
     }
     match to.dtype() {
-        DType::F32 => map(x, to.block(into)?, float),
-        DType::I64 => map(x, to.block(into)?, integer),
-        DType::I32 => map(x, to.block(into)?, |x| i32::wrap(integer(x))),
-        DType::U8 => map(x, to.block(into)?, |x| u8::wrap(integer(x))),
-        DType::Bool => map(x, to.block(into)?, |x| u8::from(x != T::default())),
+        DType::F32 => map_elements(x, to.block(into)?, float),
+        DType::I64 => map_elements(x, to.block(into)?, integer),
+        DType::I32 => map_elements(x, to.block(into)?, |x| i32::wrap(integer(x))),
+        DType::U8 => map_elements(x, to.block(into)?, |x| u8::wrap(integer(x))),
+        DType::Bool => map_elements(x, to.block(into)?, |x| u8::from(x != T::default())),
         dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<T>(dtype)),
     }
     Ok(())

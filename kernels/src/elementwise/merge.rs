@@ -13,7 +13,7 @@ use crate::error::KernelError;
 
 /// `a ∘ b`, or `(a ∘ b) ∘ c`, of `f32`, between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Arithmetic {
+pub(super) struct BoundedArithmetic {
     pub first: Operator,
     pub second: Option<Operator>,
     /// Values below become `low`, those above `high`.
@@ -21,13 +21,13 @@ pub(super) struct Arithmetic {
     pub high: f32,
 }
 
-impl Arithmetic {
+impl BoundedArithmetic {
     fn is_bounded(&self) -> bool {
         (self.low, self.high) != (f32::NEG_INFINITY, f32::INFINITY)
     }
 
     /// The same of both first numbers exchanged.
-    pub(super) fn turned(self) -> Self {
+    pub(super) fn swap_operands(self) -> Self {
         let first = match self.first {
             Operator::Sub => Operator::From,
             Operator::From => Operator::Sub,
@@ -66,7 +66,7 @@ const NO_OFFSET: f32 = -0.0;
 
 impl Framed {
     /// A function alone, if it is one whose loop has such a frame.
-    fn of(function: UnaryFunction) -> Option<Self> {
+    fn from_unary(function: UnaryFunction) -> Option<Self> {
         let has_frame = matches!(function, UnaryFunction::Erf | UnaryFunction::Exp);
         has_frame.then_some(Self { function, before: 1.0, offset: NO_OFFSET, scale: 1.0 })
     }
@@ -85,15 +85,15 @@ impl Framed {
     }
 
     /// A step together with that which makes its argument, if one loop can compute both.
-    fn joined(before: &Merged<'_>, step: &Op) -> Option<Self> {
+    fn join_step(before: &MergedStep<'_>, step: &Op) -> Option<Self> {
         let Op::Unary(step) = step else { return None };
         match (before.framed, before.op) {
             (Some(framed), _) => framed.followed_by(step.function),
             (None, Op::Unary(producer)) => match producer.function {
                 UnaryFunction::Scale(value) => {
-                    Some(Self { before: value.0 as f32, ..Self::of(step.function)? })
+                    Some(Self { before: value.0 as f32, ..Self::from_unary(step.function)? })
                 }
-                function => Self::of(function)?.followed_by(step.function),
+                function => Self::from_unary(function)?.followed_by(step.function),
             },
             _ => None,
         }
@@ -102,10 +102,10 @@ impl Framed {
 
 /// A step, or several that are one.
 #[derive(Debug)]
-pub(super) struct Merged<'a> {
+pub(super) struct MergedStep<'a> {
     /// The op, of several the last.
     pub op: &'a Op,
-    pub arithmetic: Option<Arithmetic>,
+    pub arithmetic: Option<BoundedArithmetic>,
     pub framed: Option<Framed>,
     pub args: Vec<FusedArg>,
 }
@@ -114,28 +114,28 @@ pub(super) struct Merged<'a> {
 ///
 /// # Errors
 /// Where a step refers to what is not there, or does not take what it is given.
-pub(super) fn merged<'a>(
+pub(super) fn merge_steps<'a>(
     steps: &[StepRef<'a>],
     outputs: &[usize],
     operands: &[TensorType],
-) -> Result<(Vec<Merged<'a>>, Vec<usize>), KernelError> {
+) -> Result<(Vec<MergedStep<'a>>, Vec<usize>), KernelError> {
     let single = is_single(steps, operands)?;
     let mut uses = vec![0; steps.len()];
     let args = steps.iter().flat_map(|step| step.args);
     for step in args.filter_map(|&arg| step_of(arg)).chain(outputs.iter().copied()) {
-        *uses.get_mut(step).ok_or_else(dangling)? += 1;
+        *uses.get_mut(step).ok_or_else(dangling_error)? += 1;
     }
-    let mut found: Vec<Option<Merged<'a>>> = Vec::with_capacity(steps.len());
+    let mut found: Vec<Option<MergedStep<'a>>> = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
-        let alone = || Merged {
+        let alone = || MergedStep {
             op: step.op,
-            arithmetic: if single[index] { operator(step.op) } else { None },
+            arithmetic: if single[index] { read_arithmetic(step.op) } else { None },
             framed: None,
             args: step.args.to_vec(),
         };
         let before = step.args.iter().enumerate().find_map(|(place, &arg)| {
             let producer = step_of(arg).filter(|&producer| single[index] && uses[producer] == 1)?;
-            let both = joined(found[producer].as_ref()?, step, place)?;
+            let both = join_steps(found[producer].as_ref()?, step, place)?;
             Some((producer, both))
         });
         let merged = match before {
@@ -160,7 +160,7 @@ fn is_single(steps: &[StepRef<'_>], operands: &[TensorType]) -> Result<Vec<bool>
             FusedArg::Step(step) => dtypes.get(step).copied(),
         };
         let args: Option<Vec<DType>> = step.args.iter().map(dtype).collect();
-        let args = args.ok_or_else(dangling)?;
+        let args = args.ok_or_else(dangling_error)?;
         // What a reduction gives no step reads.
         let sum = matches!(step.op, Op::Reduce(_));
         let given = match args.first() {
@@ -181,7 +181,7 @@ fn step_of(arg: FusedArg) -> Option<usize> {
 }
 
 /// One operation without bounds.
-fn operator(op: &Op) -> Option<Arithmetic> {
+fn read_arithmetic(op: &Op) -> Option<BoundedArithmetic> {
     let Op::Binary(binary) = op else { return None };
     let first = match binary.function {
         BinaryFunction::Add => Operator::Add,
@@ -189,14 +189,18 @@ fn operator(op: &Op) -> Option<Arithmetic> {
         BinaryFunction::Mul => Operator::Mul,
         _ => return None,
     };
-    Some(Arithmetic { first, second: None, low: f32::NEG_INFINITY, high: f32::INFINITY })
+    Some(BoundedArithmetic { first, second: None, low: f32::NEG_INFINITY, high: f32::INFINITY })
 }
 
 /// A step together with that which makes the argument at `place`, if one loop can compute both.
-fn joined<'a>(before: &Merged<'a>, step: &StepRef<'a>, place: usize) -> Option<Merged<'a>> {
-    if let Some(framed) = Framed::joined(before, step.op) {
+fn join_steps<'a>(
+    before: &MergedStep<'a>,
+    step: &StepRef<'a>,
+    place: usize,
+) -> Option<MergedStep<'a>> {
+    if let Some(framed) = Framed::join_step(before, step.op) {
         let args = before.args.clone();
-        return Some(Merged { op: step.op, arithmetic: None, framed: Some(framed), args });
+        return Some(MergedStep { op: step.op, arithmetic: None, framed: Some(framed), args });
     }
     let first = before.arithmetic.filter(|arithmetic| !arithmetic.is_bounded())?;
     let mut args = before.args.clone();
@@ -207,27 +211,27 @@ fn joined<'a>(before: &Merged<'a>, step: &StepRef<'a>, place: usize) -> Option<M
                 UnaryFunction::Clip { low, high } => (low.0 as f32, high.0 as f32),
                 _ => return None,
             };
-            Arithmetic { low, high, ..first }
+            BoundedArithmetic { low, high, ..first }
         }
         _ => {
-            let second = operator(step.op)?.first;
+            let second = read_arithmetic(step.op)?.first;
             if first.second.is_some() {
                 return None;
             }
             args.push(step.args[1 - place]);
             let second =
                 if (second, place) == (Operator::Sub, 1) { Operator::From } else { second };
-            Arithmetic { second: Some(second), ..first }
+            BoundedArithmetic { second: Some(second), ..first }
         }
     };
-    Some(Merged { op: step.op, arithmetic: Some(arithmetic), framed: None, args })
+    Some(MergedStep { op: step.op, arithmetic: Some(arithmetic), framed: None, args })
 }
 
 /// The steps that are left, which refer to one another by their new places.
 fn numbered_again<'a>(
-    found: Vec<Option<Merged<'a>>>,
+    found: Vec<Option<MergedStep<'a>>>,
     outputs: &[usize],
-) -> (Vec<Merged<'a>>, Vec<usize>) {
+) -> (Vec<MergedStep<'a>>, Vec<usize>) {
     let mut count = 0;
     let mut places = Vec::with_capacity(found.len());
     for step in &found {
@@ -238,9 +242,9 @@ fn numbered_again<'a>(
         FusedArg::Step(step) => FusedArg::Step(places[step]),
         operand => operand,
     };
-    let steps = found.into_iter().flatten().map(|step| Merged {
+    let steps = found.into_iter().flatten().map(|step| MergedStep {
         op: step.op,
-        arithmetic: step.arithmetic.filter(Arithmetic::is_of_several),
+        arithmetic: step.arithmetic.filter(BoundedArithmetic::is_of_several),
         framed: step.framed,
         args: step.args.iter().map(again).collect(),
     });
@@ -248,16 +252,16 @@ fn numbered_again<'a>(
 }
 
 /// The error of a chain whose steps refer to nothing.
-pub(super) fn dangling() -> KernelError {
-    KernelError::call("fused", "a step refers to an operand or a step that is not there")
+pub(super) fn dangling_error() -> KernelError {
+    KernelError::bad_call("fused", "a step refers to an operand or a step that is not there")
 }
 
 /// The element type of a step's value.
 pub(super) fn result_dtype(op: &Op, args: &[DType]) -> Result<DType, KernelError> {
     let operation = op.operation();
-    let fail = || KernelError::call(op.name(), format!("no elementwise step of {args:?}"));
+    let fail = || KernelError::bad_call(op.name(), format!("no elementwise step of {args:?}"));
     let types: Vec<TensorType> = args.iter().map(|&dtype| TensorType::new(dtype, [])).collect();
-    let dtypes = operation.dtypes(&types.iter().collect::<Vec<_>>()).ok();
+    let dtypes = operation.infer_dtypes(&types.iter().collect::<Vec<_>>()).ok();
     match dtypes.filter(|_| operation.is_elementwise()).as_deref() {
         Some(&[dtype]) => Ok(dtype),
         _ => Err(fail()),

@@ -6,7 +6,7 @@
 //! memory or gathers them into a buffer by broadcasting (`operand`). It evaluates the steps one after the other into buffers
 //! (`step`), and writes the results. Short arithmetic of several steps is one loop (`merge`).
 //!
-//! A result may be the same memory as an operand of its shape (`program::Meeting`). If the loop that gives it reads that memory
+//! A result may be the same memory as an operand of its shape (`program::ResultOverlap`). If the loop that gives it reads that memory
 //! as its first or second argument alone, it replaces each element as soon as it is read. If a later step reads that memory, the
 //! result waits in a buffer until all of the block is read.
 //!
@@ -42,10 +42,10 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
-use crate::view::{Flat, Parts, View, ViewMut, elements};
+use crate::view::{Flat, OutputParts, View, ViewMut, read_elements};
 
-use operand::Pattern;
-use program::{Copy, Meeting, Place, Program};
+use operand::BroadcastPattern;
+use program::{ChainProgram, ResultCopy, ResultOverlap, StepPlace};
 
 /// Elements in a block, at most.
 pub(crate) const BLOCK: usize = 1024;
@@ -56,8 +56,8 @@ const LONG: usize = 4;
 /// A chain of elementwise ops, worked out for operands and results of some types.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    program: Program,
-    patterns: Vec<Pattern>,
+    program: ChainProgram,
+    patterns: Vec<BroadcastPattern>,
     operands: Vec<TensorType>,
     results: Vec<TensorType>,
     /// The shape of the steps' values.
@@ -103,13 +103,13 @@ impl Chain {
         operands: &[TensorType],
         results: &[TensorType],
     ) -> Result<Self, KernelError> {
-        let misfit = || KernelError::call("fused", "results of other number or shape");
-        let shape = program::shape(steps, outputs, operands, results).ok_or_else(misfit)?;
+        let misfit = || KernelError::bad_call("fused", "results of other number or shape");
+        let shape = program::common_shape(steps, outputs, operands, results).ok_or_else(misfit)?;
         let patterns = operands
             .iter()
-            .map(|operand| Pattern::of(&operand.shape, &shape))
+            .map(|operand| BroadcastPattern::from_shapes(&operand.shape, &shape))
             .collect::<Result<Vec<_>, _>>()?;
-        let program = Program::new(steps, outputs, operands, results, (&patterns, &shape))?;
+        let program = ChainProgram::new(steps, outputs, operands, results, (&patterns, &shape))?;
         let row = operand::long_row(&patterns);
         let block = match row {
             Some(row) => row.div_ceil(row.div_ceil(BLOCK)),
@@ -141,7 +141,7 @@ impl Chain {
     ) -> Result<(), KernelError> {
         self.check(operands, results)?;
         let pieces = self.len.div_ceil(self.piece);
-        let parts = parallel::parts(cx, self.len).min(pieces.max(1));
+        let parts = parallel::count_parts(cx, self.len).min(pieces.max(1));
         let (words, sums) = (self.program.buffers.len() * BLOCK, self.program.sums);
         let (buffers, partial) = cx.scratch.take_both::<i64, f32>([parts * words, pieces * sums]);
         if parts == 1 {
@@ -150,7 +150,7 @@ impl Chain {
         } else {
             let rooms = buffers.chunks_mut(words.max(1));
             let work = self.cut(operands, results, parts, (rooms, &mut *partial));
-            parallel::run(cx.pool, work, &|Part { frame, range, words, partial }| {
+            parallel::run_parts(cx.pool, work, &|Part { frame, range, words, partial }| {
                 frame.evaluate(range, words, partial)
             })?;
         }
@@ -169,9 +169,9 @@ impl Chain {
         (rooms, mut partial): (impl Iterator<Item = &'a mut [i64]>, &'a mut [f32]),
     ) -> Vec<Part<'a, 'b>> {
         let meeting = |(output, result): (usize, &ViewMut<'_>)| {
-            self.program.meeting(output, |operand| result.is_same(&operands[operand]))
+            self.program.find_overlap(output, |operand| result.is_same(&operands[operand]))
         };
-        let meetings: Vec<Meeting> = results.iter().enumerate().map(meeting).collect();
+        let meetings: Vec<ResultOverlap> = results.iter().enumerate().map(meeting).collect();
         let mut flats: Vec<Flat<'a>> = results.iter_mut().map(ViewMut::flat).collect();
         let is_sum = |output| self.program.folds.iter().any(|fold| fold.output == output);
         let pieces = self.len.div_ceil(self.piece);
@@ -217,9 +217,10 @@ impl Chain {
     pub(crate) fn following<'a>(
         &'a self,
         operands: &'a [View<'a>],
-        results: Vec<Parts<'a>>,
+        results: Vec<OutputParts<'a>>,
     ) -> Result<Following<'a>, KernelError> {
-        let whole = |(part, ty): (&Parts<'_>, &TensorType)| part.is_of(ty.dtype, ty.elements());
+        let whole =
+            |(part, ty): (&OutputParts<'_>, &TensorType)| part.is_of(ty.dtype, ty.elements());
         let fits = self.takes(operands)
             && results.len() == self.results.len()
             && results.iter().zip(&self.results).all(whole);
@@ -231,7 +232,7 @@ impl Chain {
 pub(crate) struct Following<'a> {
     chain: &'a Chain,
     operands: &'a [View<'a>],
-    results: Vec<Parts<'a>>,
+    results: Vec<OutputParts<'a>>,
 }
 
 impl<'a> Following<'a> {
@@ -250,12 +251,12 @@ impl<'a> Following<'a> {
         words: &mut [i64],
     ) -> Result<(), KernelError> {
         let program = &self.chain.program;
-        let meeting = |(output, result): (usize, &Parts<'_>)| {
-            program.meeting(output, |operand| result.is_same(&self.operands[operand]))
+        let meeting = |(output, result): (usize, &OutputParts<'_>)| {
+            program.find_overlap(output, |operand| result.is_same(&self.operands[operand]))
         };
         let meetings = self.results.iter().enumerate().map(meeting).collect();
         // SAFETY: as the caller says.
-        let part = |result: &Parts<'a>| unsafe { result.part(range.clone()) };
+        let part = |result: &OutputParts<'a>| unsafe { result.part(range.clone()) };
         let flats = self.results.iter().map(part).collect();
         let outputs = Outputs::Part { flats, start: range.start, meetings };
         let frame = Frame { chain: self.chain, operands: self.operands, outputs };
@@ -264,7 +265,7 @@ impl<'a> Following<'a> {
 }
 
 fn other_types() -> KernelError {
-    KernelError::call("fused", "operands or results of other types")
+    KernelError::bad_call("fused", "operands or results of other types")
 }
 
 fn is_of(ty: &TensorType, dtype: DType, shape: &[usize]) -> bool {
@@ -300,25 +301,30 @@ enum Outputs<'a, 'b> {
     /// All of them: nothing is allocated.
     Whole(&'a mut [ViewMut<'b>]),
     /// Their elements from `start` on.
-    Part { flats: Vec<Flat<'a>>, start: usize, meetings: Vec<Meeting> },
+    Part { flats: Vec<Flat<'a>>, start: usize, meetings: Vec<ResultOverlap> },
 }
 
 impl Outputs<'_, '_> {
     /// Elements of a result.
     fn block(&mut self, output: usize, range: &Range<usize>) -> Flat<'_> {
         match self {
-            Self::Whole(results) => results[output].flat().within(range.clone()),
+            Self::Whole(results) => results[output].flat().cut_range(range.clone()),
             Self::Part { flats, start, .. } => {
-                flats[output].again().within(range.start - *start..range.end - *start)
+                flats[output].reborrow().cut_range(range.start - *start..range.end - *start)
             }
         }
     }
 
     /// How a result lies to the operands.
-    fn meeting(&self, output: usize, program: &Program, operands: &[View<'_>]) -> Meeting {
+    fn meeting(
+        &self,
+        output: usize,
+        program: &ChainProgram,
+        operands: &[View<'_>],
+    ) -> ResultOverlap {
         match self {
             Self::Whole(results) => {
-                program.meeting(output, |operand| results[output].is_same(&operands[operand]))
+                program.find_overlap(output, |operand| results[output].is_same(&operands[operand]))
             }
             Self::Part { meetings, .. } => meetings[output],
         }
@@ -417,7 +423,7 @@ impl Frame<'_, '_> {
         &self,
         buffers: &mut Buffers<'_>,
         range: Range<usize>,
-        which: impl Fn(&Pattern) -> bool,
+        which: impl Fn(&BroadcastPattern) -> bool,
     ) -> Result<(), KernelError> {
         for (index, pattern) in self.chain.patterns.iter().enumerate() {
             if let Some(place) = self.chain.program.gathered[index]
@@ -430,7 +436,7 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    fn meeting(&self, output: usize) -> Meeting {
+    fn meeting(&self, output: usize) -> ResultOverlap {
         self.outputs.meeting(output, &self.chain.program, self.operands)
     }
 
@@ -439,8 +445,8 @@ impl Frame<'_, '_> {
         let part = split_range(block.len(), shares, share);
         let part = block.start + part.start..block.start + part.end;
         for (operand, pattern) in self.operands.iter().zip(&self.chain.patterns) {
-            if *pattern == Pattern::Same {
-                operand.ask(part.clone());
+            if *pattern == BroadcastPattern::Same {
+                operand.prefetch_range(part.clone());
             }
         }
     }
@@ -452,33 +458,40 @@ impl Frame<'_, '_> {
         (range, next): (Range<usize>, Range<usize>),
         sums: &mut [f32],
     ) -> Result<(), KernelError> {
-        let Program { steps, copies, folds, .. } = &self.chain.program;
+        let ChainProgram { steps, copies, folds, .. } = &self.chain.program;
         for (index, step) in steps.iter().enumerate() {
             if steps.len() >= LONG {
                 self.ask(&next, index, steps.len());
             }
             let buffer = match step.place {
-                Place::Sums(fold) => {
-                    let x = step::summed(step, self.operands, &range, &buffers.all())?;
+                StepPlace::Sums(fold) => {
+                    let x = step::read_summed(step, self.operands, &range, &buffers.all())?;
                     folds[fold].add(range.start, x, sums);
                     continue;
                 }
-                Place::Output { output, buffer } => match self.meeting(output) {
-                    Meeting::Late => buffer,
+                StepPlace::Output { output, buffer } => match self.meeting(output) {
+                    ResultOverlap::Late => buffer,
                     meeting => {
                         let (to, others) = (self.outputs.block(output, &range), buffers.all());
-                        step::apply(step, meeting.replaced(), self.operands, &range, &others, to)?;
+                        step::evaluate_step(
+                            step,
+                            meeting.replaced_argument(),
+                            self.operands,
+                            &range,
+                            &others,
+                            to,
+                        )?;
                         continue;
                     }
                 },
-                Place::Buffer(buffer) => buffer,
+                StepPlace::Buffer(buffer) => buffer,
             };
             let (own, others) = buffers.split(buffer);
-            let own = own.within(0..range.len());
-            step::apply(step, None, self.operands, &range, &others, own)?;
+            let own = own.cut_range(0..range.len());
+            step::evaluate_step(step, None, self.operands, &range, &others, own)?;
         }
         for copy in copies {
-            if !copy.if_late || self.meeting(copy.output) == Meeting::Late {
+            if !copy.if_late || self.meeting(copy.output) == ResultOverlap::Late {
                 self.copy(copy, &buffers.all(), &range)?;
             }
         }
@@ -488,19 +501,19 @@ impl Frame<'_, '_> {
     /// Writes a block of a result out of its buffer.
     fn copy(
         &mut self,
-        copy: &Copy,
+        copy: &ResultCopy,
         buffers: &Others<'_>,
         range: &Range<usize>,
     ) -> Result<(), KernelError> {
         let (words, count) = (buffers.words(copy.buffer), range.len());
         let mut to = self.outputs.block(copy.output, range);
         match to.dtype() {
-            DType::F32 => to.write::<f32>(0, elements(words, count))?,
-            DType::F16 => f16::narrow(elements(words, count), to.block(0..count)?),
-            DType::BF16 => bf16::narrow(elements(words, count), to.block(0..count)?),
-            DType::I64 => to.write::<i64>(0, elements(words, count))?,
-            DType::I32 => to.write::<i32>(0, elements(words, count))?,
-            DType::U8 | DType::Bool => to.write::<u8>(0, elements(words, count))?,
+            DType::F32 => to.write::<f32>(0, read_elements(words, count))?,
+            DType::F16 => f16::narrow(read_elements(words, count), to.block(0..count)?),
+            DType::BF16 => bf16::narrow(read_elements(words, count), to.block(0..count)?),
+            DType::I64 => to.write::<i64>(0, read_elements(words, count))?,
+            DType::I32 => to.write::<i32>(0, read_elements(words, count))?,
+            DType::U8 | DType::Bool => to.write::<u8>(0, read_elements(words, count))?,
         }
         Ok(())
     }

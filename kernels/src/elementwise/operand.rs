@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use graphc_ir::types::{DType, strides};
+use graphc_ir::types::{DType, row_major_strides};
 
 use half::{bf16, f16};
 
@@ -13,7 +13,7 @@ use crate::view::{Element, Flat, View};
 
 /// How the elements of an operand repeat over the result.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Pattern {
+pub(super) enum BroadcastPattern {
     /// One operand element for each of the result.
     Same,
     /// One element for all.
@@ -24,11 +24,12 @@ pub(super) enum Pattern {
     Strided(Vec<(usize, usize)>),
 }
 
-impl Pattern {
+impl BroadcastPattern {
     /// The pattern of an operand of `shape` in a result of shape `to`.
-    pub(super) fn of(shape: &[usize], to: &[usize]) -> Result<Self, KernelError> {
-        let misfit =
-            || KernelError::call("elementwise", format!("{shape:?} does not broadcast to {to:?}"));
+    pub(super) fn from_shapes(shape: &[usize], to: &[usize]) -> Result<Self, KernelError> {
+        let misfit = || {
+            KernelError::bad_call("elementwise", format!("{shape:?} does not broadcast to {to:?}"))
+        };
         let skip = to.len().checked_sub(shape.len()).ok_or_else(misfit)?;
         if shape.iter().zip(&to[skip..]).any(|(&from, &to)| from != to && from != 1) {
             return Err(misfit());
@@ -36,12 +37,12 @@ impl Pattern {
         if shape == &to[skip..] && to[..skip].iter().all(|&extent| extent == 1) {
             return Ok(Self::Same);
         }
-        let own = strides(shape);
+        let own = row_major_strides(shape);
         let stride = |dim: usize| match dim.checked_sub(skip) {
             Some(dim) if shape[dim] != 1 => own[dim],
             _ => 0,
         };
-        let dims = merge(to.iter().enumerate().map(|(dim, &extent)| (extent, stride(dim))));
+        let dims = merge_dims(to.iter().enumerate().map(|(dim, &extent)| (extent, stride(dim))));
         Ok(match dims.as_slice() {
             [] | [(_, 1)] => Self::Same,
             [(_, 0)] => Self::Scalar,
@@ -67,16 +68,16 @@ impl Pattern {
         buffer: &mut Flat<'_>,
     ) -> Result<(), KernelError> {
         match operand.dtype {
-            DType::F32 => self.plain::<f32>(operand, range, buffer),
-            DType::I64 => self.plain::<i64>(operand, range, buffer),
-            DType::I32 => self.plain::<i32>(operand, range, buffer),
-            DType::U8 | DType::Bool => self.plain::<u8>(operand, range, buffer),
+            DType::F32 => self.copy_range::<f32>(operand, range, buffer),
+            DType::I64 => self.copy_range::<i64>(operand, range, buffer),
+            DType::I32 => self.copy_range::<i32>(operand, range, buffer),
+            DType::U8 | DType::Bool => self.copy_range::<u8>(operand, range, buffer),
             DType::F16 => self.gather_as(operand, range, buffer, f16::widen, f16::value),
             DType::BF16 => self.gather_as(operand, range, buffer, bf16::widen, bf16::value),
         }
     }
 
-    fn plain<T: Element>(
+    fn copy_range<T: Element>(
         &self,
         operand: &View<'_>,
         range: Range<usize>,
@@ -114,7 +115,7 @@ impl Pattern {
 }
 
 /// Merges neighbouring dims over which an operand is walked evenly; dims of extent 1 vanish.
-fn merge(dims: impl DoubleEndedIterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
+fn merge_dims(dims: impl DoubleEndedIterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
     let mut merged: Vec<(usize, usize)> = Vec::new(); // innermost first
     for (extent, stride) in dims.rev().filter(|dim| dim.0 != 1) {
         match merged.last_mut() {
@@ -160,9 +161,9 @@ fn gather_runs<T: Element, U: Element>(
 }
 
 /// Elements in a block: a multiple of the length of the first short row, so that it is gathered only once.
-pub(super) fn block_of(patterns: &[Pattern]) -> usize {
+pub(super) fn block_of(patterns: &[BroadcastPattern]) -> usize {
     let row = patterns.iter().find_map(|pattern| match pattern {
-        Pattern::Row(extent) if (1..=BLOCK).contains(extent) => Some(*extent),
+        BroadcastPattern::Row(extent) if (1..=BLOCK).contains(extent) => Some(*extent),
         _ => None,
     });
     row.map_or(BLOCK, |extent| BLOCK / extent * extent)
@@ -170,9 +171,9 @@ pub(super) fn block_of(patterns: &[Pattern]) -> usize {
 
 /// The length of the rows where those of all operands have one that is longer than a block: blocks end where rows do, so that
 /// such an operand is read where it lies.
-pub(super) fn long_row(patterns: &[Pattern]) -> Option<usize> {
+pub(super) fn long_row(patterns: &[BroadcastPattern]) -> Option<usize> {
     let mut rows = patterns.iter().filter_map(|pattern| match pattern {
-        Pattern::Row(extent) => Some(*extent),
+        BroadcastPattern::Row(extent) => Some(*extent),
         _ => None,
     });
     let first = rows.next().filter(|&extent| extent > BLOCK)?;
@@ -185,15 +186,18 @@ mod tests {
 
     #[test]
     fn patterns_are_as_simple_as_they_can_be() {
-        let of = |shape: &[usize], to: &[usize]| Pattern::of(shape, to).unwrap();
-        assert_eq!(of(&[2, 3], &[2, 3]), Pattern::Same);
-        assert_eq!(of(&[3], &[1, 3]), Pattern::Same);
-        assert_eq!(of(&[1, 1], &[2, 3]), Pattern::Scalar);
-        assert_eq!(of(&[], &[2, 3]), Pattern::Scalar);
-        assert_eq!(of(&[4], &[2, 3, 4]), Pattern::Row(4));
-        assert_eq!(of(&[1, 3, 4], &[2, 3, 4]), Pattern::Row(12));
-        assert_eq!(of(&[2, 3, 1], &[2, 3, 4]), Pattern::Strided(vec![(6, 1), (4, 0)]));
-        assert_eq!(of(&[2, 1, 4], &[2, 3, 4]), Pattern::Strided(vec![(2, 4), (3, 0), (4, 1)]));
-        assert!(Pattern::of(&[2], &[3]).is_err());
+        let of = |shape: &[usize], to: &[usize]| BroadcastPattern::from_shapes(shape, to).unwrap();
+        assert_eq!(of(&[2, 3], &[2, 3]), BroadcastPattern::Same);
+        assert_eq!(of(&[3], &[1, 3]), BroadcastPattern::Same);
+        assert_eq!(of(&[1, 1], &[2, 3]), BroadcastPattern::Scalar);
+        assert_eq!(of(&[], &[2, 3]), BroadcastPattern::Scalar);
+        assert_eq!(of(&[4], &[2, 3, 4]), BroadcastPattern::Row(4));
+        assert_eq!(of(&[1, 3, 4], &[2, 3, 4]), BroadcastPattern::Row(12));
+        assert_eq!(of(&[2, 3, 1], &[2, 3, 4]), BroadcastPattern::Strided(vec![(6, 1), (4, 0)]));
+        assert_eq!(
+            of(&[2, 1, 4], &[2, 3, 4]),
+            BroadcastPattern::Strided(vec![(2, 4), (3, 0), (4, 1)])
+        );
+        assert!(BroadcastPattern::from_shapes(&[2], &[3]).is_err());
     }
 }

@@ -6,14 +6,16 @@ use graphc_ir::plan::FusedArg;
 use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
-use super::fold::Fold;
-use super::merge::{Arithmetic, Framed, Merged, dangling, merged, result_dtype};
-use super::operand::{Pattern, long_row};
+use super::fold::StepFold;
+use super::merge::{
+    BoundedArithmetic, Framed, MergedStep, dangling_error, merge_steps, result_dtype,
+};
+use super::operand::{BroadcastPattern, long_row};
 use crate::error::KernelError;
 
 /// From where a step reads an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum ArgumentSource {
     /// A block of the operand where it lies.
     Direct(usize),
     /// A block of the long row that the operand is, where it lies.
@@ -24,10 +26,10 @@ pub(super) enum Source {
 
 /// Where a step writes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum StepPlace {
     /// A buffer.
     Buffer(usize),
-    /// The result itself, which no later step reads; a buffer where [`Meeting::Late`].
+    /// The result itself, which no later step reads; a buffer where [`ResultOverlap::Late`].
     Output {
         /// The result.
         output: usize,
@@ -40,97 +42,103 @@ pub(super) enum Place {
 
 /// One step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct ChainStep {
     pub(super) op: Op,
     /// Its short arithmetic, of several steps, where it is such.
-    pub(super) arithmetic: Option<Arithmetic>,
+    pub(super) arithmetic: Option<BoundedArithmetic>,
     /// The same of a function in its frame.
     pub(super) framed: Option<Framed>,
-    pub(super) args: Vec<Source>,
-    pub(super) place: Place,
+    pub(super) args: Vec<ArgumentSource>,
+    pub(super) place: StepPlace,
     /// The type of 16 bits to whose values the buffer is rounded before others read it.
     pub(super) round: Option<DType>,
 }
 
 /// A result that is copied out of a buffer at the end of a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Copy {
+pub(super) struct ResultCopy {
     pub(super) output: usize,
     pub(super) buffer: usize,
-    /// Only where [`Meeting::Late`].
+    /// Only where [`ResultOverlap::Late`].
     pub(super) if_late: bool,
 }
 
 /// A chain worked out.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct ChainProgram {
     /// In order of evaluation.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<ChainStep>,
     /// The buffer of each operand that is not read where it lies.
     pub(super) gathered: Vec<Option<usize>>,
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
-    pub(super) copies: Vec<Copy>,
+    pub(super) copies: Vec<ResultCopy>,
     /// Of each result what is read when it is written.
-    reads: Vec<Reads>,
+    reads: Vec<OperandReads>,
     /// The reductions that it ends in.
-    pub(super) folds: Vec<Fold>,
+    pub(super) folds: Vec<StepFold>,
     /// The number of their accumulators.
     pub(super) sums: usize,
 }
 
-impl Program {
+impl ChainProgram {
     /// Works out a chain; `patterns` say how the operands broadcast to `shape`.
     pub(super) fn new(
         steps: &[StepRef<'_>],
         outputs: &[usize],
         operands: &[TensorType],
         results: &[TensorType],
-        (patterns, shape): (&[Pattern], &[usize]),
+        (patterns, shape): (&[BroadcastPattern], &[usize]),
     ) -> Result<Self, KernelError> {
-        let (steps, outputs) = merged(steps, outputs, operands)?;
-        let mut builder = Builder::new(&steps, &outputs, operands, (patterns, shape))?;
+        let (steps, outputs) = merge_steps(steps, outputs, operands)?;
+        let mut builder = ChainBuilder::new(&steps, &outputs, operands, (patterns, shape))?;
         for (index, step) in steps.iter().enumerate() {
-            builder.step(index, step, &outputs, operands)?;
+            builder.add_step(index, step, &outputs, operands)?;
         }
         let mut copies = Vec::new();
         for (output, &step) in outputs.iter().enumerate() {
-            let dtype = *builder.dtypes.get(step).ok_or_else(dangling)?;
+            let dtype = *builder.dtypes.get(step).ok_or_else(dangling_error)?;
             if dtype != results[output].dtype {
                 let reason = format!("a result of {dtype} for {}", results[output].dtype);
-                return Err(KernelError::call("fused", reason));
+                return Err(KernelError::bad_call("fused", reason));
             }
             copies.extend(match builder.places[step] {
-                Place::Buffer(buffer) => Some(Copy { output, buffer, if_late: false }),
-                Place::Output { buffer, .. } => Some(Copy { output, buffer, if_late: true }),
-                Place::Sums(_) => None,
+                StepPlace::Buffer(buffer) => Some(ResultCopy { output, buffer, if_late: false }),
+                StepPlace::Output { buffer, .. } => {
+                    Some(ResultCopy { output, buffer, if_late: true })
+                }
+                StepPlace::Sums(_) => None,
             });
         }
         let reads = outputs.iter().map(|&step| builder.reads(step)).collect();
-        let Builder { prepared, gathered, buffers, folds, sums, .. } = builder;
+        let ChainBuilder { prepared, gathered, buffers, folds, sums, .. } = builder;
         Ok(Self { steps: prepared, gathered, buffers, copies, reads, folds, sums })
     }
 }
 
-impl Program {
+impl ChainProgram {
     /// How a result lies to the operands of which some are its memory.
-    pub(super) fn meeting(&self, output: usize, is_result: impl Fn(usize) -> bool) -> Meeting {
-        let Reads { late, first } = &self.reads[output];
+    pub(super) fn find_overlap(
+        &self,
+        output: usize,
+        is_result: impl Fn(usize) -> bool,
+    ) -> ResultOverlap {
+        let OperandReads { late, first } = &self.reads[output];
         let mut met = late.iter().copied().filter(|&operand| is_result(operand));
         match (met.next(), met.next()) {
-            (None, _) => Meeting::Apart,
+            (None, _) => ResultOverlap::Apart,
             (Some(met), None) => {
                 let argument = first.iter().position(|&operand| operand == Some(met));
-                argument.map_or(Meeting::Late, Meeting::Replaced)
+                argument.map_or(ResultOverlap::Late, ResultOverlap::Replaced)
             }
-            _ => Meeting::Late,
+            _ => ResultOverlap::Late,
         }
     }
 }
 
 /// How a result lies to the operands that are read, where they lie, when it is written or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meeting {
+pub(super) enum ResultOverlap {
     /// None of them is its memory.
     Apart,
     /// Its memory is read as this argument of the step that gives it, 0 or 1, and by nobody else: each element is replaced when it
@@ -140,9 +148,9 @@ pub(super) enum Meeting {
     Late,
 }
 
-impl Meeting {
+impl ResultOverlap {
     /// The argument that is replaced.
-    pub(super) fn replaced(self) -> Option<usize> {
+    pub(super) fn replaced_argument(self) -> Option<usize> {
         match self {
             Self::Replaced(argument) => Some(argument),
             Self::Apart | Self::Late => None,
@@ -152,7 +160,7 @@ impl Meeting {
 
 /// The operands that are read, where they lie, when a result is written.
 #[derive(Debug)]
-struct Reads {
+struct OperandReads {
     /// The operands that its step reads, and those of later steps, each as often as it is read.
     late: Vec<usize>,
     /// The first two arguments of its step, where that is arithmetic, which may replace one of them.
@@ -160,7 +168,7 @@ struct Reads {
 }
 
 /// The shape of the values of all steps but reductions; `None` where results have others.
-pub(super) fn shape(
+pub(super) fn common_shape(
     steps: &[StepRef<'_>],
     outputs: &[usize],
     operands: &[TensorType],
@@ -210,11 +218,11 @@ fn value_shape(
     Some(whole)
 }
 
-struct Builder<'a> {
-    patterns: &'a [Pattern],
+struct ChainBuilder<'a> {
+    patterns: &'a [BroadcastPattern],
     shape: &'a [usize],
-    prepared: Vec<Step>,
-    folds: Vec<Fold>,
+    prepared: Vec<ChainStep>,
+    folds: Vec<StepFold>,
     sums: usize,
     gathered: Vec<Option<usize>>,
     buffers: Vec<DType>,
@@ -222,20 +230,20 @@ struct Builder<'a> {
     last_use: Vec<usize>,
     read_later: Vec<bool>,
     dtypes: Vec<DType>,
-    places: Vec<Place>,
+    places: Vec<StepPlace>,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> ChainBuilder<'a> {
     fn new(
-        steps: &[Merged<'_>],
+        steps: &[MergedStep<'_>],
         outputs: &[usize],
         operands: &[TensorType],
-        (patterns, shape): (&'a [Pattern], &'a [usize]),
+        (patterns, shape): (&'a [BroadcastPattern], &'a [usize]),
     ) -> Result<Self, KernelError> {
         let mut buffers = Vec::new();
         let mut gathered = Vec::with_capacity(operands.len());
         for (operand, pattern) in operands.iter().zip(patterns) {
-            let in_place = *pattern == Pattern::Same || is_long_row(pattern, patterns);
+            let in_place = *pattern == BroadcastPattern::Same || is_long_row(pattern, patterns);
             let lies_ready = in_place && kept_as(operand.dtype) == operand.dtype;
             let place = (!lies_ready).then_some(buffers.len());
             buffers.extend(place.map(|_| kept_as(operand.dtype)));
@@ -246,7 +254,7 @@ impl<'a> Builder<'a> {
             for arg in &step.args {
                 if let FusedArg::Step(earlier) = *arg {
                     if earlier >= index {
-                        return Err(dangling());
+                        return Err(dangling_error());
                     }
                     last_use[earlier] = index;
                 }
@@ -254,7 +262,7 @@ impl<'a> Builder<'a> {
         }
         let read_later = last_use.iter().map(|&last| last != 0).collect();
         for &output in outputs {
-            *last_use.get_mut(output).ok_or_else(dangling)? = usize::MAX;
+            *last_use.get_mut(output).ok_or_else(dangling_error)? = usize::MAX;
         }
         let count = steps.len();
         Ok(Self {
@@ -273,22 +281,22 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn step(
+    fn add_step(
         &mut self,
         index: usize,
-        step: &Merged<'_>,
+        step: &MergedStep<'_>,
         outputs: &[usize],
         operands: &[TensorType],
     ) -> Result<(), KernelError> {
         let mut args = Vec::with_capacity(step.args.len());
         let mut dtypes = Vec::with_capacity(step.args.len());
         for arg in &step.args {
-            let (source, dtype) = self.source(*arg, operands)?;
+            let (source, dtype) = self.resolve_source(*arg, operands)?;
             args.push(source);
             dtypes.push(dtype);
         }
         if let Op::Reduce(op) = step.op {
-            self.sum(op, (index, outputs), args, &dtypes)?;
+            self.add_sum(op, (index, outputs), args, &dtypes)?;
             self.release(index, &step.args);
             return Ok(());
         }
@@ -297,30 +305,30 @@ impl<'a> Builder<'a> {
             None => result_dtype(step.op, &dtypes)?,
         };
         let (kept, read_later) = (kept_as(dtype), self.read_later[index]);
-        let buffer = self.buffer(kept);
+        let buffer = self.take_buffer(kept);
         let place = match direct_output(index, outputs).filter(|_| !read_later && kept == dtype) {
-            Some(output) => Place::Output { output, buffer },
-            None => Place::Buffer(buffer),
+            Some(output) => StepPlace::Output { output, buffer },
+            None => StepPlace::Buffer(buffer),
         };
         self.release(index, &step.args);
         let round = (kept != dtype && read_later).then_some(dtype);
         self.dtypes.push(dtype);
         self.places.push(place);
         let (op, arithmetic, framed) = (step.op.clone(), step.arithmetic, step.framed);
-        self.prepared.push(Step { op, arithmetic, framed, args, place, round });
+        self.prepared.push(ChainStep { op, arithmetic, framed, args, place, round });
         Ok(())
     }
 
     /// The operands that a step that gives a result, and those after it, read where they lie.
-    fn reads(&self, step: usize) -> Reads {
-        let direct = |source: &Source| match *source {
-            Source::Direct(operand) | Source::Row(operand) => Some(operand),
-            Source::Buffer(_) => None,
+    fn reads(&self, step: usize) -> OperandReads {
+        let direct = |source: &ArgumentSource| match *source {
+            ArgumentSource::Direct(operand) | ArgumentSource::Row(operand) => Some(operand),
+            ArgumentSource::Buffer(_) => None,
         };
         let sources = self.prepared[step..].iter().flat_map(|step| &step.args);
-        let Step { arithmetic, args, .. } = &self.prepared[step];
+        let ChainStep { arithmetic, args, .. } = &self.prepared[step];
         let argument = |index: usize| arithmetic.and_then(|_| direct(args.get(index)?));
-        Reads { late: sources.filter_map(direct).collect(), first: [0, 1].map(argument) }
+        OperandReads { late: sources.filter_map(direct).collect(), first: [0, 1].map(argument) }
     }
 
     /// Gives back the buffers of values that no later step reads.
@@ -328,7 +336,7 @@ impl<'a> Builder<'a> {
         for arg in args {
             if let FusedArg::Step(earlier) = *arg
                 && self.last_use[earlier] == index
-                && let Place::Buffer(buffer) = self.places[earlier]
+                && let StepPlace::Buffer(buffer) = self.places[earlier]
                 && !self.free.contains(&buffer)
             {
                 self.free.push(buffer);
@@ -337,54 +345,57 @@ impl<'a> Builder<'a> {
     }
 
     /// A step that is a reduction: one of the results, which no step reads.
-    fn sum(
+    fn add_sum(
         &mut self,
         op: &Reduce,
         (index, outputs): (usize, &[usize]),
-        args: Vec<Source>,
+        args: Vec<ArgumentSource>,
         dtypes: &[DType],
     ) -> Result<(), KernelError> {
-        let unfit = || KernelError::call("fused", "a reduction that no chain ends in");
+        let unfit = || KernelError::bad_call("fused", "a reduction that no chain ends in");
         let dtype = *dtypes.first().ok_or_else(unfit)?;
         let operand = TensorType::new(dtype, self.shape);
         let output = direct_output(index, outputs).filter(|_| !self.read_later[index]);
         let axes = op.axes.iter().all(|&axis| axis < self.shape.len());
-        let fold = output.filter(|_| axes).and_then(|output| Fold::of(op, &operand, output));
+        let fold =
+            output.filter(|_| axes).and_then(|output| StepFold::from_reduce(op, &operand, output));
         let mut fold = fold.ok_or_else(unfit)?;
         fold.offset = self.sums;
         self.sums += fold.width;
-        let place = Place::Sums(self.folds.len());
+        let place = StepPlace::Sums(self.folds.len());
         self.folds.push(fold);
         self.dtypes.push(dtype);
         self.places.push(place);
         let (op, arithmetic, round) = (Op::Reduce(op.clone()), None, None);
-        self.prepared.push(Step { op, arithmetic, framed: None, args, place, round });
+        self.prepared.push(ChainStep { op, arithmetic, framed: None, args, place, round });
         Ok(())
     }
 
-    fn source(
+    fn resolve_source(
         &self,
         arg: FusedArg,
         operands: &[TensorType],
-    ) -> Result<(Source, DType), KernelError> {
+    ) -> Result<(ArgumentSource, DType), KernelError> {
         match arg {
             FusedArg::Operand(index) => {
-                let operand = operands.get(index).ok_or_else(dangling)?;
+                let operand = operands.get(index).ok_or_else(dangling_error)?;
                 let in_place = match self.patterns[index] {
-                    Pattern::Same => Source::Direct(index),
-                    _ => Source::Row(index),
+                    BroadcastPattern::Same => ArgumentSource::Direct(index),
+                    _ => ArgumentSource::Row(index),
                 };
-                let source = self.gathered[index].map_or(in_place, Source::Buffer);
+                let source = self.gathered[index].map_or(in_place, ArgumentSource::Buffer);
                 Ok((source, operand.dtype))
             }
             FusedArg::Step(earlier) => match self.places[earlier] {
-                Place::Buffer(buffer) => Ok((Source::Buffer(buffer), self.dtypes[earlier])),
-                Place::Output { .. } | Place::Sums(_) => Err(dangling()),
+                StepPlace::Buffer(buffer) => {
+                    Ok((ArgumentSource::Buffer(buffer), self.dtypes[earlier]))
+                }
+                StepPlace::Output { .. } | StepPlace::Sums(_) => Err(dangling_error()),
             },
         }
     }
 
-    fn buffer(&mut self, dtype: DType) -> usize {
+    fn take_buffer(&mut self, dtype: DType) -> usize {
         if let Some(at) = self.free.iter().position(|&free| self.buffers[free] == dtype) {
             return self.free.swap_remove(at);
         }
@@ -394,8 +405,8 @@ impl<'a> Builder<'a> {
 }
 
 /// Whether an operand is a row that is read where it lies.
-fn is_long_row(pattern: &Pattern, patterns: &[Pattern]) -> bool {
-    matches!(pattern, Pattern::Row(_)) && long_row(patterns).is_some()
+fn is_long_row(pattern: &BroadcastPattern, patterns: &[BroadcastPattern]) -> bool {
+    matches!(pattern, BroadcastPattern::Row(_)) && long_row(patterns).is_some()
 }
 
 /// The only result that a step gives.

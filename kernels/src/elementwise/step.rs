@@ -6,30 +6,30 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::BinaryFunction;
 use graphc_ir::types::DType;
 
-use super::program::{Source, Step};
-use super::values::{Values, zip};
+use super::program::{ArgumentSource, ChainStep};
+use super::values::{Values, zip_elements};
 use super::{Others, float, integer};
 use crate::error::KernelError;
 use crate::precision::{round_bf16, round_f16};
 use crate::simd::vectorized;
-use crate::view::{Element, Flat, View, elements};
+use crate::view::{Element, Flat, View, read_elements};
 
 /// Evaluates a step for the elements `range` of the result and writes its value to `to`, which has as many: of arithmetic the first or the
 /// second argument may be what is there, which its value replaces.
-pub(super) fn apply(
-    step: &Step,
+pub(super) fn evaluate_step(
+    step: &ChainStep,
     replaced: Option<usize>,
     operands: &[View<'_>],
     range: &Range<usize>,
     buffers: &Others<'_>,
     mut to: Flat<'_>,
 ) -> Result<(), KernelError> {
-    let values = |index: usize| argument(step.args[index], operands, range, buffers);
+    let values = |index: usize| read_argument(step.args[index], operands, range, buffers);
     let into = 0..range.len();
     if let Some(arithmetic) = step.arithmetic {
-        let single = |index| single(step, index, operands, range, buffers);
+        let single = |index| read_single(step, index, operands, range, buffers);
         let first = replaced.unwrap_or(0);
-        let arithmetic = if first == 0 { arithmetic } else { arithmetic.turned() };
+        let arithmetic = if first == 0 { arithmetic } else { arithmetic.swap_operands() };
         let a = if replaced.is_some() { None } else { Some(single(0)?) };
         let (b, to) = (single(1 - first)?, to.block(into)?);
         match arithmetic.second {
@@ -39,36 +39,46 @@ pub(super) fn apply(
         return Ok(());
     }
     if let Some(framed) = &step.framed {
-        let x = single(step, 0, operands, range, buffers)?;
-        float::framed(framed, x, to.block(into)?);
+        let x = read_single(step, 0, operands, range, buffers)?;
+        float::apply_framed(framed, x, to.block(into)?);
         return Ok(());
     }
     match &step.op {
         Op::Unary(unary) => match values(0)? {
-            Values::F32(x) => float::unary(unary.function, x, to.block(into)?),
-            Values::I64(x) => integer::unary(unary.function, x, to.block(into)?)?,
-            Values::I32(x) => integer::unary(unary.function, x, to.block(into)?)?,
-            Values::U8(x) => integer::unary(unary.function, x, to.block(into)?)?,
+            Values::F32(x) => float::apply_unary(unary.function, x, to.block(into)?),
+            Values::I64(x) => integer::apply_unary(unary.function, x, to.block(into)?)?,
+            Values::I32(x) => integer::apply_unary(unary.function, x, to.block(into)?)?,
+            Values::U8(x) => integer::apply_unary(unary.function, x, to.block(into)?)?,
         },
         Op::Binary(binary) => match (values(0)?, values(1)?) {
             (Values::F32(a), Values::F32(b)) if !binary.function.gives_bool() => {
-                float::binary(binary.function, a, b, to.block(into)?);
+                float::apply_binary(binary.function, a, b, to.block(into)?);
             }
-            (Values::F32(a), Values::F32(b)) => compare(binary.function, a, b, to.block(into)?),
+            (Values::F32(a), Values::F32(b)) => {
+                compare_elements(binary.function, a, b, to.block(into)?)
+            }
             (Values::I64(a), Values::I64(b)) => of_integers(binary.function, a, b, &mut to, into)?,
             (Values::I32(a), Values::I32(b)) => of_integers(binary.function, a, b, &mut to, into)?,
             (Values::U8(a), Values::U8(b)) => of_integers(binary.function, a, b, &mut to, into)?,
-            _ => return Err(misfit(&step.op)),
+            _ => return Err(mismatch_error(&step.op)),
         },
         Op::Where(_) => match (values(0)?, values(1)?, values(2)?) {
-            (Values::U8(c), Values::F32(a), Values::F32(b)) => select(c, a, b, to.block(into)?),
-            (Values::U8(c), Values::I64(a), Values::I64(b)) => select(c, a, b, to.block(into)?),
-            (Values::U8(c), Values::I32(a), Values::I32(b)) => select(c, a, b, to.block(into)?),
-            (Values::U8(c), Values::U8(a), Values::U8(b)) => select(c, a, b, to.block(into)?),
-            _ => return Err(misfit(&step.op)),
+            (Values::U8(c), Values::F32(a), Values::F32(b)) => {
+                select_elements(c, a, b, to.block(into)?)
+            }
+            (Values::U8(c), Values::I64(a), Values::I64(b)) => {
+                select_elements(c, a, b, to.block(into)?)
+            }
+            (Values::U8(c), Values::I32(a), Values::I32(b)) => {
+                select_elements(c, a, b, to.block(into)?)
+            }
+            (Values::U8(c), Values::U8(a), Values::U8(b)) => {
+                select_elements(c, a, b, to.block(into)?)
+            }
+            _ => return Err(mismatch_error(&step.op)),
         },
-        Op::Cast(_) => integer::cast(values(0)?, &mut to, into)?,
-        _ => return Err(misfit(&step.op)),
+        Op::Cast(_) => integer::cast_elements(values(0)?, &mut to, into)?,
+        _ => return Err(mismatch_error(&step.op)),
     }
     match step.round {
         Some(DType::BF16) => round_bf16(to.block(0..range.len())?),
@@ -80,46 +90,46 @@ pub(super) fn apply(
 
 /// The elements of an argument of `f32`.
 #[inline]
-fn single<'a>(
-    step: &Step,
+fn read_single<'a>(
+    step: &ChainStep,
     index: usize,
     operands: &[View<'a>],
     range: &Range<usize>,
     buffers: &Others<'a>,
 ) -> Result<&'a [f32], KernelError> {
-    match argument(step.args[index], operands, range, buffers)? {
+    match read_argument(step.args[index], operands, range, buffers)? {
         Values::F32(x) => Ok(x),
-        _ => Err(misfit(&step.op)),
+        _ => Err(mismatch_error(&step.op)),
     }
 }
 
 /// The elements that a step sums, and gives to nobody else.
-pub(super) fn summed<'a>(
-    step: &Step,
+pub(super) fn read_summed<'a>(
+    step: &ChainStep,
     operands: &[View<'a>],
     range: &Range<usize>,
     buffers: &Others<'a>,
 ) -> Result<&'a [f32], KernelError> {
-    single(step, 0, operands, range, buffers)
+    read_single(step, 0, operands, range, buffers)
 }
 
 /// The elements of an argument in a block.
 #[inline]
-fn argument<'a>(
-    source: Source,
+fn read_argument<'a>(
+    source: ArgumentSource,
     operands: &[View<'a>],
     range: &Range<usize>,
     buffers: &Others<'a>,
 ) -> Result<Values<'a>, KernelError> {
     match source {
-        Source::Direct(operand) => of_operand(&operands[operand], range.clone()),
+        ArgumentSource::Direct(operand) => of_operand(&operands[operand], range.clone()),
         // Blocks end where rows do.
-        Source::Row(operand) => {
+        ArgumentSource::Row(operand) => {
             let operand = &operands[operand];
             let first = range.start % operand.len();
             of_operand(operand, first..first + range.len())
         }
-        Source::Buffer(buffer) => of_buffer(buffers, buffer, range.len()),
+        ArgumentSource::Buffer(buffer) => of_buffer(buffers, buffer, range.len()),
     }
 }
 
@@ -142,10 +152,10 @@ fn of_buffer<'a>(
 ) -> Result<Values<'a>, KernelError> {
     let words = buffers.words(buffer);
     Ok(match buffers.dtypes[buffer] {
-        DType::F32 => Values::F32(elements(words, count)),
-        DType::I64 => Values::I64(elements(words, count)),
-        DType::I32 => Values::I32(elements(words, count)),
-        DType::U8 | DType::Bool => Values::U8(elements(words, count)),
+        DType::F32 => Values::F32(read_elements(words, count)),
+        DType::I64 => Values::I64(read_elements(words, count)),
+        DType::I32 => Values::I32(read_elements(words, count)),
+        DType::U8 | DType::Bool => Values::U8(read_elements(words, count)),
         // Buffers hold them as `f32`.
         dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
     })
@@ -162,34 +172,34 @@ fn of_integers<T: integer::Integer>(
         return Err(KernelError::DivisionByZero);
     }
     if function.gives_bool() {
-        compare(function, a, b, to.block(into)?);
+        compare_elements(function, a, b, to.block(into)?);
     } else {
-        integer::binary(function, a, b, to.block(into)?);
+        integer::apply_binary(function, a, b, to.block(into)?);
     }
     Ok(())
 }
 
-fn misfit(op: &Op) -> KernelError {
-    KernelError::call(op.name(), "element types that do not go together")
+fn mismatch_error(op: &Op) -> KernelError {
+    KernelError::bad_call(op.name(), "element types that do not go together")
 }
 
 vectorized! {
     /// Comparisons and logic.
-    fn compare<T: Element>(function: BinaryFunction, a: &[T], b: &[T], out: &mut [u8]) {
+    fn compare_elements<T: Element>(function: BinaryFunction, a: &[T], b: &[T], out: &mut [u8]) {
         match function {
-            BinaryFunction::Equal => zip(a, b, out, |a, b| u8::from(a == b)),
-            BinaryFunction::NotEqual => zip(a, b, out, |a, b| u8::from(a != b)),
-            BinaryFunction::Less => zip(a, b, out, |a, b| u8::from(a < b)),
-            BinaryFunction::LessEqual => zip(a, b, out, |a, b| u8::from(a <= b)),
-            BinaryFunction::Greater => zip(a, b, out, |a, b| u8::from(a > b)),
-            BinaryFunction::GreaterEqual => zip(a, b, out, |a, b| u8::from(a >= b)),
+            BinaryFunction::Equal => zip_elements(a, b, out, |a, b| u8::from(a == b)),
+            BinaryFunction::NotEqual => zip_elements(a, b, out, |a, b| u8::from(a != b)),
+            BinaryFunction::Less => zip_elements(a, b, out, |a, b| u8::from(a < b)),
+            BinaryFunction::LessEqual => zip_elements(a, b, out, |a, b| u8::from(a <= b)),
+            BinaryFunction::Greater => zip_elements(a, b, out, |a, b| u8::from(a > b)),
+            BinaryFunction::GreaterEqual => zip_elements(a, b, out, |a, b| u8::from(a >= b)),
             BinaryFunction::And => {
                 let zero = T::default();
-                zip(a, b, out, |a, b| u8::from(a != zero) & u8::from(b != zero));
+                zip_elements(a, b, out, |a, b| u8::from(a != zero) & u8::from(b != zero));
             }
             _ => {
                 let zero = T::default();
-                zip(a, b, out, |a, b| u8::from(a != zero) | u8::from(b != zero));
+                zip_elements(a, b, out, |a, b| u8::from(a != zero) | u8::from(b != zero));
             }
         }
     }
@@ -197,7 +207,7 @@ vectorized! {
 
 vectorized! {
     /// `a` where the condition holds, else `b`.
-    fn select<T: Element>(condition: &[u8], a: &[T], b: &[T], out: &mut [T]) {
+    fn select_elements<T: Element>(condition: &[u8], a: &[T], b: &[T], out: &mut [T]) {
         for (((out, &c), &a), &b) in out.iter_mut().zip(condition).zip(a).zip(b) {
             *out = T::choose(c != 0, a, b);
         }

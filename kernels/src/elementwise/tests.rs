@@ -19,15 +19,15 @@ fn chain(function: BinaryFunction, args: [usize; 3], is_long: bool) -> Chain {
 }
 
 /// What a chain gives where its result is the memory of operand 0, and how they meet.
-fn in_place(chain: &Chain, numbers: &[Vec<f32>; 3]) -> (Vec<f32>, Meeting) {
+fn in_place(chain: &Chain, numbers: &[Vec<f32>; 3]) -> (Vec<f32>, ResultOverlap) {
     let shape = [COUNT];
     let mut first = numbers[0].clone();
     let mut result = ViewMut::whole(DType::F32, &shape, &mut first);
     // SAFETY: the chain reads an element before it writes it.
-    let (own, parts) = unsafe { result.shared() };
+    let (own, parts) = unsafe { result.shared_parts() };
     let others = [1, 2].map(|index: usize| View::whole(DType::F32, &shape, &numbers[index]));
     let operands = [own, others[0], others[1]];
-    let meeting = chain.program.meeting(0, |operand| operand == 0);
+    let meeting = chain.program.find_overlap(0, |operand| operand == 0);
     let following = chain.following(&operands, vec![parts]).expect("operands that fit");
     let mut words = vec![0; following.words()];
     for range in [0..1000, 1000..COUNT] {
@@ -49,7 +49,7 @@ fn an_argument_is_replaced_where_nothing_else_reads_it() {
                 let chain = chain(function, args, is_long);
                 let operands = numbers.each_ref().map(|x| View::whole(DType::F32, &shape, x));
                 let mut apart = vec![0.0; COUNT];
-                let to = Parts::of(DType::F32, &mut apart[..]);
+                let to = OutputParts::from_slice(DType::F32, &mut apart[..]);
                 let following = chain.following(&operands, vec![to]).expect("a chain");
                 let mut words = vec![0; following.words()];
                 // SAFETY: there is one thread.
@@ -57,10 +57,10 @@ fn an_argument_is_replaced_where_nothing_else_reads_it() {
                 let (found, meeting) = in_place(&chain, &numbers);
                 assert_eq!(found, apart, "{function:?} {args:?} {is_long}");
                 let expected = match (is_long, args) {
-                    (true, [0, 1, 2]) => Meeting::Replaced(0),
-                    (true, [1, 0, 2]) => Meeting::Replaced(1),
-                    (false, [1, 2, 0]) => Meeting::Apart,
-                    _ => Meeting::Late,
+                    (true, [0, 1, 2]) => ResultOverlap::Replaced(0),
+                    (true, [1, 0, 2]) => ResultOverlap::Replaced(1),
+                    (false, [1, 2, 0]) => ResultOverlap::Apart,
+                    _ => ResultOverlap::Late,
                 };
                 assert_eq!(meeting, expected, "{function:?} {args:?} {is_long}");
             }
@@ -85,7 +85,7 @@ fn through(functions: &[UnaryFunction], numbers: &[f32]) -> (Vec<f32>, usize) {
     let shape = [numbers.len()];
     let operands = [View::whole(DType::F32, &shape, numbers)];
     let mut found = vec![0.0; numbers.len()];
-    let to = Parts::of(DType::F32, &mut found[..]);
+    let to = OutputParts::from_slice(DType::F32, &mut found[..]);
     let following = chain.following(&operands, vec![to]).expect("operands that fit");
     let mut words = vec![0; following.words()];
     // SAFETY: there is one thread.

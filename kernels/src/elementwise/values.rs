@@ -11,7 +11,7 @@ pub(super) enum Values<'a> {
 
 /// Calls `f` on each pair.
 #[inline(always)]
-pub(super) fn zip<T: Copy, U>(a: &[T], b: &[T], out: &mut [U], f: impl Fn(T, T) -> U) {
+pub(super) fn zip_elements<T: Copy, U>(a: &[T], b: &[T], out: &mut [U], f: impl Fn(T, T) -> U) {
     for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
         *out = f(a, b);
     }

@@ -3,17 +3,17 @@
 
 use std::ops::Range;
 
-use super::Space;
+use super::PoolExtents;
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::parallel::{Output, over_rows};
+use crate::parallel::{RowOutput, over_rows};
 use crate::precision::Float;
 use crate::simd::vectorized;
 
 /// What no element of a window has as its number.
 const NONE: f32 = -1.0;
 
-impl Space {
+impl PoolExtents {
     /// All rows of windows, shared among threads.
     pub(super) fn pool_last<T: Float>(
         &self,
@@ -24,14 +24,16 @@ impl Space {
         if y.is_empty() {
             return Ok(());
         }
-        let (from, to) = (self.row(), self.row_of_places());
+        let (from, to) = (self.row_len(), self.row_of_places());
         let (rows, weight) = (y.len() / to, to * self.kernel[0] * self.kernel[1]);
-        let room = T::room(from) + T::room(to);
-        over_rows(cx, [rows, weight], room, Output::new(y, to), &|range, mut y, room| {
-            let (of_x, of_y) = room.split_at_mut(T::room(from));
+        let room = T::scratch_len(from) + T::scratch_len(to);
+        over_rows(cx, [rows, weight], room, RowOutput::new(y, to), &|range, mut y, room| {
+            let (of_x, of_y) = room.split_at_mut(T::scratch_len(from));
             for (index, row) in range.enumerate() {
                 let x = self.image_of(x, row / self.shown[0]);
-                T::write(y.row(index), of_y, |y| self.row_last(x, row % self.shown[0], y, of_x));
+                T::write_values(y.row(index), of_y, |y| {
+                    self.row_last(x, row % self.shown[0], y, of_x)
+                });
             }
             Ok(())
         })
@@ -40,17 +42,17 @@ impl Space {
     fn row_last<T: Float>(&self, x: &[T], place: usize, y: &mut [f32], room: &mut [f32]) {
         y.fill(if self.mean.is_some() { 0.0 } else { f32::NEG_INFINITY });
         self.each_row(place, |_, row| {
-            let x = T::read(&x[row * self.row()..][..self.row()], room);
+            let x = T::read_values(&x[row * self.row_len()..][..self.row_len()], room);
             for j in 0..self.kernel[1] {
                 let runs = self.runs(j);
                 match self.mean {
-                    None => raise(runs, x, y),
-                    Some(_) => add(runs, x, y),
+                    None => raise_to_greater(runs, x, y),
+                    Some(_) => add_runs(runs, x, y),
                 }
             }
         });
         if let Some(border) = self.mean {
-            self.divide(place, border, y);
+            self.divide_row(place, border, y);
         }
     }
 
@@ -65,17 +67,17 @@ impl Space {
         if dx.is_empty() {
             return Ok(());
         }
-        let (from, to) = (self.row(), self.row_of_places());
+        let (from, to) = (self.row_len(), self.row_of_places());
         let size = from * self.image[0];
         let (images, weight) =
             (dx.len() / size, to * self.shown[0] * self.kernel[0] * self.kernel[1]);
-        let room = T::room(size) + T::room(from) + 3 * to;
-        over_rows(cx, [images, weight], room, Output::new(dx, size), &|range, mut dx, room| {
-            let (of_dx, room) = room.split_at_mut(T::room(size));
+        let room = T::scratch_len(size) + T::scratch_len(from) + 3 * to;
+        over_rows(cx, [images, weight], room, RowOutput::new(dx, size), &|range, mut dx, room| {
+            let (of_dx, room) = room.split_at_mut(T::scratch_len(size));
             for (index, image) in range.enumerate() {
                 let x = self.mean.is_none().then(|| self.image_of(x, image));
                 let dy = &dy[image * self.shown[0] * to..][..self.shown[0] * to];
-                T::write(dx.row(index), of_dx, |dx| {
+                T::write_values(dx.row(index), of_dx, |dx| {
                     dx.fill(0.0);
                     for (place, dy) in dy.chunks_exact(to).enumerate() {
                         self.row_grad_last(x, dy, place, dx, room);
@@ -95,14 +97,14 @@ impl Space {
         dx: &mut [f32],
         room: &mut [f32],
     ) {
-        let (row, to) = (self.row(), self.row_of_places());
-        let (of_x, rest) = room.split_at_mut(T::room(row));
+        let (row, to) = (self.row_len(), self.row_of_places());
+        let (of_x, rest) = room.split_at_mut(T::scratch_len(row));
         let (g, rest) = rest.split_at_mut(to);
         let (best, number) = rest.split_at_mut(to);
         T::widen(dy, g);
         match (x, self.mean) {
             (Some(x), _) => self.first_greatest(x, place, best, number, of_x),
-            (None, Some(border)) => self.divide(place, border, g),
+            (None, Some(border)) => self.divide_row(place, border, g),
             (None, None) => {}
         }
         self.each_row(place, |i, source| {
@@ -111,8 +113,8 @@ impl Space {
             for j in (0..self.kernel[1]).rev() {
                 let runs = self.runs(j);
                 match self.mean {
-                    None => give(runs, number_of(i * self.kernel[1] + j), number, g, dx),
-                    Some(_) => spread(runs, g, dx),
+                    None => give_gradients(runs, number_of(i * self.kernel[1] + j), number, g, dx),
+                    Some(_) => spread_gradients(runs, g, dx),
                 }
             }
         });
@@ -130,14 +132,14 @@ impl Space {
         best.fill(f32::NEG_INFINITY);
         number.fill(NONE);
         self.each_row(place, |i, row| {
-            let x = T::read(&x[row * self.row()..][..self.row()], room);
+            let x = T::read_values(&x[row * self.row_len()..][..self.row_len()], room);
             for j in 0..self.kernel[1] {
-                choose(self.runs(j), number_of(i * self.kernel[1] + j), x, best, number);
+                choose_greatest(self.runs(j), number_of(i * self.kernel[1] + j), x, best, number);
             }
         });
     }
 
-    fn divide(&self, place: usize, border: bool, row: &mut [f32]) {
+    fn divide_row(&self, place: usize, border: bool, row: &mut [f32]) {
         for (column, values) in row.chunks_exact_mut(self.channels).enumerate() {
             let divisor = self.divisor(place * self.shown[1] + column, border);
             values.iter_mut().for_each(|value| *value /= divisor);
@@ -147,7 +149,7 @@ impl Space {
     /// Calls `body(row of the window, row of the image)` for each that a row of places meets.
     fn each_row(&self, place: usize, mut body: impl FnMut(usize, usize)) {
         for i in 0..self.kernel[0] {
-            if let Some(row) = self.window.source(0, place, i, self.image[0]) {
+            if let Some(row) = self.window.source_index(0, place, i, self.image[0]) {
                 body(i, row);
             }
         }
@@ -172,11 +174,11 @@ impl Space {
     }
 
     fn image_of<'a, T>(&self, x: &'a [T], image: usize) -> &'a [T] {
-        let size = self.row() * self.image[0];
+        let size = self.row_len() * self.image[0];
         &x[image * size..][..size]
     }
 
-    fn row(&self) -> usize {
+    fn row_len(&self) -> usize {
         self.image[1] * self.channels
     }
 
@@ -202,7 +204,7 @@ struct Runs {
 
 vectorized! {
     /// What is greater takes the place of what is there; a NaN stays.
-    fn raise(runs: Runs, x: &[f32], y: &mut [f32]) {
+    fn raise_to_greater(runs: Runs, x: &[f32], y: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         for (y, x) in y[runs.places].chunks_exact_mut(runs.len).zip(x) {
             for (y, &x) in y.iter_mut().zip(x) {
@@ -213,7 +215,7 @@ vectorized! {
 }
 
 vectorized! {
-    fn add(runs: Runs, x: &[f32], y: &mut [f32]) {
+    fn add_runs(runs: Runs, x: &[f32], y: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         for (y, x) in y[runs.places].chunks_exact_mut(runs.len).zip(x) {
             for (y, x) in y.iter_mut().zip(x) {
@@ -224,8 +226,8 @@ vectorized! {
 }
 
 vectorized! {
-    /// As [`raise`], and of what is greatest its number in the window.
-    fn choose(runs: Runs, own: f32, x: &[f32], best: &mut [f32], number: &mut [f32]) {
+    /// As [`raise_to_greater`], and of what is greatest its number in the window.
+    fn choose_greatest(runs: Runs, own: f32, x: &[f32], best: &mut [f32], number: &mut [f32]) {
         let x = x.get(runs.from..).unwrap_or_default().chunks(runs.step);
         let best = best[runs.places.clone()].chunks_exact_mut(runs.len);
         let number = number[runs.places].chunks_exact_mut(runs.len);
@@ -242,7 +244,7 @@ vectorized! {
 
 vectorized! {
     /// Adds gradients to the element of the image that has this number in its window.
-    fn give(runs: Runs, own: f32, number: &[f32], g: &[f32], dx: &mut [f32]) {
+    fn give_gradients(runs: Runs, own: f32, number: &[f32], g: &[f32], dx: &mut [f32]) {
         let dx = dx.get_mut(runs.from..).unwrap_or_default().chunks_mut(runs.step);
         let number = number[runs.places.clone()].chunks_exact(runs.len);
         let g = g[runs.places].chunks_exact(runs.len);
@@ -255,7 +257,7 @@ vectorized! {
 }
 
 vectorized! {
-    fn spread(runs: Runs, g: &[f32], dx: &mut [f32]) {
+    fn spread_gradients(runs: Runs, g: &[f32], dx: &mut [f32]) {
         let dx = dx.get_mut(runs.from..).unwrap_or_default().chunks_mut(runs.step);
         for (g, dx) in g[runs.places].chunks_exact(runs.len).zip(dx) {
             for (g, dx) in g.iter().zip(dx) {

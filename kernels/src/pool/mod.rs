@@ -8,28 +8,28 @@ use graphc_ir::ops::{Window, mean_divisor};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::parallel::{Output, over_rows};
+use crate::parallel::{RowOutput, over_rows};
 use crate::precision::{Float, parts_of};
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::MaxPool`] and [`Op::AveragePool`].
-pub(crate) fn pool<T: Float>(
+pub(crate) fn pool_images<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let ([x], [y]) = (operands, results) else {
-        return Err(KernelError::call(op.name(), "takes one operand and gives one result"));
+        return Err(KernelError::bad_call(op.name(), "takes one operand and gives one result"));
     };
-    let space = Space::new(op, x.shape, y.shape)?;
+    let space = PoolExtents::new(op, x.shape, y.shape)?;
     let (x, y) = (x.as_slice::<T>()?, y.as_mut_slice::<T>()?);
     if space.channels_last {
         return space.pool_last(x, y, cx);
     }
-    let room = T::room(space.area());
-    space.each_image(cx, y, space.places(), room, |image, y, room| {
-        let x = T::read(&x[image * space.area()..][..space.area()], room);
+    let room = T::scratch_len(space.input_places());
+    space.each_image(cx, y, space.output_places(), room, |image, y, room| {
+        let x = T::read_values(&x[image * space.input_places()..][..space.input_places()], room);
         for (place, y) in y.iter_mut().enumerate() {
             *y = match space.mean {
                 None => space.greatest(x, place).1,
@@ -51,25 +51,28 @@ pub(crate) fn pool_grad<T: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let ([rest @ .., dy], [dx]) = (operands, results) else {
-        return Err(KernelError::call(op.name(), "takes a gradient and gives one result"));
+        return Err(KernelError::bad_call(op.name(), "takes a gradient and gives one result"));
     };
-    let space = Space::new(op, dx.shape, dy.shape)?;
+    let space = PoolExtents::new(op, dx.shape, dy.shape)?;
     let x = match (space.mean, rest) {
         (None, [x]) if x.shape == dx.shape => x.as_slice::<T>()?,
         (Some(_), []) => &[],
-        _ => return Err(KernelError::call(op.name(), "operands of other number or shape")),
+        _ => return Err(KernelError::bad_call(op.name(), "operands of other number or shape")),
     };
     let (dy, dx) = (dy.as_slice::<T>()?, dx.as_mut_slice::<T>()?);
     if space.channels_last {
         return space.pool_grad_last(x, dy, dx, cx);
     }
-    let room = T::room(2 * space.area().max(space.places()));
-    space.each_image(cx, dx, space.area(), room, |image, dx, room| {
+    let room = T::scratch_len(2 * space.input_places().max(space.output_places()));
+    space.each_image(cx, dx, space.input_places(), room, |image, dx, room| {
         let [of_x, of_dy] = parts_of(room);
         dx.fill(0.0);
-        let dy = T::read(&dy[image * space.places()..][..space.places()], of_dy);
+        let dy =
+            T::read_values(&dy[image * space.output_places()..][..space.output_places()], of_dy);
         let x = match space.mean {
-            None => T::read(&x[image * space.area()..][..space.area()], of_x),
+            None => {
+                T::read_values(&x[image * space.input_places()..][..space.input_places()], of_x)
+            }
             Some(_) => &[],
         };
         for (place, &g) in dy.iter().enumerate() {
@@ -85,7 +88,7 @@ pub(crate) fn pool_grad<T: Float>(
 }
 
 /// Extents of the shards.
-struct Space {
+struct PoolExtents {
     kernel: [usize; 2],
     window: Window,
     /// Of a mean: whether borders count.
@@ -96,7 +99,7 @@ struct Space {
     shown: [usize; 2],
 }
 
-impl Space {
+impl PoolExtents {
     fn new(op: &Op, x: &[usize], y: &[usize]) -> Result<Self, KernelError> {
         let (kernel, window, mean, channels_last) = match op {
             Op::MaxPool(op) => (op.kernel, op.window, None, op.channels_last),
@@ -105,13 +108,13 @@ impl Space {
             Op::AveragePoolGrad(op) => {
                 (op.kernel, op.window, Some(op.count_border), op.channels_last)
             }
-            _ => return Err(KernelError::call(op.name(), "is no pooling")),
+            _ => return Err(KernelError::bad_call(op.name(), "is no pooling")),
         };
-        let misfit = || KernelError::call(op.name(), format!("{x:?} does not give {y:?}"));
+        let misfit = || KernelError::bad_call(op.name(), format!("{x:?} does not give {y:?}"));
         let (&[batch, a, b, c], &[images, d, e, f]) = (x, y) else { return Err(misfit()) };
         let order = |[a, b, c]: [usize; 3]| if channels_last { [c, a, b] } else { [a, b, c] };
         let ([channels, h, w], [features, rows, columns]) = (order([a, b, c]), order([d, e, f]));
-        let shown = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
+        let shown = [window.count_places(0, h, kernel[0]), window.count_places(1, w, kernel[1])];
         if [batch, channels] != [images, features] || shown != [Some(rows), Some(columns)] {
             return Err(misfit());
         }
@@ -119,11 +122,11 @@ impl Space {
         Ok(Self { kernel, window, mean, channels_last, channels, image, shown })
     }
 
-    fn area(&self) -> usize {
+    fn input_places(&self) -> usize {
         self.image[0] * self.image[1]
     }
 
-    fn places(&self) -> usize {
+    fn output_places(&self) -> usize {
         self.shown[0] * self.shown[1]
     }
 
@@ -139,13 +142,13 @@ impl Space {
         if result.is_empty() {
             return Ok(());
         }
-        let weight = self.kernel[0] * self.kernel[1] * self.places();
-        let (count, result) = (result.len() / size, Output::new(result, size));
-        let of_result = T::room(size);
+        let weight = self.kernel[0] * self.kernel[1] * self.output_places();
+        let (count, result) = (result.len() / size, RowOutput::new(result, size));
+        let of_result = T::scratch_len(size);
         over_rows(cx, [count, weight], of_result + room, result, &|range, mut result, room| {
             let (of_result, room) = room.split_at_mut(of_result);
             for (index, image) in range.enumerate() {
-                T::write(result.row(index), of_result, |result| work(image, result, room));
+                T::write_values(result.row(index), of_result, |result| work(image, result, room));
             }
             Ok(())
         })
@@ -155,9 +158,9 @@ impl Space {
     fn over_window(&self, place: usize, mut body: impl FnMut(usize)) {
         let (row, column) = (place / self.shown[1], place % self.shown[1]);
         for i in 0..self.kernel[0] {
-            let Some(row) = self.window.source(0, row, i, self.image[0]) else { continue };
+            let Some(row) = self.window.source_index(0, row, i, self.image[0]) else { continue };
             for j in 0..self.kernel[1] {
-                if let Some(column) = self.window.source(1, column, j, self.image[1]) {
+                if let Some(column) = self.window.source_index(1, column, j, self.image[1]) {
                     body(row * self.image[1] + column);
                 }
             }

@@ -13,18 +13,18 @@ use super::{Data, DataMut, Hands, Layout, Write};
 use crate::parallel;
 
 /// A product, to be computed block by block.
-pub(super) struct Task<'a> {
+pub(super) struct ProductTask<'a> {
     pub method: Method,
     pub extents: [usize; 3],
     pub scale: f32,
     pub factors: [(Data<'a>, Layout); 2],
     pub add: bool,
-    target: Target,
+    target: BlockTarget,
 }
 
 /// Where a block begins, and how many rows and columns it has.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
+pub(super) struct ProductBlock {
     pub start: [usize; 2],
     pub extents: [usize; 2],
 }
@@ -39,7 +39,7 @@ pub(super) enum Pointer {
 
 /// A part of a product in memory.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ProductPlace {
     pub pointer: Pointer,
     pub rows: usize,
     pub columns: usize,
@@ -49,17 +49,17 @@ pub(super) struct Place {
 
 /// The whole product in memory, which threads write at places that do not meet.
 #[derive(Clone, Copy)]
-struct Target {
-    place: Place,
+struct BlockTarget {
+    place: ProductPlace,
 }
 
 // SAFETY: exclusive access to plain elements, as `multiply` was given it; threads take blocks that do not meet.
-unsafe impl Send for Target {}
+unsafe impl Send for BlockTarget {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Target {}
+unsafe impl Sync for BlockTarget {}
 
 /// See [`super::multiply`], of which this is the part for half precision.
-pub(super) fn multiply(
+pub(super) fn multiply_blocks(
     method: Method,
     (extents, scale): ([usize; 3], f32),
     factors: [(Data<'_>, Layout); 2],
@@ -79,16 +79,16 @@ pub(super) fn multiply(
         DataMut::Half(out) => (out.len(), Pointer::Half(out.as_mut_ptr())),
     };
     assert!(to.last(rows, columns) < len, "product");
-    let target = Target { place: Place { pointer, rows, columns, stride: to.row } };
+    let target = BlockTarget { place: ProductPlace { pointer, rows, columns, stride: to.row } };
     let add = write == Write::Add;
-    let task = Task { method, extents, scale, factors, add, target };
-    task.share(hands);
+    let task = ProductTask { method, extents, scale, factors, add, target };
+    task.share_blocks(hands);
 }
 
 /// How many `f32` a product on so many threads works in.
-pub(super) fn room(extents: [usize; 3], method: Method, threads: usize) -> usize {
+pub(super) fn scratch_len(extents: [usize; 3], method: Method, threads: usize) -> usize {
     let block = extents_of_block(method, extents, threads);
-    let parts = threads.min(count(extents, block));
+    let parts = threads.min(count_blocks(extents, block));
     parts * room_of_block(method, block, extents[1])
 }
 
@@ -100,7 +100,7 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
         Method::Pairs | Method::Matrices => (packed::SIDE, true),
     };
     let mut block = [limit.min(rows), limit.min(columns)];
-    while is_cut && threads > 1 && count([rows, 0, columns], block) < 2 * threads {
+    while is_cut && threads > 1 && count_blocks([rows, 0, columns], block) < 2 * threads {
         let larger = usize::from(block[1] >= block[0]);
         if block[larger] <= 64 {
             break;
@@ -111,52 +111,55 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
 }
 
 /// How many blocks there are.
-fn count([rows, _, columns]: [usize; 3], block: [usize; 2]) -> usize {
+fn count_blocks([rows, _, columns]: [usize; 3], block: [usize; 2]) -> usize {
     rows.div_ceil(block[0]) * columns.div_ceil(block[1])
 }
 
 fn room_of_block(method: Method, block: [usize; 2], inner: usize) -> usize {
     match method {
-        Method::Widened => widened::room(block, inner),
+        Method::Widened => widened::scratch_len(block, inner),
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs | Method::Matrices => packed::room(block, inner),
+        Method::Pairs | Method::Matrices => packed::scratch_len(block, inner),
     }
 }
 
-impl Task<'_> {
+impl ProductTask<'_> {
     /// Computes all blocks: each thread those whose number leaves the same remainder.
-    fn share(&self, hands: Hands<'_>) {
+    fn share_blocks(&self, hands: Hands<'_>) {
         let block = extents_of_block(self.method, self.extents, hands.threads);
-        let count = count(self.extents, block);
+        let count = count_blocks(self.extents, block);
         let own = room_of_block(self.method, block, self.extents[1]);
         let parts = if hands.pool.is_some() { hands.threads.clamp(1, count) } else { 1 };
         assert!(hands.room.len() >= parts * own, "room to multiply");
         if parts == 1 {
-            return (0..count).for_each(|index| self.block(block, index, hands.room));
+            return (0..count).for_each(|index| self.compute_block(block, index, hands.room));
         }
         let pieces = hands.room.chunks_exact_mut(own).take(parts).enumerate().collect();
-        let shared = parallel::run(hands.pool, pieces, &|(part, room)| {
-            (part..count).step_by(parts).for_each(|index| self.block(block, index, room));
+        let shared = parallel::run_parts(hands.pool, pieces, &|(part, room)| {
+            (part..count).step_by(parts).for_each(|index| self.compute_block(block, index, room));
             Ok(())
         });
         debug_assert!(shared.is_ok(), "blocks give no errors");
     }
 
-    fn block(&self, extents: [usize; 2], index: usize, room: &mut [f32]) {
+    fn compute_block(&self, extents: [usize; 2], index: usize, room: &mut [f32]) {
         let across = self.extents[2].div_ceil(extents[1]);
         let start = [index / across * extents[0], index % across * extents[1]];
         let all = [self.extents[0], self.extents[2]];
         let extents = [0, 1].map(|side| extents[side].min(all[side] - start[side]));
-        let block = Block { start, extents };
+        let block = ProductBlock { start, extents };
         match self.method {
-            Method::Widened => widened::block(self, block, room),
+            Method::Widened => widened::compute_block(self, block, room),
             #[cfg(target_arch = "x86_64")]
-            Method::Pairs | Method::Matrices => packed::block(self, block, room),
+            Method::Pairs | Method::Matrices => packed::compute_block(self, block, room),
         }
     }
 
     /// Where a block of the product lies.
-    pub fn place(&self, Block { start, extents: [rows, columns] }: Block) -> Place {
+    pub fn place(
+        &self,
+        ProductBlock { start, extents: [rows, columns] }: ProductBlock,
+    ) -> ProductPlace {
         let whole = self.target.place;
         assert!(start[0] + rows <= whole.rows && start[1] + columns <= whole.columns, "a block");
         let at = start[0] * whole.stride + start[1];
@@ -168,16 +171,16 @@ impl Task<'_> {
                 Pointer::Half(to) => Pointer::Half(to.add(at)),
             }
         };
-        Place { pointer, rows, columns, stride: whole.stride }
+        ProductPlace { pointer, rows, columns, stride: whole.stride }
     }
 }
 
-impl Place {
+impl ProductPlace {
     /// Calls `work` with each row.
     ///
     /// # Safety
     /// No other thread, and nothing else, reaches the place meanwhile.
-    pub unsafe fn rows(self, mut work: impl FnMut(usize, DataMut<'_>)) {
+    pub unsafe fn for_each_row(self, mut work: impl FnMut(usize, DataMut<'_>)) {
         for row in 0..self.rows {
             let at = row * self.stride;
             // SAFETY: inside the product's memory; the caller says that nothing else reaches it.

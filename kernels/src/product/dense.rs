@@ -16,12 +16,14 @@ use graphc_ir::shard::split_range;
 
 use super::{Hands, Layout, Made, Then, Write};
 use crate::error::KernelError;
-use crate::panels::{Panel, Panels, copy_rows, load, panels, store_rows};
+use crate::panels::{Panel, Panels, copy_rows, cut_panels, load_rows, store_rows};
 use crate::parallel;
 use crate::product::transposed;
-use crate::simd::{Level, level};
-use crate::vectors::{LANES, Lines, Rows, STRIP, Strip, Tap, Target, multiply};
-use crate::view::Parts;
+use crate::simd::{SimdLevel, simd_level};
+use crate::vectors::{
+    LANES, PrefetchLines, RowStarts, STRIP, Tap, VectorStrip, VectorTarget, multiply_strip,
+};
+use crate::view::OutputParts;
 
 /// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
 pub(super) const DEPTH: usize = 512;
@@ -54,11 +56,11 @@ pub(super) fn is_fast([rows, _, columns]: [usize; 3], layouts: [Layout; 3]) -> b
     let [.., to] = layouts;
     let rows = if to.column == 1 { rows } else { columns };
     let by_rows_or_columns = layouts.iter().all(|layout| layout.column == 1 || layout.row == 1);
-    level() == Level::Avx512 && by_rows_or_columns && rows >= FEW
+    simd_level() == SimdLevel::Avx512 && by_rows_or_columns && rows >= FEW
 }
 
 /// Numbers that so many threads work in.
-pub(super) fn room(extents: [usize; 3], threads: usize) -> usize {
+pub(super) fn scratch_len(extents: [usize; 3], threads: usize) -> usize {
     threads.max(1) * room_of_one(extents)
 }
 
@@ -71,11 +73,11 @@ fn room_of_one([rows, inner, columns]: [usize; 3]) -> usize {
 
 /// A product, or a part of one, whose result is written by rows.
 #[derive(Clone, Copy)]
-pub(super) struct Product<'a> {
+pub(super) struct DenseProduct<'a> {
     pub extents: [usize; 3],
     pub scale: f32,
     pub factors: [(&'a [f32], Layout); 2],
-    pub to: Target<'a>,
+    pub to: VectorTarget<'a>,
     /// Where the result begins, and how far a row lies from the one before.
     pub at: usize,
     pub stride: usize,
@@ -83,7 +85,7 @@ pub(super) struct Product<'a> {
 }
 
 /// Writes a product for which [`is_fast`]. Each element is summed in an order that follows from the inner extent alone.
-pub(super) fn product(
+pub(super) fn multiply_dense(
     [rows, inner, columns]: [usize; 3],
     scale: f32,
     [(a, by_row), (b, layout)]: [(&[f32], Layout); 2],
@@ -97,15 +99,15 @@ pub(super) fn product(
     } else {
         ([columns, inner, rows], [(b, layout.t()), (a, by_row.t())], to.column)
     };
-    let (to, add) = (Target::new(out), write == Write::Add);
-    let whole = Product { extents, scale, factors, to, at: 0, stride, add };
+    let (to, add) = (VectorTarget::new(out), write == Write::Add);
+    let whole = DenseProduct { extents, scale, factors, to, at: 0, stride, add };
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     if threads == 1 {
-        return whole.blocks(hands.room);
+        return whole.multiply_blocks(hands.room);
     }
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
-    let shared = parallel::run(hands.pool, whole.cut(threads), &|part: Product<'_>| {
-        rooms.with(|room| part.blocks(room));
+    let shared = parallel::run_parts(hands.pool, whole.cut(threads), &|part: DenseProduct<'_>| {
+        rooms.with_free(|room| part.multiply_blocks(room));
         Ok(())
     });
     debug_assert!(shared.is_ok(), "parts give no errors");
@@ -118,12 +120,13 @@ pub(super) fn in_turn(
     factors: [(&[f32], Layout); 2],
     mut area: &mut [f32],
     hands: Hands<'_>,
-    beside: &[Parts<'_>],
+    beside: &[OutputParts<'_>],
     then: Then<'_>,
 ) -> Result<(), KernelError> {
     let extents = [rows, inner, columns];
-    let to = Target::new(&mut []);
-    let whole = Product { extents, scale: 1.0, factors, to, at: 0, stride: columns, add: false };
+    let to = VectorTarget::new(&mut []);
+    let whole =
+        DenseProduct { extents, scale: 1.0, factors, to, at: 0, stride: columns, add: false };
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     let mut parts = Vec::new();
     for part in whole.cut(threads) {
@@ -131,36 +134,46 @@ pub(super) fn in_turn(
         parts.push((part, area.split_off_mut(..rows * columns).unwrap_or_default()));
     }
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
-    parallel::run(hands.pool, parts, &|(part, area): (Product<'_>, &mut [f32])| {
+    parallel::run_parts(hands.pool, parts, &|(part, area): (DenseProduct<'_>, &mut [f32])| {
         let origin = [part.at / columns, part.at % columns];
-        rooms.with(|room| part.in_turn(origin, columns, (area, room), (beside, then)))
+        rooms.with_free(|room| part.in_turn(origin, columns, (area, room), (beside, then)))
     })
 }
 
 /// A matrix of the product's extents that is read behind each part of it: where its part begins, and how far rows lie apart.
 #[derive(Clone, Copy)]
-struct Beside {
+struct BesideMatrix {
     first: *const f32,
     stride: usize,
 }
 
-impl Beside {
+impl BesideMatrix {
     /// Of matrices their parts that begin at an element.
-    fn all(parts: &[Parts<'_>], start: usize, stride: usize) -> Result<Vec<Self>, KernelError> {
-        let part = |part: &Parts<'_>| {
+    fn from_parts(
+        parts: &[OutputParts<'_>],
+        start: usize,
+        stride: usize,
+    ) -> Result<Vec<Self>, KernelError> {
+        let part = |part: &OutputParts<'_>| {
             Ok(Self { first: part.ptr::<f32>()?.cast_const().wrapping_add(start), stride })
         };
         parts.iter().take(MOST_BESIDE).map(part).collect()
     }
 
     /// The lines beside the panel.
-    fn lines(self, rows: usize, panel: Panel) -> Lines {
+    fn lines(self, rows: usize, panel: Panel) -> PrefetchLines {
         let first = self.first.wrapping_add(panel.start * LANES);
-        Lines { first, stride: self.stride, each: panel.vectors, count: rows * panel.vectors }
+        PrefetchLines {
+            first,
+            stride: self.stride,
+            each: panel.vectors,
+            count: rows * panel.vectors,
+        }
     }
 }
 
-const NO_LINES: Lines = Lines { first: std::ptr::null(), stride: 0, each: 1, count: 0 };
+const NO_LINES: PrefetchLines =
+    PrefetchLines { first: std::ptr::null(), stride: 0, each: 1, count: 0 };
 
 /// Memory to work in, of each thread.
 pub(super) struct Rooms<'a>(Vec<Mutex<&'a mut [f32]>>);
@@ -173,7 +186,7 @@ impl<'a> Rooms<'a> {
 
     /// Works in some that is free. A thread works on one part at a time, so some always is, unless a pool has more threads than may be
     /// used: those wait for the first.
-    pub fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
+    pub fn with_free<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
         let free = self.0.iter().find_map(|room| room.try_lock().ok());
         let wait = || self.0[0].lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut free.unwrap_or_else(wait))
@@ -181,23 +194,23 @@ impl<'a> Rooms<'a> {
 }
 
 /// So many places, each time as many as are taken at once.
-pub(super) fn steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn cut_steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..extent).step_by(step).map(move |start| start..extent.min(start + step))
 }
 
 /// Columns of the second factor at places along the inner extent, where they lie.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct PanelSource<'a> {
     data: &'a [f32],
     layout: Layout,
     panel: Panel,
     depth: usize,
 }
 
-impl<'a> Product<'a> {
+impl<'a> DenseProduct<'a> {
     /// Parts of rows or of columns, of whichever there are more: several for each thread, so that none waits long for another, where
     /// they are large enough that packing the other factor again for each does not count.
-    fn cut(&self, threads: usize) -> Vec<Product<'a>> {
+    fn cut(&self, threads: usize) -> Vec<DenseProduct<'a>> {
         let [rows, inner, columns] = self.extents;
         let packed_again = self.factors[0].1.column > NEAR;
         let (side, unit, enough) = match columns > rows {
@@ -214,13 +227,13 @@ impl<'a> Product<'a> {
             let end = (units.end * unit).min([rows, columns][side]);
             let [(a, by_row), (b, layout)] = self.factors;
             match side {
-                0 => Product {
+                0 => DenseProduct {
                     extents: [end - start, inner, columns],
                     factors: [(&a[start * by_row.row..], by_row), (b, layout)],
                     at: start * self.stride,
                     ..*self
                 },
-                _ => Product {
+                _ => DenseProduct {
                     extents: [rows, inner, end - start],
                     factors: [(a, by_row), (&b[start * layout.column..], layout)],
                     at: start,
@@ -231,17 +244,17 @@ impl<'a> Product<'a> {
         (0..parts).map(part).collect()
     }
 
-    fn blocks(&self, room: &mut [f32]) {
+    fn multiply_blocks(&self, room: &mut [f32]) {
         let [rows, inner, columns] = self.extents;
         let width = columns.min(COLUMNS).next_multiple_of(LANES);
         let (of_b, of_a) = room.split_at_mut(inner.min(DEPTH) * width);
-        for depth in steps(inner, DEPTH) {
-            for across in steps(columns, COLUMNS) {
-                let panels = panels(across.len());
-                for down in steps(rows, ROWS) {
+        for depth in cut_steps(inner, DEPTH) {
+            for across in cut_steps(columns, COLUMNS) {
+                let panels = cut_panels(across.len());
+                for down in cut_steps(rows, ROWS) {
                     let at = self.at + down.start * self.stride + across.start;
                     let block = [down, depth.clone(), across.clone()];
-                    self.strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &[]);
+                    self.multiply_strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &[]);
                 }
             }
         }
@@ -254,25 +267,25 @@ impl<'a> Product<'a> {
         [top, left]: [usize; 2],
         whole: usize,
         (area, room): (&mut [f32], &mut [f32]),
-        (beside, then): (&[Parts<'_>], Then<'_>),
+        (beside, then): (&[OutputParts<'_>], Then<'_>),
     ) -> Result<(), KernelError> {
         let [rows, inner, columns] = self.extents;
         let width = columns.min(COLUMNS).next_multiple_of(LANES);
         let (of_b, of_a) = room.split_at_mut(inner.min(DEPTH) * width);
-        for across in steps(columns, COLUMNS) {
-            let panels = panels(across.len());
-            for depth in steps(inner, DEPTH) {
-                for down in steps(rows, FEW_ROWS) {
+        for across in cut_steps(columns, COLUMNS) {
+            let panels = cut_panels(across.len());
+            for depth in cut_steps(inner, DEPTH) {
+                for down in cut_steps(rows, FEW_ROWS) {
                     // What is summed in one go needs no place to be added to later.
                     let row = if inner <= DEPTH { 0 } else { down.start };
                     let (at, stride) = (row * across.len(), across.len());
-                    let part = Product { to: Target::new(area), stride, ..*self };
+                    let part = DenseProduct { to: VectorTarget::new(area), stride, ..*self };
                     let block = [down.clone(), depth.clone(), across.clone()];
                     let start = (top + down.start) * whole + left + across.start;
                     let is_last = depth.end == inner;
                     let near = if is_last { beside } else { &[] };
-                    let near = Beside::all(near, start, whole)?;
-                    part.strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &near);
+                    let near = BesideMatrix::from_parts(near, start, whole)?;
+                    part.multiply_strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &near);
                     if is_last {
                         then(Made {
                             start,
@@ -289,15 +302,15 @@ impl<'a> Product<'a> {
 
     /// Multiplies a strip of rows, at places along the inner extent, with a block of columns, which is packed for the first of them.
     /// The result begins at a place of its memory.
-    fn strip(
+    fn multiply_strip(
         &self,
         [down, depth, across]: [Range<usize>; 3],
         mut panels: Panels,
         to: usize,
         [of_a, of_b]: [&mut [f32]; 2],
-        beside: &[Beside],
+        beside: &[BesideMatrix],
     ) {
-        let first = self.first(down.clone(), depth.clone(), of_a);
+        let first = self.read_first_factor(down.clone(), depth.clone(), of_a);
         let is_last = down.end == self.extents[0];
         while let Some(panel) = panels.next() {
             let at = panel.start * LANES * depth.len();
@@ -307,7 +320,7 @@ impl<'a> Product<'a> {
             }
             let next = match panels.clone().next() {
                 Some(panel) if down.start == 0 => Some((depth.clone(), across.start, panel)),
-                None if is_last => self.following(&depth, across.start),
+                None if is_last => self.next_panel(&depth, across.start),
                 _ => None,
             };
             let next = next.map(|(depth, column, panel)| self.source(depth, column, panel).lines());
@@ -318,12 +331,18 @@ impl<'a> Product<'a> {
                 (*line, count) = (next, count + 1);
             }
             let to = to + panel.start * LANES;
-            self.block((down.len(), depth.clone()), (to, panel), first, packed, &lines[..count]);
+            self.multiply_block(
+                (down.len(), depth.clone()),
+                (to, panel),
+                first,
+                packed,
+                &lines[..count],
+            );
         }
     }
 
     /// The first panel behind a block of columns.
-    fn following(
+    fn next_panel(
         &self,
         depth: &Range<usize>,
         column: usize,
@@ -334,18 +353,18 @@ impl<'a> Product<'a> {
         } else {
             (depth.end..inner.min(depth.end + DEPTH), 0)
         };
-        let panel = panels(columns.min(column + COLUMNS) - column).next()?;
+        let panel = cut_panels(columns.min(column + COLUMNS) - column).next()?;
         (!depth.is_empty()).then_some((depth, column, panel))
     }
 
-    pub fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> Source<'_> {
+    pub fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> PanelSource<'_> {
         let (data, layout) = self.factors[1];
         let start = depth.start * layout.row + (column + panel.start * LANES) * layout.column;
-        Source { data: &data[start..], layout, panel, depth: depth.len() }
+        PanelSource { data: &data[start..], layout, panel, depth: depth.len() }
     }
 
     /// A block of the first factor: where it lies, or copied, with its columns one behind the other.
-    fn first<'b>(
+    fn read_first_factor<'b>(
         &'b self,
         down: Range<usize>,
         depth: Range<usize>,
@@ -366,18 +385,18 @@ impl<'a> Product<'a> {
     }
 
     /// Multiplies a block of rows with a panel, while that of the next comes nearer. The result begins at a place of its memory.
-    pub fn block(
+    pub fn multiply_block(
         &self,
         (down, depth): (usize, Range<usize>),
         (to, panel): (usize, Panel),
         (first, layout): (&[f32], Layout),
         packed: &[f32],
-        next: &[Lines],
+        next: &[PrefetchLines],
     ) {
-        let strip = Strip {
+        let strip = VectorStrip {
             from: first,
             to: self.to,
-            rows: Rows::Even { count: down, to, apart: (layout.row, self.stride) },
+            rows: RowStarts::Even { count: down, to, apart: (layout.row, self.stride) },
             taps: &[Tap { ahead: 0, slot: 0 }],
             channels: depth.len(),
             step: layout.column,
@@ -390,11 +409,11 @@ impl<'a> Product<'a> {
             next,
         };
         // SAFETY: the processor has AVX-512, and the result is this call's alone.
-        unsafe { multiply(&strip) };
+        unsafe { multiply_strip(&strip) };
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> PanelSource<'a> {
     /// Packs the panel as `[place][column]`.
     pub fn pack(&self, to: &mut [f32]) {
         // SAFETY: the processor has AVX-512: `is_fast` was asked.
@@ -407,13 +426,13 @@ impl<'a> Source<'a> {
     }
 
     /// The lines that are read of it.
-    fn lines(&self) -> Lines {
+    fn lines(&self) -> PrefetchLines {
         let (of_lanes, of_places) = (self.panel.vectors, self.depth.div_ceil(LANES));
         let (stride, each, rows) = match self.layout.column {
             1 => (self.layout.row, of_lanes, self.depth),
             _ => (self.layout.column, of_places, of_lanes * LANES),
         };
-        Lines { first: self.data.as_ptr(), stride, each, count: rows * each }
+        PrefetchLines { first: self.data.as_ptr(), stride, each, count: rows * each }
     }
 
     /// Of a matrix whose rows are contiguous.
@@ -440,7 +459,7 @@ impl<'a> Source<'a> {
             for place in (0..self.depth).step_by(LANES) {
                 let count = LANES.min(self.depth - place);
                 let start = vector * LANES * stride + place;
-                let rows = transposed(load(self.data, start, stride, [lanes, count]));
+                let rows = transposed(load_rows(self.data, start, stride, [lanes, count]));
                 let at = (place * vectors + vector) * LANES;
                 store_rows(to, at, vectors * LANES, (&rows[..count], LANES));
             }

@@ -14,7 +14,7 @@ use super::tiles::TILE;
 
 /// The configuration that `ldtilecfg` reads: palette 1 has registers of up to 16 rows and 64 bytes a row.
 #[repr(C, align(64))]
-struct Shapes {
+struct TileShapes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -23,7 +23,7 @@ struct Shapes {
 }
 
 /// Eight whole registers.
-static WHOLE: Shapes = Shapes {
+static WHOLE: TileShapes = TileShapes {
     palette: 1,
     start_row: 0,
     reserved: [0; 14],
@@ -32,16 +32,17 @@ static WHOLE: Shapes = Shapes {
 };
 
 /// Whether the processor has AMX for `bf16` and the system lets this process use it, which is asked once.
-pub(super) fn available() -> bool {
-    static AVAILABLE: LazyLock<bool> =
-        LazyLock::new(|| exist() && multiplies_pairs() && kept() & 0x60000 == 0x60000 && ask());
+pub(super) fn is_available() -> bool {
+    static AVAILABLE: LazyLock<bool> = LazyLock::new(|| {
+        has_amx() && multiplies_pairs() && enabled_registers() & 0x60000 == 0x60000 && request_amx()
+    });
     *AVAILABLE
 }
 
 /// Whether the processor has AMX for `bf16`: bits 22 and 24 of leaf 7 are AMX-BF16 and AMX-TILE. Such processors (Sapphire
 /// Rapids and its successors) begin a product of pairs of 512 bits in every other cycle only, but two of `f32` in each:
 /// where the system keeps them from AMX, pairs are half as fast as what is widened.
-pub(super) fn exist() -> bool {
+pub(super) fn has_amx() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     static EXIST: LazyLock<bool> = LazyLock::new(|| {
         #[allow(unused_unsafe, reason = "safe from Rust 1.91 on")]
@@ -53,7 +54,7 @@ pub(super) fn exist() -> bool {
 }
 
 /// The registers that the system keeps for each thread; 17 and 18 are AMX's.
-fn kept() -> u64 {
+fn enabled_registers() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: a processor with AVX-512, as the caller has seen, has XGETBV, and the system allows it.
     unsafe {
@@ -64,7 +65,7 @@ fn kept() -> u64 {
 
 /// Asks Linux for the use of the registers, which are large and therefore not given to every process.
 #[cfg(target_os = "linux")]
-fn ask() -> bool {
+fn request_amx() -> bool {
     const ARCH_PRCTL: u64 = 158;
     const REQUEST_PERMISSION: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
@@ -86,20 +87,20 @@ fn ask() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
+fn request_amx() -> bool {
     false
 }
 
 /// The registers of this thread, while they are configured.
-pub(super) struct Registers {
+pub(super) struct TileRegisters {
     /// They are this thread's own.
     of_thread: PhantomData<*const ()>,
 }
 
-impl Registers {
-    /// Configures the registers; the processor must have them, see [`available`].
+impl TileRegisters {
+    /// Configures the registers; the processor must have them, see [`is_available`].
     pub fn new() -> Self {
-        assert!(available(), "a processor that multiplies matrices");
+        assert!(is_available(), "a processor that multiplies matrices");
         // SAFETY: the instruction reads the 64 bytes; nothing else uses the registers, as the compiler does not know them.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &WHOLE, options(nostack)) };
         Self { of_thread: PhantomData }
@@ -163,7 +164,7 @@ impl Registers {
     }
 }
 
-impl Drop for Registers {
+impl Drop for TileRegisters {
     fn drop(&mut self) {
         // SAFETY: the instruction gives the registers back, which nothing uses any more.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };

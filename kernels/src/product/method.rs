@@ -21,23 +21,23 @@ pub(super) enum Method {
 
 impl Method {
     /// The fastest for factors and a product of these types. What is `f16`, or is not `bf16` at all, is widened.
-    pub fn of(types: [Data<'_>; 3]) -> Self {
+    pub fn fastest_for(types: [Data<'_>; 3]) -> Self {
         let exact = types.iter().any(|data| matches!(data, Data::Half(_)))
             || types[..2].iter().all(|data| matches!(data, Data::Single(_)));
-        if exact { Self::Widened } else { best() }
+        if exact { Self::Widened } else { best_method() }
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn best() -> Method {
+fn best_method() -> Method {
     Method::Widened
 }
 
 /// Which is the fastest for `bf16` on this processor.
 #[cfg(target_arch = "x86_64")]
-fn best() -> Method {
+fn best_method() -> Method {
     use super::matrices;
-    match (matrices::available(), multiplies_pairs() && !matrices::exist()) {
+    match (matrices::is_available(), multiplies_pairs() && !matrices::has_amx()) {
         (true, _) => Method::Matrices,
         (_, true) => Method::Pairs,
         _ => Method::Widened,

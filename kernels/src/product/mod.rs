@@ -37,7 +37,7 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::precision::Float;
 use crate::threads::ThreadPool;
-use crate::view::Parts;
+use crate::view::OutputParts;
 use method::Method;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::transposed_numbers as transposed;
@@ -185,11 +185,11 @@ pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads
     match types {
         #[cfg(target_arch = "x86_64")]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => {
-            dense::room(extents, threads).max(turned::room(extents, threads))
+            dense::scratch_len(extents, threads).max(turned::scratch_len(extents, threads))
         }
         #[cfg(not(target_arch = "x86_64"))]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => 0,
-        (a, b, out) => blocks::room(extents, Method::of([a, b, out]), threads),
+        (a, b, out) => blocks::scratch_len(extents, Method::fastest_for([a, b, out]), threads),
     }
 }
 
@@ -213,16 +213,16 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
             #[cfg(target_arch = "x86_64")]
             if dense::is_fast(extents, [a_layout, b_layout, to]) {
                 if turned::is_faster(extents, [a_layout, b_layout], to, write, &hands) {
-                    return turned::product(extents, scale, factors, (out, to), hands);
+                    return turned::multiply_turned(extents, scale, factors, (out, to), hands);
                 }
-                return dense::product(extents, scale, factors, (out, to), write, hands);
+                return dense::multiply_dense(extents, scale, factors, (out, to), write, hands);
             }
-            single::multiply(extents, scale, factors, (out, to), write, &hands);
+            single::multiply_single(extents, scale, factors, (out, to), write, &hands);
         }
         (a, b, out) => {
-            let method = Method::of([a, b, out.kind()]);
+            let method = Method::fastest_for([a, b, out.kind()]);
             let factors = [(a, a_layout), (b, b_layout)];
-            blocks::multiply(method, (extents, scale), factors, (out, to), write, hands);
+            blocks::multiply_blocks(method, (extents, scale), factors, (out, to), write, hands);
         }
     }
 }
@@ -274,7 +274,7 @@ pub(crate) fn in_turn(
     factors: [(&[f32], Layout); 2],
     area: &mut [f32],
     hands: Hands<'_>,
-    (beside, then): (&[Parts<'_>], Then<'_>),
+    (beside, then): (&[OutputParts<'_>], Then<'_>),
 ) -> Result<(), KernelError> {
     let extents = [rows, inner, columns];
     #[cfg(target_arch = "x86_64")]

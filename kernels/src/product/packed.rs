@@ -1,10 +1,10 @@
 //! Blocks of `bf16` packed as tiles, multiplied in pairs by AMX or AVX-512 BF16.
 
-use super::blocks::{Block, Task};
-use super::matrices::Registers;
+use super::blocks::{ProductBlock, ProductTask};
+use super::matrices::TileRegisters;
 use super::method::Method;
 use super::pairs::{self, SIDE as TILES, Sums};
-use super::tiles::{DEPTH, LANES, Order, Strip, TILE};
+use super::tiles::{DEPTH, FactorStrip, LANES, Order, TILE};
 
 /// Rows and columns of a block, at most.
 pub(super) const SIDE: usize = 512;
@@ -12,7 +12,7 @@ pub(super) const SIDE: usize = 512;
 const INNER: usize = 512;
 
 /// Words of both factors' tiles, and sums where the inner extent is cut.
-pub(super) fn room([rows, columns]: [usize; 2], inner: usize) -> usize {
+pub(super) fn scratch_len([rows, columns]: [usize; 2], inner: usize) -> usize {
     let steps = inner.min(INNER).div_ceil(DEPTH);
     let sums = rows.div_ceil(TILES) * columns.div_ceil(TILES) * TILES * TILES;
     let sums = if inner > INNER { sums } else { 0 };
@@ -20,7 +20,7 @@ pub(super) fn room([rows, columns]: [usize; 2], inner: usize) -> usize {
 }
 
 /// Computes a block of a product.
-pub(super) fn block(task: &Task<'_>, block: Block, room: &mut [f32]) {
+pub(super) fn compute_block(task: &ProductTask<'_>, block: ProductBlock, room: &mut [f32]) {
     assert!(super::method::multiplies_pairs(), "a processor that multiplies pairs");
     // SAFETY: the processor has the instructions, as just seen; blocks of a task do not meet.
     unsafe { of_tiles(task, block, room) }
@@ -29,7 +29,7 @@ pub(super) fn block(task: &Task<'_>, block: Block, room: &mut [f32]) {
 /// # Safety
 /// Nothing else reaches the block of the product.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn of_tiles(task: &Task<'_>, block: Block, room: &mut [f32]) {
+unsafe fn of_tiles(task: &ProductTask<'_>, block: ProductBlock, room: &mut [f32]) {
     let inner = task.extents[1];
     let [a_tiles, b_tiles] = block.extents.map(|extent| extent.div_ceil(LANES));
     let most = inner.min(INNER).div_ceil(DEPTH) * TILE;
@@ -37,11 +37,11 @@ unsafe fn of_tiles(task: &Task<'_>, block: Block, room: &mut [f32]) {
     let (b_room, sums) = rest.split_at_mut(b_tiles * most);
     let sums = sums.as_chunks_mut::<{ TILES * TILES }>().0;
     let mut own: Sums = [0.0; TILES * TILES];
-    let registers = (task.method == Method::Matrices).then(Registers::new);
+    let registers = (task.method == Method::Matrices).then(TileRegisters::new);
     for start in (0..inner).step_by(INNER) {
         let depth = INNER.min(inner - start);
         let steps = depth.div_ceil(DEPTH);
-        let [a, b] = strips(task, block, [start, depth]);
+        let [a, b] = cut_strips(task, block, [start, depth]);
         a.pack(Order::Lanes, a_room);
         b.pack(Order::Pairs, b_room);
         let panel = steps * TILE;
@@ -53,12 +53,12 @@ unsafe fn of_tiles(task: &Task<'_>, block: Block, room: &mut [f32]) {
                 let sums = if begins && ends { &mut own } else { &mut sums[index] };
                 match &registers {
                     Some(registers) => registers.multiply(a, b, steps, (&mut *sums, !begins)),
-                    None => pairs::multiply(a, b, steps, (&mut *sums, !begins)),
+                    None => pairs::multiply_tiles(a, b, steps, (&mut *sums, !begins)),
                 }
                 if ends {
                     let place = task.place(block.tile([row, column]));
                     // SAFETY: of the types that the method is chosen for; as the caller says.
-                    unsafe { pairs::store(sums, task.scale, task.add, place) };
+                    unsafe { pairs::store_sums(sums, task.scale, task.add, place) };
                 }
                 index += 1;
             }
@@ -66,19 +66,23 @@ unsafe fn of_tiles(task: &Task<'_>, block: Block, room: &mut [f32]) {
     }
 }
 
-impl Block {
+impl ProductBlock {
     /// The block that is summed at a time.
-    fn tile(self, at: [usize; 2]) -> Block {
+    fn tile(self, at: [usize; 2]) -> ProductBlock {
         let start = at.map(|at| at * TILES);
         let extents = [0, 1].map(|side| TILES.min(self.extents[side] - start[side]));
-        Block { start: [0, 1].map(|side| self.start[side] + start[side]), extents }
+        ProductBlock { start: [0, 1].map(|side| self.start[side] + start[side]), extents }
     }
 }
 
 /// Parts of the factors: the second has columns for lanes.
-fn strips<'a>(task: &Task<'a>, block: Block, [start, depth]: [usize; 2]) -> [Strip<'a>; 2] {
+fn cut_strips<'a>(
+    task: &ProductTask<'a>,
+    block: ProductBlock,
+    [start, depth]: [usize; 2],
+) -> [FactorStrip<'a>; 2] {
     let [(a, by_row), (b, layout)] = task.factors;
-    [(a, by_row, 0), (b, layout.t(), 1)].map(|(data, layout, side)| Strip {
+    [(a, by_row, 0), (b, layout.t(), 1)].map(|(data, layout, side)| FactorStrip {
         data,
         layout,
         start: [block.start[side], start],

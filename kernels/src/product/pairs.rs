@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::blocks::{Place, Pointer};
-use super::tiles::{LANES, TILE, bits, first};
+use super::blocks::{Pointer, ProductPlace};
+use super::tiles::{LANES, TILE, as_bits, mask_first};
 
 /// Rows, and columns, of the block of the product that is summed at a time: two tiles by two.
 pub(super) const SIDE: usize = 2 * LANES;
@@ -15,15 +15,15 @@ pub(super) type Sums = [f32; SIDE * SIDE];
 
 /// Adds the product of one or two rows of tiles of each factor to the sums, or replaces them by it.
 #[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) fn multiply(a: &[f32], b: &[f32], steps: usize, (sums, add): (&mut Sums, bool)) {
+pub(super) fn multiply_tiles(a: &[f32], b: &[f32], steps: usize, (sums, add): (&mut Sums, bool)) {
     let panel = steps * TILE;
     let sums = sums.as_chunks_mut::<{ ROWS * SIDE }>().0;
     for (index, sums) in sums.iter_mut().enumerate().take(a.len() / panel * (LANES / ROWS)) {
         let a = &a[index * ROWS / LANES * panel..][..panel];
         let start = index * ROWS % LANES;
         match b.split_at(panel) {
-            (b, []) => rows([b], a, start, (sums, add)),
-            (b, other) => rows([b, other], a, start, (sums, add)),
+            (b, []) => multiply_rows([b], a, start, (sums, add)),
+            (b, other) => multiply_rows([b, other], a, start, (sums, add)),
         }
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn multiply(a: &[f32], b: &[f32], steps: usize, (sums, add): (&mut Su
 /// The same for [`ROWS`] rows, from one of the tiles' on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn rows<const N: usize>(
+fn multiply_rows<const N: usize>(
     b: [&[f32]; N],
     a: &[f32],
     start: usize,
@@ -42,16 +42,16 @@ fn rows<const N: usize>(
     if add {
         for (row, own) in own.iter_mut().enumerate() {
             for (column, own) in own.iter_mut().enumerate() {
-                *own = load(&sums.as_chunks::<LANES>().0[row * 2 + column]);
+                *own = load_words(&sums.as_chunks::<LANES>().0[row * 2 + column]);
             }
         }
     }
     for (step, tile) in a.as_chunks::<TILE>().0.iter().enumerate() {
         let b = b.map(|b| &b[step * LANES..][..LANES]);
         for pair in 0..LANES {
-            let b = b.map(|b| pairs(load(&b[pair])));
+            let b = b.map(|b| as_pairs(load_words(&b[pair])));
             for (row, own) in own.iter_mut().enumerate() {
-                let a = pairs(_mm512_set1_ps(tile[(start + row) * LANES + pair]));
+                let a = as_pairs(_mm512_set1_ps(tile[(start + row) * LANES + pair]));
                 for (own, &b) in own.iter_mut().zip(&b) {
                     *own = _mm512_dpbf16_ps(*own, a, b);
                 }
@@ -69,14 +69,14 @@ fn rows<const N: usize>(
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn load(words: &[f32; LANES]) -> __m512 {
+fn load_words(words: &[f32; LANES]) -> __m512 {
     // SAFETY: there are 16 words.
     unsafe { _mm512_loadu_ps(words.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn pairs(words: __m512) -> __m512bh {
+fn as_pairs(words: __m512) -> __m512bh {
     // SAFETY: both are 512 bits, of which all are valid.
     unsafe { std::mem::transmute(words) }
 }
@@ -86,12 +86,12 @@ fn pairs(words: __m512) -> __m512bh {
 /// # Safety
 /// The place is of `f32` or `bf16`, inside its memory, and no other thread reaches it.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn store(sums: &Sums, scale: f32, add: bool, place: Place) {
+pub(super) unsafe fn store_sums(sums: &Sums, scale: f32, add: bool, place: ProductPlace) {
     let scale = _mm512_set1_ps(scale);
     for row in 0..place.rows {
         for column in (0..place.columns).step_by(LANES) {
-            let mask = first(LANES.min(place.columns - column));
-            let sum = load(&sums.as_chunks::<LANES>().0[(row * SIDE + column) / LANES]);
+            let mask = mask_first(LANES.min(place.columns - column));
+            let sum = load_words(&sums.as_chunks::<LANES>().0[(row * SIDE + column) / LANES]);
             let at = row * place.stride + column;
             match place.pointer {
                 Pointer::Single(to) => {
@@ -104,7 +104,7 @@ pub(super) unsafe fn store(sums: &Sums, scale: f32, add: bool, place: Place) {
                     }
                 }
                 Pointer::Brain(to) => {
-                    let rounded = bits(_mm512_cvtneps_pbh(_mm512_mul_ps(sum, scale)));
+                    let rounded = as_bits(_mm512_cvtneps_pbh(_mm512_mul_ps(sum, scale)));
                     // SAFETY: as above.
                     unsafe { _mm256_mask_storeu_epi16(to.add(at).cast(), mask, rounded) };
                 }

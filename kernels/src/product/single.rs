@@ -2,7 +2,7 @@
 //!
 //! Bits do not depend on cuts. `gemm` sums an element along the inner extent in steps. Their size follows from all extents, the
 //! instructions and the caches of the processor. An inner extent of up to [`STEP`] places is one step, so it is given that many
-//! at a time. A product that is so small, or so thin, that it goes another way is not cut ([`Cut::of`]).
+//! at a time. A product that is so small, or so thin, that it goes another way is not cut ([`ProductCut::from_extents`]).
 
 use gemm_common::Parallelism;
 use gemm_f32::gemm::f32::get_gemm_fn;
@@ -24,7 +24,7 @@ const BLOCK: usize = 1 << 23;
 
 /// How a product is cut.
 #[derive(Clone, Copy)]
-struct Cut {
+struct ProductCut {
     /// 0 between rows, 1 between columns.
     side: usize,
     parts: usize,
@@ -34,25 +34,25 @@ struct Cut {
 
 /// The product in memory, which threads write at places that do not meet.
 #[derive(Clone, Copy)]
-struct Target(*mut f32);
+struct SingleTarget(*mut f32);
 
-// SAFETY: exclusive access to plain elements, as `multiply` was given it; threads take blocks that do not meet.
-unsafe impl Send for Target {}
+// SAFETY: exclusive access to plain elements, as `multiply_single` was given it; threads take blocks that do not meet.
+unsafe impl Send for SingleTarget {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Target {}
+unsafe impl Sync for SingleTarget {}
 
-impl Target {
+impl SingleTarget {
     /// # Safety
     /// So many elements further is in the product's memory.
-    unsafe fn at(self, element: usize) -> *mut f32 {
+    unsafe fn pointer_at(self, element: usize) -> *mut f32 {
         // SAFETY: as the caller says.
         unsafe { self.0.add(element) }
     }
 }
 
-impl Cut {
+impl ProductCut {
     /// The longer side is cut: each block then packs all of the smaller factor again.
-    fn of([rows, inner, columns]: [usize; 3], threads: usize) -> Self {
+    fn from_extents([rows, inner, columns]: [usize; 3], threads: usize) -> Self {
         let side = usize::from(columns >= rows);
         let (cut, whole) = if side == 1 { (columns, rows) } else { (rows, columns) };
         // Tiles of `gemm` are at most 48 x 8, of which the former lie along contiguous elements of the product.
@@ -66,7 +66,7 @@ impl Cut {
     }
 
     /// Where a part begins, and its extents.
-    fn part(self, [rows, inner, columns]: [usize; 3], part: usize) -> ([usize; 2], [usize; 3]) {
+    fn cut_part(self, [rows, inner, columns]: [usize; 3], part: usize) -> ([usize; 2], [usize; 3]) {
         let whole = [rows, columns][self.side];
         let units = split_range(whole.div_ceil(self.unit), self.parts, part);
         let (start, end) = (units.start * self.unit, (units.end * self.unit).min(whole));
@@ -77,8 +77,8 @@ impl Cut {
     }
 }
 
-/// See [`super::multiply`], of which this is the part for `f32`.
-pub(super) fn multiply(
+/// See [`super::multiply_single`], of which this is the part for `f32`.
+pub(super) fn multiply_single(
     extents: [usize; 3],
     scale: f32,
     factors: [(&[f32], Layout); 2],
@@ -87,28 +87,28 @@ pub(super) fn multiply(
     hands: &Hands<'_>,
 ) {
     let [rows, _, columns] = extents;
-    check(extents, factors.map(|(factor, layout)| (factor.len(), layout)), (out.len(), to));
+    check_bounds(extents, factors.map(|(factor, layout)| (factor.len(), layout)), (out.len(), to));
     let apart = to.column == 1 && to.row >= columns || to.row == 1 && to.column >= rows;
     let threads = if hands.pool.is_some() && apart { hands.threads } else { 1 };
-    let cut = Cut::of(extents, threads);
-    let target = Target(out.as_mut_ptr());
-    let shared = parallel::each(hands.pool, cut.parts, &|part| {
-        let ([row, column], extents) = cut.part(extents, part);
+    let cut = ProductCut::from_extents(extents, threads);
+    let target = SingleTarget(out.as_mut_ptr());
+    let shared = parallel::for_each_index(hands.pool, cut.parts, &|part| {
+        let ([row, column], extents) = cut.cut_part(extents, part);
         let [(a, a_layout), (b, b_layout)] = factors;
         let factors =
             [(&a[row * a_layout.row..], a_layout), (&b[column * b_layout.column..], b_layout)];
-        // SAFETY: the block lies in the product, of which `check` has seen that it lies in `out`, which is exclusive; rows
+        // SAFETY: the block lies in the product, of which `check_bounds` has seen that it lies in `out`, which is exclusive; rows
         // and columns of the product are apart, and so are blocks of them.
         unsafe {
-            let to = (target.at(row * to.row + column * to.column), to);
-            block(extents, scale, factors, to, write);
+            let to = (target.pointer_at(row * to.row + column * to.column), to);
+            multiply_block(extents, scale, factors, to, write);
         }
         Ok(())
     });
     debug_assert!(shared.is_ok(), "blocks give no errors");
 }
 
-fn check(
+fn check_bounds(
     [rows, inner, columns]: [usize; 3],
     [(a, a_layout), (b, b_layout)]: [(usize, Layout); 2],
     (out, to): (usize, Layout),
@@ -122,7 +122,7 @@ fn check(
 ///
 /// # Safety
 /// The product lies in memory that nothing else reaches meanwhile.
-unsafe fn block(
+unsafe fn multiply_block(
     [rows, inner, columns]: [usize; 3],
     scale: f32,
     [(a, a_layout), (b, b_layout)]: [(&[f32], Layout); 2],

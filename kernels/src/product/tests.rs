@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use half::{bf16, f16};
 
 use super::method::Method;
@@ -18,7 +18,7 @@ fn methods() -> Vec<Method> {
         methods.push(Method::Pairs);
     }
     #[cfg(target_arch = "x86_64")]
-    if super::matrices::available() {
+    if super::matrices::is_available() {
         methods.push(Method::Matrices);
     }
     methods
@@ -26,7 +26,7 @@ fn methods() -> Vec<Method> {
 
 /// Numbers of the type about 0, and the same as doubles.
 fn numbers<T: Number>(count: usize, key: u64) -> (Vec<T>, Vec<f64>) {
-    let stream = Stream { seed: 3, key, step: 0 };
+    let stream = RandomStream { seed: 3, key, step: 0 };
     let values: Vec<f32> = (0..count as u64).map(|i| stream.normal(i)).collect();
     let mut rounded = vec![T::default(); count];
     T::narrow(&values, &mut rounded);
@@ -64,9 +64,9 @@ fn products<A: Number, B: Number, R: Number>(method: Method, case: &Case) -> (Ve
         .into_iter()
         .map(|threads| {
             let pool = ThreadPool::new(threads, Duration::ZERO, |_| String::new()).unwrap();
-            let mut room = vec![f32::NAN; blocks::room(case.extents, method, threads)];
+            let mut room = vec![f32::NAN; blocks::scratch_len(case.extents, method, threads)];
             let mut out = before.clone();
-            blocks::multiply(
+            blocks::multiply_blocks(
                 method,
                 (case.extents, case.scale),
                 [(A::data(&a), by_row), (B::data(&b), by_column)],
@@ -166,9 +166,9 @@ fn small_integers_are_multiplied_exactly() {
     let a: Vec<bf16> = (0..rows * inner).map(|i| bf16::from_f32(number(i))).collect();
     let b: Vec<bf16> = (0..inner * columns).map(|i| bf16::from_f32(number(i + 3))).collect();
     for method in methods() {
-        let mut room = vec![0.0; blocks::room([rows, inner, columns], method, 1)];
+        let mut room = vec![0.0; blocks::scratch_len([rows, inner, columns], method, 1)];
         let mut out = vec![0.0f32; rows * columns];
-        blocks::multiply(
+        blocks::multiply_blocks(
             method,
             ([rows, inner, columns], 1.0),
             [(bf16::data(&a), Layout::rows(inner)), (bf16::data(&b), Layout::rows(columns))],
@@ -197,9 +197,9 @@ fn what_is_not_a_number_or_not_finite_stays_in_its_row_and_column() {
             a[7 * inner + 39] = bf16::from_f32(special);
             let mut b = vec![bf16::ONE; inner * columns];
             b[3 * columns + 34] = bf16::from_f32(special);
-            let mut room = vec![0.0; blocks::room(extents, method, 1)];
+            let mut room = vec![0.0; blocks::scratch_len(extents, method, 1)];
             let mut out = vec![bf16::ZERO; rows * columns];
-            blocks::multiply(
+            blocks::multiply_blocks(
                 method,
                 (extents, 1.0),
                 [(bf16::data(&a), Layout::rows(inner)), (bf16::data(&b), Layout::rows(columns))],

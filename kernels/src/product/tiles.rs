@@ -24,7 +24,7 @@ pub(super) enum Order {
 
 /// A block of a factor: so many lanes from one on, so many places along the inner extent.
 #[derive(Clone, Copy)]
-pub(super) struct Strip<'a> {
+pub(super) struct FactorStrip<'a> {
     pub data: Data<'a>,
     /// Strides from lane to lane (as rows) and along the inner extent (as columns).
     pub layout: Layout,
@@ -34,7 +34,7 @@ pub(super) struct Strip<'a> {
     pub extents: [usize; 2],
 }
 
-impl Strip<'_> {
+impl FactorStrip<'_> {
     /// Packs tile after tile along the inner extent, then the next lanes.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     pub fn pack(&self, order: Order, to: &mut [f32]) {
@@ -43,13 +43,13 @@ impl Strip<'_> {
         for lane in (0..lanes).step_by(LANES) {
             for place in (0..depth).step_by(DEPTH) {
                 let tile = tiles.next().expect("memory for all tiles");
-                self.tile(order, [lane, place], tile);
+                self.pack_tile(order, [lane, place], tile);
             }
         }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    fn tile(&self, order: Order, [lane, place]: [usize; 2], to: &mut [f32; TILE]) {
+    fn pack_tile(&self, order: Order, [lane, place]: [usize; 2], to: &mut [f32; TILE]) {
         let Layout { row, column } = self.layout;
         let lanes = LANES.min(self.extents[0] - lane);
         let depth = DEPTH.min(self.extents[1] - place);
@@ -59,10 +59,10 @@ impl Strip<'_> {
         } else if row == 1 {
             (along_lanes(self.data, start, column, [lanes, depth]), Order::Pairs)
         } else {
-            let words = scattered(self.data, start, self.layout, [lanes, depth]);
+            let words = load_scattered(self.data, start, self.layout, [lanes, depth]);
             (along_depth(Data::Single(&words), 0, DEPTH, [LANES, DEPTH]), Order::Lanes)
         };
-        let words = if found == order { words } else { transposed(words) };
+        let words = if found == order { words } else { transpose_words(words) };
         for (to, words) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(words) {
             // SAFETY: 16 words, of which there is memory for as many.
             unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(words)) };
@@ -82,10 +82,10 @@ fn along_depth(
     let mut words = [_mm512_setzero_si512(); LANES];
     for (lane, words) in words.iter_mut().enumerate().take(lanes) {
         let start = start + lane * stride;
-        let low = sixteen(data, start, depth.min(16));
+        let low = load_sixteen(data, start, depth.min(16));
         let low = _mm512_castsi256_si512(low);
         *words = match depth.checked_sub(16) {
-            Some(rest @ 1..) => _mm512_inserti64x4::<1>(low, sixteen(data, start + 16, rest)),
+            Some(rest @ 1..) => _mm512_inserti64x4::<1>(low, load_sixteen(data, start + 16, rest)),
             _ => _mm512_inserti64x4::<1>(low, _mm256_setzero_si256()),
         };
     }
@@ -104,9 +104,9 @@ fn along_lanes(
     let mut words = [_mm512_setzero_si512(); LANES];
     for (pair, words) in words.iter_mut().enumerate().take(depth.div_ceil(2)) {
         let start = start + 2 * pair * stride;
-        let even = _mm512_cvtepu16_epi32(sixteen(data, start, lanes));
+        let even = _mm512_cvtepu16_epi32(load_sixteen(data, start, lanes));
         *words = if 2 * pair + 1 < depth {
-            let odd = _mm512_cvtepu16_epi32(sixteen(data, start + stride, lanes));
+            let odd = _mm512_cvtepu16_epi32(load_sixteen(data, start + stride, lanes));
             _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
         } else {
             even
@@ -116,7 +116,7 @@ fn along_lanes(
 }
 
 /// A tile none of whose neighbours are neighbours in memory.
-fn scattered(
+fn load_scattered(
     data: Data<'_>,
     start: usize,
     layout: Layout,
@@ -139,8 +139,8 @@ fn scattered(
 /// Up to 16 elements as `bf16`, and 0 behind them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
-    let mask = first(count);
+fn load_sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
+    let mask = mask_first(count);
     match data {
         Data::Brain(all) => {
             let part = &all[start..start + count];
@@ -151,7 +151,7 @@ fn sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
             let part = &all[start..start + count];
             // SAFETY: as above.
             let values = unsafe { _mm512_maskz_loadu_ps(mask, part.as_ptr()) };
-            bits(_mm512_cvtneps_pbh(values))
+            as_bits(_mm512_cvtneps_pbh(values))
         }
         Data::Half(_) => unreachable!("f16 is not multiplied as bf16"),
     }
@@ -159,14 +159,14 @@ fn sixteen(data: Data<'_>, start: usize, count: usize) -> __m256i {
 
 /// As many ones.
 #[inline(always)]
-pub(super) fn first(count: usize) -> __mmask16 {
+pub(super) fn mask_first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16
 }
 
 /// The bits of 16 numbers.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn bits(values: __m256bh) -> __m256i {
+pub(super) fn as_bits(values: __m256bh) -> __m256i {
     // SAFETY: both are 256 bits, of which all are valid.
     unsafe { std::mem::transmute(values) }
 }
@@ -180,7 +180,7 @@ pub(crate) fn transposed_numbers(rows: [__m512; LANES]) -> [__m512; LANES] {
         *word = _mm512_castps_si512(row);
     }
     let mut columns = rows;
-    for (column, &word) in columns.iter_mut().zip(&transposed(words)) {
+    for (column, &word) in columns.iter_mut().zip(&transpose_words(words)) {
         *column = _mm512_castsi512_ps(word);
     }
     columns
@@ -189,7 +189,7 @@ pub(crate) fn transposed_numbers(rows: [__m512; LANES]) -> [__m512; LANES] {
 /// The transpose of 16 x 16 words: words of 4 x 4 blocks first, then the blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+fn transpose_words(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);

@@ -5,9 +5,9 @@ use crate::simd::vectorized;
 
 vectorized! {
     /// Of gates i, o, f and g.
-    pub(super) fn lstm(x: &[f32], p: &[f32], state: &mut [f32], kept: &mut [f32]) {
+    pub(super) fn lstm_cell(x: &[f32], p: &[f32], state: &mut [f32], kept: &mut [f32]) {
         let width = state.len();
-        let ([xi, xo, xf, xg], [pi, po, pf, pg]) = (quarters(x, width), quarters(p, width));
+        let ([xi, xo, xf, xg], [pi, po, pf, pg]) = (split_gates(x, width), split_gates(p, width));
         let kept = &mut kept[..width];
         for j in 0..width {
             let (i, f) = (math::sigmoid(xi[j] + pi[j]), math::sigmoid(xf[j] + pf[j]));
@@ -19,9 +19,9 @@ vectorized! {
 
 vectorized! {
     /// Of gates z, r and m.
-    pub(super) fn gru(x: &[f32], p: &[f32], state: &mut [f32]) {
+    pub(super) fn gru_cell(x: &[f32], p: &[f32], state: &mut [f32]) {
         let width = state.len();
-        let ([xz, xr, xm], [pz, pr, pm]) = (quarters(x, width), quarters(p, width));
+        let ([xz, xr, xm], [pz, pr, pm]) = (split_gates(x, width), split_gates(p, width));
         for j in 0..width {
             let (z, r) = (math::sigmoid(xz[j] + pz[j]), math::sigmoid(xr[j] + pr[j]));
             let new = math::tanh(xm[j] + r * pm[j]);
@@ -31,7 +31,7 @@ vectorized! {
 }
 
 vectorized! {
-    pub(super) fn tanh(x: &[f32], p: &[f32], state: &mut [f32]) {
+    pub(super) fn tanh_cell(x: &[f32], p: &[f32], state: &mut [f32]) {
         for ((state, x), p) in state.iter_mut().zip(x).zip(p) {
             *state = math::tanh(x + p);
         }
@@ -39,7 +39,7 @@ vectorized! {
 }
 
 vectorized! {
-    pub(super) fn relu(x: &[f32], p: &[f32], state: &mut [f32]) {
+    pub(super) fn relu_cell(x: &[f32], p: &[f32], state: &mut [f32]) {
         for ((state, x), p) in state.iter_mut().zip(x).zip(p) {
             let sum = x + p;
             *state = if sum < 0.0 { 0.0 } else { sum };
@@ -63,7 +63,7 @@ vectorized! {
     /// The gradient of the gates, from those of the state, which is taken, and of what is kept, which goes a step back.
     pub(super) fn lstm_grad(step: &LstmStep<'_>, state: &mut [f32], kept: &mut [f32], out: &mut [f32]) {
         let width = state.len();
-        let [gi, go, gf, gg] = quarters(step.gates, width);
+        let [gi, go, gf, gg] = split_gates(step.gates, width);
         let (before, after, kept) = (&step.before[..width], &step.after[..width], &mut kept[..width]);
         for (kept, given) in kept.iter_mut().zip(step.given) {
             *kept += given;
@@ -99,7 +99,7 @@ vectorized! {
     /// The gradients of x and of p, from that of the state, of which what goes straight a step back is left.
     pub(super) fn gru_grad(step: &GruStep<'_>, state: &mut [f32], of_x: &mut [f32], of_p: &mut [f32]) {
         let width = state.len();
-        let ([xz, xr, xm], [pz, pr, pm]) = (quarters(step.x, width), quarters(step.p, width));
+        let ([xz, xr, xm], [pz, pr, pm]) = (split_gates(step.x, width), split_gates(step.p, width));
         let before = &step.before[..width];
         let (of_gates, of_m) = of_x.split_at_mut(2 * width);
         let (of_z, of_r) = of_gates.split_at_mut(width);
@@ -139,7 +139,7 @@ vectorized! {
 }
 
 vectorized! {
-    pub(super) fn add(to: &mut [f32], more: &[f32]) {
+    pub(super) fn add_row(to: &mut [f32], more: &[f32]) {
         for (to, more) in to.iter_mut().zip(more) {
             *to += more;
         }
@@ -148,6 +148,6 @@ vectorized! {
 
 /// The gates of a row.
 #[inline(always)]
-fn quarters<const N: usize>(row: &[f32], width: usize) -> [&[f32]; N] {
+fn split_gates<const N: usize>(row: &[f32], width: usize) -> [&[f32]; N] {
     std::array::from_fn(|gate| &row[gate * width..][..width])
 }

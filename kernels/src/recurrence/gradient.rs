@@ -3,7 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Cell, RecurrenceGrad};
 
-use super::{Extents, Work, cells, misfit, with_floats};
+use super::{RecurrenceExtents, RecurrenceWork, cells, mismatch_error, with_floats};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
@@ -18,35 +18,35 @@ pub(crate) fn recurrence_grad<T: Float>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let Op::RecurrenceGrad(op) = op else { return Err(misfit("is another op")) };
+    let Op::RecurrenceGrad(op) = op else { return Err(mismatch_error("is another op")) };
     let Some(gradient) = operands.get(op.gradient_at()) else {
-        return Err(misfit("takes the gradient of states"));
+        return Err(mismatch_error("takes the gradient of states"));
     };
-    let extents = Extents::new(op.cell, gradient.shape)?;
-    let gates = [extents.batch, extents.time, extents.gates()];
-    let fits = operands[0].shape == [extents.gates(), extents.width]
+    let extents = RecurrenceExtents::new(op.cell, gradient.shape)?;
+    let gates = [extents.batch, extents.time, extents.gates_width()];
+    let fits = operands[0].shape == [extents.gates_width(), extents.width]
         && results.first().is_some_and(|result| result.shape == gates)
         && results.len() == if op.gradient_at() == 4 { 3 } else { 2 };
     if !fits {
-        return Err(misfit("operands or results of other shapes"));
+        return Err(mismatch_error("operands or results of other shapes"));
     }
     let mut given: [Option<&View<'_>>; 6] = [None; 6];
     given.iter_mut().zip(operands).for_each(|(given, operand)| *given = Some(operand));
     let mut rest = results.iter_mut();
     let results = [rest.next(), rest.next(), rest.next()];
     with_floats::<T, 6>(given, results, extents, cx, |operands, results, work| {
-        Backward { extents, op: *op, operands }.run(results, work);
+        RecurrenceBackward { extents, op: *op, operands }.run(results, work);
     })
 }
 
-struct Backward<'a> {
-    extents: Extents,
+struct RecurrenceBackward<'a> {
+    extents: RecurrenceExtents,
     op: RecurrenceGrad,
     operands: [&'a [f32]; 6],
 }
 
 /// The gradients of samples at all steps, of which a thread writes one step.
-struct Piece<'a> {
+struct SamplePiece<'a> {
     /// The number of the first sample.
     start: usize,
     state: &'a mut [f32],
@@ -56,27 +56,27 @@ struct Piece<'a> {
     of_p: &'a mut [f32],
 }
 
-impl Backward<'_> {
-    fn run(&self, [of_x, second, third]: [&mut [f32]; 3], mut work: Work<'_>) {
+impl RecurrenceBackward<'_> {
+    fn run(&self, [of_x, second, third]: [&mut [f32]; 3], mut work: RecurrenceWork<'_>) {
         work.state.fill(0.0);
         work.kept.fill(0.0);
         let gru = self.op.cell == Cell::Gru;
         let (of_p, of_state, of_kept) =
             if gru { (second, third, &mut [][..]) } else { (&mut [][..], second, third) };
-        for step in self.op.order(self.extents.time) {
+        for step in self.op.step_order(self.extents.time) {
             self.step(step, of_x, of_p, &mut work);
-            self.product(step, if gru { of_p } else { of_x }, &mut work);
+            self.multiply_weights(step, if gru { of_p } else { of_x }, &mut work);
         }
         of_state.copy_from_slice(work.state);
-        if self.op.cell.keeps() {
+        if self.op.cell.keeps_values() {
             of_kept.copy_from_slice(work.kept);
         }
     }
 
     /// Adds what the states' share of a step gives the gradient of the state before it.
-    fn product(&self, step: usize, of_p: &[f32], work: &mut Work<'_>) {
-        let Extents { batch, time, width, .. } = self.extents;
-        let gates = self.extents.gates();
+    fn multiply_weights(&self, step: usize, of_p: &[f32], work: &mut RecurrenceWork<'_>) {
+        let RecurrenceExtents { batch, time, width, .. } = self.extents;
+        let gates = self.extents.gates_width();
         let shares = (&of_p[step * gates..], Layout::rows(time * gates));
         let weights = (self.operands[0], Layout::rows(width));
         let state = (&mut *work.state, Layout::rows(width));
@@ -84,9 +84,9 @@ impl Backward<'_> {
         multiply([batch, gates, width], 1.0, shares, weights, state, Write::Add, hands);
     }
 
-    fn step(&self, step: usize, of_x: &mut [f32], of_p: &mut [f32], work: &mut Work<'_>) {
-        let (width, gates) = (self.extents.width, self.extents.gates());
-        let (each, time) = (self.extents.samples(work), self.extents.time);
+    fn step(&self, step: usize, of_x: &mut [f32], of_p: &mut [f32], work: &mut RecurrenceWork<'_>) {
+        let (width, gates) = (self.extents.width, self.extents.gates_width());
+        let (each, time) = (self.extents.samples_per_piece(work), self.extents.time);
         let of_p_width = if of_p.is_empty() { 0 } else { gates };
         let pieces = work
             .state
@@ -97,26 +97,26 @@ impl Backward<'_> {
             .enumerate()
             .map(|(index, (((state, kept), of_x), of_p))| {
                 let start = index * each;
-                Piece { start, state, kept, of_x, of_p }
+                SamplePiece { start, state, kept, of_x, of_p }
             })
             .collect();
-        let done = parallel::run(work.pool, pieces, &|piece| {
-            self.samples(step, piece);
+        let done = parallel::run_parts(work.pool, pieces, &|piece| {
+            self.run_samples(step, piece);
             Ok(())
         });
         debug_assert!(done.is_ok(), "cells give no errors");
     }
 
-    fn samples(&self, step: usize, piece: Piece<'_>) {
-        let Extents { cell, time, width, .. } = self.extents;
-        let gates = self.extents.gates();
-        let Piece { start, state, kept, of_x, of_p } = piece;
+    fn run_samples(&self, step: usize, piece: SamplePiece<'_>) {
+        let RecurrenceExtents { cell, time, width, .. } = self.extents;
+        let gates = self.extents.gates_width();
+        let SamplePiece { start, state, kept, of_x, of_p } = piece;
         let samples = state.chunks_exact_mut(width).zip(kept.chunks_exact_mut(width));
         for (sample, (state, kept)) in samples.enumerate() {
             let (at, local) = ((start + sample) * time + step, sample * time + step);
             let row = |operand: usize, width: usize| &self.operands[operand][at * width..][..width];
             let of_x = &mut of_x[local * gates..][..gates];
-            cells::add(state, row(self.op.gradient_at(), width));
+            cells::add_row(state, row(self.op.gradient_at(), width));
             match cell {
                 Cell::Lstm => {
                     let given = if self.operands[5].is_empty() { &[] } else { row(5, width) };
@@ -138,8 +138,8 @@ impl Backward<'_> {
 
     /// What an LSTM keeps before a step of a sample.
     fn kept_before(&self, sample: usize, step: usize) -> &[f32] {
-        let Extents { time, width, .. } = self.extents;
-        let (all, at) = match self.op.before(step, time) {
+        let RecurrenceExtents { time, width, .. } = self.extents;
+        let (all, at) = match self.op.step_before(step, time) {
             Some(before) => (self.operands[3], sample * time + before),
             None => (self.operands[2], sample),
         };

@@ -30,14 +30,14 @@ pub(crate) fn recurrence<T: Float>(
 ) -> Result<(), KernelError> {
     let (Op::Recurrence(op), [x, r, b, first, rest @ ..], [y, kept @ ..]) = (op, operands, results)
     else {
-        return Err(misfit("takes 4 operands, or 5 where the cell keeps something"));
+        return Err(mismatch_error("takes 4 operands, or 5 where the cell keeps something"));
     };
-    let extents = Extents::new(op.cell, y.shape)?;
-    let fits = x.shape == [extents.batch, extents.time, extents.gates()]
-        && r.shape == [extents.gates(), extents.width]
-        && (rest.len(), kept.len()) == if op.cell.keeps() { (1, 1) } else { (0, 0) };
+    let extents = RecurrenceExtents::new(op.cell, y.shape)?;
+    let fits = x.shape == [extents.batch, extents.time, extents.gates_width()]
+        && r.shape == [extents.gates_width(), extents.width]
+        && (rest.len(), kept.len()) == if op.cell.keeps_values() { (1, 1) } else { (0, 0) };
     if !fits {
-        return Err(misfit("operands or results of other shapes"));
+        return Err(mismatch_error("operands or results of other shapes"));
     }
     let operands = [Some(x), Some(r), Some(b), Some(first), rest.first()];
     let results = [Some(y), kept.first_mut(), None];
@@ -46,13 +46,13 @@ pub(crate) fn recurrence<T: Float>(
     })
 }
 
-fn misfit(reason: &str) -> KernelError {
-    KernelError::call("recurrence", reason.to_string())
+fn mismatch_error(reason: &str) -> KernelError {
+    KernelError::bad_call("recurrence", reason.to_string())
 }
 
 /// Extents of the shards.
 #[derive(Clone, Copy)]
-struct Extents {
+struct RecurrenceExtents {
     cell: Cell,
     batch: usize,
     time: usize,
@@ -60,7 +60,7 @@ struct Extents {
 }
 
 /// Where a kernel works besides operands and results.
-struct Work<'a> {
+struct RecurrenceWork<'a> {
     pool: Option<&'a ThreadPool>,
     /// Of a product.
     threads: usize,
@@ -76,22 +76,22 @@ struct Work<'a> {
     room: &'a mut [f32],
 }
 
-impl Extents {
+impl RecurrenceExtents {
     fn new(cell: Cell, states: &[usize]) -> Result<Self, KernelError> {
         match states {
             &[batch, time, width] => Ok(Self { cell, batch, time, width }),
-            _ => Err(misfit("gives states of three dims")),
+            _ => Err(mismatch_error("gives states of three dims")),
         }
     }
 
     /// The width of all gates.
-    fn gates(&self) -> usize {
-        self.cell.gates() * self.width
+    fn gates_width(&self) -> usize {
+        self.cell.count_gates() * self.width
     }
 
     /// In how many samples a thread computes cells at a time.
-    fn samples(&self, work: &Work<'_>) -> usize {
-        let large = work.pool.is_some() && self.batch * self.gates() >= WORTHWHILE;
+    fn samples_per_piece(&self, work: &RecurrenceWork<'_>) -> usize {
+        let large = work.pool.is_some() && self.batch * self.gates_width() >= WORTHWHILE;
         if large { self.batch.div_ceil(work.threads.max(1)) } else { self.batch }
     }
 
@@ -100,30 +100,38 @@ impl Extents {
         op: &Recurrence,
         [x, r, b, first, kept]: [&[f32]; 5],
         [y, all_kept]: [&mut [f32]; 2],
-        mut work: Work<'_>,
+        mut work: RecurrenceWork<'_>,
     ) {
         // Once, as otherwise each step would lay them out anew.
-        strided::transpose_rows(r, work.weights, [self.gates(), self.width], 0);
+        strided::transpose_rows(r, work.weights, [self.gates_width(), self.width], 0);
         work.state.copy_from_slice(first);
-        if self.cell.keeps() {
+        if self.cell.keeps_values() {
             work.kept.copy_from_slice(kept);
         }
-        for step in op.order(self.time) {
-            work.gates.chunks_exact_mut(self.gates()).for_each(|gates| gates.copy_from_slice(b));
-            let extents = [self.batch, self.width, self.gates()];
+        for step in op.step_order(self.time) {
+            work.gates
+                .chunks_exact_mut(self.gates_width())
+                .for_each(|gates| gates.copy_from_slice(b));
+            let extents = [self.batch, self.width, self.gates_width()];
             let state = (&*work.state, Layout::rows(self.width));
-            let weights = (&*work.weights, Layout::rows(self.gates()));
-            let gates = (&mut *work.gates, Layout::rows(self.gates()));
+            let weights = (&*work.weights, Layout::rows(self.gates_width()));
+            let gates = (&mut *work.gates, Layout::rows(self.gates_width()));
             let hands = Hands { pool: work.pool, threads: work.threads, room: &mut *work.room };
             multiply(extents, 1.0, state, weights, gates, Write::Add, hands);
-            self.cells(step, x, [&mut *y, &mut *all_kept], &mut work);
+            self.run_cells(step, x, [&mut *y, &mut *all_kept], &mut work);
         }
     }
 
     /// The cells of all samples at one step, of which the gates hold the states' share.
-    fn cells(&self, step: usize, x: &[f32], [y, all_kept]: [&mut [f32]; 2], work: &mut Work<'_>) {
-        let (gates, width, each) = (self.gates(), self.width, self.samples(work));
-        let kept_width = if self.cell.keeps() { width } else { 0 };
+    fn run_cells(
+        &self,
+        step: usize,
+        x: &[f32],
+        [y, all_kept]: [&mut [f32]; 2],
+        work: &mut RecurrenceWork<'_>,
+    ) {
+        let (gates, width, each) = (self.gates_width(), self.width, self.samples_per_piece(work));
+        let kept_width = if self.cell.keeps_values() { width } else { 0 };
         let pieces = work
             .state
             .chunks_mut(each * width)
@@ -135,16 +143,16 @@ impl Extents {
             .collect();
         let cell = self.cell;
         let done =
-            parallel::run(work.pool, pieces, &|(((((states, p), x), y), kept), all_kept)| {
+            parallel::run_parts(work.pool, pieces, &|(((((states, p), x), y), kept), all_kept)| {
                 for (sample, state) in states.chunks_exact_mut(width).enumerate() {
                     let at = sample * self.time + step;
                     let (x, p) = (&x[at * gates..][..gates], &p[sample * gates..][..gates]);
                     let kept = &mut kept[sample * kept_width..][..kept_width];
                     match cell {
-                        Cell::Lstm => cells::lstm(x, p, state, kept),
-                        Cell::Gru => cells::gru(x, p, state),
-                        Cell::Tanh => cells::tanh(x, p, state),
-                        Cell::Relu => cells::relu(x, p, state),
+                        Cell::Lstm => cells::lstm_cell(x, p, state, kept),
+                        Cell::Gru => cells::gru_cell(x, p, state),
+                        Cell::Tanh => cells::tanh_cell(x, p, state),
+                        Cell::Relu => cells::relu_cell(x, p, state),
                     }
                     y[at * width..][..width].copy_from_slice(state);
                     all_kept[at * kept_width..][..kept_width].copy_from_slice(kept);
@@ -166,9 +174,9 @@ fn chunks_or_empty(all: &mut [f32], size: usize) -> impl Iterator<Item = &mut [f
 fn with_floats<T: Float, const N: usize>(
     operands: [Option<&View<'_>>; N],
     results: [Option<&mut ViewMut<'_>>; 3],
-    extents: Extents,
+    extents: RecurrenceExtents,
     cx: &mut KernelContext<'_>,
-    work: impl FnOnce([&[f32]; N], [&mut [f32]; 3], Work<'_>),
+    work: impl FnOnce([&[f32]; N], [&mut [f32]; 3], RecurrenceWork<'_>),
 ) -> Result<(), KernelError> {
     let mut given: [&[T]; N] = [&[]; N];
     for (given, operand) in given.iter_mut().zip(operands) {
@@ -182,21 +190,21 @@ fn with_floats<T: Float, const N: usize>(
     if extents.batch == 0 {
         return Ok(());
     }
-    let Extents { batch, width, .. } = extents;
-    let products = [[batch, width, extents.gates()], [batch, extents.gates(), width]];
-    let threads = threads_for(cx, batch * width * extents.gates());
+    let RecurrenceExtents { batch, width, .. } = extents;
+    let products = [[batch, width, extents.gates_width()], [batch, extents.gates_width(), width]];
+    let threads = threads_for(cx, batch * width * extents.gates_width());
     let of_product =
         products.map(|extents| room::<f32, f32, f32>(extents, threads)).into_iter().max();
-    let counts = given.map(|given| T::room(given.len()));
-    let of_weights = width * extents.gates();
+    let counts = given.map(|given| T::scratch_len(given.len()));
+    let of_weights = width * extents.gates_width();
     let own = [
         batch * width,
         batch * width,
-        batch * extents.gates(),
+        batch * extents.gates_width(),
         of_weights,
         of_product.unwrap_or(0),
     ];
-    let of_results = [&a, &b, &c].map(|result| T::room(result.len()));
+    let of_results = [&a, &b, &c].map(|result| T::scratch_len(result.len()));
     let all = counts.iter().chain(&own).chain(&of_results);
     let mut rest = cx.scratch.take::<f32>(all.map(|count| count.next_multiple_of(16)).sum());
     let mut take = |count: usize| {
@@ -204,12 +212,12 @@ fn with_floats<T: Float, const N: usize>(
         rest = tail;
         &mut own[..count]
     };
-    let given = std::array::from_fn(|at| T::read(given[at], take(counts[at])));
+    let given = std::array::from_fn(|at| T::read_values(given[at], take(counts[at])));
     let [state, kept, gates, weights, room] = own.map(&mut take);
     let [of_a, of_b, of_c] = of_results.map(take);
-    let place = Work { pool: cx.pool, threads, state, kept, gates, weights, room };
-    T::write(a, of_a, |a| {
-        T::write(b, of_b, |b| T::write(c, of_c, |c| work(given, [a, b, c], place)))
+    let place = RecurrenceWork { pool: cx.pool, threads, state, kept, gates, weights, room };
+    T::write_values(a, of_a, |a| {
+        T::write_values(b, of_b, |b| T::write_values(c, of_c, |c| work(given, [a, b, c], place)))
     });
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::explore::point;
 
 /// One word: the task's number, whether it is open, and how many are inside.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct TaskGate {
     word: AtomicU64,
 }
 
@@ -15,12 +15,12 @@ const NUMBER: u32 = 17;
 const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 
-impl Gate {
+impl TaskGate {
     /// The number in place of a task's when there will be no further.
     pub(super) const ENDED: u64 = u64::MAX >> NUMBER;
 
     /// The number of the last task.
-    pub(super) fn task(&self) -> u64 {
+    pub(super) fn last_task(&self) -> u64 {
         point();
         self.word.load(Ordering::Relaxed) >> NUMBER
     }

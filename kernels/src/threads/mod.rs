@@ -33,9 +33,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::explore::{exploring, point};
-use gate::Gate;
-use parts::Parts;
-use sleeper::Sleeper;
+use gate::TaskGate;
+use parts::ThreadParts;
+use sleeper::PoolSleeper;
 
 /// The number of times that a wait yields before it sleeps.
 const YIELDS: u32 = 16;
@@ -54,12 +54,12 @@ pub struct ThreadPool {
 struct Crew {
     /// Held by the caller whose work it is.
     calling: Mutex<()>,
-    gate: Gate,
-    parts: Parts,
+    gate: TaskGate,
+    parts: ThreadParts,
     /// The [`Work`] of the open task, which lies on the caller's stack.
     work: AtomicPtr<()>,
     /// Where helpers sleep.
-    sleepers: Box<[Sleeper]>,
+    sleepers: Box<[PoolSleeper]>,
     /// How long a thread looks before it yields.
     spin: Duration,
 }
@@ -120,10 +120,10 @@ impl Crew {
     fn new(threads: usize, spin: Duration) -> Self {
         Self {
             calling: Mutex::new(()),
-            gate: Gate::default(),
-            parts: Parts::of(threads.max(1)),
+            gate: TaskGate::default(),
+            parts: ThreadParts::for_threads(threads.max(1)),
             work: AtomicPtr::default(),
-            sleepers: (1..threads).map(|_| Sleeper::default()).collect(),
+            sleepers: (1..threads).map(|_| PoolSleeper::default()).collect(),
             spin,
         }
     }
@@ -156,7 +156,7 @@ impl Crew {
         for sleeper in self.sleepers.iter().take(count.saturating_sub(1)) {
             sleeper.wake();
         }
-        self.parts.each(0, work.of_part);
+        self.parts.take_each(0, work.of_part);
         point();
         self.gate.shut();
         self.until(|| self.gate.is_empty());
@@ -181,22 +181,22 @@ impl Crew {
         // SAFETY: the caller has written the address of its task before it opened the gate, which entering has seen; the
         // task lives, unchanged, until the caller has shut the gate and seen all leave, and this thread has not left.
         let work = unsafe { &*work };
-        self.parts.each(index, work.of_part);
+        self.parts.take_each(index, work.of_part);
     }
 
     /// The number of the first task after `seen` that this thread comes to; `None` where the pool has ended.
-    fn next_task(&self, seen: u64, sleeper: &Sleeper) -> Option<u64> {
-        let is_other = || self.gate.task() != seen;
+    fn next_task(&self, seen: u64, sleeper: &PoolSleeper) -> Option<u64> {
+        let is_other = || self.gate.last_task() != seen;
         self.look(self.spin, YIELDS, &is_other);
         while !is_other() {
             sleeper.sleep(&is_other);
         }
-        Some(self.gate.task()).filter(|&task| task != Gate::ENDED)
+        Some(self.gate.last_task()).filter(|&task| task != TaskGate::ENDED)
     }
 
     fn end(&self) {
         self.gate.end();
-        self.sleepers.iter().for_each(Sleeper::wake);
+        self.sleepers.iter().for_each(PoolSleeper::wake);
     }
 
     /// Waits until those who are at work are done, which are parts of a kernel.

@@ -6,7 +6,7 @@ use crate::explore::point;
 
 /// The parts of each thread, which are neighbours.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct ThreadParts {
     count: AtomicUsize,
     next: Box<[Next]>,
 }
@@ -16,9 +16,9 @@ pub(super) struct Parts {
 #[repr(align(128))]
 struct Next(AtomicUsize);
 
-impl Parts {
+impl ThreadParts {
     /// For so many threads.
-    pub(super) fn of(threads: usize) -> Self {
+    pub(super) fn for_threads(threads: usize) -> Self {
         Self { count: AtomicUsize::new(0), next: (0..threads).map(|_| Next::default()).collect() }
     }
 
@@ -35,7 +35,7 @@ impl Parts {
     }
 
     /// Takes parts until none is left: those of a thread, then those of the others in turn.
-    pub(super) fn each(&self, thread: usize, work: &dyn Fn(usize)) {
+    pub(super) fn take_each(&self, thread: usize, work: &dyn Fn(usize)) {
         let count = self.count.load(Ordering::Relaxed);
         for of in (thread..self.threads()).chain(0..thread) {
             let end = self.first_of(of + 1, count);

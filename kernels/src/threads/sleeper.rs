@@ -7,7 +7,7 @@ use std::thread::Thread;
 use crate::explore::{exploring, point};
 
 #[derive(Debug, Default)]
-pub(super) struct Sleeper {
+pub(super) struct PoolSleeper {
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
     /// The token that `unpark` leaves for `park`, in tests that explore.
@@ -15,7 +15,7 @@ pub(super) struct Sleeper {
     token: AtomicBool,
 }
 
-impl Sleeper {
+impl PoolSleeper {
     /// To be called after each change of what the sleeper may wait for.
     pub(super) fn wake(&self) {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this

@@ -12,21 +12,21 @@ use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
 use crate::product::Then;
-use crate::view::{Flat, Parts, View, ViewMut};
+use crate::view::{Flat, OutputParts, View, ViewMut};
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 512;
 
 /// Gradients that are there part by part.
-pub(crate) trait Parted: Sync {
+pub(crate) trait PartedGradient: Sync {
     /// Gives all parts, on several threads, to who reads the same parts of some others.
     ///
     /// # Errors
     /// Those of who takes them.
-    fn each(
+    fn for_each_part(
         &self,
         cx: &mut KernelContext<'_>,
-        beside: &[Parts<'_>],
+        beside: &[OutputParts<'_>],
         take: Then<'_>,
     ) -> Result<(), KernelError>;
 }
@@ -34,39 +34,48 @@ pub(crate) trait Parted: Sync {
 /// The tensors of an update: how variables and gradients are read and written, whatever their types, and where the gradient comes
 /// from if not from its operand.
 #[derive(Clone, Copy)]
-pub(crate) struct Given<'a> {
+pub(crate) struct UpdateTensors<'a> {
     variable: Read,
     gradient: Read,
     result: Write,
-    parted: Option<&'a dyn Parted>,
+    parted: Option<&'a dyn PartedGradient>,
 }
 
 type Read = fn(&View<'_>, Range<usize>, &mut [f32]) -> Result<(), KernelError>;
 type Write = fn(&[f32], &mut Flat<'_>, Range<usize>) -> Result<(), KernelError>;
 
-impl<'a> Given<'a> {
+impl<'a> UpdateTensors<'a> {
     /// Variables of type `W`, gradients of type `G`.
-    pub(crate) fn of<W: Float, G: Float>() -> Self {
-        Self { variable: read::<W>, gradient: read::<G>, result: write::<W>, parted: None }
+    pub(crate) fn of_types<W: Float, G: Float>() -> Self {
+        Self {
+            variable: read_block::<W>,
+            gradient: read_block::<G>,
+            result: write_block::<W>,
+            parted: None,
+        }
     }
 
     /// Variables of `f32`, and gradients that are there part by part.
-    pub(crate) fn in_parts(parted: &'a dyn Parted) -> Self {
-        Self { parted: Some(parted), ..Self::of::<f32, f32>() }
+    pub(crate) fn in_parts(parted: &'a dyn PartedGradient) -> Self {
+        Self { parted: Some(parted), ..Self::of_types::<f32, f32>() }
     }
 
     /// The same where the first result is of type `O`, not the variable's.
     pub(super) fn with_result_of<O: Float>(self) -> Self {
-        Self { result: write::<O>, ..self }
+        Self { result: write_block::<O>, ..self }
     }
 }
 
-fn read<T: Float>(from: &View<'_>, range: Range<usize>, to: &mut [f32]) -> Result<(), KernelError> {
+fn read_block<T: Float>(
+    from: &View<'_>,
+    range: Range<usize>,
+    to: &mut [f32],
+) -> Result<(), KernelError> {
     T::widen(from.block(range)?, to);
     Ok(())
 }
 
-fn write<T: Float>(
+fn write_block<T: Float>(
     from: &[f32],
     to: &mut Flat<'_>,
     range: Range<usize>,
@@ -77,10 +86,10 @@ fn write<T: Float>(
 
 /// The tensors of an update: operand 1 is the gradient, the others are the variables that the results replace, in order.
 #[derive(Clone, Copy)]
-pub(super) struct Operands<'a> {
+pub(super) struct UpdateOperands<'a> {
     pub op: &'static str,
     pub tensors: &'a [View<'a>],
-    pub given: Given<'a>,
+    pub given: UpdateTensors<'a>,
 }
 
 /// Updates a block of each operand; all have as many elements.
@@ -91,25 +100,28 @@ pub(super) type Step<'a, const N: usize> = &'a (dyn Fn([&mut [f32]; N]) + Sync);
 /// Types are told apart by the address of what reads and writes them, and the step is called by its address: one copy of the loops
 /// serves all updates.
 pub(super) fn over_blocks<const N: usize, const R: usize>(
-    Operands { op, tensors, given }: Operands<'_>,
+    UpdateOperands { op, tensors, given }: UpdateOperands<'_>,
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
     step: Step<'_, N>,
 ) -> Result<(), KernelError> {
     let Ok(tensors) = <&[View<'_>; N]>::try_from(tensors) else {
-        return Err(KernelError::call(op, format!("takes {N} operands, not {}", tensors.len())));
+        return Err(KernelError::bad_call(
+            op,
+            format!("takes {N} operands, not {}", tensors.len()),
+        ));
     };
     let len = tensors[0].len();
     let same = |of: usize| of == len;
     let fits = tensors.iter().all(|tensor| same(tensor.len()))
         && results.iter().all(|result| same(result.len()));
     let Some(results) = <&mut [ViewMut<'_>; R]>::try_from(results).ok().filter(|_| fits) else {
-        return Err(KernelError::call(op, "operands or results of other number or shape"));
+        return Err(KernelError::bad_call(op, "operands or results of other number or shape"));
     };
     if let Some(parted) = given.parted {
         return over_parts(given, parted, tensors, results, cx, step);
     }
-    let parts = parallel::parts(cx, len);
+    let parts = parallel::count_parts(cx, len);
     let mut flats: Vec<Flat<'_>> = results.iter_mut().map(ViewMut::flat).collect();
     let mut pieces = Vec::with_capacity(parts);
     let mut start = 0;
@@ -121,7 +133,7 @@ pub(super) fn over_blocks<const N: usize, const R: usize>(
         pieces.push((start..end, heads));
         start = end;
     }
-    parallel::run(cx.pool, pieces, &|(whole, mut outputs): (Range<usize>, Vec<Flat<'_>>)| {
+    parallel::run_parts(cx.pool, pieces, &|(whole, mut outputs): (Range<usize>, Vec<Flat<'_>>)| {
         let mut buffers = [[0.0; BLOCK]; N];
         for start in whole.clone().step_by(BLOCK) {
             let range = start..whole.end.min(start + BLOCK);
@@ -135,15 +147,15 @@ pub(super) fn over_blocks<const N: usize, const R: usize>(
 
 /// The same where the gradient is there part by part.
 fn over_parts<const N: usize, const R: usize>(
-    given: Given<'_>,
-    parted: &dyn Parted,
+    given: UpdateTensors<'_>,
+    parted: &dyn PartedGradient,
     tensors: &[View<'_>; N],
     results: &mut [ViewMut<'_>; R],
     cx: &mut KernelContext<'_>,
     step: Step<'_, N>,
 ) -> Result<(), KernelError> {
-    let outputs: [Parts<'_>; R] = results.each_mut().map(|result| result.parts());
-    parted.each(cx, &outputs, &|made| {
+    let outputs: [OutputParts<'_>; R] = results.each_mut().map(|result| result.parts());
+    parted.for_each_part(cx, &outputs, &|made| {
         let mut buffers = [[0.0; BLOCK]; N];
         for (range, gradient) in made.pieces(BLOCK) {
             buffers[1][..range.len()].copy_from_slice(gradient);
@@ -156,7 +168,7 @@ fn over_parts<const N: usize, const R: usize>(
     })
 }
 
-impl Given<'_> {
+impl UpdateTensors<'_> {
     /// Updates a range of all tensors, which is another one of the outputs. Buffer 1 has the gradient.
     fn update<const N: usize>(
         &self,

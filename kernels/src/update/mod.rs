@@ -11,8 +11,8 @@ use graphc_ir::scalar::Scalar;
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::view::{Element, View, ViewMut};
-pub(crate) use blocks::{BLOCK, Given, Parted};
-use blocks::{Operands, Step, over_blocks};
+pub(crate) use blocks::{BLOCK, PartedGradient, UpdateTensors};
+use blocks::{Step, UpdateOperands, over_blocks};
 use rules::{
     AdamRates, LambRates, RmspropRates, SgdRates, adam_block, ahead_block, along_block,
     blend_block, clip_block, lamb_block, momentum_block, replace_block, rmsprop_block, scale_block,
@@ -25,117 +25,123 @@ pub(crate) type Update = fn(
     &[View<'_>],
     &mut [ViewMut<'_>],
     &mut KernelContext<'_>,
-    Given<'_>,
+    UpdateTensors<'_>,
 ) -> Result<(), KernelError>;
 
-/// The update of an op that takes its gradient part by part, see [`Given::in_parts`]; the operand in the gradient's place says its type
+/// The update of an op that takes its gradient part by part, see [`UpdateTensors::in_parts`]; the operand in the gradient's place says its type
 /// alone. `None` where the op has none. Variables are of `f32`.
 pub(crate) fn in_parts(op: &Op) -> Option<Update> {
     match op {
-        Op::SgdUpdate(_) => Some(sgd),
-        Op::AdamUpdate(_) => Some(adam),
+        Op::SgdUpdate(_) => Some(sgd_update),
+        Op::AdamUpdate(_) => Some(adam_update),
         _ => None,
     }
 }
 
 /// [`Op::SgdUpdate`].
-pub(crate) fn sgd(
+pub(crate) fn sgd_update(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
-    given: Given<'_>,
+    given: UpdateTensors<'_>,
 ) -> Result<(), KernelError> {
-    let Op::SgdUpdate(op) = op else { return Err(KernelError::call("sgd_update", "another op")) };
-    let rates = SgdRates::of(op, op.lr.at_or_given(cx.step, cx.rate));
+    let Op::SgdUpdate(op) = op else {
+        return Err(KernelError::bad_call("sgd_update", "another op"));
+    };
+    let rates = SgdRates::from_op(op, op.lr.at_or_given(cx.step, cx.rate));
     let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
     let (tensors, scalars) = operands.split_at(tensors.min(operands.len()));
-    let clipping = Clipping::of(scalars, op.clip)?;
-    let operands = Operands { op: "sgd_update", tensors, given };
+    let clipping = GradientChange::from_scalars(scalars, op.clip)?;
+    let operands = UpdateOperands { op: "sgd_update", tensors, given };
     if op.momentum.0 == 0.0 {
-        return update::<2, 1>(operands, &clipping, results, cx, &|[w, g]| {
+        return update_blocks::<2, 1>(operands, &clipping, results, cx, &|[w, g]| {
             sgd_block(&rates, w, g);
         });
     }
     // The momentum is operand 2 and result 1.
-    update::<3, 2>(operands, &clipping, results, cx, &|[w, g, m]| {
+    update_blocks::<3, 2>(operands, &clipping, results, cx, &|[w, g, m]| {
         momentum_block(&rates, w, g, m);
     })
 }
 
 /// [`Op::AdamUpdate`].
-pub(crate) fn adam(
+pub(crate) fn adam_update(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
-    given: Given<'_>,
+    given: UpdateTensors<'_>,
 ) -> Result<(), KernelError> {
-    let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
+    let Op::AdamUpdate(op) = op else {
+        return Err(KernelError::bad_call("adam_update", "another op"));
+    };
     let (tensors, scalars) = operands.split_at(4.min(operands.len()));
     let lr = op.lr.at_or_given(cx.step, cx.rate);
-    let rates = AdamRates::of(op, lr, update_number(scalars, cx)?);
-    let clipping = Clipping::of(scalars, op.clip)?;
-    let operands = Operands { op: "adam_update", tensors, given };
-    update::<4, 3>(operands, &clipping, results, cx, &|[w, g, m, v]| {
+    let rates = AdamRates::from_op(op, lr, update_number(scalars, cx)?);
+    let clipping = GradientChange::from_scalars(scalars, op.clip)?;
+    let operands = UpdateOperands { op: "adam_update", tensors, given };
+    update_blocks::<4, 3>(operands, &clipping, results, cx, &|[w, g, m, v]| {
         adam_block(&rates, w, g, m, v);
     })
 }
 
 /// [`Op::RmspropUpdate`].
-pub(crate) fn rmsprop(
+pub(crate) fn rmsprop_update(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
-    given: Given<'_>,
+    given: UpdateTensors<'_>,
 ) -> Result<(), KernelError> {
     const OP: &str = "rmsprop_update";
-    let Op::RmspropUpdate(op) = op else { return Err(KernelError::call(OP, "another op")) };
-    let rates = RmspropRates::of(op, op.lr.at_or_given(cx.step, cx.rate));
-    let (tensors, scalars) = operands.split_at(op.tensors().min(operands.len()));
-    let clipping = &Clipping::of(scalars, op.clip)?;
-    let operands = Operands { op: OP, tensors, given };
+    let Op::RmspropUpdate(op) = op else { return Err(KernelError::bad_call(OP, "another op")) };
+    let rates = RmspropRates::from_op(op, op.lr.at_or_given(cx.step, cx.rate));
+    let (tensors, scalars) = operands.split_at(op.count_tensors().min(operands.len()));
+    let clipping = &GradientChange::from_scalars(scalars, op.clip)?;
+    let operands = UpdateOperands { op: OP, tensors, given };
     // What there is of means and momenta; the square is always operand 2.
     match (op.centered, op.has_momentum()) {
-        (false, false) => update::<3, 2>(operands, clipping, results, cx, &|[w, g, v]| {
+        (false, false) => update_blocks::<3, 2>(operands, clipping, results, cx, &|[w, g, v]| {
             rmsprop_block(&rates, [w, g, v], None);
             step_block(&rates, w, g);
         }),
-        (true, false) => update::<4, 3>(operands, clipping, results, cx, &|[w, g, v, a]| {
+        (true, false) => update_blocks::<4, 3>(operands, clipping, results, cx, &|[w, g, v, a]| {
             let mean = Some(a);
             rmsprop_block(&rates, [w, g, v], mean);
             step_block(&rates, w, g);
         }),
-        (false, true) => update::<4, 3>(operands, clipping, results, cx, &|[w, g, v, m]| {
+        (false, true) => update_blocks::<4, 3>(operands, clipping, results, cx, &|[w, g, v, m]| {
             rmsprop_block(&rates, [w, g, v], None);
             ahead_block(&rates, g, m);
             step_block(&rates, w, m);
         }),
-        (true, true) => update::<5, 4>(operands, clipping, results, cx, &|[w, g, v, a, m]| {
-            let mean = Some(a);
-            rmsprop_block(&rates, [w, g, v], mean);
-            ahead_block(&rates, g, m);
-            step_block(&rates, w, m);
-        }),
+        (true, true) => {
+            update_blocks::<5, 4>(operands, clipping, results, cx, &|[w, g, v, a, m]| {
+                let mean = Some(a);
+                rmsprop_block(&rates, [w, g, v], mean);
+                ahead_block(&rates, g, m);
+                step_block(&rates, w, m);
+            })
+        }
     }
 }
 
 /// [`Op::Blend`], of floating-point numbers.
-pub(crate) fn blend(
+pub(crate) fn blend_floats(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
-    given: Given<'_>,
+    given: UpdateTensors<'_>,
 ) -> Result<(), KernelError> {
-    let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
+    let Op::Blend(op) = op else { return Err(KernelError::bad_call("blend", "another op")) };
     let (tensors, scalars) = operands.split_at(2.min(operands.len()));
     let now = blend_at(op, scalars, cx)?;
     let [decay, rate] = [now.decay, now.rate].map(|share| share.0 as f32);
-    let kept = Clipping { factor: stays(scalars)?.then_some(0.0), clip: None };
-    let operands = Operands { op: "blend", tensors, given };
-    update::<2, 1>(operands, &kept, results, cx, &|[w, x]| {
+    let kept = GradientChange { factor: is_skipped(scalars)?.then_some(0.0), clip: None };
+    let operands = UpdateOperands { op: "blend", tensors, given };
+    update_blocks::<2, 1>(operands, &kept, results, cx, &|[w, x]| {
         // What is replaced may be no number.
         if decay == 0.0 {
             replace_block(rate, w, x);
@@ -152,31 +158,31 @@ fn blend_at(
     cx: &KernelContext<'_>,
 ) -> Result<Blend, KernelError> {
     match scalars.get(1) {
-        Some(step) => Ok(op.at_update(number(step)?.into())),
-        None => Ok(op.at(cx.step)),
+        Some(step) => Ok(op.at_update(read_number(step)?.into())),
+        None => Ok(op.at_step(cx.step)),
     }
 }
 
 /// Whether the step is one that is not made.
-fn stays(scalars: &[View<'_>]) -> Result<bool, KernelError> {
-    Ok(scalars.first().map(number).transpose()? == Some(0.0))
+fn is_skipped(scalars: &[View<'_>]) -> Result<bool, KernelError> {
+    Ok(scalars.first().map(read_number).transpose()? == Some(0.0))
 }
 
 /// The kernel of [`Op::Blend`], of integers and truth values: the state is counted up, or replaced.
-pub(crate) fn count<T: Element + Count>(
+pub(crate) fn blend_integers<T: Element + WrappingCount>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
+    let Op::Blend(op) = op else { return Err(KernelError::bad_call("blend", "another op")) };
     let ([state, more, scalars @ ..], [result]) = (operands, results) else {
-        return Err(KernelError::call("blend", "takes two operands and gives one result"));
+        return Err(KernelError::bad_call("blend", "takes two operands and gives one result"));
     };
-    let (stays, now) = (stays(scalars)?, blend_at(op, scalars, cx)?);
+    let (stays, now) = (is_skipped(scalars)?, blend_at(op, scalars, cx)?);
     let len = state.len();
     if more.len() != len || result.len() != len {
-        return Err(KernelError::call("blend", "operands or results of other shape"));
+        return Err(KernelError::bad_call("blend", "operands or results of other shape"));
     }
     let mut buffer = [T::default(); BLOCK];
     let mut flat = result.flat();
@@ -196,13 +202,13 @@ pub(crate) fn count<T: Element + Count>(
 }
 
 /// Integers, which wrap around.
-pub(crate) trait Count: Sized {
+pub(crate) trait WrappingCount: Sized {
     fn plus(self, other: Self) -> Self;
 }
 
 macro_rules! count {
     ($($integer:ty),*) => {$(
-        impl Count for $integer {
+        impl WrappingCount for $integer {
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
             }
@@ -218,15 +224,15 @@ pub(crate) fn lamb_direction(
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
-    given: Given<'_>,
+    given: UpdateTensors<'_>,
 ) -> Result<(), KernelError> {
     const OP: &str = "lamb_direction";
-    let Op::LambDirection(op) = op else { return Err(KernelError::call(OP, "another op")) };
+    let Op::LambDirection(op) = op else { return Err(KernelError::bad_call(OP, "another op")) };
     let (tensors, scalars) = operands.split_at(4.min(operands.len()));
-    let rates = LambRates::of(op, update_number(scalars, cx)?);
-    let clipping = Clipping::of(scalars, op.clip)?;
+    let rates = LambRates::from_op(op, update_number(scalars, cx)?);
+    let clipping = GradientChange::from_scalars(scalars, op.clip)?;
     // Where the update is not made states stay, and the direction is 0: it does not take the variable's place.
-    let operands = Operands { op: OP, tensors, given: given.with_result_of::<f32>() };
+    let operands = UpdateOperands { op: OP, tensors, given: given.with_result_of::<f32>() };
     over_blocks::<4, 3>(operands, results, cx, &|[w, g, m, v]| {
         if clipping.skips() {
             return w.fill(0.0);
@@ -237,20 +243,20 @@ pub(crate) fn lamb_direction(
 }
 
 /// [`Op::LambUpdate`].
-pub(crate) fn lamb(
+pub(crate) fn lamb_update(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
-    given: Given<'_>,
+    given: UpdateTensors<'_>,
 ) -> Result<(), KernelError> {
     const OP: &str = "lamb_update";
     let (Op::LambUpdate(op), [_, _, a, b]) = (op, operands) else {
-        return Err(KernelError::call(OP, "takes 4 operands"));
+        return Err(KernelError::bad_call(OP, "takes 4 operands"));
     };
-    let sums = [number(a)?, number(b)?].map(f64::from);
-    let rate = LambUpdate::rate(op.lr.at_or_given(cx.step, cx.rate), sums) as f32;
-    let operands = Operands { op: OP, tensors: &operands[..2], given };
+    let sums = [read_number(a)?, read_number(b)?].map(f64::from);
+    let rate = LambUpdate::direction_rate(op.lr.at_or_given(cx.step, cx.rate), sums) as f32;
+    let operands = UpdateOperands { op: OP, tensors: &operands[..2], given };
     over_blocks::<2, 1>(operands, results, cx, &|[w, u]| {
         along_block(rate, w, u);
     })
@@ -259,26 +265,26 @@ pub(crate) fn lamb(
 /// The number of the update, from 1: what loss scaling says, or the step.
 fn update_number(scalars: &[View<'_>], cx: &KernelContext<'_>) -> Result<f64, KernelError> {
     match scalars.get(1) {
-        Some(count) => number(count).map(f64::from),
+        Some(count) => read_number(count).map(f64::from),
         None => Ok(cx.step as f64 + 1.0),
     }
 }
 
-fn number(scalar: &View<'_>) -> Result<f32, KernelError> {
+fn read_number(scalar: &View<'_>) -> Result<f32, KernelError> {
     Ok(scalar.block::<f32>(0..1)?[0])
 }
 
 /// The changes of a gradient before it is used.
-struct Clipping {
+struct GradientChange {
     /// By what it is multiplied; 0 where the update is not made.
     factor: Option<f32>,
     /// The greatest absolute value of an element.
     clip: Option<f32>,
 }
 
-impl Clipping {
-    fn of(scalars: &[View<'_>], clip: Option<Scalar>) -> Result<Self, KernelError> {
-        let factor = scalars.first().map(number).transpose()?;
+impl GradientChange {
+    fn from_scalars(scalars: &[View<'_>], clip: Option<Scalar>) -> Result<Self, KernelError> {
+        let factor = scalars.first().map(read_number).transpose()?;
         Ok(Self { factor, clip: clip.map(|clip| clip.0 as f32) })
     }
 
@@ -297,9 +303,9 @@ impl Clipping {
 }
 
 /// Updates block by block. The gradient is clipped before, and where its factor is 0 variables stay.
-fn update<const N: usize, const R: usize>(
-    operands: Operands<'_>,
-    clipping: &Clipping,
+fn update_blocks<const N: usize, const R: usize>(
+    operands: UpdateOperands<'_>,
+    clipping: &GradientChange,
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
     step: Step<'_, N>,

@@ -12,7 +12,7 @@ pub(super) struct SgdRates {
 }
 
 impl SgdRates {
-    pub(super) fn of(op: &SgdUpdate, lr: f64) -> Self {
+    pub(super) fn from_op(op: &SgdUpdate, lr: f64) -> Self {
         let [lr, momentum, decay] =
             [lr, op.momentum.0, op.weight_decay.0].map(|value| value as f32);
         Self { lr, momentum, decay, nesterov: op.nesterov }
@@ -37,7 +37,7 @@ pub(super) struct AdamRates {
 
 impl AdamRates {
     /// Everything that does not depend on the element, in `f64`, of update `count`, from 1.
-    pub(super) fn of(op: &AdamUpdate, lr: f64, count: f64) -> Self {
+    pub(super) fn from_op(op: &AdamUpdate, lr: f64, count: f64) -> Self {
         let (beta1, beta2) = (op.beta1.0, op.beta2.0);
         let decay = op.weight_decay.0;
         Self {
@@ -64,7 +64,7 @@ pub(super) struct RmspropRates {
 }
 
 impl RmspropRates {
-    pub(super) fn of(op: &RmspropUpdate, lr: f64) -> Self {
+    pub(super) fn from_op(op: &RmspropUpdate, lr: f64) -> Self {
         Self {
             lr: lr as f32,
             alpha: op.alpha.0 as f32,
@@ -90,7 +90,7 @@ pub(super) struct LambRates {
 }
 
 impl LambRates {
-    pub(super) fn of(op: &LambDirection, count: f64) -> Self {
+    pub(super) fn from_op(op: &LambDirection, count: f64) -> Self {
         let (beta1, beta2) = (op.beta1.0, op.beta2.0);
         Self {
             beta1: beta1 as f32,

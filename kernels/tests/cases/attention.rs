@@ -86,7 +86,12 @@ fn biased(
         let x = ordinary(random, operand, dtype) * 0.5;
         if operand == 4 { x.abs() + 3.0 } else { x }
     };
-    to.both_filled(Op::AttentionGrad(AttentionGrad::of(op, of_bias)), &types, backward, fill);
+    to.both_filled(
+        Op::AttentionGrad(AttentionGrad::from_attention(op, of_bias)),
+        &types,
+        backward,
+        fill,
+    );
 }
 
 /// Attention and its gradient, of extents [batch, queries, keys, heads of keys, heads of queries for each, width].

@@ -132,7 +132,7 @@ fn operands(dtype: DType, setting: &Setting) -> [(Op, Vec<TensorType>); 3] {
     let x = ty(dtype, &if channels_last { [n, h, w, c] } else { [n, c, h, w] });
     let k = ty(dtype, &[outputs, c / groups, kernel[0], kernel[1]]);
     let op = Op::Convolution(Convolution { window, groups, channels_last });
-    let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+    let y = op.infer_types(&[&x, &k]).expect("it fits").swap_remove(0);
     let of_x = ConvolutionInputGrad { window, groups, extents: [h, w], channels_last };
     let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
     [
@@ -152,7 +152,7 @@ fn pools(to: &mut Examples, dtype: DType, channels_last: bool) {
         let shape = if channels_last { [2, h, w, channels] } else { [2, channels, h, w] };
         let x = ty(dtype, &shape);
         let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
-        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        let y = op.infer_types(&[&x]).expect("it fits").swap_remove(0);
         // Many are equal: the first of them counts; and some are no numbers.
         let coarse = &mut |random: &mut Random, operand: usize, _: DType| match random.below(30) {
             0 if operand == 0 => f64::NAN,
@@ -194,7 +194,7 @@ pub fn resized(
 ) {
     let op = Op::Resize(Resize { axis, extent, sampling });
     let x = ty(dtype, shape);
-    let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+    let y = op.infer_types(&[&x]).expect("it fits").swap_remove(0);
     to.filled(&[1], op, std::slice::from_ref(&x), 2e-5, &mut ordinary);
     let op = Op::ResizeGrad(ResizeGrad { axis, extent: shape[axis], sampling });
     to.filled(&[2], op, &[y], 2e-5, &mut ordinary);

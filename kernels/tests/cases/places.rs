@@ -28,7 +28,7 @@ fn tables(to: &mut Examples) {
             let of_ids = ty(DType::I64, ids);
             let types = [ty(dtype, &[rows, width]), of_ids.clone()];
             let fill = &mut indices(1, rows, None);
-            to.both_filled(Op::Embedding(Embedding {}), &types, 0.0, fill);
+            to.both_filled(Op::Embedding(EmbeddingOp {}), &types, 0.0, fill);
             let types = [of_ids, ty(dtype, &[ids, &[width]].concat())];
             let fill = &mut indices(0, rows, None);
             to.both_filled(Op::EmbeddingGrad(EmbeddingGrad { rows }), &types, 2e-5, fill);

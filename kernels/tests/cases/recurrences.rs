@@ -19,12 +19,12 @@ pub fn examples() -> Vec<Example> {
 }
 
 pub fn cells(to: &mut Examples, dtype: DType, cell: Cell, reverse: bool, [n, t, h]: [usize; 3]) {
-    let [gates, states] = [cell.gates() * h, h].map(|width| ty(dtype, &[n, t, width]));
-    let weight = ty(dtype, &[cell.gates() * h, h]);
+    let [gates, states] = [cell.count_gates() * h, h].map(|width| ty(dtype, &[n, t, width]));
+    let weight = ty(dtype, &[cell.count_gates() * h, h]);
     let state = ty(dtype, &[n, h]);
     let bias = ty(dtype, &weight.shape[..1]);
     let mut types = vec![gates.clone(), weight.clone(), bias, state.clone()];
-    types.extend(cell.keeps().then(|| state.clone()));
+    types.extend(cell.keeps_values().then(|| state.clone()));
     // Weights as small as they are in nets, so that states stay small.
     let fill = &mut move |random: &mut Random, operand: usize, dtype: DType| {
         ordinary(random, operand, dtype) * if operand < 2 { 1.0 / (h as f64).sqrt() } else { 1.0 }

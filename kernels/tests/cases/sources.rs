@@ -55,7 +55,7 @@ pub fn random(to: &mut Examples, of: TensorType) {
     to.both(Op::Variable(Variable { name: "w".into(), ty: of.clone(), init, trainable }), &[], 0.0);
     for (training, probability) in [(true, 0.3), (false, 0.3), (true, 0.0)] {
         let probability = Scalar(probability);
-        let op = Op::Dropout(Dropout { probability, key: 11, training });
+        let op = Op::Dropout(DropoutOp { probability, key: 11, training });
         to.both(op, std::slice::from_ref(&of), 1e-7);
     }
 }

@@ -95,7 +95,7 @@ pub fn optimizers(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
         let (alpha, momentum) = (Scalar(0.9), Scalar(momentum));
         let lr = falling();
         let op = RmspropUpdate { lr, alpha, epsilon, weight_decay, momentum, centered, clip };
-        let states = op.tensors() - 2;
+        let states = op.count_tensors() - 2;
         update(to, Op::RmspropUpdate(op), pair, (shape, states), (2, scalars));
     }
     for scalars in [&[][..], &[0.25], &[0.5, 7.0], &[0.0, 3.0]] {
@@ -171,7 +171,7 @@ fn states(to: &mut Examples) {
     for [state, x] in PAIRS.into_iter().chain(others) {
         let types = [ty(state, &[3, 97]), ty(x, &[3, 97])];
         for (decay, rate) in [(0.9, 0.1), (0.0, 1.0)] {
-            to.both(Op::Blend(Blend::of(decay, rate)), &types, 1e-6);
+            to.both(Op::Blend(Blend::with_decay(decay, rate)), &types, 1e-6);
         }
     }
     let types = [f32s(&[1025]), f32s(&[1025])];
@@ -180,20 +180,20 @@ fn states(to: &mut Examples) {
         0 => f64::NAN,
         i => ordinary(random, i, dtype),
     };
-    to.both_filled(Op::Blend(Blend::of(0.0, 0.5)), &types, 1e-6, fill);
+    to.both_filled(Op::Blend(Blend::with_decay(0.0, 0.5)), &types, 1e-6, fill);
     for numbers in [&[1.0][..], &[0.0], &[1.0, 1.0], &[1.0, 2.0]] {
         guarded(
             to,
-            Blend { starts: numbers.len() > 1, ..Blend::of(0.9, 0.1) },
+            Blend { starts: numbers.len() > 1, ..Blend::with_decay(0.9, 0.1) },
             DType::F32,
             numbers,
         );
     }
     for dtype in [DType::I64, DType::I32, DType::U8, DType::Bool] {
-        guarded(to, Blend::of(0.0, 1.0), dtype, &[1.0]);
-        guarded(to, Blend::of(0.0, 1.0), dtype, &[0.0, 3.0]);
+        guarded(to, Blend::with_decay(0.0, 1.0), dtype, &[1.0]);
+        guarded(to, Blend::with_decay(0.0, 1.0), dtype, &[0.0, 3.0]);
         if dtype != DType::Bool {
-            guarded(to, Blend::of(1.0, 1.0), dtype, &[]);
+            guarded(to, Blend::with_decay(1.0, 1.0), dtype, &[]);
         }
     }
 }

@@ -63,7 +63,7 @@ pub fn accumulations(of: &TensorType) -> [Executed; 2] {
         filled_case(&[of.clone(), of.clone()], std::slice::from_ref(of), &mut Random::new(2));
     let [from, to] = [0, 1].map(|operand: usize| case.operands[operand].1.values());
     let sums: Vec<f64> = from.iter().zip(&to).map(|(a, b)| a + b).collect();
-    let [first, later] = cuda::accumulate(&shard(&Region::whole(of)));
+    let [first, later] = cuda::prepare_accumulation(&shard(&Region::whole(of)));
     let executed = |call, values| Executed {
         call,
         case: case.clone(),
@@ -86,7 +86,7 @@ pub fn filling(dtype: DType, count: usize, value: f64) -> Executed {
         DType::U8 => f64::from(value as i64 as u8),
         _ => Memory::of(dtype, &[value]).values()[0],
     };
-    let call = cuda::fill(dtype, count, value);
+    let call = cuda::prepare_fill(dtype, count, value);
     Executed { call, case, placed: vec![], right: vec![vec![right; count]] }
 }
 
@@ -103,7 +103,7 @@ pub fn headed(
     let clip = UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(6.0) };
     let x = TensorType::new(dtype, image);
     let k = TensorType::new(dtype, [outputs, image[3], extent, extent]);
-    let y = head.infer(&[&x, &k]).expect("it fits").remove(0);
+    let y = head.infer_types(&[&x, &k]).expect("it fits").remove(0);
     let row = TensorType::new(dtype, [outputs]);
     let fused = FusedOp {
         steps: vec![

@@ -15,7 +15,7 @@ pub fn rounded(dtype: DType, values: &[f64]) -> Vec<f64> {
 
 /// The elements of an operand, spread over a shape.
 fn spread(values: &[f64], from: &[usize], to: &[usize]) -> Vec<f64> {
-    let strides = graphc_ir::types::strides(from);
+    let strides = graphc_ir::types::row_major_strides(from);
     let skip = to.len() - from.len();
     let place = |mut index: usize| {
         let mut place = 0;
@@ -50,7 +50,7 @@ pub fn evaluated(
             })
             .collect();
         let types: Vec<TensorType> = args.iter().map(|arg| TensorType::new(arg.0, shape)).collect();
-        let result = op.infer(&types.iter().collect::<Vec<_>>()).expect("it fits").remove(0);
+        let result = op.infer_types(&types.iter().collect::<Vec<_>>()).expect("it fits").remove(0);
         let regions: Vec<Region> = types.iter().map(Region::whole).collect();
         let evaluate = |of: &dyn Fn(f64) -> f64| {
             let array = |arg: &(DType, Vec<f64>)| {

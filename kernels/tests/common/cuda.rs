@@ -9,7 +9,8 @@ use graphc_ir::ops::UnaryFunction;
 use graphc_ir::types::DType;
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{
-    self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot, Summed,
+    self, Activation, Call, CallRegister, Entry, Kernel, Launch, LaunchMemory, Matrix,
+    MatrixProduct, Shard, Summed,
 };
 
 use crate::cases::Example;
@@ -71,7 +72,7 @@ pub fn bench() -> Option<Bench> {
 pub fn prepare(case: &Case) -> Result<Call, KernelError> {
     let operands: Vec<Shard> = case.operands.iter().map(|(region, _)| shard(region)).collect();
     let results: Vec<Shard> = case.results.iter().map(shard).collect();
-    cuda::prepare(&case.op, &operands, &results)
+    cuda::prepare_op(&case.op, &operands, &results)
 }
 
 impl Bench {
@@ -164,14 +165,18 @@ impl Bench {
         };
         let results: Vec<u64> = case.results.iter().enumerate().map(result).collect();
         let word = |entry: &Entry| match *entry {
-            Entry::Place(Slot::Operand(index)) => operands[index],
-            Entry::Place(Slot::Result(index)) => results[index],
+            Entry::Place(CallRegister::Operand(index)) => operands[index],
+            Entry::Place(CallRegister::Result(index)) => results[index],
             Entry::Number(number) => number,
         };
         let table: Vec<u8> =
             call.table.iter().flat_map(|entry| word(entry).to_le_bytes()).collect();
-        let numbers: Vec<u8> =
-            call.numbers.at(cx.step, None).iter().flat_map(|number| number.to_le_bytes()).collect();
+        let numbers: Vec<u8> = call
+            .numbers
+            .at_step(cx.step, None)
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         Addresses {
             results,
             scratch: card.allocate(call.scratch.max(1)),
@@ -245,7 +250,7 @@ impl Bench {
     }
 
     /// Products of matrices, by plain loops.
-    fn product(&mut self, product: &Product, addresses: &Addresses) {
+    fn product(&mut self, product: &MatrixProduct, addresses: &Addresses) {
         let dtype = product.operands.dtype;
         for start in &product.starts {
             for batch in 0..product.batch {
@@ -280,10 +285,10 @@ impl Bench {
     }
 
     /// What becomes of the sums of a product.
-    fn end(&mut self, product: &Product, addresses: &Addresses, sums: &mut [f64]) {
+    fn end(&mut self, product: &MatrixProduct, addresses: &Addresses, sums: &mut [f64]) {
         let (dtype, columns) = (product.operands.dtype, product.columns);
         let epilogue = product.epilogue;
-        let mut summand = |place: Option<Place>, count: usize| {
+        let mut summand = |place: Option<LaunchMemory>, count: usize| {
             let place = place?;
             Some(memory(dtype, &self.read(addresses.of(place), count * dtype.size())).values())
         };
@@ -310,10 +315,10 @@ impl Bench {
     }
 
     /// Sums beside a product.
-    fn sums(&mut self, product: &Product, addresses: &Addresses, parts: [&[f64]; 3]) {
+    fn sums(&mut self, product: &MatrixProduct, addresses: &Addresses, parts: [&[f64]; 3]) {
         let Some((summed, place)) = product.epilogue.sums else { return };
         let [a, b, out] = parts;
-        let Product { rows, inner, columns, .. } = *product;
+        let MatrixProduct { rows, inner, columns, .. } = *product;
         let sum = |count: usize, of: &dyn Fn(usize) -> f64| (0..count).map(of).sum::<f64>();
         let sums: Vec<f64> = match summed {
             Summed::Result => (0..columns).map(|c| sum(rows, &|r| out[r * columns + c])).collect(),
@@ -349,7 +354,7 @@ impl Bench {
 }
 
 fn apply(function: UnaryFunction, values: &mut [f64]) {
-    values.iter_mut().for_each(|value| *value = function.of(*value));
+    values.iter_mut().for_each(|value| *value = function.apply(*value));
 }
 
 /// The slope of the tanh form of GELU.
@@ -360,11 +365,11 @@ fn slope(x: f64) -> f64 {
 }
 
 impl Addresses {
-    fn of(&self, place: Place) -> u64 {
+    fn of(&self, place: LaunchMemory) -> u64 {
         match place {
-            Place::Slot(Slot::Operand(index)) => self.operands[index],
-            Place::Slot(Slot::Result(index)) => self.results[index],
-            Place::Scratch(byte) => self.scratch + byte as u64,
+            LaunchMemory::Slot(CallRegister::Operand(index)) => self.operands[index],
+            LaunchMemory::Slot(CallRegister::Result(index)) => self.results[index],
+            LaunchMemory::Scratch(byte) => self.scratch + byte as u64,
         }
     }
 }
@@ -373,10 +378,10 @@ impl Addresses {
 struct Origins<'a>(&'a Case);
 
 impl Origins<'_> {
-    fn of(&self, slot: Slot, dim: usize) -> i64 {
+    fn of(&self, slot: CallRegister, dim: usize) -> i64 {
         let region = match slot {
-            Slot::Operand(index) => &self.0.operands[index].0,
-            Slot::Result(index) => &self.0.results[index],
+            CallRegister::Operand(index) => &self.0.operands[index].0,
+            CallRegister::Result(index) => &self.0.results[index],
         };
         region.rect.origin[dim] as i64
     }

@@ -209,7 +209,7 @@ pub fn random_chain(seed: u64, size: &Size<'_>) -> Chain {
     let region = |&output: &usize| {
         let ty = TensorType::new(expected[output].0, shape.clone());
         let made = match &fused.steps[output].op {
-            Op::Reduce(_) => fused.steps[output].op.infer(&[&ty]).expect("it fits").remove(0),
+            Op::Reduce(_) => fused.steps[output].op.infer_types(&[&ty]).expect("it fits").remove(0),
             _ => ty,
         };
         Region::whole(&made)

@@ -4,26 +4,26 @@
 mod in_place;
 
 use graphc_ir::array::Array;
-use graphc_ir::mesh::{DeviceKind, unravel};
+use graphc_ir::mesh::{DeviceKind, unravel_position};
 use graphc_ir::op::{EvalContext, InPlace, Op, Operand, Region};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::shard;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{Call, Launch, Shard, own_product, product_end};
 use graphc_kernels::{
-    KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare,
+    KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare_op,
 };
 use half::{bf16, f16};
 
 /// A deterministic source of choices.
 pub struct Random {
-    stream: Stream,
+    stream: RandomStream,
     count: u64,
 }
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self { stream: Stream { seed, key: 1, step: 0 }, count: 0 }
+        Self { stream: RandomStream { seed, key: 1, step: 0 }, count: 0 }
     }
 
     pub fn below(&mut self, end: usize) -> usize {
@@ -148,15 +148,15 @@ impl Case {
         fill: Fill<'_>,
     ) -> Case {
         let references: Vec<&TensorType> = types.iter().collect();
-        let results = op.infer(&references).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        let results = op.infer_types(&references).unwrap_or_else(|error| panic!("{op:?}: {error}"));
         let rule = op.operation().rule(&references).expect("the types fit");
         let signature = random.of(&rule.signatures(hierarchy));
         let position = random.below(hierarchy.iter().product());
-        let coordinates = unravel(position, hierarchy);
+        let coordinates = unravel_position(position, hierarchy);
         let region = |ty: &TensorType, sbp| Region {
             dtype: ty.dtype,
             global: ty.shape.clone(),
-            rect: shard::shard(&ty.shape, hierarchy, sbp, &coordinates),
+            rect: shard::shard_rect(&ty.shape, hierarchy, sbp, &coordinates),
         };
         let operands = types
             .iter()
@@ -196,7 +196,7 @@ impl Case {
                 .collect()
         };
         let operands = types(&mut self.operands.iter().map(|operand| &operand.0));
-        prepare(&self.op, &operands, &types(&mut self.results.iter()), DeviceKind::Cpu)
+        prepare_op(&self.op, &operands, &types(&mut self.results.iter()), DeviceKind::Cpu)
     }
 
     /// The results of the kernel, in memory that held something else.

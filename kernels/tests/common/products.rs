@@ -183,7 +183,7 @@ impl Chained {
                 S(step) => made[step].clone(),
             };
             let args: Vec<TensorType> = args.iter().map(of).collect();
-            made.push(op.infer(&args.iter().collect::<Vec<_>>()).expect("it fits").remove(0));
+            made.push(op.infer_types(&args.iter().collect::<Vec<_>>()).expect("it fits").remove(0));
         }
         self.outputs.iter().map(|&step| Region::whole(&made[step])).collect()
     }
@@ -305,7 +305,7 @@ impl SummedFactor {
         let axis = usize::from(!turn);
         let reduce = Op::Reduce(Self::sum(axis));
         let ty = TensorType::new(dtype, x.0.rect.extent.clone());
-        let sums = Region::whole(&reduce.infer(&[&ty]).expect("it fits")[0]);
+        let sums = Region::whole(&reduce.infer_types(&[&ty]).expect("it fits")[0]);
         let case = Case { op: reduce, operands: vec![x.clone()], results: vec![sums.clone()] };
         let right = case.oracle(&EvalContext::default()).expect("sums").remove(0).data;
         let product = multiplied(op, [&a, &b], dtype, &[rows, columns], evaluate);

@@ -8,7 +8,7 @@ use crate::on_card::{Fault, bench, check, prepare};
 use graphc_ir::op::{EvalContext, Op, Region};
 use graphc_ir::ops::*;
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{join_alike, joins};
+use graphc_kernels::cuda::{join_alike, joinable_tensors};
 
 #[test]
 fn elementwise_ops() {
@@ -88,7 +88,7 @@ fn joined(examples: Vec<cases::Example>, is_tried: impl Fn(&Case) -> bool) -> Op
     let cx = EvalContext { seed: 5, step: 3 };
     let mut tried = 0;
     for cases::Example { case, .. } in examples {
-        let Some(own) = joins(&case.op).filter(|_| is_tried(&case)) else { continue };
+        let Some(own) = joinable_tensors(&case.op).filter(|_| is_tried(&case)) else { continue };
         tried += 1;
         let members = [9000, 1, 0, 291, 8192].map(|elements| resized(&case, own, elements));
         let mut run = |member: &Case| bench.run(member, &[], &cx).expect("no fault");
@@ -118,8 +118,8 @@ fn beyond() -> Vec<(Case, &'static str)> {
             1,
             "label",
         ),
-        (Op::Embedding(Embedding {}), vec![f32s(&[4, 3]), labels.clone()], 1, "row"),
-        (Op::Embedding(Embedding {}), vec![f32s(&[4, 0]), labels.clone()], 1, "row"),
+        (Op::Embedding(EmbeddingOp {}), vec![f32s(&[4, 3]), labels.clone()], 1, "row"),
+        (Op::Embedding(EmbeddingOp {}), vec![f32s(&[4, 0]), labels.clone()], 1, "row"),
         (
             Op::EmbeddingGrad(EmbeddingGrad { rows: 4 }),
             vec![labels.clone(), f32s(&[5, 3])],

@@ -246,7 +246,7 @@ fn matrix_products() {
         let b = [batches[1].as_slice(), &last([k, j], transpose_b)].concat();
         let dtype = random.of(&[DType::F32, DType::F32, DType::F32, DType::I64, DType::I32]);
         let op = Op::MatMul(MatMul { transpose_a, transpose_b });
-        if op.infer(&[&ty(dtype, &a), &ty(dtype, &b)]).is_ok() {
+        if op.infer_types(&[&ty(dtype, &a), &ty(dtype, &b)]).is_ok() {
             Case::random(op, &[ty(dtype, &a), ty(dtype, &b)], random, &mut ordinary).check(2e-5);
         }
     });
@@ -310,7 +310,7 @@ fn slices_pads_concatenations_and_splits() {
             pad.interior.push(if whole { 0 } else { random.below(3) });
         }
         for op in [Op::Slice(slice), Op::Pad(pad)] {
-            if op.infer(&[&ty(dtype, &shape)]).is_ok() {
+            if op.infer_types(&[&ty(dtype, &shape)]).is_ok() {
                 Case::random(op, &[ty(dtype, &shape)], random, &mut ordinary).check(0.0);
             }
         }
@@ -341,7 +341,7 @@ fn triangles() {
         let (lower, diagonal) = (random.below(2) == 0, random.below(9) as i64 - 4);
         let op = Op::Triangle(Triangle { lower, diagonal });
         let types = [ty(random.of(&[DType::F32, DType::I64]), &shape)];
-        if op.infer(&[&types[0]]).is_ok() {
+        if op.infer_types(&[&types[0]]).is_ok() {
             Case::random(op, &types, random, &mut ordinary).check(0.0);
         }
     });
@@ -421,12 +421,12 @@ fn sources_and_dropout() {
                 trainable: true,
             }),
         ] {
-            if op.infer(&[]).is_ok() {
+            if op.infer_types(&[]).is_ok() {
                 Case::random(op, &[], random, &mut ordinary).check(1e-6);
             }
         }
         let training = random.below(4) > 0;
-        let op = Op::Dropout(Dropout { probability: Scalar(0.3), key: 11, training });
+        let op = Op::Dropout(DropoutOp { probability: Scalar(0.3), key: 11, training });
         Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(1e-6);
     });
 }

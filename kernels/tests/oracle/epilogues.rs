@@ -8,7 +8,7 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, Prepared, Scratch, ThreadPool, View, ViewMut, prepare, prepare_fused,
+    KernelContext, Prepared, Scratch, ThreadPool, View, ViewMut, prepare_fused, prepare_op,
 };
 
 use FusedArg::{Operand as X, Step as S};
@@ -116,7 +116,7 @@ fn check(setting: &Setting, dtype: DType, kept: bool) {
     let Setting { x, k, window, groups } = *setting;
     let head = Op::Convolution(Convolution { window, groups, channels_last: true });
     let mut types = vec![TensorType::new(dtype, x), TensorType::new(dtype, k)];
-    let y = head.infer(&types.iter().collect::<Vec<_>>()).unwrap().remove(0);
+    let y = head.infer_types(&types.iter().collect::<Vec<_>>()).unwrap().remove(0);
     let row = TensorType::new(dtype, [k[0]]);
     types.extend([row.clone(), row, y.clone()]);
     let operands = operands(&types, &mut Random::new(8));
@@ -124,7 +124,7 @@ fn check(setting: &Setting, dtype: DType, kept: bool) {
     let fused = chain(head.clone(), kept);
     let results = vec![y.clone(); fused.outputs.len()];
     let whole = prepare_fused(&fused, &types, &results, DeviceKind::Cpu).unwrap();
-    let first = prepare(&head, &types[..2], std::slice::from_ref(&y), DeviceKind::Cpu).unwrap();
+    let first = prepare_op(&head, &types[..2], std::slice::from_ref(&y), DeviceKind::Cpu).unwrap();
     let of_rest = [std::slice::from_ref(&y), &types[2..]].concat();
     let one = std::slice::from_ref(&y);
     let then = prepare_fused(&rest(&fused), &of_rest, one, DeviceKind::Cpu).unwrap();

@@ -193,7 +193,7 @@ fn elementwise(to: &mut Examples<'_>) {
         U::Clip { low: Scalar(-1.0), high: two },
     ] {
         to.filled(Op::Unary(Unary { function }), std::slice::from_ref(&x), 4e-6, positive);
-        if function.of(-1.0).is_finite() {
+        if function.apply(-1.0).is_finite() {
             to.add(Op::Unary(Unary { function }), std::slice::from_ref(&x), 4e-6);
         }
     }
@@ -245,7 +245,7 @@ fn movements(to: &mut Examples<'_>) {
     to.add(Op::Pad(Pad { low, high, interior, value: Scalar(0.3) }), one, 1e-6);
     to.add(Op::Triangle(Triangle { lower: true, diagonal: 1 }), one, 0.0);
     to.add(Op::Accumulate(Accumulate {}), one, 0.0);
-    let dropout = Dropout { probability: Scalar(0.3), key: 11, training: true };
+    let dropout = DropoutOp { probability: Scalar(0.3), key: 11, training: true };
     to.add(Op::Dropout(dropout), one, 1e-6);
 }
 
@@ -280,7 +280,7 @@ fn rows(to: &mut Examples<'_>) {
     let types = [x.clone(), of_row.clone(), labels.clone(), of_row];
     let op = Op::CrossEntropyGrad(CrossEntropyGrad::default());
     to.filled(op, &types, 1e-5, indices(2, classes));
-    to.filled(Op::Embedding(Embedding {}), &[to.ty(&[7, 3]), labels.clone()], 0.0, indices(1, 7));
+    to.filled(Op::Embedding(EmbeddingOp {}), &[to.ty(&[7, 3]), labels.clone()], 0.0, indices(1, 7));
     let types = [labels, to.ty(&[shape[0], 3])];
     to.filled(Op::EmbeddingGrad(EmbeddingGrad { rows: 7 }), &types, 2e-5, indices(0, 7));
     // Many rows, in several tiles, and sums that a 16-bit accumulator would lose.
@@ -330,7 +330,7 @@ fn products(to: &mut Examples<'_>) {
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (x, k) = (to.ty(&[2, 4, 7, 8]), to.ty(&[6, 2, 3, 3]));
     let op = Op::Convolution(Convolution { window, groups: 2, channels_last: false });
-    let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+    let y = op.infer_types(&[&x, &k]).expect("it fits").swap_remove(0);
     to.add(op, &[x.clone(), k.clone()], 5e-5);
     let of_x = ConvolutionInputGrad { window, groups: 2, extents: [7, 8], channels_last: false };
     to.add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], 5e-5);
@@ -349,7 +349,7 @@ fn layers(to: &mut Examples<'_>) {
     for (channels_last, x) in [(false, [2, 3, 7, 8]), (true, [2, 7, 8, 3])] {
         let x = to.ty(&x);
         let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
-        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        let y = op.infer_types(&[&x]).expect("it fits").swap_remove(0);
         to.add(op, std::slice::from_ref(&x), 0.0);
         let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
         to.add(op, &[x.clone(), y.clone()], 2e-6);
@@ -413,7 +413,7 @@ fn updates(to: &mut Examples<'_>) {
             if i == 3 { x * x } else { x }
         });
         for decay in [0.9, 0.0] {
-            let op = Op::Blend(Blend::of(decay, 0.1));
+            let op = Op::Blend(Blend::with_decay(decay, 0.1));
             to.add(op.clone(), &[half.clone(), gradient.clone()], 1e-6);
             to.add(op, &[float.clone(), half.clone()], 1e-6);
         }

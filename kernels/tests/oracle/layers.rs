@@ -54,7 +54,7 @@ fn attention_to_other_scores() {
             (AttentionBias::Added, Some(bias)),
             (AttentionBias::Learned, Some(whole)),
         ] {
-            let grad = Op::AttentionGrad(AttentionGrad::of(op, of_bias));
+            let grad = Op::AttentionGrad(AttentionGrad::from_attention(op, of_bias));
             let types = [&query, &key, &key, &query, &row, &query].map(Clone::clone);
             let types: Vec<_> = types.into_iter().chain(bias).collect();
             Case::random(grad, &types, random, fill).check(3e-4);
@@ -71,7 +71,7 @@ fn queries_whose_keys_a_bias_hides() {
     let op = Attention::new(false, Scalar(0.5));
     let of_four = [&query, &query, &query, &bias].map(Clone::clone);
     let of_all = [&query, &query, &query, &query, &row, &query, &bias].map(Clone::clone);
-    let grad = Op::AttentionGrad(AttentionGrad::of(op, AttentionBias::Learned));
+    let grad = Op::AttentionGrad(AttentionGrad::from_attention(op, AttentionBias::Learned));
     for (low, of_row) in [(f64::NEG_INFINITY, f64::NEG_INFINITY), (f32::MIN.into(), FLOOR)] {
         for (op, types) in [(Op::Attention(op), &of_four[..]), (grad.clone(), &of_all[..])] {
             let mut places = [0; 7];
@@ -127,7 +127,7 @@ fn convolutions(op: Convolution, [x, k]: [TensorType; 2], random: &mut Random, n
     let (kernel, at) = ([k.shape[2], k.shape[3]], if channels_last { 1 } else { 2 });
     let extents = [x.shape[at], x.shape[at + 1]];
     let op = Op::Convolution(op);
-    let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+    let y = op.infer_types(&[&x, &k]).expect("it fits").swap_remove(0);
     Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(near[0]);
     let of_x = ConvolutionInputGrad { window, groups, extents, channels_last };
     Case::random(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random, &mut ordinary)
@@ -227,7 +227,7 @@ fn pools_and_their_gradients() {
         let shape = [random.below(4), channels, extents[0], extents[1]];
         let x = f32s(&ordered(shape, channels_last));
         let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
-        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        let y = op.infer_types(&[&x]).expect("it fits").swap_remove(0);
         // Many are equal: the first of them counts.
         let coarse = &mut |random: &mut Random, _: usize, _: DType| random.below(4) as f64;
         Case::random(op, std::slice::from_ref(&x), random, coarse).check(0.0);
@@ -275,12 +275,12 @@ fn recurrent_cells_and_their_gradients() {
         let cell = random.of(&[Cell::Lstm, Cell::Gru, Cell::Tanh, Cell::Relu]);
         let [n, t] = [random.of(&[0, 1, 2, 5, 19]), 1 + random.below(5)];
         let (h, reverse) = (random.of(&[1, 3, 16, 33, 70]), random.below(2) == 0);
-        let [gates, states] = [cell.gates() * h, h].map(|width| f32s(&[n, t, width]));
-        let weight = f32s(&[cell.gates() * h, h]);
+        let [gates, states] = [cell.count_gates() * h, h].map(|width| f32s(&[n, t, width]));
+        let weight = f32s(&[cell.count_gates() * h, h]);
         let state = f32s(&[n, h]);
         let mut types =
             vec![gates.clone(), weight.clone(), f32s(&weight.shape[..1]), state.clone()];
-        types.extend(cell.keeps().then(|| state.clone()));
+        types.extend(cell.keeps_values().then(|| state.clone()));
         // Weights as small as they are in nets, so that states stay small.
         let fill = &mut move |random: &mut Random, operand: usize, dtype: DType| {
             ordinary(random, operand, dtype)

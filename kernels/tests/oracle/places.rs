@@ -51,7 +51,7 @@ fn embeddings_and_their_gradients() {
         let ids = ty(DType::I64, &outer);
         let g = f32s(&[outer.as_slice(), &[width]].concat());
         let types = [f32s(&[rows, width]), ids.clone()];
-        Case::random(Op::Embedding(Embedding {}), &types, random, &mut indices(1, rows, false))
+        Case::random(Op::Embedding(EmbeddingOp {}), &types, random, &mut indices(1, rows, false))
             .check(0.0);
         let op = Op::EmbeddingGrad(EmbeddingGrad { rows });
         Case::random(op, &[ids, g], random, &mut indices(0, rows, false)).check(2e-5);

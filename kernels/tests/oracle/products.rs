@@ -110,7 +110,7 @@ fn convolutions_and_their_gradients() {
         let x = TensorType::new(dtype, x);
         let k = TensorType::new(dtype, [groups * outputs, inputs, kernel[0], kernel[1]]);
         let op = Op::Convolution(Convolution { window, groups, channels_last });
-        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+        let y = op.infer_types(&[&x, &k]).expect("it fits").swap_remove(0);
         Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(epsilon);
         let of_x = ConvolutionInputGrad { window, groups, extents: image, channels_last };
         let types = [k, y.clone()];
@@ -150,7 +150,7 @@ fn whole(op: Op, shapes: &[&[usize]], dtype: DType) -> Case {
         .iter()
         .map(|(region, _)| TensorType::new(region.dtype, region.global.clone()))
         .collect();
-    let results = op.infer(&types.iter().collect::<Vec<_>>()).expect("the types fit");
+    let results = op.infer_types(&types.iter().collect::<Vec<_>>()).expect("the types fit");
     Case { op, operands, results: results.iter().map(Region::whole).collect() }
 }
 

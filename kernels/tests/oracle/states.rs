@@ -11,7 +11,7 @@ fn states_decay_are_replaced_or_counted_up() {
         let random = &mut Random::new(seed);
         let shape = random.shape(2);
         let pair = |dtype| vec![TensorType::new(dtype, shape.clone()); 2];
-        let blend = |decay: f64, rate: f64| Op::Blend(Blend::of(decay, rate));
+        let blend = |decay: f64, rate: f64| Op::Blend(Blend::with_decay(decay, rate));
         for (decay, rate) in [(0.9, 0.1), (0.0, 1.0), (1.0, -2.0)] {
             Case::random(blend(decay, rate), &pair(DType::F32), random, &mut ordinary).check(1e-6);
             guarded(blend(decay, rate), &pair(DType::F32), random);

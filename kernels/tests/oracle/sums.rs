@@ -64,7 +64,7 @@ fn by_oracle(op: &FusedOp, operands: &[Value]) -> Vec<Value> {
                 .iter()
                 .map(|arg| TensorType::new(arg.0.dtype, shape(&arg.0).clone()))
                 .collect();
-            step.op.infer(&types.iter().collect::<Vec<_>>()).expect("it fits").remove(0)
+            step.op.infer_types(&types.iter().collect::<Vec<_>>()).expect("it fits").remove(0)
         };
         let (part, whole) = (infer(|region| &region.rect.extent), infer(|region| &region.global));
         let origin =

@@ -64,7 +64,7 @@ fn rmsprop_in_all_its_forms() {
                 centered,
                 clip: Some(Scalar(2.0)),
             };
-            let count = op.tensors();
+            let count = op.count_tensors();
             for factor in [None, Some(0.25), Some(0.0)] {
                 let mut types = vec![x.clone(); count];
                 types.extend(factor.map(|_| f32s(&[])));

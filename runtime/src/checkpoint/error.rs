@@ -169,11 +169,11 @@ fn names_of(names: &[String]) -> String {
 }
 
 impl CheckpointError {
-    pub(super) fn read(path: &Path, reason: impl ToString) -> Self {
+    pub(super) fn cannot_read(path: &Path, reason: impl ToString) -> Self {
         Self::Read { path: path.display().to_string(), reason: reason.to_string() }
     }
 
-    pub(super) fn write(path: &Path, reason: impl ToString) -> Self {
+    pub(super) fn cannot_write(path: &Path, reason: impl ToString) -> Self {
         Self::Write { path: path.display().to_string(), reason: reason.to_string() }
     }
 
@@ -181,7 +181,7 @@ impl CheckpointError {
         Self::Damaged { path: path.display().to_string(), reason: reason.to_string() }
     }
 
-    pub(super) fn parts(path: &Path, reason: impl ToString) -> Self {
+    pub(super) fn cannot_complete(path: &Path, reason: impl ToString) -> Self {
         Self::Parts { path: path.display().to_string(), reason: reason.to_string() }
     }
 }

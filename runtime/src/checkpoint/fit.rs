@@ -14,7 +14,7 @@ use super::{Checkpoint, CheckpointError};
 
 /// A variable that a checkpoint is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ExpectedVariable {
     pub(crate) ty: TensorType,
     pub(crate) kind: TensorKind,
     /// Whether steps change it.
@@ -25,7 +25,10 @@ pub(crate) struct Wanted {
 
 impl Checkpoint {
     /// Checks that these are the variables of the checkpoint, of these types.
-    pub(crate) fn check(&self, wanted: &BTreeMap<&str, Wanted>) -> Result<(), CheckpointError> {
+    pub(crate) fn check_variables(
+        &self,
+        wanted: &BTreeMap<&str, ExpectedVariable>,
+    ) -> Result<(), CheckpointError> {
         let manifest = self.manifest();
         let at = || format!("{} (of model `{}`)", self.path().display(), manifest.model);
         let stored = wanted.iter().filter(|(_, wanted)| wanted.kind != TensorKind::Table);
@@ -68,23 +71,23 @@ impl Checkpoint {
 /// Whether a variable that the checkpoint lacks begins as it does without one: the count of steps that were left out,
 /// which is 0 where nobody asked to leave any out, what a training does not change, and states of a weight that was
 /// frozen.
-fn may_lack(manifest: &Manifest, name: &str, wanted: &Wanted) -> bool {
+fn may_lack(manifest: &Manifest, name: &str, wanted: &ExpectedVariable) -> bool {
     let was_frozen = |weight: &str| {
-        let trained = manifest.settings.as_ref().and_then(|settings| settings.trained());
+        let trained = manifest.settings.as_ref().and_then(|settings| settings.trained_weights());
         manifest.variables.contains_key(weight)
             && trained.is_some_and(|mut trained| !trained.any(|name| name == weight))
     };
     name == SKIPPED_STEPS
         || wanted.may_lack
-        || (wanted.kind == TensorKind::State && weight(name).is_some_and(was_frozen))
+        || (wanted.kind == TensorKind::State && weight_of_state(name).is_some_and(was_frozen))
 }
 
 /// Whether it does not matter that nobody wants a variable of the checkpoint: a table that an earlier version has saved,
 /// and states of a weight that is frozen now.
-fn is_passed_over(name: &str, kind: TensorKind, wanted: &BTreeMap<&str, Wanted>) -> bool {
+fn is_passed_over(name: &str, kind: TensorKind, wanted: &BTreeMap<&str, ExpectedVariable>) -> bool {
     let is_frozen = |weight: &str| wanted.get(weight).is_some_and(|wanted| !wanted.updated);
     match kind {
-        TensorKind::State => name == SKIPPED_STEPS || weight(name).is_some_and(is_frozen),
+        TensorKind::State => name == SKIPPED_STEPS || weight_of_state(name).is_some_and(is_frozen),
         TensorKind::Parameter => is_table(name),
         TensorKind::Table
         | TensorKind::Input
@@ -101,6 +104,6 @@ pub fn is_table(name: &str) -> bool {
 }
 
 /// The weight that a state is of: it is called `state.KIND.WEIGHT`.
-fn weight(state: &str) -> Option<&str> {
+fn weight_of_state(state: &str) -> Option<&str> {
     Some(state.strip_prefix("state.")?.split_once('.')?.1)
 }

@@ -33,9 +33,9 @@ pub(super) fn part_name(rank: u32) -> String {
 }
 
 /// The complete checkpoints of a directory with their steps, in ascending order. None where there is no directory.
-pub(super) fn complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+pub(super) fn list_complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
-    for (name, path) in entries(directory)? {
+    for (name, path) in list_entries(directory)? {
         let step = name.strip_prefix("step-").and_then(|step| step.parse().ok());
         if let Some(step) = step
             && path.join(MANIFEST).is_file()
@@ -48,10 +48,10 @@ pub(super) fn complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Checkpoi
 }
 
 /// The directories that are named like checkpoints and have no manifest, in ascending order of their steps.
-pub(super) fn incomplete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+pub(super) fn list_incomplete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let is_checkpoint = |step: &u64, path: &Path| path.ends_with(checkpoint_name(*step));
     let step = |name: &str| name.strip_prefix("step-").and_then(|step| step.parse().ok());
-    let found = entries(directory)?.into_iter();
+    let found = list_entries(directory)?.into_iter();
     let found = found.filter_map(|(name, path)| step(&name).map(|step| (step, path)));
     let mut found: Vec<(u64, PathBuf)> = found
         .filter(|(step, path)| is_checkpoint(step, path) && path.is_dir())
@@ -66,23 +66,23 @@ pub(super) fn set_aside(path: &Path) -> Result<PathBuf, CheckpointError> {
     let name = |number: u32| path.with_extension(format!("incomplete-{number}"));
     let free = (1..).map(name).find(|name| std::fs::symlink_metadata(name).is_err());
     let aside = free.expect("numbers do not end before names are free");
-    std::fs::rename(path, &aside).map_err(|error| CheckpointError::write(path, error))?;
+    std::fs::rename(path, &aside).map_err(|error| CheckpointError::cannot_write(path, error))?;
     Ok(aside)
 }
 
 /// Removes what killed runs have left.
-pub(super) fn clean(directory: &Path) -> Result<(), CheckpointError> {
-    for (name, path) in entries(directory)? {
+pub(super) fn remove_leftovers(directory: &Path) -> Result<(), CheckpointError> {
+    for (name, path) in list_entries(directory)? {
         let partial = name.starts_with(".step-") && name.ends_with(".partial");
         if partial || name.starts_with(PROBE) {
-            remove(&path)?;
+            remove_directory(&path)?;
         }
     }
     Ok(())
 }
 
-fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
-    let read = |error: std::io::Error| CheckpointError::read(directory, error);
+fn list_entries(directory: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
+    let read = |error: std::io::Error| CheckpointError::cannot_read(directory, error);
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(read)?,
@@ -99,26 +99,26 @@ fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>, CheckpointError> 
 }
 
 /// Removes a directory with all that is in it. One that is gone is no error.
-pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
+pub(super) fn remove_directory(path: &Path) -> Result<(), CheckpointError> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(CheckpointError::write(path, error))
+            Err(CheckpointError::cannot_write(path, error))
         }
         _ => Ok(()),
     }
 }
 
 /// Removes a complete checkpoint: hidden first, so that nobody takes what is half removed for complete.
-pub(super) fn retire(path: &Path, step: u64) -> Result<(), CheckpointError> {
+pub(super) fn retire_checkpoint(path: &Path, step: u64) -> Result<(), CheckpointError> {
     let hidden = path.with_file_name(partial_name(step));
-    std::fs::rename(path, &hidden).map_err(|error| CheckpointError::write(path, error))?;
-    remove(&hidden)
+    std::fs::rename(path, &hidden).map_err(|error| CheckpointError::cannot_write(path, error))?;
+    remove_directory(&hidden)
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync(directory: &Path) -> Result<(), CheckpointError> {
+pub(super) fn sync_directory(directory: &Path) -> Result<(), CheckpointError> {
     let synced = File::open(directory).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| CheckpointError::write(directory, error))
+    synced.map_err(|error| CheckpointError::cannot_write(directory, error))
 }
 
 #[cfg(test)]
@@ -132,15 +132,15 @@ mod tests {
         for _ in 0..2 {
             std::fs::create_dir(at("step-00000006")).expect("a folder");
             std::fs::write(at("step-00000006").join("rank-00000.safetensors"), "x").expect("room");
-            let found = incomplete(folder.path()).expect("readable");
+            let found = list_incomplete(folder.path()).expect("readable");
             assert_eq!(found, [(6, at("step-00000006"))]);
             set_aside(&found[0].1).expect("writable");
         }
-        assert!(incomplete(folder.path()).expect("readable").is_empty());
+        assert!(list_incomplete(folder.path()).expect("readable").is_empty());
         for name in ["step-00000006.incomplete-1", "step-00000006.incomplete-2"] {
             assert!(at(name).join("rank-00000.safetensors").is_file());
         }
-        assert!(complete(folder.path()).expect("readable").is_empty());
+        assert!(list_complete(folder.path()).expect("readable").is_empty());
     }
 
     #[test]
@@ -159,9 +159,9 @@ mod tests {
             }
         }
         let steps = |found: Vec<(u64, PathBuf)>| found.into_iter().map(|f| f.0).collect::<Vec<_>>();
-        assert_eq!(steps(complete(folder.path()).expect("readable")), [10, 100_000_000]);
-        clean(folder.path()).expect("writable");
+        assert_eq!(steps(list_complete(folder.path()).expect("readable")), [10, 100_000_000]);
+        remove_leftovers(folder.path()).expect("writable");
         assert!(!folder.path().join(".step-00000040.partial").exists());
-        assert!(complete(&folder.path().join("none")).expect("nothing there").is_empty());
+        assert!(list_complete(&folder.path().join("none")).expect("nothing there").is_empty());
     }
 }

@@ -8,10 +8,10 @@ use memmap2::Mmap;
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
-use super::manifest::{FileRecord, Manifest, Piece, VariableRecord, hexadecimal};
-use super::{CheckpointError, Held, Settings, folder};
+use super::manifest::{FileRecord, Manifest, VariablePiece, VariableRecord, encode_hex};
+use super::{CheckpointError, Held, TrainingSettings, folder};
 use crate::data::{file_dtype, open_file};
-use crate::rectangles::{Move, fill_identity, masked};
+use crate::rectangles::{Move, fill_identity, masked_kind};
 use crate::tensor::HostTensor;
 use crate::threads::side_by_side;
 
@@ -30,7 +30,7 @@ impl Checkpoint {
     /// read.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         if path.join(folder::MANIFEST).is_file() {
-            return Self::at(path.to_owned());
+            return Self::from_directory(path.to_owned());
         }
         if !path.is_dir() {
             return Err(CheckpointError::Absent { path: path.display().to_string() });
@@ -44,8 +44,8 @@ impl Checkpoint {
     /// # Errors
     /// Where the directory cannot be read, or the checkpoint's manifest is damaged or of another version.
     pub fn latest(directory: &Path) -> Result<Option<Self>, CheckpointError> {
-        let last = folder::complete(directory)?.pop();
-        last.map(|(_, path)| Self::at(path)).transpose()
+        let last = folder::list_complete(directory)?.pop();
+        last.map(|(_, path)| Self::from_directory(path)).transpose()
     }
 
     /// The directories beside this checkpoint that are named like later ones and lack a manifest: somebody has removed it, as
@@ -55,11 +55,11 @@ impl Checkpoint {
     /// Where the directory cannot be read.
     pub fn incomplete_after(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         let Some(directory) = self.path.parent() else { return Ok(Vec::new()) };
-        let found = folder::incomplete(directory)?.into_iter();
+        let found = folder::list_incomplete(directory)?.into_iter();
         Ok(found.filter(|(step, _)| *step > self.step()).map(|(_, path)| path).collect())
     }
 
-    fn at(path: PathBuf) -> Result<Self, CheckpointError> {
+    fn from_directory(path: PathBuf) -> Result<Self, CheckpointError> {
         let manifest = Manifest::read(&path.join(folder::MANIFEST))?;
         Ok(Self { path, manifest })
     }
@@ -91,7 +91,7 @@ impl Checkpoint {
     }
 
     /// What it was trained with, where it says so.
-    pub(crate) fn settings(&self) -> Option<&Settings> {
+    pub(crate) fn settings(&self) -> Option<&TrainingSettings> {
         self.manifest.settings.as_ref()
     }
 
@@ -114,43 +114,46 @@ impl Checkpoint {
             let nothing = || CheckpointError::damaged(&self.path, format!("it lacks `{name}`"));
             records.push((name, self.manifest.variables.get(name).ok_or_else(nothing)?));
         }
-        let files = self.map(records.iter().flat_map(|(_, record)| &record.pieces))?;
-        let files = self.parse(&files)?;
+        let files = self.map_files(records.iter().flat_map(|(_, record)| &record.pieces))?;
+        let files = self.parse_files(&files)?;
         let mut tensors = BTreeMap::new();
         for (name, record) in records {
             let mut tensor = HostTensor::zeros(record.dtype, record.shape.clone());
             let whole = Rect::whole(&record.shape);
-            self.copy(record, &files, &whole, tensor.bytes_mut())?;
+            self.copy_rectangle(record, &files, &whole, tensor.bytes_mut())?;
             tensors.insert(name.to_owned(), tensor);
         }
         Ok(tensors)
     }
 
     /// Fills shards whose variables were checked. No worker may be in a step.
-    pub(crate) fn fill(&self, shards: &[Held<'_>]) -> Result<(), CheckpointError> {
+    pub(crate) fn fill_shards(&self, shards: &[Held<'_>]) -> Result<(), CheckpointError> {
         let held = |shard: &&Held<'_>| self.manifest.variables.contains_key(shard.name);
         let shards: Vec<&Held<'_>> = shards.iter().filter(held).collect();
         let record = |shard: &Held<'_>| &self.manifest.variables[shard.name];
-        let needed = |piece: &&Piece, shard: &Held<'_>| piece.rect.intersect(shard.rect).is_some();
-        let pieces = shards.iter().filter(|shard| masked(shard.layout, shard.rank).is_none());
+        let needed =
+            |piece: &&VariablePiece, shard: &Held<'_>| piece.rect.intersect(shard.rect).is_some();
+        let pieces = shards.iter().filter(|shard| masked_kind(shard.layout, shard.rank).is_none());
         let pieces =
             pieces.flat_map(|shard| record(shard).pieces.iter().filter(move |p| needed(p, shard)));
-        let files = self.map(pieces)?;
-        let files = self.parse(&files)?;
+        let files = self.map_files(pieces)?;
+        let files = self.parse_files(&files)?;
         for shard in &shards {
-            shard.memory.write(shard.place, |target| match masked(shard.layout, shard.rank) {
-                Some(kind) => {
-                    fill_identity(shard.layout.dtype, kind, target);
-                    Ok(())
+            shard.memory.write(shard.place, |target| {
+                match masked_kind(shard.layout, shard.rank) {
+                    Some(kind) => {
+                        fill_identity(shard.layout.dtype, kind, target);
+                        Ok(())
+                    }
+                    None => self.copy_rectangle(record(shard), &files, shard.rect, target),
                 }
-                None => self.copy(record(shard), &files, shard.rect, target),
             })?;
         }
         Ok(())
     }
 
     /// Copies a rectangle of a variable out of the pieces that overlap it, in their order.
-    fn copy(
+    fn copy_rectangle(
         &self,
         record: &VariableRecord,
         files: &BTreeMap<&str, SafeTensors<'_>>,
@@ -176,21 +179,21 @@ impl Checkpoint {
     }
 
     /// Maps the files of these pieces, each checked against the manifest.
-    fn map<'a>(
+    fn map_files<'a>(
         &'a self,
-        pieces: impl Iterator<Item = &'a Piece>,
+        pieces: impl Iterator<Item = &'a VariablePiece>,
     ) -> Result<Vec<(&'a str, Mmap)>, CheckpointError> {
         let names: BTreeSet<&str> = pieces.map(|piece| piece.file.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
         let map = |at: usize| {
             let name = names[at];
-            let map = checked(&self.path.join(name), &self.manifest.files[name])?;
+            let map = map_checked_file(&self.path.join(name), &self.manifest.files[name])?;
             Ok((name, map))
         };
         side_by_side(names.len(), map).into_iter().collect()
     }
 
-    fn parse<'a>(
+    fn parse_files<'a>(
         &self,
         files: &'a [(&'a str, Mmap)],
     ) -> Result<BTreeMap<&'a str, SafeTensors<'a>>, CheckpointError> {
@@ -204,8 +207,8 @@ impl Checkpoint {
     }
 }
 
-fn checked(path: &Path, record: &FileRecord) -> Result<Mmap, CheckpointError> {
-    let read = |error: std::io::Error| CheckpointError::read(path, error);
+fn map_checked_file(path: &Path, record: &FileRecord) -> Result<Mmap, CheckpointError> {
+    let read = |error: std::io::Error| CheckpointError::cannot_read(path, error);
     let file = open_file(path).map_err(read)?;
     let bytes = file.metadata().map_err(read)?.len();
     if bytes != record.bytes {
@@ -213,7 +216,7 @@ fn checked(path: &Path, record: &FileRecord) -> Result<Mmap, CheckpointError> {
         return Err(CheckpointError::damaged(path, reason));
     }
     let map = crate::memory::map_file(&file).map_err(read)?;
-    if hexadecimal(&Sha256::digest(&map)) != record.sha256 {
+    if encode_hex(&Sha256::digest(&map)) != record.sha256 {
         return Err(CheckpointError::damaged(path, "its content does not match its SHA-256"));
     }
     Ok(map)

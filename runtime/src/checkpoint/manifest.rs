@@ -14,7 +14,7 @@ use graphc_ir::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{CheckpointError, Settings};
+use super::{CheckpointError, TrainingSettings};
 use crate::data::read_file;
 
 /// The version of the manifest that this build reads and writes.
@@ -42,7 +42,7 @@ pub(super) struct Manifest {
     pub(super) not_finite: BTreeSet<String>,
     /// The settings that it was trained with; earlier versions did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) settings: Option<Settings>,
+    pub(super) settings: Option<TrainingSettings>,
     pub(super) variables: BTreeMap<String, VariableRecord>,
     pub(super) files: BTreeMap<String, FileRecord>,
     /// SHA-256 of this manifest with an empty string here.
@@ -59,12 +59,12 @@ pub struct VariableRecord {
     /// Shape of the whole.
     pub shape: Vec<usize>,
     /// The places of its elements.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<VariablePiece>,
 }
 
 /// A rectangle of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Piece {
+pub(super) struct VariablePiece {
     pub(super) file: String,
     /// The tensor's name in the file.
     pub(super) tensor: String,
@@ -84,7 +84,7 @@ pub(super) struct FileRecord {
 
 /// The part of one rank in a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct CheckpointPart {
     pub(super) variables: BTreeMap<String, VariableRecord>,
     pub(super) files: BTreeMap<String, FileRecord>,
     /// Variables of which some element that it has written is infinite or no number, though training changes them.
@@ -94,13 +94,13 @@ pub(super) struct Part {
 
 /// The terms of a whole checkpoint, besides the parts of ranks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header<'a> {
+pub(crate) struct ManifestHeader<'a> {
     /// Number of finished steps.
     pub(crate) step: u64,
     pub(crate) seed: u64,
     pub(crate) model: &'a str,
     pub(crate) mesh: &'a [usize],
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: &'a TrainingSettings,
 }
 
 impl VariableRecord {
@@ -111,8 +111,8 @@ impl VariableRecord {
 
     /// Whether the pieces are the whole, each element once: they form a grid, as shards do. Of partial values, which are
     /// combined with what is there, each part of the grid has equally many.
-    fn covered(&self) -> bool {
-        let (reduced, copied): (Vec<&Piece>, Vec<&Piece>) =
+    fn is_covered(&self) -> bool {
+        let (reduced, copied): (Vec<&VariablePiece>, Vec<&VariablePiece>) =
             self.pieces.iter().partition(|piece| piece.reduce.is_some());
         let rects: BTreeSet<Corners<'_>> = copied.iter().map(|piece| piece.corners()).collect();
         if rects.len() != copied.len() || !is_grid(&rects, &self.shape) {
@@ -128,7 +128,7 @@ impl VariableRecord {
     }
 
     /// Bytes of a piece; `None` where there are too many to count.
-    fn bytes(&self, piece: &Piece) -> Option<u64> {
+    fn count_piece_bytes(&self, piece: &VariablePiece) -> Option<u64> {
         let size = self.dtype.size() as u64;
         piece.rect.extent.iter().try_fold(size, |bytes, &extent| bytes.checked_mul(extent as u64))
     }
@@ -137,7 +137,7 @@ impl VariableRecord {
 /// Origin and extent of a rectangle.
 type Corners<'a> = (&'a [usize], &'a [usize]);
 
-impl Piece {
+impl VariablePiece {
     fn corners(&self) -> Corners<'_> {
         (&self.rect.origin, &self.rect.extent)
     }
@@ -171,8 +171,11 @@ impl Manifest {
     ///
     /// # Errors
     /// Where ranks do not agree on a variable, or pieces of one are missing: what is wrong.
-    pub(super) fn new(header: Header<'_>, parts: Vec<Part>) -> Result<Self, String> {
-        let mut whole = Part::default();
+    pub(super) fn new(
+        header: ManifestHeader<'_>,
+        parts: Vec<CheckpointPart>,
+    ) -> Result<Self, String> {
+        let mut whole = CheckpointPart::default();
         for part in parts {
             whole.files.extend(part.files);
             whole.not_finite.extend(part.not_finite);
@@ -188,12 +191,12 @@ impl Manifest {
                 known.pieces.extend(record.pieces);
             }
         }
-        let missing = whole.variables.iter().find(|(_, record)| !record.covered());
+        let missing = whole.variables.iter().find(|(_, record)| !record.is_covered());
         if let Some((name, _)) = missing {
             return Err(format!("no rank has written some elements of variable `{name}`"));
         }
-        let Part { variables, files, not_finite } = whole;
-        let Header { step, seed, model, mesh, settings } = header;
+        let CheckpointPart { variables, files, not_finite } = whole;
+        let ManifestHeader { step, seed, model, mesh, settings } = header;
         let settings = Some(settings.clone());
         let (format, version) = (FORMAT.to_owned(), VERSION);
         let (model, mesh, sha256) = (model.to_owned(), mesh.to_vec(), String::new());
@@ -214,13 +217,13 @@ impl Manifest {
 
     /// The file's content.
     pub(super) fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(&Self { sha256: self.seal()?, ..self.clone() })
+        serde_json::to_string(&Self { sha256: self.compute_seal()?, ..self.clone() })
     }
 
     /// Reads a manifest and checks that it is whole.
     pub(super) fn read(path: &Path) -> Result<Self, CheckpointError> {
         let text = read_file(path, LONGEST_MANIFEST);
-        let text = text.map_err(|error| CheckpointError::read(path, error))?;
+        let text = text.map_err(|error| CheckpointError::cannot_read(path, error))?;
         let not = |reason: String| CheckpointError::NotACheckpoint {
             path: path.display().to_string(),
             reason,
@@ -237,19 +240,19 @@ impl Manifest {
         }
         let manifest: Self =
             serde_json::from_value(value).map_err(|error| not(error.to_string()))?;
-        manifest.check(path)?;
+        manifest.check_content(path)?;
         Ok(manifest)
     }
 
-    fn check(&self, path: &Path) -> Result<(), CheckpointError> {
-        if self.seal().is_ok_and(|seal| seal != self.sha256) {
+    fn check_content(&self, path: &Path) -> Result<(), CheckpointError> {
+        if self.compute_seal().is_ok_and(|seal| seal != self.sha256) {
             return Err(CheckpointError::damaged(path, "its content does not match its SHA-256"));
         }
         let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == &**name);
         let mut left: BTreeMap<&str, u64> = BTreeMap::new();
         let mut tensors: BTreeSet<(&str, &str)> = BTreeSet::new();
         for (name, record) in &self.variables {
-            if !record.covered() {
+            if !record.is_covered() {
                 let reason =
                     format!("the pieces of variable `{name}` are not the whole, each element once");
                 return Err(CheckpointError::damaged(path, reason));
@@ -259,7 +262,8 @@ impl Manifest {
                 let once = tensors.insert((&piece.file, &piece.tensor));
                 let left = left.entry(&piece.file).or_insert(file.map_or(0, |file| file.bytes));
                 // So nothing is larger than the files are, whose sizes are compared before memory is asked for.
-                let rest = record.bytes(piece).and_then(|bytes| left.checked_sub(bytes));
+                let rest =
+                    record.count_piece_bytes(piece).and_then(|bytes| left.checked_sub(bytes));
                 let (Some(_), true, Some(rest)) = (file, once, rest) else {
                     let of = format!("of variable `{name}` in {}", piece.file);
                     let reason =
@@ -273,14 +277,14 @@ impl Manifest {
     }
 
     /// SHA-256 of the manifest without it.
-    fn seal(&self) -> Result<String, serde_json::Error> {
+    fn compute_seal(&self) -> Result<String, serde_json::Error> {
         let unsealed = Self { sha256: String::new(), ..self.clone() };
-        Ok(hexadecimal(&Sha256::digest(serde_json::to_vec(&unsealed)?)))
+        Ok(encode_hex(&Sha256::digest(serde_json::to_vec(&unsealed)?)))
     }
 }
 
 /// Bytes as text.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -291,7 +295,7 @@ mod tests {
     use super::*;
 
     fn record(pieces: &[(usize, usize)]) -> VariableRecord {
-        let piece = |&(origin, extent): &(usize, usize)| Piece {
+        let piece = |&(origin, extent): &(usize, usize)| VariablePiece {
             file: "rank-00000.safetensors".into(),
             tensor: format!("w from {origin}"),
             rect: Rect { origin: vec![origin], extent: vec![extent] },
@@ -301,18 +305,19 @@ mod tests {
         VariableRecord { kind: TensorKind::Parameter, dtype: DType::F32, shape: vec![5], pieces }
     }
 
-    fn part(record: VariableRecord) -> Part {
+    fn part(record: VariableRecord) -> CheckpointPart {
         let file = FileRecord { bytes: 64, sha256: String::new() };
-        Part {
+        CheckpointPart {
             variables: [("w".to_owned(), record)].into(),
             files: [("rank-00000.safetensors".to_owned(), file)].into(),
             not_finite: BTreeSet::new(),
         }
     }
 
-    fn manifest(parts: Vec<Part>) -> Result<Manifest, String> {
-        let settings = &Settings::of(&CompileOptions::default(), &BTreeMap::new());
-        Manifest::new(Header { step: 3, seed: 7, model: "m", mesh: &[2], settings }, parts)
+    fn manifest(parts: Vec<CheckpointPart>) -> Result<Manifest, String> {
+        let settings =
+            &TrainingSettings::from_options(&CompileOptions::default(), &BTreeMap::new());
+        Manifest::new(ManifestHeader { step: 3, seed: 7, model: "m", mesh: &[2], settings }, parts)
     }
 
     /// The result of reading a manifest that was changed and sealed again.
@@ -344,9 +349,9 @@ mod tests {
         let mut added = record(&[(0, 5), (0, 5), (0, 2)]);
         added.pieces[1].reduce = Some(ReduceKind::Sum);
         added.pieces[2].reduce = Some(ReduceKind::Sum);
-        assert!(!added.covered(), "a part of the sum");
+        assert!(!added.is_covered(), "a part of the sum");
         added.pieces.pop();
-        assert!(added.covered());
+        assert!(added.is_covered());
     }
 
     #[test]

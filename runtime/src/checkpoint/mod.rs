@@ -39,15 +39,15 @@ pub use manifest::VariableRecord;
 pub use save::Checkpoints;
 pub use whole::CheckpointHeader;
 
-pub(crate) use fit::Wanted;
-pub(crate) use save::Header;
-pub(crate) use settings::Settings;
+pub(crate) use fit::ExpectedVariable;
+pub(crate) use save::ManifestHeader;
+pub(crate) use settings::TrainingSettings;
 
 use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::shard::Rect;
 
-use crate::device::Memory;
-use crate::memory::Place;
+use crate::device::DeviceMemory;
+use crate::memory::ArenaRange;
 
 /// A shard of a variable in the memory of a rank.
 #[derive(Clone, Copy)]
@@ -57,8 +57,8 @@ pub(crate) struct Held<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) rank: u32,
     pub(crate) rect: &'a Rect,
-    pub(crate) memory: &'a Memory,
-    pub(crate) place: Place,
+    pub(crate) memory: &'a DeviceMemory,
+    pub(crate) place: ArenaRange,
     /// Whether steps change it.
     pub(crate) updated: bool,
 }

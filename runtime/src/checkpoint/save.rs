@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use graphc_ir::plan::TensorKind;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 
-use super::manifest::{LONGEST_MANIFEST, Manifest, Part};
-use super::stored::{Bytes, Stored, write};
+use super::manifest::{CheckpointPart, LONGEST_MANIFEST, Manifest};
+use super::stored::{StoredBytes, StoredRectangle, write_rank_part};
 use super::{CheckpointError, Held, folder};
 use crate::data::read_file;
 use crate::tensor::HostTensor;
 use crate::threads::side_by_side;
 
-pub(crate) use super::manifest::Header;
+pub(crate) use super::manifest::ManifestHeader;
 
 /// A directory into which one job saves its checkpoints.
 ///
@@ -53,7 +53,7 @@ impl Checkpoints {
     /// # Errors
     /// Where it cannot be made or written to.
     pub fn create(path: &Path, keep: usize) -> Result<Self, CheckpointError> {
-        let fail = |error| CheckpointError::write(path, error);
+        let fail = |error| CheckpointError::cannot_write(path, error);
         std::fs::create_dir_all(path).map_err(fail)?;
         // Found out now and not after the first thousand steps.
         let probe = tempfile::Builder::new().prefix(folder::PROBE).tempdir_in(path);
@@ -78,7 +78,7 @@ impl Checkpoints {
             return Ok(());
         }
         let folder = File::open(&self.directory)
-            .map_err(|error| CheckpointError::write(&self.directory, error))?;
+            .map_err(|error| CheckpointError::cannot_write(&self.directory, error))?;
         if let Err(std::fs::TryLockError::WouldBlock) = folder.try_lock() {
             return Err(CheckpointError::InUse { path: self.directory.display().to_string() });
         }
@@ -93,7 +93,7 @@ impl Checkpoints {
     /// # Errors
     /// Where one cannot be renamed.
     pub fn set_aside_incomplete(&self) -> Result<Vec<(PathBuf, PathBuf)>, CheckpointError> {
-        let incomplete = folder::incomplete(&self.directory)?.into_iter();
+        let incomplete = folder::list_incomplete(&self.directory)?.into_iter();
         incomplete.map(|(_, path)| folder::set_aside(&path).map(|aside| (path, aside))).collect()
     }
 
@@ -103,7 +103,7 @@ impl Checkpoints {
     /// # Errors
     /// Where there is one.
     pub fn check_next(&self, step: u64) -> Result<(), CheckpointError> {
-        match folder::complete(&self.directory)?.pop() {
+        match folder::list_complete(&self.directory)?.pop() {
             Some((last, path)) if last >= step => {
                 Err(CheckpointError::Later { path: path.display().to_string() })
             }
@@ -112,13 +112,14 @@ impl Checkpoints {
     }
 
     /// Makes the directory in which all ranks write. For the process of rank 0, before the others write.
-    pub(crate) fn begin(&mut self, step: u64) -> Result<(), CheckpointError> {
+    pub(crate) fn begin_checkpoint(&mut self, step: u64) -> Result<(), CheckpointError> {
         self.claim()?;
-        folder::clean(&self.directory)?;
+        folder::remove_leftovers(&self.directory)?;
         self.set_aside_incomplete()?;
         self.check_next(step)?;
-        let partial = self.partial(step);
-        std::fs::create_dir(&partial).map_err(|error| CheckpointError::write(&partial, error))
+        let partial = self.partial_path(step);
+        std::fs::create_dir(&partial)
+            .map_err(|error| CheckpointError::cannot_write(&partial, error))
     }
 
     /// Writes the shards of ranks of this process, and for each rank what it has written. Rank 0 adds tensors that no rank has a
@@ -129,58 +130,66 @@ impl Checkpoints {
         ranks: &BTreeMap<u32, Vec<Held<'_>>>,
         aside: &BTreeMap<String, HostTensor>,
         told: bool,
-    ) -> Result<Parts, CheckpointError> {
-        let partial = self.partial(step);
+    ) -> Result<CheckpointParts, CheckpointError> {
+        let partial = self.partial_path(step);
         let ranks: Vec<_> = ranks.iter().collect();
         let write = |at: usize| {
             let (&rank, shards) = ranks[at];
-            let mut all: Vec<Stored<'_>> = shards.iter().map(stored).collect();
+            let mut all: Vec<StoredRectangle<'_>> = shards.iter().map(stored_rectangle).collect();
             for (name, tensor) in aside.iter().filter(|_| rank == 0) {
-                all.push(Stored::whole(name, TensorKind::Parameter, tensor, false));
+                all.push(StoredRectangle::from_host_tensor(
+                    name,
+                    TensorKind::Parameter,
+                    tensor,
+                    false,
+                ));
             }
-            let part = write(&partial, rank, all)?;
+            let part = write_rank_part(&partial, rank, all)?;
             if told {
                 let path = partial.join(folder::part_name(rank));
                 let json = serde_json::to_vec(&part);
-                let json = json.map_err(|error| CheckpointError::write(&path, error))?;
+                let json = json.map_err(|error| CheckpointError::cannot_write(&path, error))?;
                 write_synced(&path, &json)?;
             }
             Ok((rank, part))
         };
         let parts = side_by_side(ranks.len(), write);
-        parts.into_iter().collect::<Result<_, _>>().map(Parts)
+        parts.into_iter().collect::<Result<_, _>>().map(CheckpointParts)
     }
 
     /// Completes the checkpoint of a world of so many ranks, and removes what is older than those to be kept. For the
     /// process of rank 0, after all others have written; `parts` are its own.
-    pub(crate) fn publish(
+    pub(crate) fn publish_checkpoint(
         &self,
-        header: Header<'_>,
+        header: ManifestHeader<'_>,
         world_size: usize,
-        parts: Parts,
+        parts: CheckpointParts,
     ) -> Result<PathBuf, CheckpointError> {
-        let (partial, path) = (self.partial(header.step), self.path(header.step));
-        let parts = gather(&partial, world_size, parts)?;
+        let (partial, path) = (self.partial_path(header.step), self.path(header.step));
+        let parts = gather_parts(&partial, world_size, parts)?;
         let manifest = Manifest::new(header, parts);
-        let manifest = manifest.map_err(|reason| CheckpointError::parts(&partial, reason))?;
+        let manifest =
+            manifest.map_err(|reason| CheckpointError::cannot_complete(&partial, reason))?;
         if !self.accepts_not_finite && !manifest.not_finite.is_empty() {
             let names = manifest.not_finite.into_iter().collect();
             return Err(CheckpointError::NotFinite { step: header.step, names });
         }
         let file = partial.join(folder::MANIFEST);
-        let json = manifest.to_json().map_err(|error| CheckpointError::write(&file, error))?;
+        let json =
+            manifest.to_json().map_err(|error| CheckpointError::cannot_write(&file, error))?;
         write_synced(&file, json.as_bytes())?;
-        folder::sync(&partial)?;
-        std::fs::rename(&partial, &path).map_err(|error| CheckpointError::write(&path, error))?;
-        folder::sync(&self.directory)?;
-        self.prune()?;
+        folder::sync_directory(&partial)?;
+        std::fs::rename(&partial, &path)
+            .map_err(|error| CheckpointError::cannot_write(&path, error))?;
+        folder::sync_directory(&self.directory)?;
+        self.prune_checkpoints()?;
         Ok(path)
     }
 
     /// Removes what a failed attempt has left.
-    pub(crate) fn abandon(&self, step: u64) {
+    pub(crate) fn abandon_checkpoint(&self, step: u64) {
         // The reason of the failure is what is told; what this leaves the next attempt removes.
-        let _ = folder::remove(&self.partial(step));
+        let _ = folder::remove_directory(&self.partial_path(step));
     }
 
     /// Where the checkpoint after so many steps lies.
@@ -188,22 +197,26 @@ impl Checkpoints {
         self.directory.join(folder::checkpoint_name(step))
     }
 
-    pub(super) fn partial(&self, step: u64) -> PathBuf {
+    pub(super) fn partial_path(&self, step: u64) -> PathBuf {
         self.directory.join(folder::partial_name(step))
     }
 
-    fn prune(&self) -> Result<(), CheckpointError> {
-        let found = folder::complete(&self.directory)?;
+    fn prune_checkpoints(&self) -> Result<(), CheckpointError> {
+        let found = folder::list_complete(&self.directory)?;
         let old = &found[..found.len().saturating_sub(self.keep)];
-        old.iter().try_for_each(|(step, path)| folder::retire(path, *step))
+        old.iter().try_for_each(|(step, path)| folder::retire_checkpoint(path, *step))
     }
 }
 
 /// What the ranks of one process have written.
-pub(crate) struct Parts(pub(super) BTreeMap<u32, Part>);
+pub(crate) struct CheckpointParts(pub(super) BTreeMap<u32, CheckpointPart>);
 
 /// The parts of all ranks: those of other processes are read and removed.
-fn gather(partial: &Path, world_size: usize, own: Parts) -> Result<Vec<Part>, CheckpointError> {
+fn gather_parts(
+    partial: &Path,
+    world_size: usize,
+    own: CheckpointParts,
+) -> Result<Vec<CheckpointPart>, CheckpointError> {
     let mut own = own.0;
     let part = |rank: u32| {
         if let Some(part) = own.remove(&rank) {
@@ -212,26 +225,29 @@ fn gather(partial: &Path, world_size: usize, own: Parts) -> Result<Vec<Part>, Ch
         let path = partial.join(folder::part_name(rank));
         let text = read_file(&path, LONGEST_MANIFEST).map_err(|error| {
             let place = "do all processes see the same directory?";
-            CheckpointError::parts(partial, format!("nothing from rank {rank} ({error}): {place}"))
+            CheckpointError::cannot_complete(
+                partial,
+                format!("nothing from rank {rank} ({error}): {place}"),
+            )
         })?;
         let part = serde_json::from_slice(&text);
         let part = part.map_err(|error| CheckpointError::damaged(&path, error))?;
-        std::fs::remove_file(&path).map_err(|error| CheckpointError::write(&path, error))?;
+        std::fs::remove_file(&path).map_err(|error| CheckpointError::cannot_write(&path, error))?;
         Ok(part)
     };
     (0..world_size as u32).map(part).collect()
 }
 
 /// What a shard adds to a checkpoint.
-fn stored<'a>(shard: &Held<'a>) -> Stored<'a> {
-    Stored {
+fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
+    StoredRectangle {
         name: shard.name,
         kind: shard.kind,
         dtype: shard.layout.dtype,
         shape: &shard.layout.shape,
         rect: shard.rect.clone(),
         added: first_replica(shard),
-        bytes: Bytes::Of(shard.memory, shard.place),
+        bytes: StoredBytes::Of(shard.memory, shard.place),
         updated: shard.updated,
     }
 }
@@ -256,5 +272,5 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
         file.write_all(bytes)?;
         file.sync_all()
     };
-    write().map_err(|error: std::io::Error| CheckpointError::write(path, error))
+    write().map_err(|error: std::io::Error| CheckpointError::cannot_write(path, error))
 }

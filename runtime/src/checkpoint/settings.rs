@@ -14,12 +14,15 @@ use serde_json::Value;
 /// less of each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Settings(BTreeMap<String, Value>);
+pub(crate) struct TrainingSettings(BTreeMap<String, Value>);
 
-impl Settings {
+impl TrainingSettings {
     /// The optimizer with its numbers, schedule, clipping and groups, the loss, and the type of each input, whose first extent
     /// is the batch.
-    pub(crate) fn of(options: &CompileOptions, inputs: &BTreeMap<String, TensorType>) -> Self {
+    pub(crate) fn from_options(
+        options: &CompileOptions,
+        inputs: &BTreeMap<String, TensorType>,
+    ) -> Self {
         let mut settings = BTreeMap::new();
         if let Ok(Value::Object(optimizer)) = serde_json::to_value(options.optimizer) {
             let named = |(name, value): (String, Value)| match name.as_str() {
@@ -51,25 +54,25 @@ impl Settings {
     /// With what the plan says besides: the parts of a batch, of which each has statistics of its own, the precision, and which
     /// weights are trained.
     pub(crate) fn of_plan(plan: &Plan, inputs: &BTreeMap<String, TensorType>) -> Self {
-        let mut settings = Self::of(&plan.options, inputs);
+        let mut settings = Self::from_options(&plan.options, inputs);
         let precision =
             plan.options.precision.map_or("the model's".into(), |dtype| dtype.to_string());
         settings.0.insert("microbatches".into(), plan.microbatches.into());
         settings.0.insert("precision".into(), precision.into());
-        if let Ok(graph) = text::parse(&plan.graph.join("\n")) {
-            settings.0.insert(TRAINED.into(), trained(&graph).into());
+        if let Ok(graph) = text::parse_graph(&plan.graph.join("\n")) {
+            settings.0.insert(TRAINED.into(), list_trained_weights(&graph).into());
         }
         settings
     }
 
     /// The weights that were trained, where the record names them.
-    pub(super) fn trained(&self) -> Option<impl Iterator<Item = &str>> {
+    pub(super) fn trained_weights(&self) -> Option<impl Iterator<Item = &str>> {
         let names = self.0.get(TRAINED)?.as_array()?;
         Some(names.iter().filter_map(Value::as_str))
     }
 
     /// The differences from `before`, in words.
-    pub(crate) fn changes(&self, before: &Self) -> Vec<String> {
+    pub(crate) fn describe_changes(&self, before: &Self) -> Vec<String> {
         let text = |value: &Value| match value {
             Value::String(text) => text.clone(),
             value => value.to_string(),
@@ -93,7 +96,7 @@ const TRAINED: &str = "trained weights";
 /// The number of names in a sentence.
 const NAMED: usize = 3;
 
-fn trained(graph: &Graph) -> Vec<String> {
+fn list_trained_weights(graph: &Graph) -> Vec<String> {
     let name = |node: &Node| match &node.op {
         Op::Variable(variable) if variable.trainable => Some(variable.name.clone()),
         _ => None,
@@ -128,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(lr: f64, batch: usize) -> Settings {
+    fn settings(lr: f64, batch: usize) -> TrainingSettings {
         let optimizer = Optimizer::Sgd { lr, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         let options = CompileOptions {
             optimizer: Some(optimizer),
@@ -136,22 +139,23 @@ mod tests {
             ..CompileOptions::default()
         };
         let inputs = BTreeMap::from([("x".to_owned(), TensorType::new(DType::F32, [batch, 3]))]);
-        Settings::of(&options, &inputs)
+        TrainingSettings::from_options(&options, &inputs)
     }
 
     #[test]
     fn what_has_changed_is_named_with_both_values() {
         let before = settings(0.1, 8);
-        assert!(settings(0.1, 8).changes(&before).is_empty());
+        assert!(settings(0.1, 8).describe_changes(&before).is_empty());
         assert_eq!(
-            settings(0.05, 16).changes(&before),
+            settings(0.05, 16).describe_changes(&before),
             ["input `x` was f32[8, 3], and is f32[16, 3] now", "lr was 0.1, and is 0.05 now"]
         );
     }
 
     #[test]
     fn schedules_clipping_and_groups_are_compared() {
-        let of = |options: CompileOptions| Settings::of(&options, &BTreeMap::new());
+        let of =
+            |options: CompileOptions| TrainingSettings::from_options(&options, &BTreeMap::new());
         let before = of(CompileOptions::default());
         let now = of(CompileOptions {
             lr_schedule: "warmup:10 cosine:100".parse().expect("a schedule"),
@@ -160,7 +164,7 @@ mod tests {
             ..CompileOptions::default()
         });
         assert_eq!(
-            now.changes(&before),
+            now.describe_changes(&before),
             [
                 "clip norm was null, and is 1.0 now",
                 "learning-rate schedule was constant, and is warmup:10 cosine:100 now",
@@ -171,9 +175,10 @@ mod tests {
 
     #[test]
     fn weights_that_are_trained_in_one_of_both_are_named() {
-        let of =
-            |names: &[&str]| Settings(BTreeMap::from([(TRAINED.into(), names.to_vec().into())]));
-        let changes = |was: &[&str], now: &[&str]| of(now).changes(&of(was)).concat();
+        let of = |names: &[&str]| {
+            TrainingSettings(BTreeMap::from([(TRAINED.into(), names.to_vec().into())]))
+        };
+        let changes = |was: &[&str], now: &[&str]| of(now).describe_changes(&of(was)).concat();
         assert_eq!(changes(&["a", "b"], &["b"]), "`a` was trained, and is not now");
         assert_eq!(changes(&["a"], &["a", "b", "c"]), "`b`, `c` were not trained, and are now");
         assert_eq!(
@@ -187,6 +192,6 @@ mod tests {
     fn what_one_record_lacks_is_not_compared() {
         let mut before = settings(0.1, 8);
         before.0.remove("lr");
-        assert!(settings(0.05, 8).changes(&before).is_empty());
+        assert!(settings(0.05, 8).describe_changes(&before).is_empty());
     }
 }

@@ -10,15 +10,15 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
 use sha2::{Digest, Sha256};
 
-use super::manifest::{FileRecord, Part, Piece, VariableRecord, hexadecimal};
+use super::manifest::{CheckpointPart, FileRecord, VariablePiece, VariableRecord, encode_hex};
 use super::{CheckpointError, folder};
 use crate::data::{head_of_file, place_in_file};
-use crate::device::Memory;
-use crate::memory::Place;
+use crate::device::DeviceMemory;
+use crate::memory::ArenaRange;
 use crate::tensor::{HostTensor, is_finite};
 
 /// A rectangle of a variable.
-pub(super) struct Stored<'a> {
+pub(super) struct StoredRectangle<'a> {
     pub(super) name: &'a str,
     pub(super) kind: TensorKind,
     pub(super) dtype: DType,
@@ -27,14 +27,14 @@ pub(super) struct Stored<'a> {
     pub(super) rect: Rect,
     /// `None` where a rank before this one holds the same; otherwise how it combines with those before it.
     pub(super) added: Option<Option<ReduceKind>>,
-    pub(super) bytes: Bytes<'a>,
+    pub(super) bytes: StoredBytes<'a>,
     /// Whether training changes it: then all of its elements must be finite.
     pub(super) updated: bool,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> StoredRectangle<'a> {
     /// A variable that lies whole in the memory of the host.
-    pub(super) fn whole(
+    pub(super) fn from_host_tensor(
         name: &'a str,
         kind: TensorKind,
         tensor: &'a HostTensor,
@@ -47,14 +47,14 @@ impl<'a> Stored<'a> {
             shape: tensor.shape(),
             rect: Rect::whole(tensor.shape()),
             added: Some(None),
-            bytes: Bytes::Host(tensor.bytes()),
+            bytes: StoredBytes::Host(tensor.bytes()),
             updated,
         }
     }
 
     /// Writes its elements, which are read once, as that may bring them from a card. Whether a training has made of it
     /// what no training goes on from.
-    fn write(&self, file: &mut HashedFile) -> std::io::Result<bool> {
+    fn write_elements(&self, file: &mut HashedFile) -> std::io::Result<bool> {
         self.bytes.read(|bytes| {
             file.write(bytes)?;
             Ok(self.updated && !is_finite(self.dtype, bytes))
@@ -63,14 +63,14 @@ impl<'a> Stored<'a> {
 }
 
 /// The place of the elements.
-pub(super) enum Bytes<'a> {
+pub(super) enum StoredBytes<'a> {
     /// In the memory of a rank.
-    Of(&'a Memory, Place),
+    Of(&'a DeviceMemory, ArenaRange),
     /// In the memory of the host.
     Host(&'a [u8]),
 }
 
-impl Bytes<'_> {
+impl StoredBytes<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Of(_, place) => place.bytes,
@@ -88,13 +88,13 @@ impl Bytes<'_> {
 }
 
 /// Writes what a rank adds to a checkpoint, each rectangle that no rank before it has. What it has written.
-pub(super) fn write(
+pub(super) fn write_rank_part(
     partial: &Path,
     rank: u32,
-    all: Vec<Stored<'_>>,
-) -> Result<Part, CheckpointError> {
+    all: Vec<StoredRectangle<'_>>,
+) -> Result<CheckpointPart, CheckpointError> {
     let name = folder::shards_name(rank);
-    let mut part = Part::default();
+    let mut part = CheckpointPart::default();
     let mut kept = Vec::new();
     for stored in all {
         let (kind, dtype, shape) = (stored.kind, stored.dtype, stored.shape.to_vec());
@@ -104,7 +104,7 @@ pub(super) fn write(
             && stored.bytes.len() > 0
         {
             let (file, tensor, rect) = (name.clone(), variable.clone(), stored.rect.clone());
-            record.pieces.push(Piece { file, tensor, rect, reduce });
+            record.pieces.push(VariablePiece { file, tensor, rect, reduce });
             kept.push(stored);
         }
         part.variables.insert(variable, record);
@@ -113,7 +113,8 @@ pub(super) fn write(
         kept.sort_by_key(|stored| place_in_file(stored.dtype, stored.name));
         let path = partial.join(&name);
         let written = write_safetensors(&path, &kept);
-        let (file, ruined) = written.map_err(|error| CheckpointError::write(&path, error))?;
+        let (file, ruined) =
+            written.map_err(|error| CheckpointError::cannot_write(&path, error))?;
         part.files.insert(name, file);
         part.not_finite.extend(ruined);
     }
@@ -123,7 +124,7 @@ pub(super) fn write(
 /// Writes a safetensors file straight from memory, its hash taken on the way; the names of variables that a training has ruined.
 fn write_safetensors(
     path: &Path,
-    all: &[Stored<'_>],
+    all: &[StoredRectangle<'_>],
 ) -> std::io::Result<(FileRecord, Vec<String>)> {
     let tensors = all.iter().map(|stored| (stored.name, stored.dtype, &stored.rect.extent[..]));
     let head = head_of_file(tensors)?;
@@ -131,7 +132,7 @@ fn write_safetensors(
     file.write(&head)?;
     let mut ruined = Vec::new();
     for stored in all {
-        if stored.write(&mut file)? {
+        if stored.write_elements(&mut file)? {
             ruined.push(stored.name.to_owned());
         }
     }
@@ -160,7 +161,7 @@ impl HashedFile {
     fn finish(self) -> std::io::Result<FileRecord> {
         let file = self.file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
         file.sync_all()?;
-        let sha256 = hexadecimal(&self.hash.finalize());
+        let sha256 = encode_hex(&self.hash.finalize());
         Ok(FileRecord { bytes: self.bytes, sha256 })
     }
 }
@@ -183,15 +184,15 @@ mod tests {
         all.map(|(name, tensor)| (name.to_owned(), tensor)).collect()
     }
 
-    fn stored<'a>((name, tensor): (&'a String, &'a HostTensor)) -> Stored<'a> {
-        Stored::whole(name, TensorKind::Parameter, tensor, name != "f")
+    fn stored<'a>((name, tensor): (&'a String, &'a HostTensor)) -> StoredRectangle<'a> {
+        StoredRectangle::from_host_tensor(name, TensorKind::Parameter, tensor, name != "f")
     }
 
     #[test]
     fn a_file_of_a_checkpoint_is_a_file_of_tensors_and_what_is_ruined_is_told() {
         let folder = tempfile::tempdir().expect("a folder");
         let variables = variables();
-        let part = write(folder.path(), 0, variables.iter().map(stored).collect());
+        let part = write_rank_part(folder.path(), 0, variables.iter().map(stored).collect());
         let part = part.expect("writable");
         assert_eq!(part.not_finite, ["e".to_owned()].into());
         let of_tensors = folder.path().join("tensors");

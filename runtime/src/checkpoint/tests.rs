@@ -7,17 +7,20 @@ use graphc_ir::plan::{CompileOptions, Layout, TensorKind};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 
-use super::save::Parts;
-use super::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings, Wanted};
-use crate::device::Memory;
-use crate::memory::{Arena, Place};
+use super::save::CheckpointParts;
+use super::{
+    Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, Held, ManifestHeader,
+    TrainingSettings,
+};
+use crate::device::DeviceMemory;
+use crate::memory::{ArenaRange, HostArena};
 
 const SHAPE: [usize; 2] = [5, 6];
 
 /// A variable on all ranks of a layout.
 struct Spread {
     layout: Layout,
-    shards: Vec<(u32, Rect, Memory, Place)>,
+    shards: Vec<(u32, Rect, DeviceMemory, ArenaRange)>,
 }
 
 impl Spread {
@@ -33,8 +36,8 @@ impl Spread {
         };
         let shard = |rank: u32| {
             let rect = layout.rect(rank, 0, 1).expect("of the mesh");
-            let place = Place { offset: 0, bytes: rect.elements() };
-            (rank, rect, Memory::Cpu(Arena::new(64).expect("small")), place)
+            let place = ArenaRange { offset: 0, bytes: rect.elements() };
+            (rank, rect, DeviceMemory::Cpu(HostArena::new(64).expect("small")), place)
         };
         let shards = ranks.into_iter().map(shard).collect();
         Self { layout, shards }
@@ -80,7 +83,7 @@ impl Spread {
 
     fn save(&self, folder: &Path, step: u64) {
         let mut checkpoints = Checkpoints::create(folder, 1).expect("writable");
-        checkpoints.begin(step).expect("nothing there");
+        checkpoints.begin_checkpoint(step).expect("nothing there");
         let none = BTreeMap::new();
         let parts =
             checkpoints.write_parts(step, &self.ranks(|_| true), &none, false).expect("writable");
@@ -96,11 +99,11 @@ fn publish(
     to: &Checkpoints,
     step: u64,
     ranks: usize,
-    parts: Parts,
+    parts: CheckpointParts,
 ) -> Result<PathBuf, CheckpointError> {
-    let settings = &Settings::of(&CompileOptions::default(), &BTreeMap::new());
-    let header = Header { step, seed: 0, model: "m", mesh: &[4], settings };
-    to.publish(header, ranks, parts)
+    let settings = &TrainingSettings::from_options(&CompileOptions::default(), &BTreeMap::new());
+    let header = ManifestHeader { step, seed: 0, model: "m", mesh: &[4], settings };
+    to.publish_checkpoint(header, ranks, parts)
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn any_layout_loads_what_any_other_has_saved() {
         for (hierarchy, sbp) in layouts {
             let loaded = Spread::new(hierarchy, sbp);
             let held: Vec<_> = loaded.held().collect();
-            checkpoint.fill(&held).expect("whole");
+            checkpoint.fill_shards(&held).expect("whole");
             let expected = Spread::filled(hierarchy, sbp).bytes();
             assert_eq!(loaded.bytes(), expected, "{saved} on {saved_on:?} to {sbp}");
         }
@@ -146,12 +149,12 @@ fn processes_write_their_ranks_and_the_first_gathers() {
     let (own, others) = (spread.ranks(|rank| rank < 2), spread.ranks(|rank| rank >= 2));
     let mut first = Checkpoints::create(folder.path(), 1).expect("writable");
     let second = Checkpoints::create(folder.path(), 1).expect("the same directory");
-    first.begin(3).expect("nothing there");
+    first.begin_checkpoint(3).expect("nothing there");
     let parts = first.write_parts(3, &own, &BTreeMap::new(), false).expect("writable");
     let error = publish(&first, 3, 4, parts).expect_err("ranks 2 and 3 are missing");
     assert!(error.to_string().contains("nothing from rank 2"), "{error}");
     assert!(Checkpoint::latest(folder.path()).expect("readable").is_none());
-    first.begin(3).expect("leftovers are removed");
+    first.begin_checkpoint(3).expect("leftovers are removed");
     second.write_parts(3, &others, &BTreeMap::new(), true).expect("writable");
     let parts = first.write_parts(3, &own, &BTreeMap::new(), false).expect("writable");
     publish(&first, 3, 4, parts).expect("whole");
@@ -182,9 +185,9 @@ fn the_last_are_kept_and_none_is_overwritten() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
     let mut checkpoints = Checkpoints::create(folder.path(), 1).expect("writable");
     for step in [1, 2] {
-        assert!(matches!(checkpoints.begin(step), Err(CheckpointError::Later { .. })));
+        assert!(matches!(checkpoints.begin_checkpoint(step), Err(CheckpointError::Later { .. })));
     }
-    checkpoints.begin(3).expect("the next");
+    checkpoints.begin_checkpoint(3).expect("the next");
 }
 
 #[test]
@@ -195,10 +198,14 @@ fn other_variables_are_named() {
     let ty = TensorType::new(DType::U8, SHAPE);
     let check = |variables: &[(&'static str, &TensorType)]| {
         let kind = TensorKind::Parameter;
-        let wanted =
-            |ty: &TensorType| Wanted { ty: ty.clone(), kind, updated: true, may_lack: false };
+        let wanted = |ty: &TensorType| ExpectedVariable {
+            ty: ty.clone(),
+            kind,
+            updated: true,
+            may_lack: false,
+        };
         let variables = variables.iter().map(|&(name, ty)| (name, wanted(ty))).collect();
-        checkpoint.check(&variables).map_err(|error| error.to_string())
+        checkpoint.check_variables(&variables).map_err(|error| error.to_string())
     };
     check(&[("w", &ty)]).expect("the same");
     let error = check(&[("w", &ty), ("b", &ty)]).expect_err("no b");

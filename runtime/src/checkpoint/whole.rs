@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 use graphc_ir::types::TensorType;
 
-use super::fit::Wanted;
-use super::save::{Header, Parts};
-use super::stored::{Stored, write};
-use super::{Checkpoint, CheckpointError, Checkpoints, Settings};
+use super::fit::ExpectedVariable;
+use super::save::{CheckpointParts, ManifestHeader};
+use super::stored::{StoredRectangle, write_rank_part};
+use super::{Checkpoint, CheckpointError, Checkpoints, TrainingSettings};
 use crate::tensor::HostTensor;
 
 /// The header of a checkpoint: all that it says besides its variables.
@@ -36,8 +36,8 @@ pub struct CheckpointHeader<'a> {
 }
 
 impl CheckpointHeader<'_> {
-    fn settings(&self) -> Settings {
-        Settings::of(self.options, self.inputs)
+    fn settings(&self) -> TrainingSettings {
+        TrainingSettings::from_options(self.options, self.inputs)
     }
 }
 
@@ -51,8 +51,8 @@ impl Checkpoints {
         about: CheckpointHeader<'_>,
         variables: &BTreeMap<String, (TensorKind, HostTensor)>,
     ) -> Result<PathBuf, CheckpointError> {
-        self.begin(about.step)?;
-        self.write_whole(about, variables).inspect_err(|_| self.abandon(about.step))
+        self.begin_checkpoint(about.step)?;
+        self.write_whole(about, variables).inspect_err(|_| self.abandon_checkpoint(about.step))
     }
 
     fn write_whole(
@@ -60,19 +60,23 @@ impl Checkpoints {
         about: CheckpointHeader<'_>,
         variables: &BTreeMap<String, (TensorKind, HostTensor)>,
     ) -> Result<PathBuf, CheckpointError> {
-        let part = write(&self.partial(about.step), 0, stored_whole(variables, about.updated))?;
+        let part = write_rank_part(
+            &self.partial_path(about.step),
+            0,
+            stored_whole(variables, about.updated),
+        )?;
         let CheckpointHeader { step, seed, model, mesh, .. } = about;
-        let header = Header { step, seed, model, mesh, settings: &about.settings() };
-        self.publish(header, 1, Parts([(0, part)].into()))
+        let header = ManifestHeader { step, seed, model, mesh, settings: &about.settings() };
+        self.publish_checkpoint(header, 1, CheckpointParts([(0, part)].into()))
     }
 }
 
 fn stored_whole<'a>(
     variables: &'a BTreeMap<String, (TensorKind, HostTensor)>,
     updated: &BTreeSet<String>,
-) -> Vec<Stored<'a>> {
+) -> Vec<StoredRectangle<'a>> {
     let stored = |(name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))| {
-        Stored::whole(name, *kind, tensor, updated.contains(name))
+        StoredRectangle::from_host_tensor(name, *kind, tensor, updated.contains(name))
     };
     variables.iter().map(stored).collect()
 }
@@ -88,19 +92,21 @@ impl Checkpoint {
     ) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
         let wanted = |(&name, ty): (&&'a str, &TensorType)| {
             let kind = TensorKind::Parameter;
-            (name, Wanted { ty: ty.clone(), kind, updated: true, may_lack: false })
+            (name, ExpectedVariable { ty: ty.clone(), kind, updated: true, may_lack: false })
         };
-        self.check(&variables.iter().map(wanted).collect())?;
+        self.check_variables(&variables.iter().map(wanted).collect())?;
         self.read(&variables.keys().copied().collect::<Vec<_>>())
     }
 
     /// In which options that decide what a step does these differ from those that the checkpoint was trained with: see
     /// [`Session::changes_since`](crate::Session::changes_since).
-    pub fn changes(
+    pub fn describe_changes(
         &self,
         options: &CompileOptions,
         inputs: &BTreeMap<String, TensorType>,
     ) -> Vec<String> {
-        self.settings().map_or(Vec::new(), |before| Settings::of(options, inputs).changes(before))
+        self.settings().map_or(Vec::new(), |before| {
+            TrainingSettings::from_options(options, inputs).describe_changes(before)
+        })
     }
 }

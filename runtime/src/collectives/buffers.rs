@@ -1,13 +1,13 @@
 //! The buffers of a collective.
 
-use crate::memory::{Arena, Place};
+use crate::memory::{ArenaRange, HostArena};
 
 /// The memory that a collective works on.
 pub(crate) struct Buffers<'a> {
-    pub(crate) arena: &'a Arena,
+    pub(crate) arena: &'a HostArena,
     /// The places of the inputs and outputs in this action.
-    pub(crate) inputs: &'a [Place],
-    pub(crate) outputs: &'a [Place],
+    pub(crate) inputs: &'a [ArenaRange],
+    pub(crate) outputs: &'a [ArenaRange],
     /// Buffers of the outputs' sizes, for collectives in place; otherwise none.
     pub(crate) staging: &'a mut [Vec<u8>],
     /// Buffers in which sums of 16-bit numbers are made, one for each output.

@@ -9,7 +9,7 @@
 //! once and written once. The result takes the operand's place (`graphc_ir::in_place`). Where that makes each rank read
 //! no more than 32 KiB in all, every rank reads all of the others in one stage instead.
 //!
-//! Where a group spans hosts messages are packed ([`crate::transport::Transport::direct`] says which). All-reduce is then
+//! Where a group spans hosts messages are packed ([`crate::transport::Transport::is_direct`] says which). All-reduce is then
 //! a reduce-scatter and an all-gather of the same parts. They move 2 (n - 1) / n of the bytes, as a ring does, but in two
 //! rendezvous instead of 2 (n - 1), and give the same bits. A ring would pay where links are few.
 
@@ -19,8 +19,8 @@ mod stage;
 mod through;
 
 pub(crate) use buffers::Buffers;
-pub(crate) use plan::{Change, Scope, check, group_of, plan};
-pub(crate) use stage::{Lists, Stage};
+pub(crate) use plan::{CollectiveScope, LayoutChange, check_collective, group_of, plan_collective};
+pub(crate) use stage::{CollectiveStage, StageLists};
 
 #[cfg(test)]
 mod tests;

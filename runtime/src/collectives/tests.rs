@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use graphc_ir::plan::{BoxingKind, Layout};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::types::DType;
 
-use super::{Buffers, Change, Lists, Scope, group_of, plan};
-use crate::memory::{Arena, Place};
+use super::{Buffers, CollectiveScope, LayoutChange, StageLists, group_of, plan_collective};
+use crate::memory::{ArenaRange, HostArena};
 use crate::tensor::HostTensor;
 use crate::transport::in_process::{Hub, Patience};
 use crate::{ShardedTensor, rectangles};
@@ -41,9 +41,9 @@ fn layout(dtype: DType, shape: &[usize], hierarchy: &[usize], sbp: &[Sbp]) -> La
 fn shard(layout: &Layout, rank: u32) -> HostTensor {
     let rect = layout.rect(rank, 0, 1).expect("a rank of the layout");
     let key = if layout.sbp.is_partial() { u64::from(rank) } else { 99 };
-    let stream = Stream { seed: 1, key, step: 0 };
-    let whole = graphc_ir::types::strides(&layout.shape);
-    let own = graphc_ir::types::strides(&rect.extent);
+    let stream = RandomStream { seed: 1, key, step: 0 };
+    let whole = graphc_ir::types::row_major_strides(&layout.shape);
+    let own = graphc_ir::types::row_major_strides(&rect.extent);
     let number = |local: usize| {
         let dims = 0..own.len();
         let place = dims.map(|d| (local / own[d] % rect.extent[d] + rect.origin[d]) * whole[d]);
@@ -57,7 +57,7 @@ fn shard(layout: &Layout, rank: u32) -> HostTensor {
 /// Runs a case on all ranks. Returns the shards after it: per tensor and rank.
 fn run(case: &Case, direct: bool) -> Vec<Vec<HostTensor>> {
     let patience = Patience { timeout: Duration::from_secs(20), spin: Duration::from_micros(5) };
-    let hub = if direct { Hub::new(patience) } else { Hub::packed(patience) };
+    let hub = if direct { Hub::new(patience) } else { Hub::new_packed(patience) };
     let ranks = case.changes[0].0.ranks.clone();
     let shards: Vec<Vec<HostTensor>> = std::thread::scope(|scope| {
         let start = |&rank: &u32| {
@@ -71,19 +71,19 @@ fn run(case: &Case, direct: bool) -> Vec<Vec<HostTensor>> {
 }
 
 fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
-    let transport = hub.transport(rank);
-    let direct = transport.direct(&[]);
+    let transport = hub.new_transport(rank);
+    let direct = transport.is_direct(&[]);
     let in_place = case.in_place;
-    let changes: Vec<Change<'_>> =
-        case.changes.iter().map(|(from, to)| Change { from, to, in_place }).collect();
-    let scope = Scope { rank, axis: case.axis, microbatch: 0, microbatches: 1, direct };
-    let stages = plan(case.kind, &changes, scope).expect("it fits");
+    let changes: Vec<LayoutChange<'_>> =
+        case.changes.iter().map(|(from, to)| LayoutChange { from, to, in_place }).collect();
+    let scope = CollectiveScope { rank, axis: case.axis, microbatch: 0, microbatches: 1, direct };
+    let stages = plan_collective(case.kind, &changes, scope).expect("it fits");
     let ranks = group_of(&changes, scope).expect("one group");
-    let mut group = transport.group(3, &ranks).expect("joined once");
+    let mut group = transport.join_group(3, &ranks).expect("joined once");
     let (arena, inputs, outputs) = memory(case, rank);
     let mut staging: Vec<Vec<u8>> = outputs.iter().map(|place| vec![0; place.bytes]).collect();
     let mut wide: Vec<Vec<f32>> = outputs.iter().map(|_| Vec::new()).collect();
-    let (mut packed, mut lists) = (Vec::new(), Lists::default());
+    let (mut packed, mut lists) = (Vec::new(), StageLists::default());
     // Twice, because buffers are used again.
     for _ in 0..2 {
         for (place, (from, _)) in inputs.iter().zip(&case.changes) {
@@ -101,7 +101,7 @@ fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
             stage.run(&mut *group, &mut buffers, &mut lists).expect("nobody fails");
         }
     }
-    let result = |(place, (_, to)): (&Place, &(Layout, Layout))| {
+    let result = |(place, (_, to)): (&ArenaRange, &(Layout, Layout))| {
         let extent = to.rect(rank, 0, 1).expect("a rank of the layout").extent;
         HostTensor::new(to.dtype, extent, arena.read(*place).to_vec()).expect("its size")
     };
@@ -109,29 +109,29 @@ fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
 }
 
 /// An arena with the inputs and outputs of a rank.
-fn memory(case: &Case, rank: u32) -> (Arena, Vec<Place>, Vec<Place>) {
+fn memory(case: &Case, rank: u32) -> (HostArena, Vec<ArenaRange>, Vec<ArenaRange>) {
     let mut end = 0;
     let mut place = |layout: &Layout| {
         let rect = layout.rect(rank, 0, 1).expect("a rank of the layout");
         let bytes = rect.elements() * layout.dtype.size();
-        let place = Place { offset: end, bytes };
+        let place = ArenaRange { offset: end, bytes };
         end = (end + bytes).next_multiple_of(64);
         place
     };
-    let inputs: Vec<Place> = case.changes.iter().map(|(from, _)| place(from)).collect();
-    let outputs: Vec<Place> = match case.in_place {
+    let inputs: Vec<ArenaRange> = case.changes.iter().map(|(from, _)| place(from)).collect();
+    let outputs: Vec<ArenaRange> = match case.in_place {
         true => case
             .changes
             .iter()
             .zip(&inputs)
             .map(|((_, to), input)| {
                 let bytes = to.rect(rank, 0, 1).expect("a rank").elements() * to.dtype.size();
-                Place { offset: input.offset, bytes }
+                ArenaRange { offset: input.offset, bytes }
             })
             .collect(),
         false => case.changes.iter().map(|(_, to)| place(to)).collect(),
     };
-    (Arena::new(end as u64).expect("small"), inputs, outputs)
+    (HostArena::new(end as u64).expect("small"), inputs, outputs)
 }
 
 /// The serial reference: shards combined in the order of ranks, those of 16-bit numbers as `f32`, and rounded once.
@@ -299,9 +299,9 @@ fn what_is_no_collective_is_refused() {
         layout(DType::F32, &[4, 4], hierarchy, &sbp.0)
     };
     let refuse = |from: &Layout, to: &Layout, kind, axis| {
-        let change = Change { from, to, in_place: false };
-        let scope = Scope { rank: 1, axis, microbatch: 0, microbatches: 1, direct: true };
-        plan(kind, &[change], scope).expect_err("refused")
+        let change = LayoutChange { from, to, in_place: false };
+        let scope = CollectiveScope { rank: 1, axis, microbatch: 0, microbatches: 1, direct: true };
+        plan_collective(kind, &[change], scope).expect_err("refused")
     };
     let (p, s) = (at(&[2, 2], "P,S(0)"), at(&[2, 2], "S(0),S(0)"));
     assert!(refuse(&p, &s, BoxingKind::ReduceScatter, 0).contains("have a source"));
@@ -317,10 +317,10 @@ fn what_is_no_collective_is_refused() {
 fn a_rank_that_nobody_joins_says_for_whom_it_waits() {
     let patience = Patience { timeout: Duration::from_millis(30), spin: Duration::ZERO };
     let hub = Hub::new(patience);
-    let mut group = hub.transport(1).group(3, &[0, 1, 2]).expect("joined once");
-    let arena = Arena::new(64).expect("small");
-    let own = [arena.lend(Place { offset: 0, bytes: 64 })];
-    let lending = group.lending().expect("ranks are threads");
+    let mut group = hub.new_transport(1).join_group(3, &[0, 1, 2]).expect("joined once");
+    let arena = HostArena::new(64).expect("small");
+    let own = [arena.lend(ArenaRange { offset: 0, bytes: 64 })];
+    let lending = group.as_lending().expect("ranks are threads");
     let error = lending.lend(&own, &mut |_| panic!("nobody has lent")).expect_err("nobody joins");
     assert!(error.to_string().contains("for rank 0 to join collective 3"), "{error}");
 }

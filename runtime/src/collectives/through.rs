@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
-use graphc_kernels::{narrow, widen};
+use graphc_kernels::{narrow_to_halves, widen_halves};
 
 use super::buffers::Buffers;
 use crate::memory::Lent;
-use crate::rectangles::{combination, combine, join_wide, sums_wide};
-use crate::transport::{Group, TransportError};
+use crate::rectangles::{combine_elements, combine_into, join_wide, sums_wide};
+use crate::transport::{ExchangeGroup, TransportError};
 
 /// Bytes that are reduced at a time: what all ranks bring of them stays in the nearest caches.
 const BLOCK: usize = 16 << 10;
@@ -29,27 +29,27 @@ pub(crate) struct Through {
 impl Through {
     pub(super) fn run(
         &self,
-        group: &mut dyn Group,
+        group: &mut dyn ExchangeGroup,
         buffers: &Buffers<'_>,
         lent: &mut Vec<Lent<'static>>,
     ) -> Result<Duration, TransportError> {
         let Buffers { arena, inputs, outputs, .. } = buffers;
-        let mut own = reuse(std::mem::take(lent));
+        let mut own = reuse_lent(std::mem::take(lent));
         let pairs = inputs.iter().zip(*outputs);
         own.extend(pairs.flat_map(|(&from, &to)| [arena.lend(from), arena.lend(to)]));
-        let group = group.lending().expect("groups of a direct transport lend");
+        let group = group.as_lending().expect("groups of a direct transport lend");
         let waited = group.lend(&own, &mut |lent| {
             for (tensor, (dtype, chunk)) in self.chunks.iter().enumerate() {
                 let pair = |rank: usize| (lent(rank)[2 * tensor], lent(rank)[2 * tensor + 1]);
-                self.reduce(*dtype, chunk, &pair);
+                self.reduce_chunk(*dtype, chunk, &pair);
             }
         });
-        *lent = reuse(own);
+        *lent = reuse_lent(own);
         waited
     }
 
     /// Reduces a chunk in the order of ranks. `pair` is a rank's input and output.
-    fn reduce<'l>(
+    fn reduce_chunk<'l>(
         &self,
         dtype: DType,
         chunk: &Range<usize>,
@@ -57,7 +57,7 @@ impl Through {
     ) {
         if self.ranks == 2 && (dtype, self.kind) == (DType::F32, ReduceKind::Sum) {
             let (a, b) = (pair(0), pair(1));
-            if a.0.same(&a.1) && b.0.same(&b.1) {
+            if a.0.is_same(&a.1) && b.0.is_same(&b.1) {
                 // Without blocks, memory is read and written in one go.
                 return graphc_kernels::sum_in_both(a.0.cells(chunk), b.0.cells(chunk));
             }
@@ -70,12 +70,12 @@ impl Through {
             let of = |rank: usize| pair(rank).0.read(&block);
             if sums_wide(dtype, Some(self.kind)) {
                 let wide = &mut wide[..sum.len() / 2];
-                widen(dtype, of(0), wide);
+                widen_halves(dtype, of(0), wide);
                 (1..self.ranks).for_each(|rank| join_wide(dtype, of(rank), wide, |a, b| a + b));
-                narrow(dtype, wide, sum);
+                narrow_to_halves(dtype, wide, sum);
             } else {
-                combination(dtype, self.kind, sum, of(0), of(1));
-                (2..self.ranks).for_each(|rank| combine(dtype, self.kind, sum, of(rank)));
+                combine_into(dtype, self.kind, sum, of(0), of(1));
+                (2..self.ranks).for_each(|rank| combine_elements(dtype, self.kind, sum, of(rank)));
             }
             for rank in 0..self.ranks {
                 pair(rank).1.write(&block).copy_from_slice(sum);
@@ -85,7 +85,7 @@ impl Through {
 }
 
 /// An empty list of pieces in the memory of another.
-fn reuse<'b>(mut lent: Vec<Lent<'_>>) -> Vec<Lent<'b>> {
+fn reuse_lent<'b>(mut lent: Vec<Lent<'_>>) -> Vec<Lent<'b>> {
     lent.clear();
     lent.into_iter().map(|_| -> Lent<'b> { unreachable!("the list is empty") }).collect()
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 use graphc_ir::plan::{Channel, Plan};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
-use graphc_kernels::narrow;
+use graphc_kernels::narrow_to_halves;
 
-use crate::device::{Memory, Port, Stream, Turn};
+use crate::device::{DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::RuntimeError;
-use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked, sums_wide};
+use crate::rectangles::{
+    Contribution, Move, fill_identity, list_contributions, masked_kind, sums_wide,
+};
 use crate::transport::{Receiver, Sender, Transport, TransportError};
 
 /// A rank's sends of one channel.
@@ -41,37 +43,40 @@ struct ReceiveFrom {
 }
 
 /// What is the same for both ends of a channel.
-pub(super) struct Ends<'a> {
+pub(super) struct ChannelEnds<'a> {
     pub(super) plan: &'a Plan,
     pub(super) channel: &'a Channel,
     pub(super) tag: u32,
     pub(super) transport: &'a dyn Transport,
 }
 
-impl Ends<'_> {
+impl ChannelEnds<'_> {
     /// What `to` gets, in the order in which it is combined.
-    pub(super) fn contributions(
+    pub(super) fn contributions_to(
         &self,
         to: u32,
         microbatch: usize,
     ) -> Result<Vec<Contribution>, RuntimeError> {
         let layout = |index: u32| {
-            self.plan.layouts.get(index as usize).ok_or(RuntimeError::plan("a missing layout"))
+            self.plan
+                .layouts
+                .get(index as usize)
+                .ok_or(RuntimeError::invalid_plan("a missing layout"))
         };
         let (from, target) = (layout(self.channel.from)?, layout(self.channel.to)?);
-        contributions(from, target, to, microbatch, self.plan.microbatches.max(1))
-            .map_err(|reason| self.fail(&reason))
+        list_contributions(from, target, to, microbatch, self.plan.microbatches.max(1))
+            .map_err(|reason| self.channel_error(&reason))
     }
 
-    pub(super) fn fail(&self, reason: &str) -> RuntimeError {
-        RuntimeError::plan(format!("channel of `{}`: {reason}", self.channel.tensor))
+    pub(super) fn channel_error(&self, reason: &str) -> RuntimeError {
+        RuntimeError::invalid_plan(format!("channel of `{}`: {reason}", self.channel.tensor))
     }
 
     pub(super) fn receivers(&self) -> &[u32] {
         self.plan.layouts.get(self.channel.to as usize).map_or(&[], |layout| &layout.ranks)
     }
 
-    pub(super) fn variants(&self) -> usize {
+    pub(super) fn count_variants(&self) -> usize {
         let layouts = [self.channel.from, self.channel.to];
         let cut = |&index: &u32| {
             let layout = self.plan.layouts.get(index as usize);
@@ -81,7 +86,7 @@ impl Ends<'_> {
     }
 
     /// Whether a rank is of both ends, and may send to itself.
-    pub(super) fn meet(&self) -> bool {
+    pub(super) fn have_common_rank(&self) -> bool {
         let ranks = |index: u32| {
             self.plan.layouts.get(index as usize).map_or(&[][..], |layout| &layout.ranks)
         };
@@ -95,40 +100,43 @@ impl Ends<'_> {
 }
 
 impl HostSend {
-    pub(super) fn new(ends: &Ends<'_>, input: Port) -> Result<Self, RuntimeError> {
+    pub(super) fn new(ends: &ChannelEnds<'_>, input: Port) -> Result<Self, RuntimeError> {
         let me = ends.transport.rank();
         let mut peers = Vec::new();
         for &to in ends.receivers() {
             let mut messages = Vec::new();
-            for microbatch in 0..ends.variants() {
-                let all = ends.contributions(to, microbatch)?;
+            for microbatch in 0..ends.count_variants() {
+                let all = ends.contributions_to(to, microbatch)?;
                 let mine = all.iter().find(|part| part.source == me);
                 let message = |part: &Contribution| {
                     let bytes = part.part.elements() * input.dtype.size();
-                    (bytes, Move::pack(input.dtype, &part.part, input.rect(microbatch), 0))
+                    (bytes, Move::new_pack(input.dtype, &part.part, input.rect(microbatch), 0))
                 };
                 messages.extend(mine.map(message));
             }
             if messages.is_empty() {
                 continue;
             }
-            if messages.len() != ends.variants() {
-                return Err(ends.fail("a rank sends in some microbatches only"));
+            if messages.len() != ends.count_variants() {
+                return Err(ends.channel_error("a rank sends in some microbatches only"));
             }
-            let sender = ends.transport.sender(ends.tag, to, ends.slots());
-            peers.push(SendTo { sender: sender.map_err(|e| ends.fail(&e.to_string()))?, messages });
+            let sender = ends.transport.open_sender(ends.tag, to, ends.slots());
+            peers.push(SendTo {
+                sender: sender.map_err(|e| ends.channel_error(&e.to_string()))?,
+                messages,
+            });
         }
         Ok(Self { input, peers })
     }
 
     pub(super) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<Duration, TransportError> {
-        let place = self.input.place(turn);
-        let content = stream.host(memory, &[place]).read(place);
+        let place = self.input.content_range(turn);
+        let content = stream.sync_to_host(memory, &[place]).read(place);
         let mut waited = Duration::ZERO;
         for peer in &mut self.peers {
             let (bytes, pack) = &peer.messages[turn.microbatch % peer.messages.len()];
@@ -139,26 +147,26 @@ impl HostSend {
 }
 
 impl HostReceive {
-    pub(super) fn new(ends: &Ends<'_>, output: Port) -> Result<Self, RuntimeError> {
+    pub(super) fn new(ends: &ChannelEnds<'_>, output: Port) -> Result<Self, RuntimeError> {
         let me = ends.transport.rank();
         let layout = ends.plan.layouts.get(ends.channel.to as usize);
-        let identity = layout.and_then(|layout| masked(layout, me));
-        let first = ends.contributions(me, 0)?;
+        let identity = layout.and_then(|layout| masked_kind(layout, me));
+        let first = ends.contributions_to(me, 0)?;
         let mut peers = Vec::new();
         for part in &first {
-            let receiver = ends.transport.receiver(ends.tag, part.source, ends.slots());
-            let receiver = receiver.map_err(|e| ends.fail(&e.to_string()))?;
+            let receiver = ends.transport.open_receiver(ends.tag, part.source, ends.slots());
+            let receiver = receiver.map_err(|e| ends.channel_error(&e.to_string()))?;
             peers.push(ReceiveFrom { receiver, combine: part.combine, messages: Vec::new() });
         }
-        for microbatch in 0..ends.variants() {
-            let parts = ends.contributions(me, microbatch)?;
+        for microbatch in 0..ends.count_variants() {
+            let parts = ends.contributions_to(me, microbatch)?;
             let same = |(a, b): (&Contribution, &Contribution)| a.source == b.source;
             if parts.len() != first.len() || !parts.iter().zip(&first).all(same) {
-                return Err(ends.fail("a rank sends in some microbatches only"));
+                return Err(ends.channel_error("a rank sends in some microbatches only"));
             }
             for (peer, part) in peers.iter_mut().zip(parts) {
                 let target: &Rect = output.rect(microbatch);
-                peer.messages.push(Move::unpack(output.dtype, &part.part, target, 0));
+                peer.messages.push(Move::new_unpack(output.dtype, &part.part, target, 0));
             }
         }
         let sums = peers.iter().any(|peer| sums_wide(output.dtype, peer.combine));
@@ -168,12 +176,12 @@ impl HostReceive {
 
     pub(super) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<Duration, TransportError> {
-        let (place, dtype) = (self.output.place(turn), self.output.dtype);
-        let content = stream.host(memory, &[]).write(place);
+        let (place, dtype) = (self.output.content_range(turn), self.output.dtype);
+        let content = stream.sync_to_host(memory, &[]).write(place);
         if let Some(kind) = self.identity {
             fill_identity(self.output.dtype, kind, content);
         }
@@ -183,14 +191,14 @@ impl HostReceive {
             let (combine, wide) = (peer.combine, &mut self.wide);
             let mut read = |message: &[u8]| match wide.is_empty() {
                 true => unpack.apply(combine, message, content),
-                false => unpack.sum(combine.is_some(), message, wide),
+                false => unpack.sum_wide(combine.is_some(), message, wide),
             };
             waited += peer.receiver.receive(&mut read)?;
         }
         if !self.wide.is_empty() {
-            narrow(dtype, &self.wide, content);
+            narrow_to_halves(dtype, &self.wide, content);
         }
-        stream.written(memory, &[place]);
+        stream.sync_from_host(memory, &[place]);
         Ok(waited)
     }
 }

@@ -5,48 +5,51 @@ use std::time::Duration;
 use graphc_ir::plan::BoxingKind;
 
 use super::CollectiveCall;
-use crate::collectives::{Buffers, Change, Lists, Scope, Stage, group_of, plan};
-use crate::device::{Memory, Port, Stream, Turn};
-use crate::memory::Place;
-use crate::transport::{Group, Transport, TransportError};
+use crate::collectives::{
+    Buffers, CollectiveScope, CollectiveStage, LayoutChange, StageLists, group_of, plan_collective,
+};
+use crate::device::{DeviceMemory, DeviceStream, Port, Turn};
+use crate::memory::ArenaRange;
+use crate::transport::{ExchangeGroup, Transport, TransportError};
 
 /// A collective of one rank.
 pub(crate) struct HostCollective {
-    group: Box<dyn Group>,
+    group: Box<dyn ExchangeGroup>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     /// Per microbatch, or one for all: its stages.
-    variants: Vec<Vec<Stage>>,
+    variants: Vec<Vec<CollectiveStage>>,
     staging: Vec<Vec<u8>>,
     wide: Vec<Vec<f32>>,
     packed: Vec<u8>,
-    input_places: Vec<Place>,
-    output_places: Vec<Place>,
-    lists: Lists,
+    input_places: Vec<ArenaRange>,
+    output_places: Vec<ArenaRange>,
+    lists: StageLists,
 }
 
 impl HostCollective {
     /// # Errors
     /// Where the layouts do not fit what it does, or the group cannot be joined.
     pub(super) fn new(transport: &dyn Transport, call: CollectiveCall<'_>) -> Result<Self, String> {
-        let changes = changes(&call)?;
+        let changes = list_layout_changes(&call)?;
         let CollectiveCall { kind, axis, sequence, microbatches, inputs, outputs, .. } = call;
         let scope = |direct| {
             let rank = transport.rank();
-            move |microbatch| Scope { rank, axis, microbatch, microbatches, direct }
+            move |microbatch| CollectiveScope { rank, axis, microbatch, microbatches, direct }
         };
         let group = group_of(&changes, scope(true)(0))?;
-        let scope = scope(transport.direct(&group));
-        let count = inputs.iter().chain(&outputs).map(Port::variants).max().unwrap_or(1);
-        let variants = (0..count).map(|m| plan(kind, &changes, scope(m)));
+        let scope = scope(transport.is_direct(&group));
+        let count = inputs.iter().chain(&outputs).map(Port::count_variants).max().unwrap_or(1);
+        let variants = (0..count).map(|m| plan_collective(kind, &changes, scope(m)));
         let variants = variants.collect::<Result<Vec<_>, _>>()?;
-        let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
+        let staged =
+            |output| variants.iter().flatten().map(|stage| stage.staged_bytes(output)).max();
         let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
         let staging = staging.collect();
         let wide = outputs.iter().map(|_| Vec::new()).collect();
-        let group = transport.group(sequence, &group).map_err(|error| error.to_string())?;
+        let group = transport.join_group(sequence, &group).map_err(|error| error.to_string())?;
         let (input_places, output_places) = (Vec::new(), Vec::new());
-        let (packed, lists) = (Vec::new(), Lists::default());
+        let (packed, lists) = (Vec::new(), StageLists::default());
         Ok(Self {
             group,
             inputs,
@@ -63,18 +66,18 @@ impl HostCollective {
 
     pub(super) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<Duration, TransportError> {
-        let places = |ports: &[Port], places: &mut Vec<Place>| {
+        let places = |ports: &[Port], places: &mut Vec<ArenaRange>| {
             places.clear();
-            places.extend(ports.iter().map(|port| port.place(turn)));
+            places.extend(ports.iter().map(|port| port.content_range(turn)));
         };
         places(&self.inputs, &mut self.input_places);
         places(&self.outputs, &mut self.output_places);
         let mut buffers = Buffers {
-            arena: stream.host(memory, &self.input_places),
+            arena: stream.sync_to_host(memory, &self.input_places),
             inputs: &self.input_places,
             outputs: &self.output_places,
             staging: &mut self.staging,
@@ -86,13 +89,13 @@ impl HostCollective {
         for stage in stages {
             waited += stage.run(&mut *self.group, &mut buffers, &mut self.lists)?;
         }
-        stream.written(memory, &self.output_places);
+        stream.sync_from_host(memory, &self.output_places);
         Ok(waited)
     }
 }
 
 /// What happens to each tensor. If one result is made in place all of them go through staging buffers.
-fn changes<'a>(call: &CollectiveCall<'a>) -> Result<Vec<Change<'a>>, String> {
+fn list_layout_changes<'a>(call: &CollectiveCall<'a>) -> Result<Vec<LayoutChange<'a>>, String> {
     let CollectiveCall { inputs, outputs, layouts, kind, .. } = call;
     if inputs.len() != outputs.len() || inputs.is_empty() || layouts.len() != inputs.len() {
         return Err("needs an output for each input".into());
@@ -106,6 +109,6 @@ fn changes<'a>(call: &CollectiveCall<'a>) -> Result<Vec<Change<'a>>, String> {
         }
         staged |= in_place;
     }
-    let change = |&(from, to): &(&'a _, &'a _)| Change { from, to, in_place: staged };
+    let change = |&(from, to): &(&'a _, &'a _)| LayoutChange { from, to, in_place: staged };
     Ok(layouts.iter().map(change).collect())
 }

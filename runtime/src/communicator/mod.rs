@@ -11,16 +11,16 @@
 //!
 //! These are the functions, with their promises:
 //!
-//! - `Communicator::collective`, `send`, `receive`: works out once what an actor exchanges with whom. By host memory it
+//! - `RankCommunicator::prepare_collective`, `send`, `receive`: works out once what an actor exchanges with whom. By host memory it
 //!   joins the group or queue, too.
-//! - `Send::join`, `Receive::join`: joins the peers before the first step, all ranks in the order of the channels'
+//! - `Send::join_peers`, `Receive::join_peers`: joins the peers before the first step, all ranks in the order of the channels'
 //!   numbers. Collectives of cards join when they first run.
 //! - `Collective::run`, `Send::run`, `Receive::run`: takes part once, behind what was launched on the stream; what is
 //!   launched next sees the results. The host takes sums in the order of coordinates, cards in one order from run to run.
 //!   A peer that does not come is an error, not a hang.
 //! - `Collective::is_launched`, `Send::is_launched`, `Receive::is_launched`: whether all of it is launched on the device,
 //!   so that a step can be recorded.
-//! - `Send::rejoin`: the stream waits for all sends that are under way.
+//! - `Send::fence_stream`: the stream waits for all sends that are under way.
 //! - `Send::abort`, `Receive::abort`: ends what waits for peers on the device.
 
 mod channel;
@@ -32,13 +32,13 @@ use std::time::Duration;
 
 use graphc_ir::plan::{BoxingKind, Channel, Layout, Plan};
 
-use crate::device::{Device, Memory, Port, Stream, Turn};
+use crate::device::{Device, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::{Cause, RuntimeError};
 use crate::transport::Transport;
-use channel::Ends;
+use channel::ChannelEnds;
 
 /// The way of one rank to the others.
-pub(crate) enum Communicator {
+pub(crate) enum RankCommunicator {
     /// By exchanges of host memory.
     Host(Arc<dyn Transport>),
     /// From card to card; names of communicators go by the transport.
@@ -59,7 +59,7 @@ pub(crate) struct CollectiveCall<'a> {
     pub(crate) outputs: Vec<Port>,
 }
 
-impl Communicator {
+impl RankCommunicator {
     /// The communicator for memory of a device.
     pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
         match device {
@@ -72,7 +72,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Where the layouts do not fit what it does, or the group cannot be joined.
-    pub(crate) fn collective(
+    pub(crate) fn prepare_collective(
         &self,
         device: &Device,
         call: CollectiveCall<'_>,
@@ -93,7 +93,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Where the two layouts of the channel do not fit, or a peer cannot be reached.
-    pub(crate) fn send(
+    pub(crate) fn prepare_send(
         &self,
         device: &Device,
         plan: &Plan,
@@ -101,9 +101,9 @@ impl Communicator {
         input: Port,
     ) -> Result<Send, RuntimeError> {
         let (Self::Host(transport) | Self::Cards(transport)) = self;
-        let ends = Ends { plan, channel, tag, transport: &**transport };
+        let ends = ChannelEnds { plan, channel, tag, transport: &**transport };
         match (self, device) {
-            (Self::Cards(_), Device::Cuda(cuda)) if !ends.meet() => {
+            (Self::Cards(_), Device::Cuda(cuda)) if !ends.have_common_rank() => {
                 let send = nccl::NcclSend::new(cuda, &ends, input)?;
                 Ok(Send::Cards(Box::new(send)))
             }
@@ -114,8 +114,8 @@ impl Communicator {
     /// Works out this rank's receives of a channel.
     ///
     /// # Errors
-    /// As of [`Communicator::send`].
-    pub(crate) fn receive(
+    /// As of [`RankCommunicator::prepare_send`].
+    pub(crate) fn prepare_receive(
         &self,
         device: &Device,
         plan: &Plan,
@@ -123,9 +123,9 @@ impl Communicator {
         output: Port,
     ) -> Result<Receive, RuntimeError> {
         let (Self::Host(transport) | Self::Cards(transport)) = self;
-        let ends = Ends { plan, channel, tag, transport: &**transport };
+        let ends = ChannelEnds { plan, channel, tag, transport: &**transport };
         match (self, device) {
-            (Self::Cards(_), Device::Cuda(cuda)) if !ends.meet() => {
+            (Self::Cards(_), Device::Cuda(cuda)) if !ends.have_common_rank() => {
                 let receive = nccl::NcclReceive::new(cuda, &ends, output)?;
                 Ok(Receive::Cards(Box::new(receive)))
             }
@@ -149,10 +149,10 @@ impl Collective {
     }
 
     /// Steps after which its registers' slots come again.
-    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+    pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         match self {
             Self::Host(_) => 1,
-            Self::Cards(collective) => collective.period(microbatches),
+            Self::Cards(collective) => collective.slot_period(microbatches),
         }
     }
 
@@ -164,14 +164,14 @@ impl Collective {
     #[inline]
     pub(crate) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<Duration, Cause> {
         match self {
             Self::Host(collective) => Ok(collective.run(stream, memory, turn)?),
             Self::Cards(collective) => match (stream, memory) {
-                (Stream::Cuda(stream), Memory::Cuda(memory)) => {
+                (DeviceStream::Cuda(stream), DeviceMemory::Cuda(memory)) => {
                     collective.run(stream, memory, turn)
                 }
                 _ => Err(Cause::Device("a collective of another device".into())),
@@ -193,9 +193,9 @@ impl Send {
     ///
     /// # Errors
     /// Where the job has ended or a peer does not come.
-    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+    pub(crate) fn join_peers(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match (self, stream) {
-            (Self::Cards(send), Stream::Cuda(stream)) => send.join(stream),
+            (Self::Cards(send), DeviceStream::Cuda(stream)) => send.join_peers(stream),
             _ => Ok(()),
         }
     }
@@ -217,9 +217,9 @@ impl Send {
     ///
     /// # Errors
     /// Where the device has failed.
-    pub(crate) fn rejoin(&mut self, stream: &Stream) -> Result<(), Cause> {
+    pub(crate) fn fence_stream(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match (self, stream) {
-            (Self::Cards(send), Stream::Cuda(stream)) => send.rejoin(stream),
+            (Self::Cards(send), DeviceStream::Cuda(stream)) => send.fence_stream(stream),
             _ => Ok(()),
         }
     }
@@ -237,14 +237,16 @@ impl Send {
     /// Where the job has ended or a peer does not make room.
     pub(crate) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<Duration, Cause> {
         match self {
             Self::Host(send) => Ok(send.run(stream, memory, turn)?),
             Self::Cards(send) => match (stream, memory) {
-                (Stream::Cuda(stream), Memory::Cuda(memory)) => send.run(stream, memory, turn),
+                (DeviceStream::Cuda(stream), DeviceMemory::Cuda(memory)) => {
+                    send.run(stream, memory, turn)
+                }
                 _ => Err(Cause::Device("a channel of another device".into())),
             },
         }
@@ -264,9 +266,9 @@ impl Receive {
     ///
     /// # Errors
     /// Where the job has ended or a peer does not come.
-    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+    pub(crate) fn join_peers(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match (self, stream) {
-            (Self::Cards(receive), Stream::Cuda(stream)) => receive.join(stream),
+            (Self::Cards(receive), DeviceStream::Cuda(stream)) => receive.join_peers(stream),
             _ => Ok(()),
         }
     }
@@ -297,14 +299,16 @@ impl Receive {
     /// Where the job has ended or a peer does not send.
     pub(crate) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<Duration, Cause> {
         match self {
             Self::Host(receive) => Ok(receive.run(stream, memory, turn)?),
             Self::Cards(receive) => match (stream, memory) {
-                (Stream::Cuda(stream), Memory::Cuda(memory)) => receive.run(stream, memory, turn),
+                (DeviceStream::Cuda(stream), DeviceMemory::Cuda(memory)) => {
+                    receive.run(stream, memory, turn)
+                }
                 _ => Err(Cause::Device("a channel of another device".into())),
             },
         }

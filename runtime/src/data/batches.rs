@@ -11,14 +11,14 @@ use crate::tensor::HostTensor;
 /// every step.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    inputs: Vec<Held>,
+    inputs: Vec<HeldInput>,
     samples: usize,
     batch: usize,
 }
 
 /// An input, and all that it is fed with.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldInput {
     name: String,
     ty: TensorType,
     /// The dim that counts samples.
@@ -46,10 +46,11 @@ impl Batches {
                 found: found.clone(),
             })?;
             let dim = samples.get(name).copied().unwrap_or_default().dim(ty.shape.len());
-            check(name, &tensor, ty, dim)?;
-            kept.push(Held { name: name.clone(), ty: ty.clone(), dim, tensor });
+            check_input(name, &tensor, ty, dim)?;
+            kept.push(HeldInput { name: name.clone(), ty: ty.clone(), dim, tensor });
         }
-        let count = |held: &Held| held.dim.map(|dim| (held.name.clone(), held.tensor.shape()[dim]));
+        let count =
+            |held: &HeldInput| held.dim.map(|dim| (held.name.clone(), held.tensor.shape()[dim]));
         let counts: Vec<(String, usize)> = kept.iter().filter_map(count).collect();
         let samples = counts.first().map_or(0, |first| first.1);
         if counts.iter().any(|count| count.1 != samples) {
@@ -65,17 +66,17 @@ impl Batches {
     }
 
     /// Samples of a step.
-    pub fn batch(&self) -> usize {
+    pub fn batch_size(&self) -> usize {
         self.batch
     }
 
     /// The feeds of a step: samples `[step * batch, (step + 1) * batch)` of each tensor, wrapping.
     pub fn feeds(&self, step: u64) -> BTreeMap<String, HostTensor> {
-        self.inputs.iter().map(|held| (held.name.clone(), held.feed(step))).collect()
+        self.inputs.iter().map(|held| (held.name.clone(), held.build_feed(step))).collect()
     }
 }
 
-fn check(
+fn check_input(
     name: &str,
     tensor: &HostTensor,
     ty: &TensorType,
@@ -103,8 +104,8 @@ fn check(
     Err(DataError::InputType { name, expected: ty.clone(), found, reason })
 }
 
-impl Held {
-    fn feed(&self, step: u64) -> HostTensor {
+impl HeldInput {
+    fn build_feed(&self, step: u64) -> HostTensor {
         // What has no samples is the same in every step.
         let Some(dim) = self.dim else { return self.tensor.clone() };
         let mut result = HostTensor::zeros(self.ty.dtype, self.ty.shape.clone());
@@ -112,13 +113,13 @@ impl Held {
         if result.bytes().is_empty() {
             return result;
         }
-        let pieces = Pieces::of(&self.ty, dim);
+        let pieces = Pieces::along_dim(&self.ty, dim);
         let mut next = (u128::from(step) * batch as u128 % samples as u128) as usize;
         let mut made = 0;
         while made < batch {
             let count = (samples - next).min(batch - made);
             let from = (self.tensor.bytes(), samples, next);
-            pieces.copy(from, (result.bytes_mut(), batch, made), count);
+            pieces.copy_samples(from, (result.bytes_mut(), batch, made), count);
             (made, next) = (made + count, (next + count) % samples);
         }
         result
@@ -183,7 +184,7 @@ mod tests {
         let types = BTreeMap::from([("h".to_owned(), TensorType::new(DType::F32, [2, 2, 2]))]);
         let along = BTreeMap::from([("h".to_owned(), Samples::Dim(1))]);
         let all = Batches::new([("h".to_owned(), state)].into(), &types, &along).expect("fits");
-        assert_eq!((all.samples(), all.batch()), (3, 2));
+        assert_eq!((all.samples(), all.batch_size()), (3, 2));
         let second = all.feeds(1)["h"].to_f32().expect("f32");
         assert_eq!(second, [4.0, 5.0, 0.0, 1.0, 10.0, 11.0, 6.0, 7.0]);
     }

@@ -75,13 +75,13 @@ pub fn write_with(
         Ok(found) if !found.is_file() => File::options()
             .write(true)
             .open(path)
-            .and_then(|file| buffered(&file, content))
+            .and_then(|file| write_buffered(&file, content))
             .map_err(fail),
-        _ => replace(&target(path), content).map_err(fail),
+        _ => replace_file(&resolve_link(path), content).map_err(fail),
     }
 }
 
-fn buffered(
+fn write_buffered(
     file: &File,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
@@ -91,12 +91,12 @@ fn buffered(
 }
 
 /// Where a path leads: a rename would put a file in the place of a link.
-fn target(path: &Path) -> PathBuf {
+fn resolve_link(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The name beside it is random and made anew: nobody can have put a link there that leads the bytes elsewhere.
-fn replace(
+fn replace_file(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
@@ -111,7 +111,7 @@ fn replace(
     // Dropped, as on every way out but the last, it is removed.
     let folder = folder.unwrap_or(Path::new("."));
     let beside = builder.tempfile_in(folder).map_err(|error| without_name(folder, error))?;
-    buffered(beside.as_file(), content)?;
+    write_buffered(beside.as_file(), content)?;
     beside.as_file().sync_all()?;
     beside.persist(path).map_err(|error| error.error)?;
     Ok(())

@@ -17,19 +17,19 @@ pub type From<B> = (B, usize, usize);
 
 impl Pieces {
     /// Those of a tensor along one of its dims.
-    pub fn of(ty: &TensorType, dim: usize) -> Self {
+    pub fn along_dim(ty: &TensorType, dim: usize) -> Self {
         let (before, after) = (&ty.shape[..dim], &ty.shape[dim + 1..]);
         let bytes = after.iter().product::<usize>() * ty.dtype.size();
         Self { blocks: before.iter().product(), bytes }
     }
 
     /// Bytes of a sample.
-    pub fn sample(self) -> usize {
+    pub fn sample_bytes(self) -> usize {
         self.blocks * self.bytes
     }
 
     /// Copies `count` samples that follow each other.
-    pub fn copy(
+    pub fn copy_samples(
         self,
         (from, of, first): From<&[u8]>,
         (to, into, at): From<&mut [u8]>,
@@ -53,11 +53,11 @@ mod tests {
     fn samples_of_a_middle_dim_are_copied_piece_by_piece() {
         // [2, 3, 2]: sample 1 has elements 2, 3 and 8, 9.
         let ty = TensorType::new(DType::U8, [2, 3, 2]);
-        let pieces = Pieces::of(&ty, 1);
-        assert_eq!((pieces, pieces.sample()), (Pieces { blocks: 2, bytes: 2 }, 4));
+        let pieces = Pieces::along_dim(&ty, 1);
+        assert_eq!((pieces, pieces.sample_bytes()), (Pieces { blocks: 2, bytes: 2 }, 4));
         let from: Vec<u8> = (0..12).collect();
         let mut to = vec![0; 8];
-        pieces.copy((&from, 3, 1), (&mut to, 2, 0), 2);
+        pieces.copy_samples((&from, 3, 1), (&mut to, 2, 0), 2);
         assert_eq!(to, [2, 3, 4, 5, 8, 9, 10, 11]);
     }
 }

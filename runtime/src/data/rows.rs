@@ -33,7 +33,7 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let fail = |reason: String| DataError::Read { path: path.display().to_string(), reason };
         let file = open_file(path).map_err(|e| fail(e.to_string()))?;
-        let (metadata, data) = header(&file)
+        let (metadata, data) = read_header(&file)
             .map_err(|reason| fail(format!("it is no valid safetensors file: {reason}")))?;
         let (mut tensors, mut begins) = (BTreeMap::new(), BTreeMap::new());
         for (name, info) in metadata.tensors() {
@@ -60,16 +60,16 @@ impl TensorFile {
         (dim, row): (usize, usize),
         into: &mut [u8],
     ) -> Result<(), DataError> {
-        let (ty, begin) = self.find(name)?;
+        let (ty, begin) = self.find_tensor(name)?;
         let rows = ty.shape.get(dim).copied().unwrap_or(0);
         if row >= rows || ty.bytes() / rows != into.len() {
             let text = format!("`{name}` is {ty}: no row {row} of {} bytes", into.len());
-            return Err(self.fail(text));
+            return Err(self.read_error(text));
         }
-        let bytes = Pieces::of(ty, dim).bytes;
+        let bytes = Pieces::along_dim(ty, dim).bytes;
         for (block, piece) in into.chunks_exact_mut(bytes.max(1)).enumerate() {
             let at = begin + ((block * rows + row) * bytes) as u64;
-            self.file.read_exact_at(piece, at).map_err(|e| self.fail(e.to_string()))?;
+            self.file.read_exact_at(piece, at).map_err(|e| self.read_error(e.to_string()))?;
         }
         Ok(())
     }
@@ -79,26 +79,26 @@ impl TensorFile {
     /// # Errors
     /// Where there is none of that name, or the file cannot be read.
     pub fn read(&self, name: &str) -> Result<HostTensor, DataError> {
-        let (ty, begin) = self.find(name)?;
+        let (ty, begin) = self.find_tensor(name)?;
         let mut tensor = HostTensor::zeros(ty.dtype, ty.shape.clone());
         let read = self.file.read_exact_at(tensor.bytes_mut(), begin);
-        read.map_err(|e| self.fail(e.to_string()))?;
+        read.map_err(|e| self.read_error(e.to_string()))?;
         Ok(tensor)
     }
 
     /// A tensor's type, and where it begins.
-    fn find(&self, name: &str) -> Result<(&TensorType, u64), DataError> {
+    fn find_tensor(&self, name: &str) -> Result<(&TensorType, u64), DataError> {
         let known = self.tensors.get(name).zip(self.begins.get(name).copied());
-        known.ok_or_else(|| self.fail(format!("it has no tensor `{name}`")))
+        known.ok_or_else(|| self.read_error(format!("it has no tensor `{name}`")))
     }
 
-    fn fail(&self, reason: String) -> DataError {
+    fn read_error(&self, reason: String) -> DataError {
         DataError::Read { path: self.path.clone(), reason }
     }
 }
 
 /// The header of a file, and where its data begins.
-fn header(file: &File) -> Result<(Metadata, u64), String> {
+fn read_header(file: &File) -> Result<(Metadata, u64), String> {
     let said = |e: std::io::Error| e.to_string();
     let length = file.metadata().map_err(said)?.len();
     let mut word = [0; 8];

@@ -23,10 +23,10 @@ pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, Dat
         return Err(read("the file is empty".into()));
     }
     let bytes = crate::memory::map_file(&file).map_err(|e| read(e.to_string()))?;
-    parse(&bytes, path, read)
+    parse_tensors(&bytes, path, read)
 }
 
-fn parse(
+fn parse_tensors(
     bytes: &Mmap,
     path: &Path,
     read: impl Fn(String) -> DataError,
@@ -40,14 +40,14 @@ fn parse(
             name: name.to_owned(),
             dtype: format!("{:?}", view.dtype()),
         })?;
-        let tensor = HostTensor::new(dtype, view.shape(), copied(view.data()).map_err(&read)?);
+        let tensor = HostTensor::new(dtype, view.shape(), copy_bytes(view.data()).map_err(&read)?);
         tensors.insert(name.to_owned(), tensor.map_err(|e| read(e.to_string()))?);
     }
     Ok(tensors)
 }
 
 /// The bytes in memory of their own. What a file is said to hold may be more than there is.
-fn copied(bytes: &[u8]) -> Result<Vec<u8>, String> {
+fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|e| format!("{} bytes: {e}", bytes.len()))?;
     copy.extend_from_slice(bytes);

@@ -9,7 +9,7 @@ use super::port::Port;
 
 /// A call that is to be prepared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Call<'a> {
+pub(crate) enum DeviceCall<'a> {
     /// An op.
     Op(&'a Op),
     /// A chain of elementwise ops.
@@ -44,7 +44,7 @@ pub(crate) enum Unprepared {
 }
 
 /// A product and what goes with it.
-pub(crate) struct Pair<'a> {
+pub(crate) struct ProductPair<'a> {
     pub(crate) op: &'a MatMul,
     /// Both factors.
     pub(crate) factors: Vec<Port>,

@@ -3,19 +3,19 @@
 use super::{cpu, cuda};
 
 /// A call that was prepared.
-pub(crate) enum Launch {
+pub(crate) enum DeviceLaunch {
     /// For the processor.
-    Cpu(cpu::Launch),
+    Cpu(cpu::CpuLaunch),
     /// The launch of a card.
-    Cuda(cuda::Launch),
+    Cuda(cuda::CardLaunch),
 }
 
-impl Launch {
+impl DeviceLaunch {
     /// Steps after which its registers' slots come again.
-    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+    pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         match self {
             Self::Cpu(_) => 1,
-            Self::Cuda(launch) => launch.period(microbatches),
+            Self::Cuda(launch) => launch.slot_period(microbatches),
         }
     }
 }

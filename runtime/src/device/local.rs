@@ -6,17 +6,17 @@ use graphc_ir::shard::Rect;
 
 use super::call::Unprepared;
 use super::port::Port;
-use crate::rectangles::masked;
+use crate::rectangles::masked_kind;
 
 /// A slice or a mask, worked out for one rank.
-pub(super) struct Local {
+pub(super) struct LocalBoxing {
     /// The reduction whose identity the result holds, where that is this rank's part of a partial layout.
     pub(super) identity: Option<ReduceKind>,
     /// Per microbatch, or one for all: what is held and what is kept of it.
     pub(super) rects: Vec<(Rect, Rect)>,
 }
 
-impl Local {
+impl LocalBoxing {
     /// # Errors
     /// Where a rank is to keep what it does not hold.
     pub(super) fn new(
@@ -29,7 +29,7 @@ impl Local {
             return unfit("it has several operands or results".to_owned());
         };
         let mut rects = Vec::new();
-        for microbatch in 0..operand.variants().max(result.variants()) {
+        for microbatch in 0..operand.count_variants().max(result.count_variants()) {
             let (held, kept) = (operand.rect(microbatch), result.rect(microbatch));
             let inside = kept.elements() == 0 || held.intersect(kept).as_ref() == Some(kept);
             if !inside {
@@ -46,6 +46,6 @@ impl Local {
         });
         let mut made = to.clone();
         made.sbp.0 = fresh.collect();
-        Ok(Self { identity: masked(&made, rank), rects })
+        Ok(Self { identity: masked_kind(&made, rank), rects })
     }
 }

@@ -1,20 +1,20 @@
 //! Memory of a device, as the host reaches it between steps.
 
 use super::cuda::CardMemory;
-use crate::memory::{Arena, Place};
+use crate::memory::{ArenaRange, HostArena};
 
 /// The memory of one rank: what the registers of its program lie in.
 #[derive(Debug)]
-pub(crate) enum Memory {
+pub(crate) enum DeviceMemory {
     /// Memory of the host.
-    Cpu(Arena),
+    Cpu(HostArena),
     /// Memory of a card.
     Cuda(CardMemory),
 }
 
-impl Memory {
+impl DeviceMemory {
     /// Lets `read` see bytes. No stream may be in a step.
-    pub(crate) fn read<R>(&self, place: Place, read: impl FnOnce(&[u8]) -> R) -> R {
+    pub(crate) fn read<R>(&self, place: ArenaRange, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Cpu(arena) => read(arena.read(place)),
             Self::Cuda(memory) => memory.read(place, read),
@@ -22,7 +22,7 @@ impl Memory {
     }
 
     /// Lets `write` fill bytes, all of them. No stream may be in a step.
-    pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
+    pub(crate) fn write<R>(&self, place: ArenaRange, write: impl FnOnce(&mut [u8]) -> R) -> R {
         match self {
             Self::Cpu(arena) => write(arena.write(place)),
             Self::Cuda(memory) => memory.write(place, write),
@@ -30,7 +30,7 @@ impl Memory {
     }
 
     /// Has bytes hold zeros to which nothing was written before.
-    pub(crate) fn begin_with_zeros(&self, place: Place) {
+    pub(crate) fn begin_with_zeros(&self, place: ArenaRange) {
         match self {
             // They are there already; whoever first needs the pages touches them.
             Self::Cpu(_) => {}

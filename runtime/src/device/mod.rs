@@ -3,11 +3,11 @@
 //! A device is what a rank computes on. Whatever touches a rank's memory (sessions, variables, feeds, fetches, channels,
 //! checkpoints) does so through this room. No communication here: what crosses ranks is `communicator`'s.
 //!
-//! An actor is *prepared* once, when its plan is loaded, into a [`Launch`]: kernels, element types, extents and addresses
-//! are known from then on. An action only launches it on a [`Stream`]. A launch may end later than the call that makes
-//! it. [`Stream::record`] gives an [`Event`] that has come when all launches so far have ended. Another stream waits for
-//! it by [`Stream::wait`], and the host by [`Stream::synchronize`]. During a step the host reaches memory through the
-//! stream alone, which orders it behind what was launched; between steps through [`Memory`].
+//! An actor is *prepared* once, when its plan is loaded, into a [`DeviceLaunch`]: kernels, element types, extents and addresses
+//! are known from then on. An action only launches it on a [`DeviceStream`]. A launch may end later than the call that makes
+//! it. [`DeviceStream::record_event`] gives a [`DeviceEvent`] that has come when all launches so far have ended. Another stream waits for
+//! it by [`DeviceStream::wait_event`], and the host by [`DeviceStream::synchronize`]. During a step the host reaches memory through the
+//! stream alone, which orders it behind what was launched; between steps through [`DeviceMemory`].
 //!
 //! There are two kinds of device, each a variant of these enums: the processor (`cpu`), on which launches have ended when
 //! they return, and NVIDIA's cards (`cuda`). A third is one more variant of each, and the compiler then names every
@@ -19,28 +19,28 @@
 //!   transport's peers can map; on a card its image on the host lies there.
 //! - `Device::prepare`: does once all that can be done before the first step: finds the kernel for the element types of
 //!   all operands, builds the program of a chain, looks up addresses. An error where there is no kernel.
-//! - `Device::joins`, `prepare_joint`, `prepare_pair`: what the device does for several actors by one launch: updates by
+//! - `Device::joinable_tensors`, `prepare_joint`, `prepare_pair`: what the device does for several actors by one launch: updates by
 //!   one rule, casts to one type, or a product and what goes with it.
 //! - `load_kernels`: makes launches ready that were prepared on these devices. What must be compiled for them is compiled
 //!   side by side.
-//! - `Device::stream`: a queue whose launches begin in the order in which they are made. Its waits end where the job has.
-//! - `Stream::begin_step`: launches from now on draw their random numbers for this step, and update by its learning rate.
-//! - `Stream::launch`: computes on the contents that the turn (step, microbatch) says; allocates nothing; may return
+//! - `Device::new_stream`: a queue whose launches begin in the order in which they are made. Its waits end where the job has.
+//! - `DeviceStream::begin_step`: launches from now on draw their random numbers for this step, and update by its learning rate.
+//! - `DeviceStream::launch`: computes on the contents that the turn (step, microbatch) says; allocates nothing; may return
 //!   before it has ended. The same operands give the same bits, however many threads or streams there are.
-//! - `Stream::record`, `record_at`: an event that has come when all launches so far have ended.
-//! - `Stream::wait`: launches from now on begin after an event; the host goes on.
-//! - `Stream::synchronize`: the host waits for all launches so far. A launch that failed is an error here at the latest.
-//! - `Stream::read`, `fill`: the host sees, or fills, the bytes of a content in the order of the stream.
-//! - `Stream::passage`, `begin_fill`, `begin_read`: copies between the host and a device whose memory it does not reach,
+//! - `DeviceStream::record_event`, `record_at`: an event that has come when all launches so far have ended.
+//! - `DeviceStream::wait_event`: launches from now on begin after an event; the host goes on.
+//! - `DeviceStream::synchronize`: the host waits for all launches so far. A launch that failed is an error here at the latest.
+//! - `DeviceStream::read`, `fill`: the host sees, or fills, the bytes of a content in the order of the stream.
+//! - `DeviceStream::new_passage`, `begin_fill`, `begin_read`: copies between the host and a device whose memory it does not reach,
 //!   for feeds and fetches. They go on while the host does.
-//! - `Stream::host`, `written`: memory that the host and its peers reach in place, when all launches so far have ended,
+//! - `DeviceStream::sync_to_host`, `sync_from_host`: memory that the host and its peers reach in place, when all launches so far have ended,
 //!   for the host's communicator; launches from now on see what was written there.
-//! - `Device::records`, `Stream::begin_recording`, `end_recording`, `replay`: launches that are recorded once and begun
+//! - `Device::can_record`, `DeviceStream::begin_recording`, `end_recording`, `replay`: launches that are recorded once and begun
 //!   again by one call, where the device has such (cards alone).
-//! - `Stream::stopwatch`, `begin`, `end`: the time of what stands between two places of a stream.
-//! - `Stream::rest`, `abort`: the end of waits where the job ends: for launches, and for other ranks.
-//! - `Memory::read`, `write`: the host sees, or changes, bytes between steps, for variables and checkpoints.
-//! - `Memory::begin_with_zeros`: bytes to which nothing was written hold zeros.
+//! - `DeviceStream::new_stopwatch`, `begin_stopwatch`, `end_stopwatch`: the time of what stands between two places of a stream.
+//! - `DeviceStream::wait_unless_ended`, `abort`: the end of waits where the job ends: for launches, and for other ranks.
+//! - `DeviceMemory::read`, `write`: the host sees, or changes, bytes between steps, for variables and checkpoints.
+//! - `DeviceMemory::begin_with_zeros`: bytes to which nothing was written hold zeros.
 //!
 //! A worker tells the others of its rank what it is done with together with an event. So a device whose launches end
 //! later makes its streams wait for each other instead of the host.
@@ -61,12 +61,12 @@ use graphc_kernels::CustomKernels;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
-pub(crate) use call::{Call, Pair, Unprepared, With};
-pub(crate) use cuda::{Ended, Ranges, Registers, communicates_directly};
-pub(crate) use launch::Launch;
-pub(crate) use memory::Memory;
-pub(crate) use port::{Port, Turn, lcm};
-pub(crate) use stream::{Event, Passage, Recording, Stopwatch, Stream};
+pub(crate) use call::{DeviceCall, ProductPair, Unprepared, With};
+pub(crate) use cuda::{ActorRanges, Ended, Registers, communicates_directly};
+pub(crate) use launch::DeviceLaunch;
+pub(crate) use memory::DeviceMemory;
+pub(crate) use port::{Port, Turn, least_common_multiple};
+pub(crate) use stream::{DeviceEvent, DeviceRecording, DeviceStopwatch, DeviceStream, Passage};
 
 /// Makes launches ready that were prepared on these devices: compiles and loads their kernels, side by side.
 ///
@@ -107,7 +107,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// A rank whose device is the processor.
-    pub(crate) fn host(rank: u32) -> Self {
+    pub(crate) fn on_host(rank: u32) -> Self {
         Self { rank, local: 0, direct: false }
     }
 }
@@ -139,7 +139,7 @@ impl Device {
     }
 
     /// Whether its streams record launches.
-    pub(crate) fn records(&self) -> bool {
+    pub(crate) fn can_record(&self) -> bool {
         matches!(self, Self::Cuda(_))
     }
 
@@ -151,10 +151,10 @@ impl Device {
         &self,
         bytes: u64,
         offered: Option<Offered>,
-    ) -> Result<Memory, RuntimeError> {
+    ) -> Result<DeviceMemory, RuntimeError> {
         match self {
-            Self::Cpu(cpu) => cpu.allocate(bytes, offered).map(Memory::Cpu),
-            Self::Cuda(cuda) => cuda.allocate(bytes, offered).map(Memory::Cuda),
+            Self::Cpu(cpu) => cpu.allocate(bytes, offered).map(DeviceMemory::Cpu),
+            Self::Cuda(cuda) => cuda.allocate(bytes, offered).map(DeviceMemory::Cuda),
         }
     }
 
@@ -165,25 +165,26 @@ impl Device {
     pub(crate) fn prepare(
         &self,
         actor: &str,
-        call: Call<'_>,
+        call: DeviceCall<'_>,
         operands: Vec<Port>,
         results: Vec<Port>,
-    ) -> Result<Launch, Unprepared> {
+    ) -> Result<DeviceLaunch, Unprepared> {
         match self {
-            Self::Cpu(cpu) => cpu::Launch::prepare(cpu, call, operands, results).map(Launch::Cpu),
-            Self::Cuda(cuda) => {
-                cuda::Launch::prepare(cuda, actor, call, operands, results).map(Launch::Cuda)
+            Self::Cpu(cpu) => {
+                cpu::CpuLaunch::prepare(cpu, call, operands, results).map(DeviceLaunch::Cpu)
             }
+            Self::Cuda(cuda) => cuda::CardLaunch::prepare(cuda, actor, call, operands, results)
+                .map(DeviceLaunch::Cuda),
         }
     }
 
     /// How many operands of an update or a cast are its own, where those of several variables can be one launch; operands
     /// behind these they have in common.
-    pub(crate) fn joins(&self, op: &Op) -> Option<usize> {
+    pub(crate) fn joinable_tensors(&self, op: &Op) -> Option<usize> {
         match self {
             // There a launch is a call, and each of them is shared by all threads.
             Self::Cpu(_) => None,
-            Self::Cuda(_) => graphc_kernels::cuda::joins(op),
+            Self::Cuda(_) => graphc_kernels::cuda::joinable_tensors(op),
         }
     }
 
@@ -196,28 +197,33 @@ impl Device {
         actor: &str,
         op: &Op,
         members: Vec<Registers>,
-    ) -> Result<Launch, Unprepared> {
+    ) -> Result<DeviceLaunch, Unprepared> {
         match self {
             Self::Cpu(_) => Err(Unprepared::Registers("is joined with others".into())),
             Self::Cuda(cuda) => {
-                cuda::Launch::prepare_joint(cuda, actor, op, members).map(Launch::Cuda)
+                cuda::CardLaunch::prepare_joint(cuda, actor, op, members).map(DeviceLaunch::Cuda)
             }
         }
     }
 
     /// Prepares a matrix product of this name and what goes with it as one launch; `None` where the device does not join them.
-    pub(crate) fn prepare_pair(&self, actor: &str, pair: Pair<'_>) -> Option<Launch> {
+    pub(crate) fn prepare_pair(&self, actor: &str, pair: ProductPair<'_>) -> Option<DeviceLaunch> {
         match self {
-            Self::Cpu(_) => cpu::Launch::prepare_pair(pair).map(Launch::Cpu),
-            Self::Cuda(cuda) => cuda::Launch::prepare_pair(cuda, actor, pair).map(Launch::Cuda),
+            Self::Cpu(_) => cpu::CpuLaunch::prepare_pair(pair).map(DeviceLaunch::Cpu),
+            Self::Cuda(cuda) => {
+                cuda::CardLaunch::prepare_pair(cuda, actor, pair).map(DeviceLaunch::Cuda)
+            }
         }
     }
 
     /// The ranges that tell a profiler of the device who launches, by the actors' numbers.
-    pub(crate) fn ranges(&self, names: impl FnOnce() -> Vec<Option<String>>) -> Ranges {
+    pub(crate) fn profiler_ranges(
+        &self,
+        names: impl FnOnce() -> Vec<Option<String>>,
+    ) -> ActorRanges {
         match self {
-            Self::Cpu(_) => Ranges::default(),
-            Self::Cuda(_) => Ranges::of(names),
+            Self::Cpu(_) => ActorRanges::default(),
+            Self::Cuda(_) => ActorRanges::from_names(names),
         }
     }
 
@@ -226,10 +232,14 @@ impl Device {
     ///
     /// # Errors
     /// Where the device makes none.
-    pub(crate) fn stream(&self, seed: u64, ended: cuda::Ended) -> Result<Stream, RuntimeError> {
+    pub(crate) fn new_stream(
+        &self,
+        seed: u64,
+        ended: cuda::Ended,
+    ) -> Result<DeviceStream, RuntimeError> {
         match self {
-            Self::Cpu(cpu) => Ok(Stream::Cpu(cpu.stream(seed))),
-            Self::Cuda(cuda) => Ok(Stream::Cuda(Box::new(cuda.stream(seed, ended)?))),
+            Self::Cpu(cpu) => Ok(DeviceStream::Cpu(cpu.new_stream(seed))),
+            Self::Cuda(cuda) => Ok(DeviceStream::Cuda(Box::new(cuda.new_stream(seed, ended)?))),
         }
     }
 }

@@ -6,7 +6,7 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
 
 use crate::error::RuntimeError;
-use crate::memory::{ALIGNMENT, Place, Shape};
+use crate::memory::{ALIGNMENT, ArenaRange, ShardShape};
 
 /// When an action takes place.
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +43,14 @@ impl Port {
         arena: u64,
     ) -> Result<Self, RuntimeError> {
         let fail = |reason: &str| {
-            RuntimeError::plan(format!("register `{}` of rank {rank} {reason}", register.name))
+            RuntimeError::invalid_plan(format!(
+                "register `{}` of rank {rank} {reason}",
+                register.name
+            ))
         };
         let layout = plan.layouts.get(register.layout as usize).ok_or(fail("has no layout"))?;
-        let rects = rects(layout, rank, plan.microbatches).ok_or(fail("is not of its layout"))?;
+        let rects = microbatch_rects(layout, rank, plan.microbatches)
+            .ok_or(fail("is not of its layout"))?;
         if rects.iter().any(|rect| rect.extent != register.shape) {
             return Err(fail("has another shape than its layout"));
         }
@@ -93,16 +97,16 @@ impl Port {
 
     /// Where the content that an action reads or makes lies.
     #[inline]
-    pub(crate) fn place(&self, turn: Turn) -> Place {
+    pub(crate) fn content_range(&self, turn: Turn) -> ArenaRange {
         if self.slots == 1 {
-            return Place { offset: self.offset, bytes: self.bytes };
+            return ArenaRange { offset: self.offset, bytes: self.bytes };
         }
         let content = match self.rate {
             Rate::Step => turn.step,
             Rate::Microbatch => turn.step * turn.microbatches + turn.microbatch as u64,
         };
         let slot = (content % self.slots) as usize;
-        Place { offset: self.offset + slot * self.slot_bytes, bytes: self.bytes }
+        ArenaRange { offset: self.offset + slot * self.slot_bytes, bytes: self.bytes }
     }
 
     /// Steps after which the slots of all of these come again.
@@ -110,15 +114,17 @@ impl Port {
         let period = |port: &Port| match port.rate {
             Rate::Step => port.slots,
             // Every step moves on by as many slots as there are microbatches.
-            Rate::Microbatch => lcm(port.slots, microbatches.max(1)) / microbatches.max(1),
+            Rate::Microbatch => {
+                least_common_multiple(port.slots, microbatches.max(1)) / microbatches.max(1)
+            }
         };
-        ports.map(period).fold(1, lcm)
+        ports.map(period).fold(1, least_common_multiple)
     }
 
     /// All bytes of the register, from its first slot to its last.
-    pub(crate) fn span(&self) -> Place {
+    pub(crate) fn span(&self) -> ArenaRange {
         let bytes = (self.slots as usize - 1) * self.slot_bytes + self.bytes;
-        Place { offset: self.offset, bytes }
+        ArenaRange { offset: self.offset, bytes }
     }
 
     /// The part of the whole tensor.
@@ -128,15 +134,15 @@ impl Port {
     }
 
     /// How many different rectangles it has: one per microbatch, or one.
-    pub(crate) fn variants(&self) -> usize {
+    pub(crate) fn count_variants(&self) -> usize {
         self.rects.len()
     }
 
     /// What a kernel is told.
     #[inline]
-    pub(crate) fn shape(&self, microbatch: usize) -> Shape<'_> {
+    pub(crate) fn shape(&self, microbatch: usize) -> ShardShape<'_> {
         let rect = self.rect(microbatch);
-        Shape {
+        ShardShape {
             dtype: self.dtype,
             extent: &rect.extent,
             global: &self.global,
@@ -145,13 +151,13 @@ impl Port {
     }
 
     /// The shape of the whole tensor.
-    pub(crate) fn global(&self) -> &[usize] {
+    pub(crate) fn global_shape(&self) -> &[usize] {
         &self.global
     }
 }
 
 /// The least common multiple; as large as it gets where it is larger.
-pub(crate) fn lcm(a: u64, b: u64) -> u64 {
+pub(crate) fn least_common_multiple(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y > 0 {
         (x, y) = (y, x % y);
@@ -160,7 +166,7 @@ pub(crate) fn lcm(a: u64, b: u64) -> u64 {
 }
 
 /// The rectangle of each microbatch, or one where all have the same.
-fn rects(layout: &Layout, rank: u32, microbatches: usize) -> Option<Vec<Rect>> {
+fn microbatch_rects(layout: &Layout, rank: u32, microbatches: usize) -> Option<Vec<Rect>> {
     let variants = if layout.microbatch_dim.is_some() { microbatches.max(1) } else { 1 };
     (0..variants).map(|microbatch| layout.rect(rank, microbatch, microbatches.max(1))).collect()
 }

@@ -2,45 +2,45 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Launch, Memory, Turn, cpu, cuda};
+use super::{DeviceLaunch, DeviceMemory, Turn, cpu, cuda};
 use crate::error::Cause;
-use crate::memory::{Arena, Place};
+use crate::memory::{ArenaRange, HostArena};
 use graphc_ir::learning_rate::GivenRate;
 
 /// A queue of launches. Each worker has one.
-pub(crate) enum Stream {
+pub(crate) enum DeviceStream {
     /// The worker's own thread, and those that share its kernels' work.
-    Cpu(cpu::Stream),
+    Cpu(cpu::CpuStream),
     /// A stream of a card.
-    Cuda(Box<cuda::Stream>),
+    Cuda(Box<cuda::CardStream>),
 }
 
 /// Something that has come when all launches before it on its stream have ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum DeviceEvent {
     /// It has come: on a processor launches end before they return.
     Past,
     /// An event of a card.
-    Cuda(cuda::Event),
+    Cuda(cuda::CardEvent),
 }
 
 /// Launches that were recorded, to be begun all at once.
 #[derive(Debug)]
-pub(crate) enum Recording {
+pub(crate) enum DeviceRecording {
     /// Of a card.
-    Cuda(cuda::Recording),
+    Cuda(cuda::CardRecording),
 }
 
 /// Takes the time of what stands between two places of a stream.
 #[derive(Debug)]
-pub(crate) enum Stopwatch {
+pub(crate) enum DeviceStopwatch {
     /// By the clock: since it was begun, and when it has ended what it took.
     Cpu(Instant, Duration),
     /// By the events of a card.
-    Cuda(cuda::Stopwatch),
+    Cuda(cuda::CardStopwatch),
 }
 
-impl Stopwatch {
+impl DeviceStopwatch {
     /// What it has taken; all launches have ended.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Passage {
 /// What no caller does: streams, launches and memory of one rank are of one device.
 const MIXED: &str = "a launch of another device";
 
-impl Stream {
+impl DeviceStream {
     /// What is launched from now on belongs to this step, counted from 0 of the whole training, with the learning rate that is given
     /// for it, if one is.
     pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
@@ -94,22 +94,22 @@ impl Stream {
     #[inline]
     pub(crate) fn launch(
         &mut self,
-        launch: &Launch,
-        memory: &Memory,
+        launch: &DeviceLaunch,
+        memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<(), Cause> {
         match (self, launch, memory) {
-            (Self::Cpu(stream), Launch::Cpu(launch), Memory::Cpu(arena)) => {
+            (Self::Cpu(stream), DeviceLaunch::Cpu(launch), DeviceMemory::Cpu(arena)) => {
                 Ok(stream.launch(launch, arena, turn)?)
             }
-            (Self::Cuda(stream), Launch::Cuda(launch), Memory::Cuda(memory)) => {
+            (Self::Cuda(stream), DeviceLaunch::Cuda(launch), DeviceMemory::Cuda(memory)) => {
                 launch.run(stream, memory, turn)
             }
             _ => Err(Cause::Device(MIXED.to_owned())),
         }
     }
 
-    /// Launches from now on are recorded instead of begun, until [`Stream::end_recording`].
+    /// Launches from now on are recorded instead of begun, until [`DeviceStream::end_recording`].
     ///
     /// # Errors
     /// Where the device does not record.
@@ -124,10 +124,10 @@ impl Stream {
     ///
     /// # Errors
     /// Where something was launched that cannot be recorded.
-    pub(crate) fn end_recording(&mut self) -> Result<Recording, Cause> {
+    pub(crate) fn end_recording(&mut self) -> Result<DeviceRecording, Cause> {
         match self {
             Self::Cpu(_) => Err(Cause::Device(MIXED.to_owned())),
-            Self::Cuda(stream) => stream.end_recording().map(Recording::Cuda),
+            Self::Cuda(stream) => stream.end_recording().map(DeviceRecording::Cuda),
         }
     }
 
@@ -135,36 +135,41 @@ impl Stream {
     ///
     /// # Errors
     /// Where the device does not take it.
-    pub(crate) fn replay(&mut self, recording: &Recording) -> Result<(), Cause> {
+    pub(crate) fn replay(&mut self, recording: &DeviceRecording) -> Result<(), Cause> {
         match (self, recording) {
-            (Self::Cuda(stream), Recording::Cuda(recording)) => stream.replay(recording),
-            (Self::Cpu(_), Recording::Cuda(_)) => Err(Cause::Device(MIXED.to_owned())),
+            (Self::Cuda(stream), DeviceRecording::Cuda(recording)) => stream.replay(recording),
+            (Self::Cpu(_), DeviceRecording::Cuda(_)) => Err(Cause::Device(MIXED.to_owned())),
         }
     }
 
     /// The event of all launches so far.
     #[inline]
-    pub(crate) fn record(&mut self) -> Event {
+    pub(crate) fn record_event(&mut self) -> DeviceEvent {
         match self {
-            Self::Cpu(_) => Event::Past,
-            Self::Cuda(stream) => stream.record().map_or(Event::Past, Event::Cuda),
+            Self::Cpu(_) => DeviceEvent::Past,
+            Self::Cuda(stream) => {
+                stream.record_event().map_or(DeviceEvent::Past, DeviceEvent::Cuda)
+            }
         }
     }
 
     /// Launches from now on begin when an event of another stream of the device has come; the host does not wait.
-    pub(crate) fn wait(&mut self, event: Event) {
+    pub(crate) fn wait_event(&mut self, event: DeviceEvent) {
         match (self, event) {
-            (Self::Cuda(stream), Event::Cuda(event)) => stream.wait(event),
-            (Self::Cpu(_) | Self::Cuda(_), Event::Past) | (Self::Cpu(_), Event::Cuda(_)) => {}
+            (Self::Cuda(stream), DeviceEvent::Cuda(event)) => stream.wait_event(event),
+            (Self::Cpu(_) | Self::Cuda(_), DeviceEvent::Past)
+            | (Self::Cpu(_), DeviceEvent::Cuda(_)) => {}
         }
     }
 
     /// The event of all launches so far, of an action by its place among those of a step. In the next step it stands for
     /// the same place.
-    pub(crate) fn record_at(&mut self, place: usize) -> Event {
+    pub(crate) fn record_at(&mut self, place: usize) -> DeviceEvent {
         match self {
-            Self::Cpu(_) => Event::Past,
-            Self::Cuda(stream) => stream.record_at(place).map_or(Event::Past, Event::Cuda),
+            Self::Cpu(_) => DeviceEvent::Past,
+            Self::Cuda(stream) => {
+                stream.record_at(place).map_or(DeviceEvent::Past, DeviceEvent::Cuda)
+            }
         }
     }
 
@@ -172,10 +177,10 @@ impl Stream {
     ///
     /// # Errors
     /// Where the device has none.
-    pub(crate) fn stopwatch(&self) -> Result<Stopwatch, Cause> {
+    pub(crate) fn new_stopwatch(&self) -> Result<DeviceStopwatch, Cause> {
         match self {
-            Self::Cpu(_) => Ok(Stopwatch::Cpu(Instant::now(), Duration::ZERO)),
-            Self::Cuda(stream) => stream.stopwatch().map(Stopwatch::Cuda),
+            Self::Cpu(_) => Ok(DeviceStopwatch::Cpu(Instant::now(), Duration::ZERO)),
+            Self::Cuda(stream) => stream.new_stopwatch().map(DeviceStopwatch::Cuda),
         }
     }
 
@@ -183,10 +188,10 @@ impl Stream {
     ///
     /// # Errors
     /// Where the device does not take it.
-    pub(crate) fn begin(&mut self, watch: &mut Stopwatch) -> Result<(), Cause> {
+    pub(crate) fn begin_stopwatch(&mut self, watch: &mut DeviceStopwatch) -> Result<(), Cause> {
         match (self, watch) {
-            (Self::Cpu(_), Stopwatch::Cpu(begun, _)) => *begun = Instant::now(),
-            (Self::Cuda(stream), Stopwatch::Cuda(watch)) => stream.begin(watch)?,
+            (Self::Cpu(_), DeviceStopwatch::Cpu(begun, _)) => *begun = Instant::now(),
+            (Self::Cuda(stream), DeviceStopwatch::Cuda(watch)) => stream.begin_stopwatch(watch)?,
             _ => return Err(Cause::Device(MIXED.to_owned())),
         }
         Ok(())
@@ -195,11 +200,11 @@ impl Stream {
     /// Has it end behind all launches so far.
     ///
     /// # Errors
-    /// As [`Stream::begin`].
-    pub(crate) fn end(&mut self, watch: &mut Stopwatch) -> Result<(), Cause> {
+    /// As [`DeviceStream::begin_stopwatch`].
+    pub(crate) fn end_stopwatch(&mut self, watch: &mut DeviceStopwatch) -> Result<(), Cause> {
         match (self, watch) {
-            (Self::Cpu(_), Stopwatch::Cpu(begun, elapsed)) => *elapsed = begun.elapsed(),
-            (Self::Cuda(stream), Stopwatch::Cuda(watch)) => stream.end(watch)?,
+            (Self::Cpu(_), DeviceStopwatch::Cpu(begun, elapsed)) => *elapsed = begun.elapsed(),
+            (Self::Cuda(stream), DeviceStopwatch::Cuda(watch)) => stream.end_stopwatch(watch)?,
             _ => return Err(Cause::Device(MIXED.to_owned())),
         }
         Ok(())
@@ -209,10 +214,10 @@ impl Stream {
     ///
     /// # Errors
     /// Where there is not so much.
-    pub(crate) fn passage(&self, bytes: usize) -> Result<Option<Passage>, Cause> {
+    pub(crate) fn new_passage(&self, bytes: usize) -> Result<Option<Passage>, Cause> {
         match self {
             Self::Cpu(_) => Ok(None),
-            Self::Cuda(stream) => Ok(Some(Passage::Cuda(stream.pinned(bytes)?))),
+            Self::Cuda(stream) => Ok(Some(Passage::Cuda(stream.allocate_pinned(bytes)?))),
         }
     }
 
@@ -224,11 +229,11 @@ impl Stream {
     pub(crate) fn begin_fill(
         &mut self,
         passage: &Passage,
-        memory: &Memory,
-        place: Place,
+        memory: &DeviceMemory,
+        place: ArenaRange,
     ) -> Result<(), Cause> {
         match (self, passage, memory) {
-            (Self::Cuda(stream), Passage::Cuda(pinned), Memory::Cuda(memory)) => {
+            (Self::Cuda(stream), Passage::Cuda(pinned), DeviceMemory::Cuda(memory)) => {
                 stream.begin_fill(pinned, memory, place)
             }
             _ => Err(Cause::Device(MIXED.to_owned())),
@@ -242,11 +247,11 @@ impl Stream {
     pub(crate) fn begin_read(
         &mut self,
         passage: &mut Passage,
-        memory: &Memory,
-        place: Place,
+        memory: &DeviceMemory,
+        place: ArenaRange,
     ) -> Result<(), Cause> {
         match (self, passage, memory) {
-            (Self::Cuda(stream), Passage::Cuda(pinned), Memory::Cuda(memory)) => {
+            (Self::Cuda(stream), Passage::Cuda(pinned), DeviceMemory::Cuda(memory)) => {
                 stream.begin_read(pinned, memory, place)
             }
             _ => Err(Cause::Device(MIXED.to_owned())),
@@ -261,9 +266,9 @@ impl Stream {
     }
 
     /// Waits until all launches have ended or the job has.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn wait_unless_ended(&self) {
         if let Self::Cuda(stream) = self {
-            stream.rest();
+            stream.wait_unless_ended();
         }
     }
 
@@ -281,12 +286,12 @@ impl Stream {
     /// Lets `read` see bytes when all launches so far have ended.
     pub(crate) fn read<R>(
         &mut self,
-        memory: &Memory,
-        place: Place,
+        memory: &DeviceMemory,
+        place: ArenaRange,
         read: impl FnOnce(&[u8]) -> R,
     ) -> R {
         match (self, memory) {
-            (Self::Cuda(stream), Memory::Cuda(memory)) => stream.read(memory, place, read),
+            (Self::Cuda(stream), DeviceMemory::Cuda(memory)) => stream.read(memory, place, read),
             _ => memory.read(place, read),
         }
     }
@@ -294,31 +299,35 @@ impl Stream {
     /// Lets `write` fill bytes, which launches from now on see. All of them are written.
     pub(crate) fn fill<R>(
         &mut self,
-        memory: &Memory,
-        place: Place,
+        memory: &DeviceMemory,
+        place: ArenaRange,
         write: impl FnOnce(&mut [u8]) -> R,
     ) -> R {
         match (self, memory) {
-            (Self::Cuda(stream), Memory::Cuda(memory)) => stream.fill(memory, place, write),
+            (Self::Cuda(stream), DeviceMemory::Cuda(memory)) => stream.fill(memory, place, write),
             _ => memory.write(place, write),
         }
     }
 
     /// Memory that the host and its peers reach in place, in which these places have what all launches so far have written.
     #[inline]
-    pub(crate) fn host<'m>(&mut self, memory: &'m Memory, places: &[Place]) -> &'m Arena {
+    pub(crate) fn sync_to_host<'m>(
+        &mut self,
+        memory: &'m DeviceMemory,
+        places: &[ArenaRange],
+    ) -> &'m HostArena {
         match (self, memory) {
-            (_, Memory::Cpu(arena)) => arena,
-            (Self::Cuda(stream), Memory::Cuda(memory)) => stream.host(memory, places),
-            (Self::Cpu(_), Memory::Cuda(memory)) => memory.image(),
+            (_, DeviceMemory::Cpu(arena)) => arena,
+            (Self::Cuda(stream), DeviceMemory::Cuda(memory)) => stream.sync_to_host(memory, places),
+            (Self::Cpu(_), DeviceMemory::Cuda(memory)) => memory.image(),
         }
     }
 
-    /// Launches from now on see what the host has written at these places of [`Stream::host`].
+    /// Launches from now on see what the host has written at these places of [`DeviceStream::sync_to_host`].
     #[inline]
-    pub(crate) fn written(&mut self, memory: &Memory, places: &[Place]) {
-        if let (Self::Cuda(stream), Memory::Cuda(memory)) = (self, memory) {
-            stream.written(memory, places);
+    pub(crate) fn sync_from_host(&mut self, memory: &DeviceMemory, places: &[ArenaRange]) {
+        if let (Self::Cuda(stream), DeviceMemory::Cuda(memory)) = (self, memory) {
+            stream.sync_from_host(memory, places);
         }
     }
 }

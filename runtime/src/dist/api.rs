@@ -6,28 +6,28 @@ use std::ops::Range;
 
 use graphc_ir::types::DType;
 
-use super::broadcast::broadcast;
-use super::collectives::{self, Copy, Reduce, exchange};
-use super::element::{Buffer, Element, writable};
-use super::ends::Ends;
+use super::broadcast::broadcast_buffer;
+use super::collectives::{self, CopyFlow, ReduceFlow, run_exchange};
+use super::element::{ElementBuffer, TensorElement, writable_bytes};
+use super::ends::CollectiveEnds;
 use super::engine::What;
 use super::error::DistError;
 use super::group::Group;
-use super::header::{Call, Op};
-use super::lists::{all_gather, all_to_all, gather, scatter};
-use super::pairs::Way;
-use super::reduce::{ReduceOp, Reduction};
-use super::work::Work;
+use super::header::{GroupCall, GroupOp};
+use super::lists::{all_gather, all_to_all, gather_lists, scatter_lists};
+use super::pairs::LineDirection;
+use super::reduce::{RankReduction, ReduceOp};
+use super::work::PendingWork;
 
-fn what(op: Op, dtype: DType) -> What {
+fn describe_op(op: GroupOp, dtype: DType) -> What {
     What { op, reduce: None, dtype, root: None }
 }
 
-fn reducing(op: Op, dtype: DType, reduce: ReduceOp) -> What {
+fn describe_reduction(op: GroupOp, dtype: DType, reduce: ReduceOp) -> What {
     What { op, reduce: Some(reduce), dtype, root: None }
 }
 
-fn rooted(op: Op, dtype: DType, root: usize) -> What {
+fn describe_rooted(op: GroupOp, dtype: DType, root: usize) -> What {
     What { op, reduce: None, dtype, root: Some(root) }
 }
 
@@ -41,8 +41,8 @@ impl Group {
     ///
     /// # Errors
     /// Where the peer does not receive the same, has gone, or the job ends; and where there is no such rank.
-    pub fn send<B: Buffer + ?Sized>(&self, data: &B, to: usize) -> Result<(), DistError> {
-        self.known(Op::Send, to)?;
+    pub fn send<B: ElementBuffer + ?Sized>(&self, data: &B, to: usize) -> Result<(), DistError> {
+        self.check_rank(GroupOp::Send, to)?;
         self.pairs().pairs.send(to, data)
     }
 
@@ -50,8 +50,12 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::send`].
-    pub fn recv<B: Buffer + ?Sized>(&self, into: &mut B, from: usize) -> Result<(), DistError> {
-        self.known(Op::Send, from)?;
+    pub fn recv<B: ElementBuffer + ?Sized>(
+        &self,
+        into: &mut B,
+        from: usize,
+    ) -> Result<(), DistError> {
+        self.check_rank(GroupOp::Send, from)?;
         self.pairs().pairs.recv(from, into)
     }
 
@@ -59,26 +63,26 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::send`], here or at [`Work::wait`].
-    pub fn isend<B: Buffer + Send + 'static>(
+    pub fn isend<B: ElementBuffer + Send + 'static>(
         &self,
         data: B,
         to: usize,
-    ) -> Result<Work<B>, DistError> {
-        self.known(Op::Send, to)?;
-        self.pairs().start((Way::To, to), data)
+    ) -> Result<PendingWork<B>, DistError> {
+        self.check_rank(GroupOp::Send, to)?;
+        self.pairs().start_transfer((LineDirection::To, to), data)
     }
 
     /// Receives without waiting; [`Work::wait`] gives what was received.
     ///
     /// # Errors
     /// As [`Group::send`], here or at [`Work::wait`].
-    pub fn irecv<B: Buffer + Send + 'static>(
+    pub fn irecv<B: ElementBuffer + Send + 'static>(
         &self,
         into: B,
         from: usize,
-    ) -> Result<Work<B>, DistError> {
-        self.known(Op::Send, from)?;
-        self.pairs().start((Way::From, from), into)
+    ) -> Result<PendingWork<B>, DistError> {
+        self.check_rank(GroupOp::Send, from)?;
+        self.pairs().start_transfer((LineDirection::From, from), into)
     }
 }
 
@@ -92,59 +96,66 @@ impl Group {
     /// # Errors
     /// Where a rank does something else or does not come, or the job ends. So do all collectives.
     pub fn barrier(&self) -> Result<(), DistError> {
-        self.run(what(Op::Barrier, DType::U8), |ends, call| collectives::barrier(ends, &call))
+        self.run_collective(describe_op(GroupOp::Barrier, DType::U8), |ends, call| {
+            collectives::run_barrier(ends, &call)
+        })
     }
 
     /// Gives all ranks the root's content.
     ///
     /// # Errors
     /// As [`Group::barrier`]; and where there is no such rank.
-    pub fn broadcast<B: Buffer + ?Sized>(
+    pub fn broadcast<B: ElementBuffer + ?Sized>(
         &self,
         buffer: &mut B,
         root: usize,
     ) -> Result<(), DistError> {
-        self.known(Op::Broadcast, root)?;
-        let what = rooted(Op::Broadcast, buffer.dtype(), root);
-        self.run(what, |ends, call| broadcast(ends, &call, root, writable(buffer)))
+        self.check_rank(GroupOp::Broadcast, root)?;
+        let what = describe_rooted(GroupOp::Broadcast, buffer.dtype(), root);
+        self.run_collective(what, |ends, call| {
+            broadcast_buffer(ends, &call, root, writable_bytes(buffer))
+        })
     }
 
     /// Replaces every rank's content by the reduction of all.
     ///
     /// # Errors
     /// As [`Group::barrier`]; and where the type has no such reduction.
-    pub fn all_reduce<B: Buffer + ?Sized>(
+    pub fn all_reduce<B: ElementBuffer + ?Sized>(
         &self,
         buffer: &mut B,
         op: ReduceOp,
     ) -> Result<(), DistError> {
-        let what = reducing(Op::AllReduce, buffer.dtype(), op);
-        self.reducible(what)?;
-        self.run(what, |ends, call| all_reduce(ends, call, buffer))
+        let what = describe_reduction(GroupOp::AllReduce, buffer.dtype(), op);
+        self.check_reducible(what)?;
+        self.run_collective(what, |ends, call| all_reduce(ends, call, buffer))
     }
 
     /// Replaces the root's content by the reduction of all. That of the others is arbitrary afterwards.
     ///
     /// # Errors
     /// As [`Group::all_reduce`] and [`Group::broadcast`].
-    pub fn reduce<B: Buffer + ?Sized>(
+    pub fn reduce<B: ElementBuffer + ?Sized>(
         &self,
         buffer: &mut B,
         root: usize,
         op: ReduceOp,
     ) -> Result<(), DistError> {
-        self.known(Op::Reduce, root)?;
-        let what = What { root: Some(root), ..reducing(Op::Reduce, buffer.dtype(), op) };
-        self.reducible(what)?;
-        self.run(what, |ends, call| all_reduce(ends, call, buffer))
+        self.check_rank(GroupOp::Reduce, root)?;
+        let what =
+            What { root: Some(root), ..describe_reduction(GroupOp::Reduce, buffer.dtype(), op) };
+        self.check_reducible(what)?;
+        self.run_collective(what, |ends, call| all_reduce(ends, call, buffer))
     }
 
     /// The data of all ranks, which may differ in length.
     ///
     /// # Errors
     /// As [`Group::barrier`].
-    pub fn all_gather<T: Element>(&self, data: &[T]) -> Result<Vec<Vec<T>>, DistError> {
-        self.run(what(Op::AllGather, T::DTYPE), |ends, call| all_gather(ends, call, data))
+    pub fn all_gather<T: TensorElement>(&self, data: &[T]) -> Result<Vec<Vec<T>>, DistError> {
+        self.run_collective(describe_op(GroupOp::AllGather, T::DTYPE), |ends, call| {
+            all_gather(ends, call, data)
+        })
     }
 
     /// As [`Group::all_gather`], one after the other in `into`. All ranks bring the same number of elements, or `counts` says
@@ -152,20 +163,20 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::barrier`]; and where the sizes do not fit.
-    pub fn all_gather_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+    pub fn all_gather_into<A: ElementBuffer + ?Sized, B: ElementBuffer + ?Sized>(
         &self,
         data: &A,
         into: &mut B,
         counts: Option<&[usize]>,
     ) -> Result<(), DistError> {
-        let call = what(Op::AllGather, data.dtype());
-        let sizes = self.sizes(call, counts, into.as_bytes().len())?;
+        let call = describe_op(GroupOp::AllGather, data.dtype());
+        let sizes = self.part_ranges(call, counts, into.as_bytes().len())?;
         self.same_type(call, into.dtype())?;
-        self.fits(call, "this rank's part", sizes[self.rank()].len(), data.as_bytes().len())?;
-        self.run(call, |ends, call| {
+        self.check_size(call, "this rank's part", sizes[self.rank()].len(), data.as_bytes().len())?;
+        self.run_collective(call, |ends, call| {
             let data = data.as_bytes();
             let outgoing = vec![Some(data); ends.members.len()];
-            copy(ends, call, outgoing, cut(writable(into), &sizes))
+            copy_pieces(ends, call, outgoing, split_buffer(writable_bytes(into), &sizes))
         })
     }
 
@@ -173,42 +184,44 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::broadcast`].
-    pub fn gather<T: Element>(
+    pub fn gather<T: TensorElement>(
         &self,
         data: &[T],
         root: usize,
     ) -> Result<Option<Vec<Vec<T>>>, DistError> {
-        self.known(Op::Gather, root)?;
-        self.run(rooted(Op::Gather, T::DTYPE, root), |ends, call| gather(ends, call, data, root))
+        self.check_rank(GroupOp::Gather, root)?;
+        self.run_collective(describe_rooted(GroupOp::Gather, T::DTYPE, root), |ends, call| {
+            gather_lists(ends, call, data, root)
+        })
     }
 
     /// As [`Group::gather`], one after the other in the root's `into`; of the same size on all ranks.
     ///
     /// # Errors
     /// As [`Group::gather`]; and where the sizes do not fit, or the root gives no memory.
-    pub fn gather_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+    pub fn gather_into<A: ElementBuffer + ?Sized, B: ElementBuffer + ?Sized>(
         &self,
         data: &A,
         into: Option<&mut B>,
         root: usize,
     ) -> Result<(), DistError> {
-        self.known(Op::Gather, root)?;
-        let call = rooted(Op::Gather, data.dtype(), root);
+        self.check_rank(GroupOp::Gather, root)?;
+        let call = describe_rooted(GroupOp::Gather, data.dtype(), root);
         let (me, n, data) = (self.rank(), self.world_size(), data.as_bytes());
         self.rooted_argument(call, root, into.is_some(), "memory")?;
         let Some(into) = into.filter(|_| me == root) else {
-            return self.run(call, |ends, call| {
+            return self.run_collective(call, |ends, call| {
                 let outgoing = (0..n).map(|peer| (peer == root).then_some(data)).collect();
-                copy(ends, call, outgoing, (0..n).map(|_| None).collect())
+                copy_pieces(ends, call, outgoing, (0..n).map(|_| None).collect())
             });
         };
         self.same_type(call, into.dtype())?;
-        self.fits(call, "the root's memory", data.len() * n, into.as_bytes().len())?;
-        let sizes = self.sizes(call, None, data.len() * n)?;
-        self.run(call, |ends, call| {
+        self.check_size(call, "the root's memory", data.len() * n, into.as_bytes().len())?;
+        let sizes = self.part_ranges(call, None, data.len() * n)?;
+        self.run_collective(call, |ends, call| {
             let mut outgoing = vec![None; n];
             outgoing[me] = Some(data);
-            copy(ends, call, outgoing, cut(writable(into), &sizes))
+            copy_pieces(ends, call, outgoing, split_buffer(writable_bytes(into), &sizes))
         })
     }
 
@@ -216,33 +229,33 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::broadcast`]; and where the root does not bring one part for each rank.
-    pub fn scatter<T: Element>(
+    pub fn scatter<T: TensorElement>(
         &self,
         parts: Option<&[Vec<T>]>,
         root: usize,
     ) -> Result<Vec<T>, DistError> {
-        self.known(Op::Scatter, root)?;
-        let call = rooted(Op::Scatter, T::DTYPE, root);
+        self.check_rank(GroupOp::Scatter, root)?;
+        let call = describe_rooted(GroupOp::Scatter, T::DTYPE, root);
         self.rooted_argument(call, root, parts.is_some(), "parts")?;
         let parts = parts.filter(|_| self.rank() == root).unwrap_or_default();
         if self.rank() == root {
             self.one_each(call, parts.len())?;
         }
-        self.run(call, |ends, call| scatter(ends, call, parts, root))
+        self.run_collective(call, |ends, call| scatter_lists(ends, call, parts, root))
     }
 
     /// As [`Group::scatter`], of the root's `data`, cut into equal parts.
     ///
     /// # Errors
     /// As [`Group::scatter`]; and where the sizes do not fit.
-    pub fn scatter_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+    pub fn scatter_into<A: ElementBuffer + ?Sized, B: ElementBuffer + ?Sized>(
         &self,
         data: Option<&A>,
         into: &mut B,
         root: usize,
     ) -> Result<(), DistError> {
-        self.known(Op::Scatter, root)?;
-        let call = rooted(Op::Scatter, into.dtype(), root);
+        self.check_rank(GroupOp::Scatter, root)?;
+        let call = describe_rooted(GroupOp::Scatter, into.dtype(), root);
         let (me, n) = (self.rank(), self.world_size());
         self.rooted_argument(call, root, data.is_some(), "data")?;
         let data = data.filter(|_| me == root);
@@ -250,14 +263,14 @@ impl Group {
         if let Some(data) = data {
             self.same_type(call, data.dtype())?;
             let bytes = data.as_bytes();
-            self.fits(call, "the root's data", into.as_bytes().len() * n, bytes.len())?;
-            let sizes = self.sizes(call, None, bytes.len())?;
+            self.check_size(call, "the root's data", into.as_bytes().len() * n, bytes.len())?;
+            let sizes = self.part_ranges(call, None, bytes.len())?;
             outgoing = sizes.into_iter().map(|range| Some(&bytes[range])).collect();
         }
-        self.run(call, |ends, call| {
+        self.run_collective(call, |ends, call| {
             let mut incoming: Vec<_> = (0..n).map(|_| None).collect();
-            incoming[root] = Some(writable(into));
-            copy(ends, call, outgoing, incoming)
+            incoming[root] = Some(writable_bytes(into));
+            copy_pieces(ends, call, outgoing, incoming)
         })
     }
 
@@ -266,7 +279,7 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::all_reduce`]; and where the sizes do not fit.
-    pub fn reduce_scatter<T: Element>(
+    pub fn reduce_scatter<T: TensorElement>(
         &self,
         data: &[T],
         counts: Option<&[usize]>,
@@ -283,17 +296,19 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::reduce_scatter`].
-    pub fn reduce_scatter_in_place<B: Buffer + ?Sized>(
+    pub fn reduce_scatter_in_place<B: ElementBuffer + ?Sized>(
         &self,
         data: &mut B,
         counts: Option<&[usize]>,
         op: ReduceOp,
     ) -> Result<Range<usize>, DistError> {
-        let call = reducing(Op::ReduceScatter, data.dtype(), op);
-        self.reducible(call)?;
-        let sizes = self.sizes(call, counts, data.as_bytes().len())?;
+        let call = describe_reduction(GroupOp::ReduceScatter, data.dtype(), op);
+        self.check_reducible(call)?;
+        let sizes = self.part_ranges(call, counts, data.as_bytes().len())?;
         let own = sizes[self.rank()].clone();
-        self.run(call, |ends, call| reduce_scatter(ends, call, writable(data), sizes))?;
+        self.run_collective(call, |ends, call| {
+            reduce_scatter(ends, call, writable_bytes(data), sizes)
+        })?;
         Ok(own)
     }
 
@@ -301,10 +316,10 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::barrier`]; and where there is not one part for each rank.
-    pub fn all_to_all<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>, DistError> {
-        let call = what(Op::AllToAll, T::DTYPE);
+    pub fn all_to_all<T: TensorElement>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>, DistError> {
+        let call = describe_op(GroupOp::AllToAll, T::DTYPE);
         self.one_each(call, parts.len())?;
-        self.run(call, |ends, call| all_to_all(ends, call, parts))
+        self.run_collective(call, |ends, call| all_to_all(ends, call, parts))
     }
 
     /// As [`Group::all_to_all`], cut out of `data` and one after the other in `into`: equal parts, or as many elements to and
@@ -312,71 +327,77 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::all_to_all`]; and where the sizes do not fit.
-    pub fn all_to_all_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+    pub fn all_to_all_into<A: ElementBuffer + ?Sized, B: ElementBuffer + ?Sized>(
         &self,
         data: &A,
         into: &mut B,
         counts: Option<(&[usize], &[usize])>,
     ) -> Result<(), DistError> {
-        let call = what(Op::AllToAll, data.dtype());
+        let call = describe_op(GroupOp::AllToAll, data.dtype());
         self.same_type(call, into.dtype())?;
         let bytes = data.as_bytes();
-        let out = self.sizes(call, counts.map(|counts| counts.0), bytes.len())?;
-        let sizes = self.sizes(call, counts.map(|counts| counts.1), into.as_bytes().len())?;
+        let out = self.part_ranges(call, counts.map(|counts| counts.0), bytes.len())?;
+        let sizes = self.part_ranges(call, counts.map(|counts| counts.1), into.as_bytes().len())?;
         let me = self.rank();
-        self.fits(call, "what goes to this rank itself", out[me].len(), sizes[me].len())?;
-        self.run(call, |ends, call| {
+        self.check_size(call, "what goes to this rank itself", out[me].len(), sizes[me].len())?;
+        self.run_collective(call, |ends, call| {
             let outgoing = out.iter().map(|range| Some(&bytes[range.clone()])).collect();
-            copy(ends, call, outgoing, cut(writable(into), &sizes))
+            copy_pieces(ends, call, outgoing, split_buffer(writable_bytes(into), &sizes))
         })
     }
 }
 
 /// What is checked before anything is communicated.
 impl Group {
-    pub(super) fn run<R>(
+    pub(super) fn run_collective<R>(
         &self,
         what: What,
-        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError>,
+        work: impl FnOnce(&mut CollectiveEnds, GroupCall) -> Result<R, DistError>,
     ) -> Result<R, DistError> {
-        self.engine().run(what, work)
+        self.engine().run_collective(what, work)
     }
 
-    fn start<R: Send + 'static>(
+    fn start_collective<R: Send + 'static>(
         &self,
         what: What,
-        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError> + Send + 'static,
-    ) -> Result<Work<R>, DistError> {
-        self.background().start(self.engine(), what, work)
+        work: impl FnOnce(&mut CollectiveEnds, GroupCall) -> Result<R, DistError> + Send + 'static,
+    ) -> Result<PendingWork<R>, DistError> {
+        self.background().start_collective(self.engine(), what, work)
     }
 
-    fn known(&self, op: Op, rank: usize) -> Result<(), DistError> {
+    fn check_rank(&self, op: GroupOp, rank: usize) -> Result<(), DistError> {
         if rank < self.world_size() {
             return Ok(());
         }
         let reason = format!("there is no rank {rank} in a group of {}", self.world_size());
-        Err(self.usage(op, reason))
+        Err(self.usage_error(op, reason))
     }
 
-    fn reducible(&self, what: What) -> Result<(), DistError> {
+    fn check_reducible(&self, what: What) -> Result<(), DistError> {
         let refusal = what.reduce.and_then(|reduce| reduce.refusal(what.dtype));
-        refusal.map_or(Ok(()), |reason| Err(self.usage(what.op, reason)))
+        refusal.map_or(Ok(()), |reason| Err(self.usage_error(what.op, reason)))
     }
 
     fn same_type(&self, what: What, other: DType) -> Result<(), DistError> {
         if other == what.dtype {
             return Ok(());
         }
-        Err(self.usage(what.op, format!("{} goes out, but {other} comes in", what.dtype)))
+        Err(self.usage_error(what.op, format!("{} goes out, but {other} comes in", what.dtype)))
     }
 
-    fn fits(&self, what: What, name: &str, needed: usize, given: usize) -> Result<(), DistError> {
+    fn check_size(
+        &self,
+        what: What,
+        name: &str,
+        needed: usize,
+        given: usize,
+    ) -> Result<(), DistError> {
         if needed == given {
             return Ok(());
         }
         let size = what.dtype.size();
         let (needed, given) = (needed / size, given / size);
-        Err(self.usage(what.op, format!("{name} has {given} elements, but needs {needed}")))
+        Err(self.usage_error(what.op, format!("{name} has {given} elements, but needs {needed}")))
     }
 
     fn one_each(&self, what: What, parts: usize) -> Result<(), DistError> {
@@ -384,7 +405,7 @@ impl Group {
         if parts == n {
             return Ok(());
         }
-        Err(self.usage(what.op, format!("{parts} parts for {n} ranks")))
+        Err(self.usage_error(what.op, format!("{parts} parts for {n} ranks")))
     }
 
     fn rooted_argument(
@@ -397,11 +418,11 @@ impl Group {
         if given || self.rank() != root {
             return Ok(());
         }
-        Err(self.usage(what.op, format!("the root brings no {name}")))
+        Err(self.usage_error(what.op, format!("the root brings no {name}")))
     }
 
     /// The bytes of each rank's part of so many.
-    fn sizes(
+    fn part_ranges(
         &self,
         what: What,
         counts: Option<&[usize]>,
@@ -418,7 +439,7 @@ impl Group {
                 true => format!("{elements} elements are not {n} equal parts"),
                 false => format!("{elements} elements are not parts of {counts:?}"),
             };
-            return Err(self.usage(what.op, reason));
+            return Err(self.usage_error(what.op, reason));
         }
         let mut start = 0;
         Ok(counts
@@ -432,7 +453,7 @@ impl Group {
 }
 
 /// The parts of a buffer.
-fn cut<'a>(mut bytes: &'a mut [u8], sizes: &[Range<usize>]) -> Vec<Option<&'a mut [u8]>> {
+fn split_buffer<'a>(mut bytes: &'a mut [u8], sizes: &[Range<usize>]) -> Vec<Option<&'a mut [u8]>> {
     let take = |range: &Range<usize>| {
         let (part, rest) = std::mem::take(&mut bytes).split_at_mut(range.len());
         bytes = rest;
@@ -442,19 +463,19 @@ fn cut<'a>(mut bytes: &'a mut [u8], sizes: &[Range<usize>]) -> Vec<Option<&'a mu
 }
 
 /// Pieces from rank to rank, this one's own copied.
-fn copy<'a>(
-    ends: &mut Ends,
-    call: Call,
+fn copy_pieces<'a>(
+    ends: &mut CollectiveEnds,
+    call: GroupCall,
     outgoing: Vec<Option<&'a [u8]>>,
     mut into: Vec<Option<&'a mut [u8]>>,
 ) -> Result<(), DistError> {
     let me = ends.members.me;
     let own = outgoing[me].zip(into[me].take());
-    exchange(ends, &call, &mut Copy { call, outgoing, into, own, kept: 0 })
+    run_exchange(ends, &call, &mut CopyFlow { call, outgoing, into, own, kept: 0 })
 }
 
-fn reduction(ends: &Ends, call: &Call) -> Reduction {
-    Reduction {
+fn new_reduction(ends: &CollectiveEnds, call: &GroupCall) -> RankReduction {
+    RankReduction {
         dtype: call.dtype,
         op: call.reduce.unwrap_or(ReduceOp::Sum),
         ranks: ends.members.len(),
@@ -464,25 +485,25 @@ fn reduction(ends: &Ends, call: &Call) -> Reduction {
     }
 }
 
-fn all_reduce<B: Buffer + ?Sized>(
-    ends: &mut Ends,
-    call: Call,
+fn all_reduce<B: ElementBuffer + ?Sized>(
+    ends: &mut CollectiveEnds,
+    call: GroupCall,
     buffer: &mut B,
 ) -> Result<(), DistError> {
-    let reduction = reduction(ends, &call);
-    let bytes = writable(buffer);
-    reduction.op.prepare(call.dtype, bytes);
+    let reduction = new_reduction(ends, &call);
+    let bytes = writable_bytes(buffer);
+    reduction.op.prepare_own(call.dtype, bytes);
     collectives::all_reduce(ends, &call, bytes, reduction)
 }
 
 fn reduce_scatter(
-    ends: &mut Ends,
-    call: Call,
+    ends: &mut CollectiveEnds,
+    call: GroupCall,
     bytes: &mut [u8],
     sizes: Vec<Range<usize>>,
 ) -> Result<(), DistError> {
-    let reduction = reduction(ends, &call);
-    reduction.op.prepare(call.dtype, bytes);
+    let reduction = new_reduction(ends, &call);
+    reduction.op.prepare_own(call.dtype, bytes);
     let parts = sizes.into_iter().map(Some).collect();
-    exchange(ends, &call, &mut Reduce { whole: bytes, parts, reduction })
+    run_exchange(ends, &call, &mut ReduceFlow { whole: bytes, parts, reduction })
 }

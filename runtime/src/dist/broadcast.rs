@@ -1,19 +1,19 @@
 //! Broadcast: a tree while small, otherwise, where ranks share memory, a star whose middle all others read, or a chain through
 //! which segments flow.
 
-use super::element::put;
-use super::ends::{Ends, LENT, Lane, Part, outgoing};
+use super::element::write_elements;
+use super::ends::{CollectiveEnds, GroupLane, LENT, MessagePart, outgoing_range};
 use super::error::DistError;
-use super::header::Call;
+use super::header::GroupCall;
 use crate::transport::Body;
 
 /// Up to so many bytes it is a tree.
 const TREE: usize = 32 << 10;
 
 /// The root's buffer on all ranks.
-pub(super) fn broadcast(
-    ends: &mut Ends,
-    call: &Call,
+pub(super) fn broadcast_buffer(
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     root: usize,
     buffer: &mut [u8],
 ) -> Result<(), DistError> {
@@ -21,37 +21,42 @@ pub(super) fn broadcast(
     // Places count from the root.
     let place = (me + n - root) % n;
     let (parent, children) = match ends.of_one_host && bytes >= LENT.start {
-        true => star(place, n),
-        false if bytes <= TREE => tree(place, n),
-        false => chain(place, n),
+        true => star_links(place, n),
+        false if bytes <= TREE => tree_links(place, n),
+        false => chain_links(place, n),
     };
     let rank_at = |place: usize| (place + root) % n;
     let children: Vec<usize> = children.into_iter().map(rank_at).collect();
     match parent.map(rank_at) {
-        None => give(ends, call, &children, buffer),
-        Some(parent) => pass(ends, call, (parent, &children), buffer),
+        None => send_from_root(ends, call, &children, buffer),
+        Some(parent) => relay_parts(ends, call, (parent, &children), buffer),
     }
 }
 
 /// The root's part of a broadcast.
-fn give(ends: &mut Ends, call: &Call, children: &[usize], buffer: &[u8]) -> Result<(), DistError> {
+fn send_from_root(
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
+    children: &[usize],
+    buffer: &[u8],
+) -> Result<(), DistError> {
     let mut lent = ends.of_one_host && LENT.contains(&buffer.len());
     for &child in children {
-        lent = lent && ends.lends(call, child)?;
+        lent = lent && ends.can_lend(call, child)?;
     }
-    let parts = (0..).map_while(|round| outgoing(buffer.len(), lent, round));
+    let parts = (0..).map_while(|round| outgoing_range(buffer.len(), lent, round));
     for (round, range) in parts.enumerate() {
         let header = (round == 0).then_some(buffer.len());
-        let part = Part { header, bytes: &buffer[range], lent };
+        let part = MessagePart { header, bytes: &buffer[range], lent };
         send_on(ends, call, children, part)?;
     }
-    children.iter().filter(|_| lent).try_for_each(|&child| ends.settle(call, child))
+    children.iter().filter(|_| lent).try_for_each(|&child| ends.settle_loans(call, child))
 }
 
 /// That of the others: each part is passed on as it comes.
-fn pass(
-    ends: &mut Ends,
-    call: &Call,
+fn relay_parts(
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     (parent, children): (usize, &[usize]),
     buffer: &mut [u8],
 ) -> Result<(), DistError> {
@@ -61,15 +66,15 @@ fn pass(
         let start = taken;
         let mut read = |part: Body<'_>| {
             taken += part.len();
-            put(call.dtype, &mut buffer[start..taken], part, bytes);
+            write_elements(call.dtype, &mut buffer[start..taken], part, bytes);
         };
         match header {
             Some(bytes) => {
                 ends.receive_first(call, parent, Some(bytes), &mut |_, part| read(part))?;
             }
-            None => ends.receive(call, (Lane::First, parent), &mut read)?,
+            None => ends.receive(call, (GroupLane::First, parent), &mut read)?,
         }
-        let part = Part { header, bytes: &buffer[start..taken], lent: false };
+        let part = MessagePart { header, bytes: &buffer[start..taken], lent: false };
         send_on(ends, call, children, part)?;
         header = None;
     }
@@ -77,19 +82,19 @@ fn pass(
 }
 
 fn send_on(
-    ends: &mut Ends,
-    call: &Call,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     children: &[usize],
-    part: Part<'_>,
+    part: MessagePart<'_>,
 ) -> Result<(), DistError> {
     if children.len() + 1 == ends.members.len() && !part.lent {
-        return ends.send_to_all(call, (Lane::First, children), part);
+        return ends.send_to_all(call, (GroupLane::First, children), part);
     }
-    children.iter().try_for_each(|&child| ends.send(call, (Lane::First, child), part))
+    children.iter().try_for_each(|&child| ends.send(call, (GroupLane::First, child), part))
 }
 
 /// Parent and children of a place in a binomial tree, the farthest child first.
-fn tree(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+fn tree_links(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     let lowest = if place == 0 { n.next_power_of_two() } else { place & place.wrapping_neg() };
     let parent = (place > 0).then(|| place - lowest);
     let steps = std::iter::successors(Some(lowest / 2), |step| Some(step / 2));
@@ -97,11 +102,11 @@ fn tree(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     (parent, children.filter(|&child| child < n).collect())
 }
 
-fn star(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+fn star_links(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     if place == 0 { (None, (1..n).collect()) } else { (Some(0), Vec::new()) }
 }
 
-fn chain(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+fn chain_links(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     let next = (place + 1 < n).then_some(place + 1);
     (place.checked_sub(1), next.into_iter().collect())
 }
@@ -113,11 +118,14 @@ mod tests {
     #[test]
     fn a_tree_reaches_everybody_once() {
         for n in 1..40 {
-            let mut reached: Vec<usize> = (0..n).flat_map(|place| tree(place, n).1).collect();
+            let mut reached: Vec<usize> = (0..n).flat_map(|place| tree_links(place, n).1).collect();
             reached.sort_unstable();
             assert_eq!(reached, (1..n).collect::<Vec<_>>());
             for place in 0..n {
-                let parents = tree(place, n).1.iter().all(|&child| tree(child, n).0 == Some(place));
+                let parents = tree_links(place, n)
+                    .1
+                    .iter()
+                    .all(|&child| tree_links(child, n).0 == Some(place));
                 assert!(parents, "{place} of {n}");
             }
         }

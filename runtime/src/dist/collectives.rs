@@ -14,12 +14,14 @@
 
 use std::ops::Range;
 
-use super::element::put;
-use super::ends::{Ends, LENT, Lane, Part, SEGMENT, outgoing, segment};
+use super::element::write_elements;
+use super::ends::{
+    CollectiveEnds, GroupLane, LENT, MessagePart, SEGMENT, outgoing_range, segment_range,
+};
 use super::error::DistError;
-use super::header::Call;
-use super::reduce::Reduction;
-use crate::copy::copy;
+use super::header::GroupCall;
+use super::reduce::RankReduction;
+use crate::copy::copy_part;
 use crate::transport::Body;
 
 /// The bytes up to which all-reduce and reduce are one exchange of the whole: those that all ranks together receive.
@@ -37,7 +39,7 @@ pub(super) enum Expect {
 }
 
 /// One exchange: what goes to whom, and what becomes of what comes.
-pub(super) trait Flow {
+pub(super) trait ExchangeFlow {
     /// The bytes for `peer`, if any.
     fn outgoing(&self, peer: usize) -> Option<&[u8]>;
 
@@ -47,10 +49,10 @@ pub(super) trait Flow {
     }
 
     /// The bytes that `peer` is to send.
-    fn expect(&self, peer: usize) -> Expect;
+    fn expect_from(&self, peer: usize) -> Expect;
 
     /// A part from `peer`, which sends `bytes` in all, from `offset` on.
-    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>);
+    fn take_part(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>);
 
     /// This rank's turn between its peers', in round `round`.
     fn own_turn(&mut self, _round: usize) {}
@@ -59,32 +61,36 @@ pub(super) trait Flow {
     fn end_round(&mut self, _round: usize) {}
 
     /// All that comes was taken.
-    fn end(&mut self) {}
+    fn finish(&mut self) {}
 
     /// Whether what goes out stays as it is until the exchange is over, so that peers may read it where it lies.
-    fn lends(&self) -> bool {
+    fn may_lend(&self) -> bool {
         false
     }
 }
 
 /// The peers of `me`, those after it first, so that not all send to the same one.
-fn others(me: usize, n: usize) -> impl Iterator<Item = usize> {
+fn iter_peers(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (1..n).map(move |step| (me + step) % n)
 }
 
 /// The bytes that have come from a peer.
 #[derive(Clone, Copy)]
-struct Incoming {
+struct IncomingBytes {
     /// All that it sends.
     bytes: usize,
     taken: usize,
 }
 
 /// Does one exchange.
-pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Result<(), DistError> {
+pub(super) fn run_exchange(
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
+    flow: &mut dyn ExchangeFlow,
+) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
-    let mut incoming: Vec<Option<Incoming>> = vec![None; n];
-    let lent = lent(ends, call, flow)?;
+    let mut incoming: Vec<Option<IncomingBytes>> = vec![None; n];
+    let lent = find_lent_peers(ends, call, flow)?;
     send_round(ends, call, flow, (&lent, 0))?;
     let mut round = 0;
     loop {
@@ -104,45 +110,49 @@ pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Res
             break;
         }
     }
-    flow.end();
-    others(me, n).filter(|&peer| lent[peer]).try_for_each(|peer| ends.settle(call, peer))
+    flow.finish();
+    iter_peers(me, n).filter(|&peer| lent[peer]).try_for_each(|peer| ends.settle_loans(call, peer))
 }
 
 /// To whom what goes out is lent. That is settled before the first part goes: a peer may say meanwhile that it can read it.
-fn lent(ends: &mut Ends, call: &Call, flow: &dyn Flow) -> Result<Vec<bool>, DistError> {
+fn find_lent_peers(
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
+    flow: &dyn ExchangeFlow,
+) -> Result<Vec<bool>, DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let mut lent = vec![false; n];
-    for peer in others(me, n).filter(|_| flow.lends()) {
+    for peer in iter_peers(me, n).filter(|_| flow.may_lend()) {
         let fits = flow.outgoing(peer).is_some_and(|bytes| LENT.contains(&bytes.len()));
-        lent[peer] = fits && ends.lends(call, peer)?;
+        lent[peer] = fits && ends.can_lend(call, peer)?;
     }
     Ok(lent)
 }
 
 /// Sends part `round` to all for whom there is one. Whether there was any.
 fn send_round(
-    ends: &mut Ends,
-    call: &Call,
-    flow: &dyn Flow,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
+    flow: &dyn ExchangeFlow,
     (lent, round): (&[bool], usize),
 ) -> Result<bool, DistError> {
     let mut any = false;
     let (me, n) = (ends.members.me, ends.members.len());
     if let Some(bytes) = flow.for_all().filter(|_| !lent.contains(&true)) {
-        let Some(range) = outgoing(bytes.len(), false, round) else { return Ok(false) };
+        let Some(range) = outgoing_range(bytes.len(), false, round) else { return Ok(false) };
         let header = (round == 0).then_some(bytes.len());
-        let part = Part { header, bytes: &bytes[range], lent: false };
-        let peers: Vec<usize> = others(me, n).collect();
-        ends.send_to_all(call, (Lane::First, &peers), part)?;
+        let part = MessagePart { header, bytes: &bytes[range], lent: false };
+        let peers: Vec<usize> = iter_peers(me, n).collect();
+        ends.send_to_all(call, (GroupLane::First, &peers), part)?;
         return Ok(n > 1);
     }
-    for peer in others(me, n) {
+    for peer in iter_peers(me, n) {
         let Some(bytes) = flow.outgoing(peer) else { continue };
         let lent = lent[peer];
-        if let Some(range) = outgoing(bytes.len(), lent, round) {
+        if let Some(range) = outgoing_range(bytes.len(), lent, round) {
             let header = (round == 0).then_some(bytes.len());
-            let part = Part { header, bytes: &bytes[range], lent };
-            ends.send(call, (Lane::First, peer), part)?;
+            let part = MessagePart { header, bytes: &bytes[range], lent };
+            ends.send(call, (GroupLane::First, peer), part)?;
             any = true;
         }
     }
@@ -151,13 +161,13 @@ fn send_round(
 
 /// Takes the next part from a peer, if more comes.
 fn receive_part(
-    ends: &mut Ends,
-    call: &Call,
-    flow: &mut dyn Flow,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
+    flow: &mut dyn ExchangeFlow,
     peer: usize,
-    incoming: &mut Option<Incoming>,
+    incoming: &mut Option<IncomingBytes>,
 ) -> Result<(), DistError> {
-    let expected = match flow.expect(peer) {
+    let expected = match flow.expect_from(peer) {
         Expect::Nothing => return Ok(()),
         Expect::Bytes(bytes) => Some(bytes),
         Expect::Any => None,
@@ -168,17 +178,17 @@ fn receive_part(
             let bytes =
                 ends.receive_first(call, peer, expected, &mut |bytes, part: Body<'_>| {
                     taken = part.len();
-                    flow.take(peer, bytes, 0, part);
+                    flow.take_part(peer, bytes, 0, part);
                 })?;
-            *incoming = Some(Incoming { bytes, taken });
+            *incoming = Some(IncomingBytes { bytes, taken });
         }
-        Some(Incoming { bytes, taken }) if *taken < *bytes => {
+        Some(IncomingBytes { bytes, taken }) if *taken < *bytes => {
             let (all, offset) = (*bytes, *taken);
             let mut read = |part: Body<'_>| {
                 *taken += part.len();
-                flow.take(peer, all, offset, part);
+                flow.take_part(peer, all, offset, part);
             };
-            ends.receive(call, (Lane::First, peer), &mut read)?;
+            ends.receive(call, (GroupLane::First, peer), &mut read)?;
         }
         Some(_) => {}
     }
@@ -187,15 +197,15 @@ fn receive_part(
 
 /// Each rank's contribution to what this rank keeps, reduced in the order of the ranks. In `whole` the parts of all ranks;
 /// this rank's is reduced in place.
-pub(super) struct Reduce<'a> {
+pub(super) struct ReduceFlow<'a> {
     pub(super) whole: &'a mut [u8],
     /// The part of each rank; of this one the part that is reduced here, if any.
     pub(super) parts: Vec<Option<Range<usize>>>,
-    pub(super) reduction: Reduction,
+    pub(super) reduction: RankReduction,
 }
 
-impl Reduce<'_> {
-    fn own(&mut self, range: Range<usize>) -> (&mut Reduction, &mut [u8]) {
+impl ReduceFlow<'_> {
+    fn own_part(&mut self, range: Range<usize>) -> (&mut RankReduction, &mut [u8]) {
         let start = self.parts[self.reduction.me].clone().map_or(0, |part| part.start);
         (&mut self.reduction, &mut self.whole[start + range.start..start + range.end])
     }
@@ -205,7 +215,7 @@ impl Reduce<'_> {
     }
 }
 
-impl Flow for Reduce<'_> {
+impl ExchangeFlow for ReduceFlow<'_> {
     fn outgoing(&self, peer: usize) -> Option<&[u8]> {
         self.parts[peer].clone().map(|part| &self.whole[part])
     }
@@ -215,41 +225,41 @@ impl Flow for Reduce<'_> {
         self.parts.iter().all(|part| *part == whole).then_some(&*self.whole)
     }
 
-    fn expect(&self, _: usize) -> Expect {
+    fn expect_from(&self, _: usize) -> Expect {
         match &self.parts[self.reduction.me] {
             Some(part) => Expect::Bytes(part.len()),
             None => Expect::Nothing,
         }
     }
 
-    fn take(&mut self, peer: usize, _: usize, offset: usize, part: Body<'_>) {
-        let (reduction, own) = self.own(offset..offset + part.len());
-        part.read(|part| reduction.take(peer, own, part));
+    fn take_part(&mut self, peer: usize, _: usize, offset: usize, part: Body<'_>) {
+        let (reduction, own) = self.own_part(offset..offset + part.len());
+        part.read(|part| reduction.take_contribution(peer, own, part));
     }
 
     fn own_turn(&mut self, round: usize) {
-        let range = segment(self.own_bytes(), round);
-        let (reduction, own) = self.own(range);
+        let range = segment_range(self.own_bytes(), round);
+        let (reduction, own) = self.own_part(range);
         reduction.own_turn(own);
     }
 
     fn end_round(&mut self, round: usize) {
-        let range = segment(self.own_bytes(), round);
-        let (reduction, own) = self.own(range);
+        let range = segment_range(self.own_bytes(), round);
+        let (reduction, own) = self.own_part(range);
         reduction.finish(own);
     }
 }
 
 /// The bytes that go to every rank, if they are the same memory.
-fn same<'a>(outgoing: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
+fn common_bytes<'a>(outgoing: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
     let first = (*outgoing.first()?)?;
     let alike = |bytes: &Option<&[u8]>| bytes.is_some_and(|bytes| std::ptr::eq(bytes, first));
     outgoing.iter().all(alike).then_some(first)
 }
 
 /// Pieces that go from rank to rank as they are.
-pub(super) struct Copy<'a> {
-    pub(super) call: Call,
+pub(super) struct CopyFlow<'a> {
+    pub(super) call: GroupCall,
     /// The bytes that go to each rank.
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
     /// The place of what comes from each rank.
@@ -260,46 +270,46 @@ pub(super) struct Copy<'a> {
     pub(super) kept: usize,
 }
 
-impl Copy<'_> {
+impl CopyFlow<'_> {
     /// Copies a part of what this rank keeps.
-    fn keep(&mut self, range: impl FnOnce(usize) -> Range<usize>) {
+    fn keep_part(&mut self, range: impl FnOnce(usize) -> Range<usize>) {
         if let Some((from, into)) = &mut self.own {
             let (range, whole) = (range(from.len()), from.len());
-            copy(&mut into[range.clone()], &from[range], whole);
+            copy_part(&mut into[range.clone()], &from[range], whole);
         }
     }
 }
 
-impl Flow for Copy<'_> {
+impl ExchangeFlow for CopyFlow<'_> {
     fn outgoing(&self, peer: usize) -> Option<&[u8]> {
         self.outgoing[peer]
     }
 
     fn for_all(&self) -> Option<&[u8]> {
-        same(&self.outgoing)
+        common_bytes(&self.outgoing)
     }
 
-    fn expect(&self, peer: usize) -> Expect {
+    fn expect_from(&self, peer: usize) -> Expect {
         self.into[peer].as_ref().map_or(Expect::Nothing, |into| Expect::Bytes(into.len()))
     }
 
-    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>) {
+    fn take_part(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>) {
         if let Some(into) = &mut self.into[peer] {
-            put(self.call.dtype, &mut into[offset..offset + part.len()], part, bytes);
+            write_elements(self.call.dtype, &mut into[offset..offset + part.len()], part, bytes);
         }
     }
 
     fn own_turn(&mut self, round: usize) {
         self.kept = round + 1;
-        self.keep(|bytes| segment(bytes, round));
+        self.keep_part(|bytes| segment_range(bytes, round));
     }
 
-    fn end(&mut self) {
+    fn finish(&mut self) {
         let kept = self.kept;
-        self.keep(|bytes| segment(bytes, kept).start..bytes);
+        self.keep_part(|bytes| segment_range(bytes, kept).start..bytes);
     }
 
-    fn lends(&self) -> bool {
+    fn may_lend(&self) -> bool {
         true
     }
 }
@@ -309,45 +319,45 @@ pub(super) type Grow<'a> = dyn FnMut(usize, usize, &mut dyn FnMut(&mut [u8])) + 
 
 /// As [`Copy`], with the sizes that the peers say. `grow` makes the memory for what comes from a peer.
 pub(super) struct Collect<'a> {
-    pub(super) call: Call,
+    pub(super) call: GroupCall,
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
     pub(super) wanted: Vec<bool>,
     pub(super) grow: &'a mut Grow<'a>,
 }
 
-impl Flow for Collect<'_> {
+impl ExchangeFlow for Collect<'_> {
     fn outgoing(&self, peer: usize) -> Option<&[u8]> {
         self.outgoing[peer]
     }
 
     fn for_all(&self) -> Option<&[u8]> {
-        same(&self.outgoing)
+        common_bytes(&self.outgoing)
     }
 
-    fn expect(&self, peer: usize) -> Expect {
+    fn expect_from(&self, peer: usize) -> Expect {
         if self.wanted[peer] { Expect::Any } else { Expect::Nothing }
     }
 
-    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>) {
+    fn take_part(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>) {
         let (dtype, mut part) = (self.call.dtype, Some(part));
         (self.grow)(peer, bytes, &mut |into| {
             if let Some(part) = part.take() {
-                put(dtype, &mut into[offset..offset + part.len()], part, bytes);
+                write_elements(dtype, &mut into[offset..offset + part.len()], part, bytes);
             }
         });
     }
 
-    fn lends(&self) -> bool {
+    fn may_lend(&self) -> bool {
         true
     }
 }
 
 /// All ranks' buffers reduced, for all ranks or for `call.root` alone; elsewhere the content is arbitrary afterwards.
 pub(super) fn all_reduce(
-    ends: &mut Ends,
-    call: &Call,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     buffer: &mut [u8],
-    mut reduction: Reduction,
+    mut reduction: RankReduction,
 ) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let limit = if n == 2 { WHOLE_OF_TWO } else { WHOLE };
@@ -356,13 +366,13 @@ pub(super) fn all_reduce(
     }
     let to = |peer: usize| call.root.is_none_or(|root| root == peer);
     let parts = (0..n).map(|peer| to(peer).then_some(0..buffer.len())).collect();
-    let mut flow = Reduce { whole: buffer, parts, reduction };
+    let mut flow = ReduceFlow { whole: buffer, parts, reduction };
     debug_assert!(me < n);
-    exchange(ends, call, &mut flow)
+    run_exchange(ends, call, &mut flow)
 }
 
 /// The part of rank `index` of `n` in block `block`: parts are of equal size but for the last block's.
-fn part(bytes: usize, size: usize, n: usize, (block, index): (usize, usize)) -> Range<usize> {
+fn part_range(bytes: usize, size: usize, n: usize, (block, index): (usize, usize)) -> Range<usize> {
     let start = (block * n * SEGMENT).min(bytes);
     let end = (start + n * SEGMENT).min(bytes);
     let each = (end - start).div_ceil(n * size) * size;
@@ -372,35 +382,35 @@ fn part(bytes: usize, size: usize, n: usize, (block, index): (usize, usize)) -> 
 
 /// All-reduce by reduce-scatter and all-gather of one block after the other, one block ahead.
 fn in_blocks(
-    ends: &mut Ends,
-    call: &Call,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     buffer: &mut [u8],
-    reduction: &mut Reduction,
+    reduction: &mut RankReduction,
 ) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let bytes = buffer.len();
     let blocks = bytes.div_ceil(n * SEGMENT);
-    let peers: Vec<usize> = others(me, n).collect();
+    let peers: Vec<usize> = iter_peers(me, n).collect();
     scatter_block(ends, call, buffer, 0)?;
     for block in 0..blocks {
         if block + 1 < blocks {
             scatter_block(ends, call, buffer, block + 1)?;
         }
         reduce_block(ends, call, buffer, reduction, block)?;
-        let range = |index| part(bytes, call.dtype.size(), n, (block, index));
+        let range = |index| part_range(bytes, call.dtype.size(), n, (block, index));
         let wanted = |peer: usize| call.root.is_none_or(|root| root == peer);
-        let part = Part { header: None, bytes: &buffer[range(me)], lent: false };
+        let part = MessagePart { header: None, bytes: &buffer[range(me)], lent: false };
         match call.root {
-            None => ends.send_to_all(call, (Lane::Second, &peers), part)?,
-            Some(root) if root != me => ends.send(call, (Lane::Second, root), part)?,
+            None => ends.send_to_all(call, (GroupLane::Second, &peers), part)?,
+            Some(root) if root != me => ends.send(call, (GroupLane::Second, root), part)?,
             Some(_) => {}
         }
         for peer in (0..n).filter(|&peer| wanted(me) && peer != me) {
             let theirs = range(peer);
             let into = &mut buffer[theirs];
             // It was read a block ago, so it is in the cache, and written there soonest.
-            let mut read = |part: Body<'_>| put(call.dtype, into, part, SEGMENT);
-            ends.receive(call, (Lane::Second, peer), &mut read)?;
+            let mut read = |part: Body<'_>| write_elements(call.dtype, into, part, SEGMENT);
+            ends.receive(call, (GroupLane::Second, peer), &mut read)?;
         }
     }
     Ok(())
@@ -408,40 +418,43 @@ fn in_blocks(
 
 /// Sends every other rank its part of a block.
 fn scatter_block(
-    ends: &mut Ends,
-    call: &Call,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     buffer: &[u8],
     block: usize,
 ) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
-    for peer in others(me, n) {
+    for peer in iter_peers(me, n) {
         let header = (block == 0).then_some(buffer.len());
-        let range = part(buffer.len(), call.dtype.size(), n, (block, peer));
-        let part = Part { header, bytes: &buffer[range], lent: false };
-        ends.send(call, (Lane::First, peer), part)?;
+        let range = part_range(buffer.len(), call.dtype.size(), n, (block, peer));
+        let part = MessagePart { header, bytes: &buffer[range], lent: false };
+        ends.send(call, (GroupLane::First, peer), part)?;
     }
     Ok(())
 }
 
 /// Reduces this rank's part of a block.
 fn reduce_block(
-    ends: &mut Ends,
-    call: &Call,
+    ends: &mut CollectiveEnds,
+    call: &GroupCall,
     buffer: &mut [u8],
-    reduction: &mut Reduction,
+    reduction: &mut RankReduction,
     block: usize,
 ) -> Result<(), DistError> {
     let (me, n, bytes) = (ends.members.me, ends.members.len(), buffer.len());
-    let own = &mut buffer[part(bytes, call.dtype.size(), n, (block, me))];
+    let own = &mut buffer[part_range(bytes, call.dtype.size(), n, (block, me))];
     for peer in 0..n {
         if peer == me {
             reduction.own_turn(own);
         } else if block == 0 {
-            let read = &mut |_, part: Body<'_>| part.read(|part| reduction.take(peer, own, part));
+            let read = &mut |_, part: Body<'_>| {
+                part.read(|part| reduction.take_contribution(peer, own, part))
+            };
             ends.receive_first(call, peer, Some(bytes), read)?;
         } else {
-            let mut read = |part: Body<'_>| part.read(|part| reduction.take(peer, own, part));
-            ends.receive(call, (Lane::First, peer), &mut read)?;
+            let mut read =
+                |part: Body<'_>| part.read(|part| reduction.take_contribution(peer, own, part));
+            ends.receive(call, (GroupLane::First, peer), &mut read)?;
         }
     }
     reduction.finish(own);
@@ -449,12 +462,12 @@ fn reduce_block(
 }
 
 /// Returns when all ranks have come.
-pub(super) fn barrier(ends: &mut Ends, call: &Call) -> Result<(), DistError> {
+pub(super) fn run_barrier(ends: &mut CollectiveEnds, call: &GroupCall) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let mut step = 1;
     while step < n {
-        let part = Part { header: Some(0), bytes: &[], lent: false };
-        ends.send(call, (Lane::First, (me + step) % n), part)?;
+        let part = MessagePart { header: Some(0), bytes: &[], lent: false };
+        ends.send(call, (GroupLane::First, (me + step) % n), part)?;
         ends.receive_first(call, (me + n - step) % n, Some(0), &mut |_, _| {})?;
         step *= 2;
     }
@@ -472,7 +485,7 @@ mod tests {
         {
             let blocks = bytes.div_ceil(n * SEGMENT).max(1);
             let all = (0..blocks).flat_map(|block| (0..n).map(move |index| (block, index)));
-            let parts: Vec<_> = all.map(|at| part(bytes, size, n, at)).collect();
+            let parts: Vec<_> = all.map(|at| part_range(bytes, size, n, at)).collect();
             assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), bytes);
             parts.windows(2).for_each(|pair| assert_eq!(pair[0].end, pair[1].start));
             parts.iter().for_each(|part| assert!(part.len().is_multiple_of(size)));

@@ -4,7 +4,7 @@
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
-use crate::copy::copy;
+use crate::copy::copy_part;
 use crate::tensor::HostTensor;
 use crate::transport::Body;
 
@@ -47,13 +47,13 @@ mod sealed {
 }
 
 /// A type whose values are elements of tensors: plain bytes without gaps.
-pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+pub trait TensorElement: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The element type.
     const DTYPE: DType;
 }
 
 /// Memory that holds elements of one type.
-pub trait Buffer: sealed::Sealed {
+pub trait ElementBuffer: sealed::Sealed {
     /// The element type.
     fn dtype(&self) -> DType;
 
@@ -71,7 +71,7 @@ pub trait Buffer: sealed::Sealed {
 macro_rules! elements {
     ($($type:ty => $dtype:ident),*) => {$(
         impl sealed::Sealed for $type {}
-        impl Element for $type {
+        impl TensorElement for $type {
             const DTYPE: DType = DType::$dtype;
         }
     )*};
@@ -79,11 +79,11 @@ macro_rules! elements {
 
 elements!(f32 => F32, F16 => F16, Bf16 => BF16, i64 => I64, i32 => I32, u8 => U8, bool => Bool);
 
-impl<T: Element> sealed::Sealed for [T] {}
-impl<T: Element> sealed::Sealed for Vec<T> {}
+impl<T: TensorElement> sealed::Sealed for [T] {}
+impl<T: TensorElement> sealed::Sealed for Vec<T> {}
 impl sealed::Sealed for HostTensor {}
 
-impl<T: Element> Buffer for [T] {
+impl<T: TensorElement> ElementBuffer for [T] {
     fn dtype(&self) -> DType {
         T::DTYPE
     }
@@ -99,7 +99,7 @@ impl<T: Element> Buffer for [T] {
     }
 }
 
-impl<T: Element> Buffer for Vec<T> {
+impl<T: TensorElement> ElementBuffer for Vec<T> {
     fn dtype(&self) -> DType {
         T::DTYPE
     }
@@ -114,7 +114,7 @@ impl<T: Element> Buffer for Vec<T> {
     }
 }
 
-impl Buffer for HostTensor {
+impl ElementBuffer for HostTensor {
     fn dtype(&self) -> DType {
         HostTensor::dtype(self)
     }
@@ -128,16 +128,16 @@ impl Buffer for HostTensor {
     }
 }
 
-/// A buffer's elements to be written by this room, which writes elements alone ([`put`], [`crate::rectangles::fold`]).
-pub(super) fn writable<B: Buffer + ?Sized>(buffer: &mut B) -> &mut [u8] {
-    // SAFETY: `put` makes truth values of what peers send, and folds of truth values are truth values.
+/// A buffer's elements to be written by this room, which writes elements alone ([`write_elements`], [`crate::rectangles::fold`]).
+pub(super) fn writable_bytes<B: ElementBuffer + ?Sized>(buffer: &mut B) -> &mut [u8] {
+    // SAFETY: `write_elements` makes truth values of what peers send, and folds of truth values are truth values.
     unsafe { buffer.as_bytes_mut() }
 }
 
 /// Writes a part of the `whole` bytes that a peer sends, who may be wrong about truth values.
-pub(super) fn put(dtype: DType, into: &mut [u8], from: Body<'_>, whole: usize) {
+pub(super) fn write_elements(dtype: DType, into: &mut [u8], from: Body<'_>, whole: usize) {
     match from {
-        Body::Here(from) => copy(into, from, whole),
+        Body::Here(from) => copy_part(into, from, whole),
         Body::There(_, from) => from(into),
     }
     if dtype == DType::Bool {

@@ -81,7 +81,7 @@ pub enum DistError {
 }
 
 impl DistError {
-    pub(super) fn thread(error: std::io::Error) -> Self {
+    pub(super) fn from_thread_error(error: std::io::Error) -> Self {
         Self::Thread { reason: error.to_string() }
     }
 }

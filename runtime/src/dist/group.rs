@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use graphc_ir::types::DType;
 
-use super::ends::{Members, TAGS};
-use super::engine::{Background, Engine, What};
+use super::ends::{GroupMembers, TAGS};
+use super::engine::{Background, CollectiveEngine, What};
 use super::error::DistError;
-use super::header::Op;
+use super::header::GroupOp;
 use super::lists::all_gather;
 use super::pairs::PointToPoint;
 use crate::error::RuntimeError;
-use crate::job::{Agreement, Job, differences};
+use crate::job::{Agreement, Job, list_differences};
 use crate::transport::Transport;
 use crate::transport::in_process::Hub;
 
@@ -29,15 +29,15 @@ pub struct Group {
 }
 
 struct Inner {
-    engine: Arc<Engine>,
+    engine: Arc<CollectiveEngine>,
     background: Background,
     pairs: PointToPoint,
-    members: Members,
-    world: Arc<World>,
+    members: GroupMembers,
+    world: Arc<GroupWorld>,
 }
 
 /// What all groups of a rank have in common.
-struct World {
+struct GroupWorld {
     /// `None` where the ranks are threads.
     job: Option<Arc<Job>>,
     next_tag: AtomicU32,
@@ -53,11 +53,11 @@ impl std::fmt::Debug for Group {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let settled = self.engine.settle(GRACE) && self.pairs.pairs.settle(GRACE);
+        let settled = self.engine.wait_idle(GRACE) && self.pairs.pairs.wait_idle(GRACE);
         if !settled {
             let rank = self.members.rank();
             let reason = format!("rank {rank} has dropped a group with communication under way");
-            self.members.transport.end(RuntimeError::Program { reason });
+            self.members.transport.end_job(RuntimeError::Program { reason });
         }
     }
 }
@@ -65,24 +65,24 @@ impl Drop for Inner {
 impl Group {
     /// All ranks of a job, which may run sessions beside it. Called by all of them, in the same order among their sessions.
     pub fn on(job: &Arc<Job>, timeout: Duration) -> Self {
-        let transport = job.transport(timeout);
-        Self::world(Some(Arc::clone(job)), transport, job.world_size())
+        let transport = job.new_transport(timeout);
+        Self::whole_world(Some(Arc::clone(job)), transport, job.world_size())
     }
 
     /// All ranks of a hub of threads.
     pub(super) fn of_threads(hub: &Arc<Hub>, rank: u32, size: u32) -> Self {
-        Self::world(None, hub.transport(rank), size)
+        Self::whole_world(None, hub.new_transport(rank), size)
     }
 
-    fn world(job: Option<Arc<Job>>, transport: Arc<dyn Transport>, size: u32) -> Self {
+    fn whole_world(job: Option<Arc<Job>>, transport: Arc<dyn Transport>, size: u32) -> Self {
         let me = transport.rank() as usize;
-        let members = Members { transport, ranks: (0..size).collect(), me, tag: 0 };
+        let members = GroupMembers { transport, ranks: (0..size).collect(), me, tag: 0 };
         let (next_tag, founding) = (AtomicU32::new(TAGS), Mutex::default());
-        Self::of(members, Arc::new(World { job, next_tag, founding }))
+        Self::from_members(members, Arc::new(GroupWorld { job, next_tag, founding }))
     }
 
-    fn of(members: Members, world: Arc<World>) -> Self {
-        let engine = Engine::new(members.clone());
+    fn from_members(members: GroupMembers, world: Arc<GroupWorld>) -> Self {
+        let engine = CollectiveEngine::new(members.clone());
         let pairs = PointToPoint::new(members.clone());
         let background = Background::default();
         Self { inner: Arc::new(Inner { engine, background, pairs, members, world }) }
@@ -130,12 +130,12 @@ impl Group {
             Some(_) => reason.to_string(),
             None => format!("rank {}: {reason}", self.inner.members.rank()),
         };
-        self.inner.members.transport.end(RuntimeError::Program { reason });
+        self.inner.members.transport.end_job(RuntimeError::Program { reason });
     }
 
     /// Why the job has ended, if it has.
-    pub fn ended(&self) -> Option<RuntimeError> {
-        self.inner.members.transport.ended()
+    pub fn end_reason(&self) -> Option<RuntimeError> {
+        self.inner.members.transport.end_reason()
     }
 
     /// A group of some of this group's ranks, given by their index here, in this order. All ranks of this group call it, with
@@ -144,21 +144,21 @@ impl Group {
     /// # Errors
     /// Where a rank is named twice or does not exist, or the ranks do not agree.
     pub fn new_group(&self, ranks: &[usize]) -> Result<Option<Self>, DistError> {
-        let what = What { op: Op::NewGroup, reduce: None, dtype: DType::I64, root: None };
+        let what = What { op: GroupOp::NewGroup, reduce: None, dtype: DType::I64, root: None };
         let n = self.world_size();
         let twice = |(index, rank): (usize, &usize)| ranks[..index].contains(rank);
         if ranks.iter().any(|&rank| rank >= n) || ranks.iter().enumerate().any(twice) {
             let reason = format!("{ranks:?} are not different ranks below {n}");
-            return Err(self.usage(Op::NewGroup, reason));
+            return Err(self.usage_error(GroupOp::NewGroup, reason));
         }
         let world = &self.inner.world;
         let _founding = world.founding.lock().unwrap_or_else(PoisonError::into_inner);
         let mut mine = vec![i64::from(world.next_tag.load(Ordering::SeqCst))];
         mine.extend(ranks.iter().map(|&rank| rank as i64));
-        let all = self.run(what, |ends, call| all_gather(ends, call, &mine))?;
+        let all = self.run_collective(what, |ends, call| all_gather(ends, call, &mine))?;
         if let Some(peer) = all.iter().position(|other| other[1..] != mine[1..]) {
             let does = |list: &[i64]| format!("makes a group of {:?}", &list[1..]);
-            return Err(self.inner.members.mismatch(peer, (does(&mine), does(&all[peer]))));
+            return Err(self.inner.members.end_on_mismatch(peer, (does(&mine), does(&all[peer]))));
         }
         // Beyond every tag that any of them has used.
         let tag = all.iter().filter_map(|other| u32::try_from(other[0]).ok()).max();
@@ -167,8 +167,8 @@ impl Group {
         let Some(me) = ranks.iter().position(|&rank| rank == self.rank()) else { return Ok(None) };
         let of = &self.inner.members;
         let ranks = ranks.iter().map(|&rank| of.ranks[rank]).collect();
-        let members = Members { transport: Arc::clone(&of.transport), ranks, me, tag };
-        Ok(Some(Self::of(members, Arc::clone(world))))
+        let members = GroupMembers { transport: Arc::clone(&of.transport), ranks, me, tag };
+        Ok(Some(Self::from_members(members, Arc::clone(world))))
     }
 
     /// Compares what the ranks of the group have. All of them call it.
@@ -176,24 +176,24 @@ impl Group {
     /// # Errors
     /// [`DistError::Differ`] on all ranks where they differ, with each field, its values, and who has them; as a collective.
     pub fn agree(&self, what: &str, own: &Agreement) -> Result<(), DistError> {
-        let all = self.all_gather(&own.bytes()[..])?;
-        let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::read(bytes)).collect();
-        match differences(&all) {
+        let all = self.all_gather(&own.to_bytes()[..])?;
+        let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::from_bytes(bytes)).collect();
+        match list_differences(&all) {
             None => Ok(()),
             Some(fields) => Err(DistError::Differ { what: what.to_owned(), fields }),
         }
     }
 
     /// Who is in it, and its place among the job's tags.
-    pub(crate) fn members(&self) -> &Members {
+    pub(crate) fn members(&self) -> &GroupMembers {
         &self.inner.members
     }
 
-    pub(super) fn usage(&self, op: Op, reason: String) -> DistError {
+    pub(super) fn usage_error(&self, op: GroupOp, reason: String) -> DistError {
         DistError::Usage { rank: self.inner.members.rank(), op: op.name().to_owned(), reason }
     }
 
-    pub(super) fn engine(&self) -> &Arc<Engine> {
+    pub(super) fn engine(&self) -> &Arc<CollectiveEngine> {
         &self.inner.engine
     }
 

@@ -12,7 +12,7 @@ const _: () = assert!(HEADER <= crate::transport::HEAD, "it is the head of a mes
 /// The operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Op {
+pub(super) enum GroupOp {
     Send = 1,
     Broadcast,
     AllReduce,
@@ -26,21 +26,21 @@ pub(super) enum Op {
     NewGroup,
 }
 
-const OPS: [Op; 11] = [
-    Op::Send,
-    Op::Broadcast,
-    Op::AllReduce,
-    Op::Reduce,
-    Op::AllGather,
-    Op::Gather,
-    Op::Scatter,
-    Op::ReduceScatter,
-    Op::AllToAll,
-    Op::Barrier,
-    Op::NewGroup,
+const OPS: [GroupOp; 11] = [
+    GroupOp::Send,
+    GroupOp::Broadcast,
+    GroupOp::AllReduce,
+    GroupOp::Reduce,
+    GroupOp::AllGather,
+    GroupOp::Gather,
+    GroupOp::Scatter,
+    GroupOp::ReduceScatter,
+    GroupOp::AllToAll,
+    GroupOp::Barrier,
+    GroupOp::NewGroup,
 ];
 
-impl Op {
+impl GroupOp {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -57,8 +57,8 @@ impl Op {
         }
     }
 
-    /// All of them, in the order of [`Op::index`].
-    pub(super) fn names() -> Vec<String> {
+    /// All of them, in the order of [`GroupOp::index`].
+    pub(super) fn all_names() -> Vec<String> {
         OPS.iter().map(|op| op.name().to_owned()).collect()
     }
 
@@ -69,8 +69,8 @@ impl Op {
 
 /// The call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Call {
-    pub(super) op: Op,
+pub(super) struct GroupCall {
+    pub(super) op: GroupOp,
     pub(super) reduce: Option<ReduceOp>,
     pub(super) dtype: DType,
     /// The rank in the group that is the root, where there is one.
@@ -79,9 +79,9 @@ pub(super) struct Call {
     pub(super) number: u64,
 }
 
-impl Call {
+impl GroupCall {
     /// The header of `bytes` bytes to one peer.
-    pub(super) fn header(&self, bytes: usize) -> [u8; HEADER] {
+    pub(super) fn encode_header(&self, bytes: usize) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         header[0] = self.op as u8;
         header[1] = self.reduce.map_or(0, ReduceOp::code);
@@ -93,21 +93,21 @@ impl Call {
     }
 
     /// How many bytes the peer sends, whose header this is; or what this rank does and what the peer does.
-    pub(super) fn accept(
+    pub(super) fn check_header(
         &self,
         theirs: &[u8],
         expected: Option<usize>,
     ) -> Result<usize, (String, String)> {
         let Some(theirs) = theirs.first_chunk::<HEADER>() else {
-            let mine = describe(&self.header(expected.unwrap_or(0)));
+            let mine = describe_header(&self.encode_header(expected.unwrap_or(0)));
             return Err((mine, format!("has sent {} bytes without a header", theirs.len())));
         };
-        let bytes = word(theirs, 24) as usize;
-        let mine = self.header(expected.unwrap_or(bytes));
+        let bytes = read_word(theirs, 24) as usize;
+        let mine = self.encode_header(expected.unwrap_or(bytes));
         if mine == *theirs && bytes.is_multiple_of(self.dtype.size()) {
             return Ok(bytes);
         }
-        Err((describe(&mine), describe(theirs)))
+        Err((describe_header(&mine), describe_header(theirs)))
     }
 }
 
@@ -115,24 +115,24 @@ fn dtype_code(dtype: DType) -> u8 {
     DType::ALL.iter().position(|&other| other == dtype).map_or(0, |index| index as u8)
 }
 
-fn word(header: &[u8; HEADER], at: usize) -> u64 {
+fn read_word(header: &[u8; HEADER], at: usize) -> u64 {
     header[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// `does all_reduce(sum) of f32[4] as operation 7 of the group`.
-fn describe(header: &[u8; HEADER]) -> String {
+fn describe_header(header: &[u8; HEADER]) -> String {
     let op = OPS.iter().find(|&&op| op as u8 == header[0]).map_or("something else", |op| op.name());
     let reduce = match header[1] {
         0 => String::new(),
         code => format!("({})", ReduceOp::name_of(code)),
     };
     let dtype = DType::ALL.get(header[2] as usize);
-    let elements = word(header, 24) as usize / dtype.map_or(1, |dtype| dtype.size());
+    let elements = read_word(header, 24) as usize / dtype.map_or(1, |dtype| dtype.size());
     let dtype = dtype.map_or("unknown", |dtype| dtype.name());
-    let root = match word(header, 8) {
+    let root = match read_word(header, 8) {
         u64::MAX => String::new(),
         root => format!(" with root {root}"),
     };
-    let number = word(header, 16);
+    let number = read_word(header, 16);
     format!("does {op}{reduce} of {dtype}[{elements}]{root} as operation {number}")
 }

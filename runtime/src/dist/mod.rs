@@ -48,13 +48,13 @@ use crate::job::{Job, JobOptions};
 use crate::threads;
 use crate::transport::in_process::{Hub, Patience};
 
-pub use element::{Bf16, Buffer, Element, F16};
-pub(crate) use ends::{Lane, Members};
+pub use element::{Bf16, ElementBuffer, F16, TensorElement};
+pub(crate) use ends::{GroupLane, GroupMembers};
 pub use error::DistError;
 pub use group::Group;
 pub use reduce::ReduceOp;
 pub use sampler::{DistributedSampler, Remainder};
-pub use work::{Work, wait_all};
+pub use work::{PendingWork, wait_all};
 
 /// The time for which a communication waits for a peer before it fails.
 pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -67,7 +67,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub fn init() -> Result<Group, DistError> {
     Ok(match Job::from_environment()? {
         Some(job) => Group::on(&job, TIMEOUT),
-        None => Group::of_threads(&hub(1), 0, 1),
+        None => Group::of_threads(&new_hub(1), 0, 1),
     })
 }
 
@@ -91,11 +91,11 @@ pub fn init_with(options: JobOptions) -> Result<Group, DistError> {
     Ok(Group::on(&job, TIMEOUT))
 }
 
-fn hub(ranks: u32) -> Arc<Hub> {
+fn new_hub(ranks: u32) -> Arc<Hub> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Spinning pays where every rank has a core; otherwise it keeps the peer from answering.
     let spin = Duration::from_micros(if ranks as usize <= cores { 3 } else { 1 });
-    Hub::packed(Patience { timeout: TIMEOUT, spin })
+    Hub::new_packed(Patience { timeout: TIMEOUT, spin })
 }
 
 /// Runs `work` on `ranks` threads of this process, joined by a group, and gives their results in the order of the ranks.
@@ -107,7 +107,7 @@ pub fn spawn<T: Send, E: Display>(
     ranks: u32,
     work: impl Fn(Group) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, DistError> {
-    let (hub, first) = (hub(ranks), Mutex::new(None));
+    let (hub, first) = (new_hub(ranks), Mutex::new(None));
     let results: Vec<Option<T>> = std::thread::scope(|scope| {
         let (hub, first, work) = (&hub, &first, &work);
         let one = |rank| {
@@ -174,7 +174,7 @@ fn end_unstarted(
     first: &Mutex<Option<DistError>>,
     error: std::io::Error,
 ) {
-    let error = DistError::thread(threads::explain(error));
+    let error = DistError::from_thread_error(threads::explain_thread_error(error));
     let reason = error.to_string();
     first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     Group::of_threads(hub, rank, ranks).fail(reason);

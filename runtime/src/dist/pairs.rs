@@ -10,51 +10,51 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::element::{Buffer, put, writable};
-use super::ends::{LENT, Lane, Members, Part, SEGMENT, outgoing, send};
+use super::element::{ElementBuffer, writable_bytes, write_elements};
+use super::ends::{GroupLane, GroupMembers, LENT, MessagePart, SEGMENT, outgoing_range, send_part};
 use super::error::DistError;
-use super::header::{Call, HEADER, Op};
-use super::work::{Promise, Work};
+use super::header::{GroupCall, GroupOp, HEADER};
+use super::work::{PendingWork, Promise};
 use crate::error::RuntimeError;
 use crate::threads;
 use crate::transport::{Receiver, Sender, TransportError};
 
 /// A queue's end.
-enum End {
+enum QueueEnd {
     Sender(Box<dyn Sender>),
     Receiver(Box<dyn Receiver>),
 }
 
-impl End {
-    fn ready(&self) -> bool {
+impl QueueEnd {
+    fn is_ready(&self) -> bool {
         match self {
-            Self::Sender(sender) => sender.ready(),
-            Self::Receiver(receiver) => receiver.ready(),
+            Self::Sender(sender) => sender.is_ready(),
+            Self::Receiver(receiver) => receiver.is_ready(),
         }
     }
 }
 
 /// Which way a line goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum LineDirection {
     To,
     From,
 }
 
 /// The transfers of one direction of one pair.
-struct Line {
-    way: Way,
+struct TransferLine {
+    way: LineDirection,
     peer: usize,
-    end: Option<End>,
+    end: Option<QueueEnd>,
     /// The number of transfers that were begun.
     number: u64,
-    waiting: VecDeque<Item>,
+    waiting: VecDeque<PendingTransfer>,
     failed: Option<DistError>,
 }
 
 /// A transfer that waits for its turn or is under way.
-struct Item {
-    call: Call,
+struct PendingTransfer {
+    call: GroupCall,
     /// Bytes that are done; none before the first part, which there is even of nothing.
     done: Option<usize>,
     transfer: Box<dyn Transfer>,
@@ -70,116 +70,127 @@ struct Owned<B> {
     promise: Promise<B>,
 }
 
-impl<B: Buffer + Send> Transfer for Owned<B> {
+impl<B: ElementBuffer + Send> Transfer for Owned<B> {
     fn bytes(&mut self) -> &mut [u8] {
-        writable(&mut self.buffer)
+        writable_bytes(&mut self.buffer)
     }
 
     fn finish(self: Box<Self>, result: Result<(), DistError>) {
         let Self { buffer, promise } = *self;
-        promise.keep(result.map(|()| buffer));
+        promise.fulfill(result.map(|()| buffer));
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Line {
-    fn new(way: Way, peer: usize) -> Mutex<Self> {
+impl TransferLine {
+    fn new(way: LineDirection, peer: usize) -> Mutex<Self> {
         let waiting = VecDeque::new();
         Mutex::new(Self { way, peer, end: None, number: 0, waiting, failed: None })
     }
 
-    fn call(&mut self, dtype: graphc_ir::types::DType) -> Call {
+    fn next_call(&mut self, dtype: graphc_ir::types::DType) -> GroupCall {
         self.number += 1;
-        Call { op: Op::Send, reduce: None, dtype, root: None, number: self.number - 1 }
+        GroupCall { op: GroupOp::Send, reduce: None, dtype, root: None, number: self.number - 1 }
     }
 
-    fn end(&mut self, members: &Members) -> Result<&mut End, TransportError> {
+    fn open_end(&mut self, members: &GroupMembers) -> Result<&mut QueueEnd, TransportError> {
         let end = match self.end.take() {
             Some(end) => end,
             None => match self.way {
-                Way::To => End::Sender(members.sender(Lane::Pair, self.peer)?),
-                Way::From => End::Receiver(members.receiver(Lane::Pair, self.peer)?),
+                LineDirection::To => {
+                    QueueEnd::Sender(members.open_sender(GroupLane::Pair, self.peer)?)
+                }
+                LineDirection::From => {
+                    QueueEnd::Receiver(members.open_receiver(GroupLane::Pair, self.peer)?)
+                }
             },
         };
         Ok(self.end.insert(end))
     }
 
     /// Moves the next part; waits for the peer where it must. How many bytes are done then. A part that is `lent` goes whole.
-    fn part(
+    fn move_part(
         &mut self,
-        members: &Members,
-        (call, done): (&Call, Option<usize>),
-        (bytes, lent): (Moved<'_>, bool),
+        members: &GroupMembers,
+        (call, done): (&GroupCall, Option<usize>),
+        (bytes, lent): (TransferBytes<'_>, bool),
     ) -> Result<usize, DistError> {
         let (way, peer) = (self.way, self.peer);
-        let name = if way == Way::To { "send" } else { "recv" };
-        let end = self.end(members).map_err(|error| members.fail(name, peer, error))?;
+        let name = if way == LineDirection::To { "send" } else { "recv" };
+        let end =
+            self.open_end(members).map_err(|error| members.operation_error(name, peer, error))?;
         let moved = match (end, bytes) {
-            (End::Sender(sender), bytes) => {
-                let (bytes, start) = (bytes.read(), done.unwrap_or(0));
-                let range = outgoing(bytes.len(), lent, start / SEGMENT).unwrap_or(start..start);
+            (QueueEnd::Sender(sender), bytes) => {
+                let (bytes, start) = (bytes.as_bytes(), done.unwrap_or(0));
+                let range =
+                    outgoing_range(bytes.len(), lent, start / SEGMENT).unwrap_or(start..start);
                 let header = done.is_none().then_some(bytes.len());
-                let part = Part { header, bytes: &bytes[range.clone()], lent };
-                send(sender.as_mut(), call, part).map(|()| Ok(range.end))
+                let part = MessagePart { header, bytes: &bytes[range.clone()], lent };
+                send_part(sender.as_mut(), call, part).map(|()| Ok(range.end))
             }
-            (End::Receiver(receiver), Moved::Into(bytes)) => {
-                take(receiver.as_mut(), (call, done), bytes)
+            (QueueEnd::Receiver(receiver), TransferBytes::Into(bytes)) => {
+                receive_part(receiver.as_mut(), (call, done), bytes)
             }
-            (End::Receiver(_), Moved::From(_)) => unreachable!("who receives has room"),
+            (QueueEnd::Receiver(_), TransferBytes::From(_)) => {
+                unreachable!("who receives has room")
+            }
         };
         match moved {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(difference)) => Err(members.mismatch(peer, difference)),
-            Err(error) => Err(members.fail(name, peer, error)),
+            Ok(Err(difference)) => Err(members.end_on_mismatch(peer, difference)),
+            Err(error) => Err(members.operation_error(name, peer, error)),
         }
     }
 
     /// Whether the peer can read what is lent to it.
-    fn lends(&mut self, members: &Members) -> Result<bool, DistError> {
+    fn can_lend(&mut self, members: &GroupMembers) -> Result<bool, DistError> {
         let peer = self.peer;
-        match self.end(members).map_err(|error| members.fail("send", peer, error))? {
-            End::Sender(sender) => Ok(sender.lends()),
-            End::Receiver(_) => Ok(false),
+        match self
+            .open_end(members)
+            .map_err(|error| members.operation_error("send", peer, error))?
+        {
+            QueueEnd::Sender(sender) => Ok(sender.can_lend()),
+            QueueEnd::Receiver(_) => Ok(false),
         }
     }
 
     /// Moves all of it.
-    fn whole(
+    fn move_all(
         &mut self,
-        members: &Members,
-        call: &Call,
-        bytes: &mut Moved<'_>,
+        members: &GroupMembers,
+        call: &GroupCall,
+        bytes: &mut TransferBytes<'_>,
     ) -> Result<(), DistError> {
-        let all = bytes.read().len();
-        let lent = LENT.contains(&all) && self.lends(members)?;
+        let all = bytes.as_bytes().len();
+        let lent = LENT.contains(&all) && self.can_lend(members)?;
         let mut done = None;
         while done.is_none_or(|done| done < all) {
             let bytes = match bytes {
-                Moved::From(bytes) => Moved::From(bytes),
-                Moved::Into(bytes) => Moved::Into(bytes),
+                TransferBytes::From(bytes) => TransferBytes::From(bytes),
+                TransferBytes::Into(bytes) => TransferBytes::Into(bytes),
             };
-            done = Some(self.part(members, (call, done), (bytes, lent))?);
+            done = Some(self.move_part(members, (call, done), (bytes, lent))?);
         }
-        if lent { self.settle(members) } else { Ok(()) }
+        if lent { self.settle_loans(members) } else { Ok(()) }
     }
 
     /// Waits until the peer has read what was lent to it.
-    fn settle(&mut self, members: &Members) -> Result<(), DistError> {
-        let Some(End::Sender(sender)) = &mut self.end else { return Ok(()) };
-        let settled = sender.settle().map(|_| ());
-        settled.map_err(|error| members.fail("send", self.peer, error))
+    fn settle_loans(&mut self, members: &GroupMembers) -> Result<(), DistError> {
+        let Some(QueueEnd::Sender(sender)) = &mut self.end else { return Ok(()) };
+        let settled = sender.settle_loans().map(|_| ());
+        settled.map_err(|error| members.operation_error("send", self.peer, error))
     }
 
     /// Moves what it can of what waits, and more while `patient` says so. How many transfers are done, and whether anything
     /// was moved.
-    fn advance(&mut self, members: &Members, patient: &dyn Fn() -> bool) -> (usize, bool) {
+    fn advance(&mut self, members: &GroupMembers, patient: &dyn Fn() -> bool) -> (usize, bool) {
         let (mut finished, mut moved) = (0, false);
         while let Some(mut item) = self.waiting.pop_front() {
-            let ready = match self.end(members) {
-                Ok(end) => end.ready(),
+            let ready = match self.open_end(members) {
+                Ok(end) => end.is_ready(),
                 // The attempt says what is wrong.
                 Err(_) => true,
             };
@@ -190,7 +201,11 @@ impl Line {
             let bytes = item.transfer.bytes();
             let all = bytes.len();
             // Who started it does not wait: what was lent would have to be waited for.
-            let result = self.part(members, (&item.call, item.done), (Moved::Into(bytes), false));
+            let result = self.move_part(
+                members,
+                (&item.call, item.done),
+                (TransferBytes::Into(bytes), false),
+            );
             moved = true;
             match result {
                 Ok(done) if done < all => {
@@ -211,30 +226,30 @@ impl Line {
     }
 
     /// Nothing goes this way any more. How many transfers that ends.
-    fn fail(&mut self, members: &Members, error: &DistError) -> usize {
-        if let Some(End::Sender(sender)) = &mut self.end {
-            sender.withdraw();
+    fn fail(&mut self, members: &GroupMembers, error: &DistError) -> usize {
+        if let Some(QueueEnd::Sender(sender)) = &mut self.end {
+            sender.withdraw_loans();
         }
-        members.transport.end(RuntimeError::Program { reason: error.to_string() });
+        members.transport.end_job(RuntimeError::Program { reason: error.to_string() });
         self.failed = Some(error.clone());
         let all = self.waiting.len();
         self.waiting.drain(..).for_each(|item| item.transfer.finish(Err(error.clone())));
         all
     }
 
-    fn is_ready(&mut self, members: &Members) -> bool {
-        !self.waiting.is_empty() && self.end(members).is_ok_and(|end| end.ready())
+    fn is_ready(&mut self, members: &GroupMembers) -> bool {
+        !self.waiting.is_empty() && self.open_end(members).is_ok_and(|end| end.is_ready())
     }
 }
 
 /// The bytes of a transfer.
-enum Moved<'a> {
+enum TransferBytes<'a> {
     From(&'a [u8]),
     Into(&'a mut [u8]),
 }
 
-impl Moved<'_> {
-    fn read(&self) -> &[u8] {
+impl TransferBytes<'_> {
+    fn as_bytes(&self) -> &[u8] {
         match self {
             Self::From(bytes) => bytes,
             Self::Into(bytes) => bytes,
@@ -243,33 +258,33 @@ impl Moved<'_> {
 }
 
 /// Receives a part; how many bytes are done then, or what the two ranks do, where it differs.
-fn take(
+fn receive_part(
     receiver: &mut dyn Receiver,
-    (call, done): (&Call, Option<usize>),
+    (call, done): (&GroupCall, Option<usize>),
     into: &mut [u8],
 ) -> Result<Result<usize, (String, String)>, TransportError> {
     let mut taken = Ok(0);
     let head = if done.is_none() { HEADER } else { 0 };
     receiver.receive_headed(head, &mut |header, part| {
         if done.is_none()
-            && let Err(found) = call.accept(header, Some(into.len()))
+            && let Err(found) = call.check_header(header, Some(into.len()))
         {
             taken = Err(found);
             return;
         }
         let (start, all) = (done.unwrap_or(0), into.len());
         let end = start + part.len();
-        put(call.dtype, &mut into[start..end], part, all);
+        write_elements(call.dtype, &mut into[start..end], part, all);
         taken = Ok(end);
     })?;
     Ok(taken)
 }
 
 /// All pairs of this rank in a group.
-pub(super) struct Pairs {
-    members: Members,
+pub(super) struct PairLines {
+    members: GroupMembers,
     /// The lines to each member, then from each.
-    lines: Vec<Mutex<Line>>,
+    lines: Vec<Mutex<TransferLine>>,
     /// Transfers that wait.
     waiting: Mutex<usize>,
     changed: Condvar,
@@ -277,110 +292,123 @@ pub(super) struct Pairs {
     over: AtomicBool,
 }
 
-impl Pairs {
-    fn line(&self, way: Way, peer: usize) -> &Mutex<Line> {
-        &self.lines[peer + if way == Way::From { self.members.len() } else { 0 }]
+impl PairLines {
+    fn line(&self, way: LineDirection, peer: usize) -> &Mutex<TransferLine> {
+        &self.lines[peer + if way == LineDirection::From { self.members.len() } else { 0 }]
     }
 
     /// Transfers borrowed memory, after what waits before it.
-    fn transfer(
+    fn transfer_borrowed(
         &self,
-        (way, peer): (Way, usize),
+        (way, peer): (LineDirection, usize),
         dtype: graphc_ir::types::DType,
-        mut bytes: Moved<'_>,
+        mut bytes: TransferBytes<'_>,
     ) -> Result<(), DistError> {
-        let mut line = lock(self.line(way, peer));
+        let mut line = lock_mutex(self.line(way, peer));
         let (finished, _) = line.advance(&self.members, &|| true);
-        self.finished(finished);
+        self.count_finished(finished);
         if let Some(failed) = &line.failed {
             return Err(failed.clone());
         }
-        let call = line.call(dtype);
-        let result = line.whole(&self.members, &call, &mut bytes);
+        let call = line.next_call(dtype);
+        let result = line.move_all(&self.members, &call, &mut bytes);
         if let Err(error) = &result {
             line.fail(&self.members, error);
         }
         result
     }
 
-    pub(super) fn send<B: Buffer + ?Sized>(&self, to: usize, data: &B) -> Result<(), DistError> {
-        self.transfer((Way::To, to), data.dtype(), Moved::From(data.as_bytes()))
+    pub(super) fn send<B: ElementBuffer + ?Sized>(
+        &self,
+        to: usize,
+        data: &B,
+    ) -> Result<(), DistError> {
+        self.transfer_borrowed(
+            (LineDirection::To, to),
+            data.dtype(),
+            TransferBytes::From(data.as_bytes()),
+        )
     }
 
-    pub(super) fn recv<B: Buffer + ?Sized>(
+    pub(super) fn recv<B: ElementBuffer + ?Sized>(
         &self,
         from: usize,
         into: &mut B,
     ) -> Result<(), DistError> {
         let dtype = into.dtype();
-        self.transfer((Way::From, from), dtype, Moved::Into(writable(into)))
+        self.transfer_borrowed(
+            (LineDirection::From, from),
+            dtype,
+            TransferBytes::Into(writable_bytes(into)),
+        )
     }
 
     /// Transfers memory of its own. Whether the pump is needed for it.
-    pub(super) fn start<B: Buffer + Send + 'static>(
+    pub(super) fn start_transfer<B: ElementBuffer + Send + 'static>(
         self: &Arc<Self>,
-        (way, peer): (Way, usize),
+        (way, peer): (LineDirection, usize),
         buffer: B,
-    ) -> (Work<B>, bool) {
-        let (work, promise) = Work::new(if way == Way::To { "isend" } else { "irecv" });
-        let mut line = lock(self.line(way, peer));
+    ) -> (PendingWork<B>, bool) {
+        let (work, promise) =
+            PendingWork::new(if way == LineDirection::To { "isend" } else { "irecv" });
+        let mut line = lock_mutex(self.line(way, peer));
         if let Some(failed) = &line.failed {
-            promise.keep(Err(failed.clone()));
+            promise.fulfill(Err(failed.clone()));
             return (work, false);
         }
-        let call = line.call(buffer.dtype());
+        let call = line.next_call(buffer.dtype());
         let transfer = Box::new(Owned { buffer, promise });
-        line.waiting.push_back(Item { call, done: None, transfer });
-        *lock(&self.waiting) += 1;
+        line.waiting.push_back(PendingTransfer { call, done: None, transfer });
+        *lock_mutex(&self.waiting) += 1;
         let (finished, _) = line.advance(&self.members, &|| false);
         let left = !line.waiting.is_empty();
         drop(line);
-        self.finished(finished);
+        self.count_finished(finished);
         if left {
-            self.kick();
+            self.wake_pump();
         }
         let pairs = Arc::clone(self);
-        let help = move |done: &dyn Fn() -> bool| pairs.help((way, peer), done);
+        let help = move |done: &dyn Fn() -> bool| pairs.advance_line((way, peer), done);
         (work.helped_by(Box::new(help)), left)
     }
 
     /// Moves a line on until `done`.
-    fn help(&self, (way, peer): (Way, usize), done: &dyn Fn() -> bool) {
-        let mut line = lock(self.line(way, peer));
+    fn advance_line(&self, (way, peer): (LineDirection, usize), done: &dyn Fn() -> bool) {
+        let mut line = lock_mutex(self.line(way, peer));
         let (finished, _) = line.advance(&self.members, &|| !done());
         let left = !line.waiting.is_empty();
         drop(line);
-        self.finished(finished);
+        self.count_finished(finished);
         if left {
-            self.kick();
+            self.wake_pump();
         }
     }
 
-    fn finished(&self, transfers: usize) {
+    fn count_finished(&self, transfers: usize) {
         if transfers > 0 {
-            *lock(&self.waiting) -= transfers;
+            *lock_mutex(&self.waiting) -= transfers;
             self.changed.notify_all();
         }
     }
 
     /// Waits until no transfer waits, at most so long. Whether none does.
-    pub(super) fn settle(&self, grace: Duration) -> bool {
+    pub(super) fn wait_idle(&self, grace: Duration) -> bool {
         let busy = |waiting: &mut usize| *waiting > 0;
-        let waited = self.changed.wait_timeout_while(lock(&self.waiting), grace, busy);
+        let waited = self.changed.wait_timeout_while(lock_mutex(&self.waiting), grace, busy);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 
     /// Has the pump look again.
-    fn kick(&self) {
+    fn wake_pump(&self) {
         self.kicked.store(true, Ordering::SeqCst);
         self.changed.notify_all();
-        self.members.transport.nudge();
+        self.members.transport.wake_waiters();
     }
 
     /// The pump: until the group goes and nothing waits.
-    fn pump(&self) {
+    fn run_pump(&self) {
         loop {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = lock_mutex(&self.waiting);
             while *waiting == 0 {
                 if self.over.load(Ordering::SeqCst) {
                     return;
@@ -388,21 +416,21 @@ impl Pairs {
                 waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
             }
             drop(waiting);
-            if !self.sweep() {
-                self.rest();
+            if !self.advance_lines() {
+                self.wait_for_line();
             }
         }
     }
 
     /// Moves what can be moved. Whether anything was.
-    fn sweep(&self) -> bool {
+    fn advance_lines(&self) -> bool {
         let mut any = false;
         for line in &self.lines {
             // Who holds a line moves it on.
             if let Ok(mut line) = line.try_lock() {
                 let (finished, moved) = line.advance(&self.members, &|| false);
                 drop(line);
-                self.finished(finished);
+                self.count_finished(finished);
                 any |= moved;
             }
         }
@@ -410,14 +438,14 @@ impl Pairs {
     }
 
     /// Waits until a line can be moved.
-    fn rest(&self) {
+    fn wait_for_line(&self) {
         let ready = || {
-            let looked = |line: &Mutex<Line>| {
+            let looked = |line: &Mutex<TransferLine>| {
                 line.try_lock().is_ok_and(|mut line| line.is_ready(&self.members))
             };
             // Those who wait for a transfer may have done it themselves.
             self.kicked.swap(false, Ordering::SeqCst)
-                || *lock(&self.waiting) == 0
+                || *lock_mutex(&self.waiting) == 0
                 || self.lines.iter().any(looked)
         };
         let peer = self.lines.iter().find_map(|line| {
@@ -428,26 +456,27 @@ impl Pairs {
         let rank = self.members.ranks[peer];
         let what = "to take part in isend or irecv";
         let Err(error) = self.members.transport.wait_until(rank, what, &ready) else { return };
-        let error = self.members.fail("isend or irecv", peer, error);
+        let error = self.members.operation_error("isend or irecv", peer, error);
         for line in &self.lines {
-            let finished = lock(line).fail(&self.members, &error);
-            self.finished(finished);
+            let finished = lock_mutex(line).fail(&self.members, &error);
+            self.count_finished(finished);
         }
     }
 }
 
 /// A group's pairs, and their pump once it is needed. Dropped, it waits until what was started is done.
 pub(super) struct PointToPoint {
-    pub(super) pairs: Arc<Pairs>,
+    pub(super) pairs: Arc<PairLines>,
     pump: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl PointToPoint {
-    pub(super) fn new(members: Members) -> Self {
+    pub(super) fn new(members: GroupMembers) -> Self {
         let n = members.len();
-        let to = (0..n).map(|peer| Line::new(Way::To, peer));
-        let lines = to.chain((0..n).map(|peer| Line::new(Way::From, peer))).collect();
-        let pairs = Arc::new(Pairs {
+        let to = (0..n).map(|peer| TransferLine::new(LineDirection::To, peer));
+        let lines =
+            to.chain((0..n).map(|peer| TransferLine::new(LineDirection::From, peer))).collect();
+        let pairs = Arc::new(PairLines {
             members,
             lines,
             waiting: Mutex::new(0),
@@ -459,17 +488,17 @@ impl PointToPoint {
     }
 
     /// Starts a transfer.
-    pub(super) fn start<B: Buffer + Send + 'static>(
+    pub(super) fn start_transfer<B: ElementBuffer + Send + 'static>(
         &self,
-        line: (Way, usize),
+        line: (LineDirection, usize),
         buffer: B,
-    ) -> Result<Work<B>, DistError> {
-        let (work, pumped) = self.pairs.start(line, buffer);
-        let mut pump = lock(&self.pump);
+    ) -> Result<PendingWork<B>, DistError> {
+        let (work, pumped) = self.pairs.start_transfer(line, buffer);
+        let mut pump = lock_mutex(&self.pump);
         if pumped && pump.is_none() {
             let pairs = Arc::clone(&self.pairs);
-            let thread = threads::start("point to point", move || pairs.pump());
-            *pump = Some(thread.map_err(DistError::thread)?);
+            let thread = threads::start_thread("point to point", move || pairs.run_pump());
+            *pump = Some(thread.map_err(DistError::from_thread_error)?);
         }
         Ok(work)
     }
@@ -477,11 +506,11 @@ impl PointToPoint {
 
 impl Drop for PointToPoint {
     fn drop(&mut self) {
-        let waiting = lock(&self.pairs.waiting);
+        let waiting = lock_mutex(&self.pairs.waiting);
         self.pairs.over.store(true, Ordering::SeqCst);
         drop(waiting);
-        self.pairs.kick();
-        if let Some(pump) = lock(&self.pump).take() {
+        self.pairs.wake_pump();
+        if let Some(pump) = lock_mutex(&self.pump).take() {
             // A panic there has ended the works, and who waits for them knows.
             let _ = pump.join();
         }

@@ -3,10 +3,12 @@
 use std::fmt;
 
 use graphc_ir::types::DType;
-use graphc_kernels::{narrow, widen};
+use graphc_kernels::{narrow_to_halves, widen_halves};
 
-use super::element::put;
-use crate::rectangles::{Fold, divide, fold, fold_wide, is_half, scale};
+use super::element::write_elements;
+use crate::rectangles::{
+    FoldOp, divide_elements, fold_elements, fold_wide, is_half, scale_elements,
+};
 use crate::transport::Body;
 
 /// How the contributions of the ranks become one. They are combined in the order of the ranks, element by element, whatever
@@ -54,15 +56,15 @@ impl ReduceOp {
         names.get(code as usize).copied().unwrap_or("unknown")
     }
 
-    fn fold(self) -> Fold {
+    fn as_fold_op(self) -> FoldOp {
         match self {
-            Self::Sum | Self::Avg | Self::PremulSum(_) => Fold::Sum,
-            Self::Product => Fold::Product,
-            Self::Max => Fold::Max,
-            Self::Min => Fold::Min,
-            Self::And => Fold::And,
-            Self::Or => Fold::Or,
-            Self::Xor => Fold::Xor,
+            Self::Sum | Self::Avg | Self::PremulSum(_) => FoldOp::Sum,
+            Self::Product => FoldOp::Product,
+            Self::Max => FoldOp::Max,
+            Self::Min => FoldOp::Min,
+            Self::And => FoldOp::And,
+            Self::Or => FoldOp::Or,
+            Self::Xor => FoldOp::Xor,
         }
     }
 
@@ -76,7 +78,7 @@ impl ReduceOp {
             Self::Avg | Self::PremulSum(_) if dtype == DType::Bool => {
                 Some(format!("{self} is not defined for truth values"))
             }
-            _ if !self.fold().fits(dtype) => {
+            _ if !self.as_fold_op().supports(dtype) => {
                 Some(format!("{self} is of bits, and {dtype} is a floating-point number"))
             }
             _ => None,
@@ -84,9 +86,9 @@ impl ReduceOp {
     }
 
     /// To be applied to a rank's own contribution first.
-    pub(super) fn prepare(self, dtype: DType, own: &mut [u8]) {
+    pub(super) fn prepare_own(self, dtype: DType, own: &mut [u8]) {
         if let Self::PremulSum(factor) = self {
-            scale(dtype, factor, own);
+            scale_elements(dtype, factor, own);
         }
     }
 }
@@ -98,7 +100,7 @@ impl fmt::Display for ReduceOp {
 }
 
 /// One rank's place in a reduction: contributions come in the order of the ranks, this rank's own is in place.
-pub(super) struct Reduction {
+pub(super) struct RankReduction {
     pub(super) dtype: DType,
     pub(super) op: ReduceOp,
     pub(super) ranks: usize,
@@ -109,34 +111,34 @@ pub(super) struct Reduction {
     pub(super) wide: Vec<f32>,
 }
 
-impl Reduction {
+impl RankReduction {
     /// Whether contributions are kept as `f32`: then the own one stays in place until all have contributed.
     fn keeps_wide(&self) -> bool {
-        is_half(self.dtype) && matches!(self.op.fold(), Fold::Sum | Fold::Product)
+        is_half(self.dtype) && matches!(self.op.as_fold_op(), FoldOp::Sum | FoldOp::Product)
     }
 
     /// Takes a contribution where they are kept as `f32`.
     fn take_wide(&mut self, from: &[u8]) {
         if self.wide.is_empty() {
             self.wide.resize(from.len() / 2, 0.0);
-            return widen(self.dtype, from, &mut self.wide);
+            return widen_halves(self.dtype, from, &mut self.wide);
         }
-        fold_wide(self.dtype, self.op.fold(), &mut self.wide, from);
+        fold_wide(self.dtype, self.op.as_fold_op(), &mut self.wide, from);
     }
 
     /// Takes the contribution of `peer` to `into`, which holds the own one when rank 0's comes. `own_turn` is called at
     /// this rank's place.
-    pub(super) fn take(&mut self, peer: usize, into: &mut [u8], from: &[u8]) {
-        let (dtype, op) = (self.dtype, self.op.fold());
+    pub(super) fn take_contribution(&mut self, peer: usize, into: &mut [u8], from: &[u8]) {
+        let (dtype, op) = (self.dtype, self.op.as_fold_op());
         if self.keeps_wide() {
             return self.take_wide(from);
         }
         if peer == 0 && self.me > 1 {
             self.own.clear();
             self.own.extend_from_slice(into);
-            return put(dtype, into, Body::Here(from), from.len());
+            return write_elements(dtype, into, Body::Here(from), from.len());
         }
-        fold(dtype, op, peer == 0, into, from);
+        fold_elements(dtype, op, peer == 0, into, from);
     }
 
     /// The own contribution's turn.
@@ -145,7 +147,7 @@ impl Reduction {
             return self.take_wide(into);
         }
         if self.me > 1 {
-            fold(self.dtype, self.op.fold(), false, into, &self.own);
+            fold_elements(self.dtype, self.op.as_fold_op(), false, into, &self.own);
         }
     }
 
@@ -156,11 +158,11 @@ impl Reduction {
                 let ranks = self.ranks as f32;
                 self.wide.iter_mut().for_each(|value| *value /= ranks);
             }
-            narrow(self.dtype, &self.wide, into);
+            narrow_to_halves(self.dtype, &self.wide, into);
             return self.wide.clear();
         }
         if self.op == ReduceOp::Avg {
-            divide(self.dtype, self.ranks as u32, into);
+            divide_elements(self.dtype, self.ranks as u32, into);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The samples on which a rank trains.
 
-use graphc_ir::random::{Stream, key_of};
+use graphc_ir::random::{RandomStream, key_of};
 
 /// The treatment of samples that do not divide evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,16 +67,16 @@ impl DistributedSampler {
 
     /// This rank's samples of an epoch.
     pub fn epoch(&self, epoch: u64) -> Vec<usize> {
-        let order = self.order(epoch);
+        let order = self.epoch_order(epoch);
         let places = (0..self.len()).map(|place| place * self.ranks + self.rank);
         places.map(|place| order[place % self.samples]).collect()
     }
 
     /// All samples in the order of an epoch, by Fisher and Yates.
-    fn order(&self, epoch: u64) -> Vec<usize> {
+    fn epoch_order(&self, epoch: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.samples).collect();
         let Some(seed) = self.shuffle else { return order };
-        let stream = Stream { seed, key: key_of("sampler"), step: epoch };
+        let stream = RandomStream { seed, key: key_of("sampler"), step: epoch };
         for place in (1..self.samples).rev() {
             let [low, high, ..] = stream.words(place as u64);
             let word = u64::from(high) << 32 | u64::from(low);
@@ -130,7 +130,7 @@ mod tests {
         assert_ne!(joined(23, 1, Remainder::Wrap, 0), joined(23, 1, Remainder::Wrap, 1));
         let plain = DistributedSampler::new(5, 2, 1, Remainder::Wrap);
         assert_eq!(plain.epoch(9), [1, 3, 0]);
-        assert_ne!(plain.clone().shuffled(1).order(0), plain.shuffled(2).order(0));
+        assert_ne!(plain.clone().shuffled(1).epoch_order(0), plain.shuffled(2).epoch_order(0));
     }
 
     #[test]

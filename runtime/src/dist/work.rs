@@ -6,26 +6,26 @@ use super::error::DistError;
 
 /// A communication under way, which owns its buffers until [`Work::wait`] gives them back. Dropped, it goes on unobserved.
 #[must_use = "the buffers come back by `wait`"]
-pub struct Work<B> {
-    outcome: Arc<Outcome<B>>,
+pub struct PendingWork<B> {
+    outcome: Arc<WorkOutcome<B>>,
     /// Takes part in the work instead of waiting, until it is done.
     help: Option<Help>,
 }
 
 pub(super) type Help = Box<dyn FnOnce(&dyn Fn() -> bool) + Send>;
 
-impl<B> std::fmt::Debug for Work<B> {
+impl<B> std::fmt::Debug for PendingWork<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Work({})", if self.is_done() { "done" } else { "under way" })
     }
 }
 
-struct Outcome<B> {
+struct WorkOutcome<B> {
     value: Mutex<Option<Result<B, DistError>>>,
     done: Condvar,
 }
 
-impl<B> Outcome<B> {
+impl<B> WorkOutcome<B> {
     fn set(&self, value: Result<B, DistError>) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         self.done.notify_all();
@@ -38,13 +38,13 @@ impl<B> Outcome<B> {
 
 /// The other end of a [`Work`]: whoever does it keeps it, and dropping it unkept is a failure too.
 pub(super) struct Promise<B> {
-    outcome: Arc<Outcome<B>>,
+    outcome: Arc<WorkOutcome<B>>,
     op: &'static str,
     kept: bool,
 }
 
 impl<B> Promise<B> {
-    pub(super) fn keep(mut self, value: Result<B, DistError>) {
+    pub(super) fn fulfill(mut self, value: Result<B, DistError>) {
         self.kept = true;
         self.outcome.set(value);
     }
@@ -58,9 +58,9 @@ impl<B> Drop for Promise<B> {
     }
 }
 
-impl<B> Work<B> {
+impl<B> PendingWork<B> {
     pub(super) fn new(op: &'static str) -> (Self, Promise<B>) {
-        let outcome = Arc::new(Outcome { value: Mutex::new(None), done: Condvar::new() });
+        let outcome = Arc::new(WorkOutcome { value: Mutex::new(None), done: Condvar::new() });
         let promise = Promise { outcome: Arc::clone(&outcome), op, kept: false };
         (Self { outcome, help: None }, promise)
     }
@@ -99,6 +99,6 @@ impl<B> Work<B> {
 ///
 /// # Errors
 /// The first failure.
-pub fn wait_all<B>(works: impl IntoIterator<Item = Work<B>>) -> Result<Vec<B>, DistError> {
-    works.into_iter().map(Work::wait).collect()
+pub fn wait_all<B>(works: impl IntoIterator<Item = PendingWork<B>>) -> Result<Vec<B>, DistError> {
+    works.into_iter().map(PendingWork::wait).collect()
 }

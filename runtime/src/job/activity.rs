@@ -20,17 +20,17 @@ pub struct Activity {
 impl Activity {
     /// Notes which action of which step has begun.
     #[inline]
-    pub(crate) fn begin(&self, step: u64, action: usize) {
+    pub(crate) fn begin_action(&self, step: u64, action: usize) {
         self.at[0].store(step + 1, Ordering::Relaxed);
         self.at[1].store(action as u64 + 1, Ordering::Relaxed);
     }
 
     /// Notes that no action is under way.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn note_idle(&self) {
         self.at[1].store(0, Ordering::Relaxed);
     }
 
-    fn line(&self) -> String {
+    fn status_line(&self) -> String {
         let [step, action] = [0, 1].map(|i| self.at[i].load(Ordering::Relaxed));
         let named = (action as usize).checked_sub(1).and_then(|a| self.actions.get(a));
         let mut line = match (step.checked_sub(1), named) {
@@ -63,9 +63,9 @@ impl Activities {
     }
 
     /// One line each.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub(crate) fn status_lines(&self) -> Vec<String> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).map(|activity| activity.line()).collect()
+        all.iter().filter_map(Weak::upgrade).map(|activity| activity.status_line()).collect()
     }
 }
 
@@ -74,24 +74,24 @@ thread_local! {
 }
 
 /// Makes this thread's waits `activity`'s from now on.
-pub(crate) fn enter(activity: Arc<Activity>) {
+pub(crate) fn enter_activity(activity: Arc<Activity>) {
     CURRENT.with(|current| *current.borrow_mut() = Some(activity));
 }
 
 /// Notes that this thread waits; until what is returned is dropped.
-pub(crate) fn waiting(what: impl FnOnce() -> String) -> Waiting {
+pub(crate) fn note_waiting(what: impl FnOnce() -> String) -> WaitGuard {
     let activity = CURRENT.with(|current| current.borrow().clone());
     if let Some(activity) = &activity {
         let mut wait = activity.wait.lock().unwrap_or_else(PoisonError::into_inner);
         *wait = Some((Instant::now(), what()));
     }
-    Waiting(activity)
+    WaitGuard(activity)
 }
 
 /// A wait under way.
-pub(crate) struct Waiting(Option<Arc<Activity>>);
+pub(crate) struct WaitGuard(Option<Arc<Activity>>);
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         if let Some(activity) = &self.0 {
             *activity.wait.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Job;
-use super::wire::Message;
+use super::wire::ControlMessage;
 use crate::error::RuntimeError;
 
 /// The number of characters of a value that an account shows.
@@ -21,10 +21,10 @@ const SHOWN: usize = 60;
 
 /// Named fields, and of each what it is on this rank: a short text, and a digest of all of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Agreement(Vec<Field>);
+pub struct Agreement(Vec<AgreementField>);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Field {
+struct AgreementField {
     name: String,
     shown: String,
     digest: String,
@@ -40,12 +40,12 @@ impl Agreement {
     #[must_use]
     pub fn and(mut self, name: &str, value: impl Display) -> Self {
         let text = value.to_string();
-        let digest = hexadecimal(Sha256::digest(text.as_bytes()).as_slice());
+        let digest = encode_hex(Sha256::digest(text.as_bytes()).as_slice());
         let mut shown: String = text.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
         if shown != text {
             shown += &format!(".. (digest {})", &digest[..12]);
         }
-        self.0.push(Field { name: name.to_owned(), shown, digest });
+        self.0.push(AgreementField { name: name.to_owned(), shown, digest });
         self
     }
 
@@ -55,23 +55,23 @@ impl Agreement {
         let mut hash = Hash(Sha256::new());
         // What cannot be written as JSON is alike where it fails at the same place.
         let _ = serde_json::to_writer(&mut hash, value);
-        let digest = hexadecimal(hash.0.finalize().as_slice());
+        let digest = encode_hex(hash.0.finalize().as_slice());
         let shown = format!("of digest {}", &digest[..12]);
-        self.0.push(Field { name: name.to_owned(), shown, digest });
+        self.0.push(AgreementField { name: name.to_owned(), shown, digest });
         self
     }
 
     /// The bytes to be sent.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// The agreement that was sent. All ranks run one version, they could not have met otherwise; so it can be read.
-    pub(crate) fn read(bytes: &[u8]) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    fn field(&self, name: &str) -> Option<&Field> {
+    fn find_field(&self, name: &str) -> Option<&AgreementField> {
         self.0.iter().find(|field| field.name == name)
     }
 }
@@ -89,7 +89,7 @@ impl Write for Hash {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -100,44 +100,49 @@ impl Job {
     /// [`RuntimeError::Differ`] on all ranks where they differ, with each field, its values, and who has them;
     /// [`RuntimeError::Job`] where the job ends before all have come.
     pub fn agree(&self, what: &str, own: &Agreement) -> Result<(), RuntimeError> {
-        let all = self.gather(format!("agreement on {what}"), &own.bytes())?;
-        let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::read(bytes)).collect();
-        match differences(&all) {
+        let all = self.gather_bytes(format!("agreement on {what}"), &own.to_bytes())?;
+        let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::from_bytes(bytes)).collect();
+        match list_differences(&all) {
             None => Ok(()),
             Some(fields) => Err(RuntimeError::Differ { what: what.to_owned(), fields }),
         }
     }
 
     /// Brings `bytes` under a name, and gets those of all ranks.
-    pub(super) fn gather(&self, key: String, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
-        if let Some(ended) = self.line.ended() {
+    pub(super) fn gather_bytes(
+        &self,
+        key: String,
+        bytes: &[u8],
+    ) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        if let Some(ended) = self.line.end_reason() {
             return Err(ended);
         }
-        let _waiting = super::waiting(|| format!("for all ranks in {key}"));
-        self.line.say(&Message::Gather { key: key.clone() }, bytes);
-        let gathered = self.line.gathered(&key);
-        gathered.ok_or_else(|| self.line.ended().unwrap_or(RuntimeError::ShutDown))
+        let _waiting = super::note_waiting(|| format!("for all ranks in {key}"));
+        self.line.send_message(&ControlMessage::Gather { key: key.clone() }, bytes);
+        let gathered = self.line.wait_for_gathered(&key);
+        gathered.ok_or_else(|| self.line.end_reason().unwrap_or(RuntimeError::ShutDown))
     }
 }
 
 /// A line for each field that is not the same on all ranks.
-pub(crate) fn differences(all: &[Agreement]) -> Option<String> {
+pub(crate) fn list_differences(all: &[Agreement]) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     for field in all.iter().flat_map(|agreement| &agreement.0) {
         if !names.contains(&field.name.as_str()) {
             names.push(&field.name);
         }
     }
-    let lines: Vec<String> = names.into_iter().filter_map(|name| difference(name, all)).collect();
+    let lines: Vec<String> =
+        names.into_iter().filter_map(|name| describe_difference(name, all)).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-fn difference(name: &str, all: &[Agreement]) -> Option<String> {
+fn describe_difference(name: &str, all: &[Agreement]) -> Option<String> {
     // In the order of the first rank that has each.
     let mut values: Vec<(&str, &str)> = Vec::new();
     let mut ranks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (rank, agreement) in all.iter().enumerate() {
-        let field = agreement.field(name);
+        let field = agreement.find_field(name);
         let (digest, shown) = field.map_or(("", "not given"), |f| (&f.digest, &f.shown));
         if !ranks.contains_key(digest) {
             values.push((digest, shown));
@@ -147,13 +152,14 @@ fn difference(name: &str, all: &[Agreement]) -> Option<String> {
     if values.len() == 1 {
         return None;
     }
-    let part = |(digest, shown): &(&str, &str)| format!("{shown} on {}", listed(&ranks[digest]));
+    let part =
+        |(digest, shown): &(&str, &str)| format!("{shown} on {}", format_ranks(&ranks[digest]));
     let parts: Vec<String> = values.iter().map(part).collect();
     Some(format!("  {name}: {}", parts.join("; ")))
 }
 
 /// `rank 3`, or `ranks 0-2, 5`.
-fn listed(ranks: &[usize]) -> String {
+fn format_ranks(ranks: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &rank in ranks {
         match runs.last_mut() {
@@ -179,14 +185,14 @@ mod tests {
 
     #[test]
     fn who_has_the_same_agrees() {
-        assert_eq!(differences(&[of(1, "9"), of(1, "9"), of(1, "9")]), None);
-        assert_eq!(differences(&[]), None);
+        assert_eq!(list_differences(&[of(1, "9"), of(1, "9"), of(1, "9")]), None);
+        assert_eq!(list_differences(&[]), None);
     }
 
     #[test]
     fn each_field_that_differs_is_told_with_who_has_what() {
         let all = [of(0, "9"), of(0, "9"), of(7, "9"), of(0, "10")];
-        let told = differences(&all).expect("they differ");
+        let told = list_differences(&all).expect("they differ");
         assert_eq!(
             told,
             "  seed: 0 on ranks 0-1, 3; 7 on rank 2\n  --steps: 9 on ranks 0-2; 10 on rank 3"
@@ -195,7 +201,8 @@ mod tests {
 
     #[test]
     fn who_lacks_a_field_differs() {
-        let told = differences(&[of(0, "9").and("--lr", 0.5), of(0, "9")]).expect("they differ");
+        let told =
+            list_differences(&[of(0, "9").and("--lr", 0.5), of(0, "9")]).expect("they differ");
         assert_eq!(told, "  --lr: 0.5 on rank 0; not given on rank 1");
     }
 
@@ -203,12 +210,12 @@ mod tests {
     fn long_values_are_told_apart_by_all_of_them_and_shown_in_part() {
         let long =
             |end: &str| Agreement::new().and("data", format!("{}{end}\u{1b}[31m", "x".repeat(80)));
-        let told = differences(&[long("a"), long("b")]).expect("they differ");
+        let told = list_differences(&[long("a"), long("b")]).expect("they differ");
         assert!(!told.contains('\u{1b}'), "{told}");
         assert!(told.starts_with("  data: xxxxxxxx") && told.len() < 250, "{told}");
         let digest = |value: &[u8]| Agreement::new().and_digest("plan", &value);
-        assert!(differences(&[digest(b"a"), digest(b"a")]).is_none());
-        let told = differences(&[digest(b"a"), digest(b"b")]).expect("they differ");
+        assert!(list_differences(&[digest(b"a"), digest(b"a")]).is_none());
+        let told = list_differences(&[digest(b"a"), digest(b"b")]).expect("they differ");
         assert!(told.contains("of digest "), "{told}");
     }
 }

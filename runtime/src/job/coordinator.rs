@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::JobOptions;
 use super::door::Door;
-use super::wire::{Member, Message, read, write};
+use super::wire::{ControlMessage, Member, read_message, write_message};
 use crate::standstill::Looks;
 use crate::threads;
 
@@ -25,24 +25,24 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The service. Dropping it waits until all members have left.
 #[derive(Debug)]
 pub(super) struct Coordinator {
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorShared>,
     door: Arc<Door>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CoordinatorShared {
     world: u32,
     heartbeat: Duration,
     /// Since when all are waited for, and how long.
     join: (Instant, Duration),
-    state: Mutex<State>,
+    state: Mutex<CoordinatorState>,
     changed: Condvar,
     stop: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CoordinatorState {
     peers: BTreeMap<u32, Peer>,
     ready: BTreeMap<u32, bool>,
     gathers: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
@@ -72,7 +72,7 @@ impl Coordinator {
     /// Serves on `listener`.
     pub(super) fn start(listener: TcpListener, options: &JobOptions) -> io::Result<Self> {
         let door = Arc::new(Door::new(listener, &options.token)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CoordinatorShared {
             world: options.world_size,
             heartbeat: options.heartbeat_timeout,
             join: (Instant::now(), options.join_timeout),
@@ -82,10 +82,10 @@ impl Coordinator {
         });
         let (host, watch, served) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&door));
         let threads = vec![
-            thread("coordinator door", move || {
-                served.serve(|stream, rank| host.admit(stream, rank))
+            start_thread("coordinator door", move || {
+                served.serve(|stream, rank| host.admit_rank(stream, rank))
             })?,
-            thread("coordinator watch", move || watch.watch())?,
+            start_thread("coordinator watch", move || watch.watch_members())?,
         ];
         Ok(Self { shared, door, threads })
     }
@@ -95,8 +95,8 @@ impl Coordinator {
     }
 }
 
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    threads::start(name, work)
+fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    threads::start_thread(name, work)
 }
 
 impl Drop for Coordinator {
@@ -111,55 +111,56 @@ impl Drop for Coordinator {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CoordinatorShared {
+    fn lock_state(&self) -> MutexGuard<'_, CoordinatorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
     /// Somebody of this job has come. Where there is no thread for it that is said to it.
-    fn admit(self: &Arc<Self>, stream: TcpStream, rank: u32) {
+    fn admit_rank(self: &Arc<Self>, stream: TcpStream, rank: u32) {
         let (shared, answer) = (Arc::clone(self), stream.try_clone());
-        let serving = thread("coordinator connection", move || shared.serve(stream, rank));
+        let serving =
+            start_thread("coordinator connection", move || shared.serve_connection(stream, rank));
         if let (Err(error), Ok(mut answer)) = (serving, answer) {
             let report = format!("rank 0 has no thread for rank {rank}: {error}");
             // Where it is gone it needs to hear nothing.
-            let _ = write(&mut answer, &Message::Ended { report }, &[]);
+            let _ = write_message(&mut answer, &ControlMessage::Ended { report }, &[]);
         }
     }
 
     /// Serves one connection until it closes.
-    fn serve(&self, mut stream: TcpStream, rank: u32) {
+    fn serve_connection(&self, mut stream: TcpStream, rank: u32) {
         let _ = stream.set_write_timeout(Some(WRITE));
         let member = loop {
-            match read(&mut stream) {
-                Ok((Message::Join(member), _)) => break member,
-                Ok((Message::Beat, _)) => {}
+            match read_message(&mut stream) {
+                Ok((ControlMessage::Join(member), _)) => break member,
+                Ok((ControlMessage::Beat, _)) => {}
                 _ => return,
             }
         };
-        if let Err(report) = self.join(rank, member, &stream) {
-            let _ = write(&mut stream, &Message::Ended { report }, &[]);
+        if let Err(report) = self.join_member(rank, member, &stream) {
+            let _ = write_message(&mut stream, &ControlMessage::Ended { report }, &[]);
             return;
         }
         self.check_version(rank);
-        while let Ok((message, bytes)) = read(&mut stream) {
-            self.hear(rank, message, bytes);
+        while let Ok((message, bytes)) = read_message(&mut stream) {
+            self.accept_message(rank, message, bytes);
         }
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let peer = state.peers.get_mut(&rank);
         let Some(peer) = peer.filter(|peer| !peer.left && !peer.lost) else { return };
         peer.lost = true;
         let who = format!("rank {rank} (process {} on {})", peer.member.pid, peer.member.address);
-        state.end(format!("{who} has died: its connection closed without a word"));
-        self.settle(&mut state);
+        state.begin_ending(format!("{who} has died: its connection closed without a word"));
+        self.report_when_complete(&mut state);
     }
 
-    fn join(&self, rank: u32, mut member: Member, stream: &TcpStream) -> Result<(), String> {
-        let mut state = self.state();
+    fn join_member(&self, rank: u32, mut member: Member, stream: &TcpStream) -> Result<(), String> {
+        let mut state = self.lock_state();
         if member.rank != rank || rank >= self.world || member.world_size != self.world {
             return Err(format!(
                 "rank {rank} of {} does not belong to this job of {}",
@@ -176,14 +177,14 @@ impl Shared {
         state.peers.insert(rank, Peer { stream, member, heard, left: false, lost: false });
         if state.peers.len() == self.world as usize {
             let roster = state.peers.values().map(|peer| peer.member.clone()).collect();
-            state.tell_all(&Message::Roster(roster), &[]);
+            state.tell_all(&ControlMessage::Roster(roster), &[]);
         }
         Ok(())
     }
 
     /// Ends a job whose ranks run different versions.
     fn check_version(&self, rank: u32) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let of = |rank: u32| Some(state.peers.get(&rank)?.member.version.clone());
         // Rank 0 need not be the first to come.
         let first = state.peers.keys().next().copied();
@@ -191,47 +192,47 @@ impl Shared {
             (first.map(|first| (first, of(first))), of(rank))
             && one != other
         {
-            state.end(format!(
+            state.begin_ending(format!(
                 "the ranks run different versions of graphc: rank {first} {one}; rank {rank} {other}"
             ));
         }
-        self.settle(&mut state);
+        self.report_when_complete(&mut state);
     }
 
-    fn hear(&self, rank: u32, message: Message, bytes: Vec<u8>) {
-        let mut state = self.state();
+    fn accept_message(&self, rank: u32, message: ControlMessage, bytes: Vec<u8>) {
+        let mut state = self.lock_state();
         if let Some(peer) = state.peers.get_mut(&rank) {
             peer.heard = Instant::now();
         }
         match message {
-            Message::Ready { shares } => {
+            ControlMessage::Ready { shares } => {
                 state.ready.insert(rank, shares);
                 if state.ready.len() == self.world as usize {
                     let shares = state.ready.values().copied().collect();
-                    state.tell_all(&Message::Go { shares }, &[]);
+                    state.tell_all(&ControlMessage::Go { shares }, &[]);
                 }
             }
-            Message::Gather { key } => self.gather(&mut state, rank, key, bytes),
-            Message::Failed { reason } => state.end(reason),
-            Message::Doing { lines } => {
+            ControlMessage::Gather { key } => self.add_to_gather(&mut state, rank, key, bytes),
+            ControlMessage::Failed { reason } => state.begin_ending(reason),
+            ControlMessage::Doing { lines } => {
                 if let Some(ending) = &mut state.ending {
                     ending.doing.insert(rank, lines);
                 }
             }
-            Message::Bye => {
+            ControlMessage::Bye => {
                 if let Some(peer) = state.peers.get_mut(&rank) {
                     peer.left = true;
                 }
-                state.tell_all(&Message::Left { rank }, &[]);
+                state.tell_all(&ControlMessage::Left { rank }, &[]);
                 state.end_gathers_of_who_left();
             }
             // The others are not for the coordinator; a beat has been heard.
             _ => {}
         }
-        self.settle(&mut state);
+        self.report_when_complete(&mut state);
     }
 
-    fn gather(&self, state: &mut State, rank: u32, key: String, bytes: Vec<u8>) {
+    fn add_to_gather(&self, state: &mut CoordinatorState, rank: u32, key: String, bytes: Vec<u8>) {
         if state.ending.is_some() {
             return;
         }
@@ -241,14 +242,14 @@ impl Shared {
             let parts = state.gathers.remove(&key).unwrap_or_default();
             let lengths = parts.values().map(|part| part.len() as u64).collect();
             let whole: Vec<u8> = parts.into_values().flatten().collect();
-            state.tell_all(&Message::Gathered { key, lengths }, &whole);
+            state.tell_all(&ControlMessage::Gathered { key, lengths }, &whole);
         }
         state.end_gathers_of_who_left();
     }
 
     /// Sends the account once all have given theirs.
-    fn settle(&self, state: &mut State) {
-        let State { peers, ending, ended, .. } = state;
+    fn report_when_complete(&self, state: &mut CoordinatorState) {
+        let CoordinatorState { peers, ending, ended, .. } = state;
         if let Some(ending) = ending
             && !*ended
         {
@@ -257,20 +258,20 @@ impl Shared {
             if ending.begun.elapsed() > ACCOUNT || !peers.iter().any(silent) {
                 let report = ending.report(peers);
                 *ended = true;
-                state.tell_all(&Message::Ended { report }, &[]);
+                state.tell_all(&ControlMessage::Ended { report }, &[]);
             }
         }
         self.changed.notify_all();
     }
 
     /// Looks for silence, and lets the members hear that rank 0 lives.
-    fn watch(&self) {
+    fn watch_members(&self) {
         let beat = (self.heartbeat / 4).min(Duration::from_secs(1));
         let (mut beaten, mut looks) = (Instant::now(), Looks::new(self.heartbeat));
         let mut still = Duration::ZERO;
-        while !self.stopped() {
+        while !self.is_stopped() {
             std::thread::sleep(LOOK.min(beat));
-            let mut state = self.state();
+            let mut state = self.lock_state();
             let now = Instant::now();
             if let Some(stood) = looks.look(now) {
                 // Nobody could be heard meanwhile, and the others may have stood still as well: for that time, and no longer.
@@ -278,9 +279,9 @@ impl Shared {
                 still += stood;
             }
             if beaten.elapsed() >= beat {
-                state.tell_all(&Message::Beat, &[]);
+                state.tell_all(&ControlMessage::Beat, &[]);
                 beaten = Instant::now();
-                looks.skip();
+                looks.skip_wait();
             }
             let silence = |peer: &Peer| now.saturating_duration_since(peer.heard);
             let silent = |peer: &Peer| !peer.left && !peer.lost && silence(peer) > self.heartbeat;
@@ -293,28 +294,28 @@ impl Shared {
                     peer.member.address,
                     silence(peer).as_secs_f64()
                 );
-                state.end(reason);
+                state.begin_ending(reason);
             }
             if now.saturating_duration_since(self.join.0) > self.join.1 + still {
-                self.miss(&mut state);
+                self.end_if_missing(&mut state);
             }
-            self.settle(&mut state);
+            self.report_when_complete(&mut state);
         }
     }
 
     /// Ends a job that somebody has not come to.
-    fn miss(&self, state: &mut State) {
+    fn end_if_missing(&self, state: &mut CoordinatorState) {
         let missing = |rank: &u32| !state.peers.contains_key(rank);
         let missing: Vec<String> =
             (0..self.world).filter(missing).map(|rank| rank.to_string()).collect();
         if !missing.is_empty() {
             let (seconds, missing) = (self.join.1.as_secs_f64(), missing.join(", "));
-            state.end(format!("after {seconds:.0} s the job still lacks rank {missing}"));
+            state.begin_ending(format!("after {seconds:.0} s the job still lacks rank {missing}"));
         }
     }
 
     fn wait_for_goodbyes(&self) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let begun = Instant::now();
         loop {
             let here = state.peers.values().any(|peer| !peer.left && !peer.lost);
@@ -329,20 +330,20 @@ impl Shared {
     }
 }
 
-impl State {
+impl CoordinatorState {
     /// A write that fails is noticed by the reader of the same connection.
-    fn tell_all(&mut self, message: &Message, bytes: &[u8]) {
+    fn tell_all(&mut self, message: &ControlMessage, bytes: &[u8]) {
         for peer in self.peers.values_mut().filter(|peer| !peer.lost) {
-            let _ = write(&mut peer.stream, message, bytes);
+            let _ = write_message(&mut peer.stream, message, bytes);
         }
     }
 
     /// Begins to end the job; the first reason stays.
-    fn end(&mut self, reason: String) {
+    fn begin_ending(&mut self, reason: String) {
         if self.ending.is_none() {
             let doing = BTreeMap::new();
             self.ending = Some(Ending { reason, begun: Instant::now(), doing });
-            self.tell_all(&Message::Ending, &[]);
+            self.tell_all(&ControlMessage::Ending, &[]);
         }
     }
 
@@ -353,7 +354,9 @@ impl State {
         };
         let stuck = gathers.iter().find_map(|(key, parts)| Some((key, left(parts)?)));
         if let Some((key, (rank, _))) = stuck {
-            self.end(format!("rank {rank} has left the job while others wait for it in {key}"));
+            self.begin_ending(format!(
+                "rank {rank} has left the job while others wait for it in {key}"
+            ));
         }
     }
 }

@@ -68,16 +68,16 @@ impl Door {
     pub(crate) fn serve(&self, mut admit: impl FnMut(TcpStream, u32)) {
         let mut guests = Vec::new();
         while !self.is_closing() {
-            let speaking = self.wait(&guests);
-            guests = self.listen(guests, &speaking, &mut admit);
-            self.welcome(&mut guests);
+            let speaking = self.wait_for_guests(&guests);
+            guests = self.hear_guests(guests, &speaking, &mut admit);
+            self.take_in_guests(&mut guests);
         }
     }
 
     /// Waits until somebody comes or speaks, or the time of one is over. Who speaks.
-    fn wait(&self, guests: &[Guest]) -> Vec<bool> {
+    fn wait_for_guests(&self, guests: &[Guest]) -> Vec<bool> {
         let now = Instant::now();
-        let times = guests.iter().map(|guest| guest.until().saturating_duration_since(now));
+        let times = guests.iter().map(|guest| guest.deadline().saturating_duration_since(now));
         let patience = times.min().unwrap_or(LOOK).min(LOOK);
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         let streams = guests.iter().map(|guest| PollFd::new(guest.stream(), PollFlags::IN));
@@ -91,7 +91,7 @@ impl Door {
     }
 
     /// Hears those who speak; who is let in or sent away is not among the guests that are returned.
-    fn listen(
+    fn hear_guests(
         &self,
         guests: Vec<Guest>,
         speaking: &[bool],
@@ -100,7 +100,7 @@ impl Door {
         let now = Instant::now();
         let mut remain = Vec::with_capacity(guests.len());
         for (mut guest, &speaks) in guests.into_iter().zip(speaking) {
-            let heard = if speaks { guest.hear(&self.token) } else { Ok(None) };
+            let heard = if speaks { guest.receive_hello(&self.token) } else { Ok(None) };
             match heard {
                 Ok(Some(rank)) => {
                     // A connection that the system cannot keep is closed, and its peer comes again.
@@ -108,7 +108,7 @@ impl Door {
                         admit(stream, rank);
                     }
                 }
-                Ok(None) if now < guest.until() => remain.push(guest),
+                Ok(None) if now < guest.deadline() => remain.push(guest),
                 // Late, or nobody of this job.
                 _ => {}
             }
@@ -117,7 +117,7 @@ impl Door {
     }
 
     /// Takes in those who have come. Where there is no room those go who have said nothing for longest.
-    fn welcome(&self, guests: &mut Vec<Guest>) {
+    fn take_in_guests(&self, guests: &mut Vec<Guest>) {
         for _ in 0..AT_ONCE {
             match self.listener.accept() {
                 Ok((stream, _)) => guests.extend(Guest::new(stream, self.patience).ok()),
@@ -152,7 +152,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::job::handshake::connect;
+    use crate::job::handshake::request_entry;
 
     /// Runs `work` beside a door of token `secret`, with its address. The ranks that were let in.
     fn beside(work: impl FnOnce(SocketAddr)) -> Vec<u32> {
@@ -173,7 +173,7 @@ mod tests {
 
     fn come(address: SocketAddr, token: &str, rank: u32) -> io::Result<()> {
         let mut stream = TcpStream::connect(address)?;
-        connect(&mut stream, token, rank)?;
+        request_entry(&mut stream, token, rank)?;
         // Let in: nobody hangs up before the test does. The test's door drops what it is given.
         assert_eq!(stream.read(&mut [0])?, 0);
         Ok(())

@@ -42,7 +42,7 @@ impl Guest {
     }
 
     /// The time when its patience is over.
-    pub(super) fn until(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         self.until
     }
 
@@ -55,7 +55,7 @@ impl Guest {
     ///
     /// # Errors
     /// Where it does not know the token, hangs up, or speaks something else.
-    pub(super) fn hear(&mut self, token: &str) -> io::Result<Option<u32>> {
+    pub(super) fn receive_hello(&mut self, token: &str) -> io::Result<Option<u32>> {
         let mut buffer = [0; HELLO + PROOF];
         loop {
             let wanted = if self.has_greeted() { HELLO + PROOF } else { HELLO };
@@ -68,30 +68,30 @@ impl Guest {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if let Some(rank) = self.answer(token)? {
+            if let Some(rank) = self.answer_hello(token)? {
                 return Ok(Some(rank));
             }
         }
     }
 
-    fn answer(&mut self, token: &str) -> io::Result<Option<u32>> {
+    fn answer_hello(&mut self, token: &str) -> io::Result<Option<u32>> {
         let start = self.heard.len().min(MAGIC.len());
         if self.heard[..start] != MAGIC[..start] {
-            return Err(refused("it does not speak graphc's protocol"));
+            return Err(refusal_error("it does not speak graphc's protocol"));
         }
         let (hello, shown) = self.heard.split_at(self.heard.len().min(HELLO));
         match self.asked {
             None if hello.len() == HELLO => {
-                let own = nonce()?;
+                let own = random_nonce()?;
                 let mut answer = own.to_vec();
-                answer.extend(proof(token, b"accept", hello, &own));
+                answer.extend(compute_proof(token, b"accept", hello, &own));
                 // A new connection has room for it.
                 self.stream.write_all(&answer)?;
                 self.asked = Some(own);
                 Ok(None)
             }
             Some(own) if shown.len() == PROOF => {
-                check(token, b"connect", hello, &own, shown)?;
+                check_proof(token, b"connect", hello, &own, shown)?;
                 let rank = &hello[MAGIC.len()..MAGIC.len() + 4];
                 Ok(Some(u32::from_le_bytes(rank.try_into().expect("four bytes"))))
             }
@@ -110,19 +110,19 @@ impl Guest {
 ///
 /// # Errors
 /// Where the other end does not know the token, is too slow, or speaks something else.
-pub(crate) fn connect(stream: &mut TcpStream, token: &str, rank: u32) -> io::Result<()> {
+pub(crate) fn request_entry(stream: &mut TcpStream, token: &str, rank: u32) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut hello = MAGIC.to_vec();
     hello.extend(rank.to_le_bytes());
-    hello.extend(nonce()?);
+    hello.extend(random_nonce()?);
     stream.write_all(&hello)?;
     let mut answer = [0; NONCE + PROOF];
     read_until(stream, &mut answer, until)?;
     let (theirs, shown) = answer.split_at(NONCE);
-    check(token, b"accept", &hello, theirs, shown)?;
-    stream.write_all(&proof(token, b"connect", &hello, theirs))?;
+    check_proof(token, b"accept", &hello, theirs, shown)?;
+    stream.write_all(&compute_proof(token, b"connect", &hello, theirs))?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)
 }
@@ -145,29 +145,35 @@ fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> i
     Ok(())
 }
 
-fn nonce() -> io::Result<[u8; NONCE]> {
+fn random_nonce() -> io::Result<[u8; NONCE]> {
     let mut bytes = [0; NONCE];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes)
 }
 
-fn mac(token: &str, side: &[u8], hello: &[u8], nonce: &[u8]) -> Hmac<Sha256> {
+fn compute_mac(token: &str, side: &[u8], hello: &[u8], nonce: &[u8]) -> Hmac<Sha256> {
     let mut mac =
         Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("a key of any length fits");
     [side, hello, nonce].iter().for_each(|part| mac.update(part));
     mac
 }
 
-fn proof(token: &str, side: &[u8], hello: &[u8], nonce: &[u8]) -> Vec<u8> {
-    mac(token, side, hello, nonce).finalize().into_bytes().to_vec()
+fn compute_proof(token: &str, side: &[u8], hello: &[u8], nonce: &[u8]) -> Vec<u8> {
+    compute_mac(token, side, hello, nonce).finalize().into_bytes().to_vec()
 }
 
-fn check(token: &str, side: &[u8], hello: &[u8], nonce: &[u8], shown: &[u8]) -> io::Result<()> {
-    let right = mac(token, side, hello, nonce).verify_slice(shown);
-    right.map_err(|_| refused("it does not know the job's token"))
+fn check_proof(
+    token: &str,
+    side: &[u8],
+    hello: &[u8],
+    nonce: &[u8],
+    shown: &[u8],
+) -> io::Result<()> {
+    let right = compute_mac(token, side, hello, nonce).verify_slice(shown);
+    right.map_err(|_| refusal_error("it does not know the job's token"))
 }
 
-fn refused(reason: &str) -> io::Error {
+fn refusal_error(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
@@ -186,7 +192,7 @@ mod tests {
         let accepting = std::thread::spawn(move || {
             let mut guest = Guest::new(listener.accept()?.0, PATIENCE)?;
             loop {
-                if let Some(rank) = guest.hear(server)? {
+                if let Some(rank) = guest.receive_hello(server)? {
                     return Ok(rank);
                 }
                 std::thread::yield_now();
@@ -198,14 +204,14 @@ mod tests {
 
     #[test]
     fn who_knows_the_token_is_let_in() {
-        let (rank, client) = meet("secret", |mut stream| connect(&mut stream, "secret", 7));
+        let (rank, client) = meet("secret", |mut stream| request_entry(&mut stream, "secret", 7));
         assert_eq!(rank.expect("let in"), 7);
         client.expect("let in");
     }
 
     #[test]
     fn who_does_not_is_refused_on_both_sides() {
-        let (rank, client) = meet("secret", |mut stream| connect(&mut stream, "guess", 7));
+        let (rank, client) = meet("secret", |mut stream| request_entry(&mut stream, "guess", 7));
         rank.expect_err("refused");
         let message = client.expect_err("refused").to_string();
         assert!(message.contains("token"), "{message}");

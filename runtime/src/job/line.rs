@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::activity::Activities;
-use super::wire::{Member, Message, read, write};
+use super::wire::{ControlMessage, Member, read_message, write_message};
 use crate::error::RuntimeError;
 use crate::standstill::{Looks, WaitingTime};
 use crate::threads;
@@ -20,7 +20,7 @@ const ACCOUNT: Duration = Duration::from_millis(2500);
 
 /// What a process knows of its job's state.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct JobLine {
     pub(crate) activities: Activities,
     rank: u32,
     heartbeat: Duration,
@@ -28,12 +28,12 @@ pub(crate) struct Line {
     over: AtomicBool,
     /// Why it ended, as known here first.
     reason: OnceLock<RuntimeError>,
-    inbox: Mutex<Inbox>,
+    inbox: Mutex<LineInbox>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Inbox {
+struct LineInbox {
     roster: Option<Vec<Member>>,
     shares: Option<Vec<bool>>,
     gathered: BTreeMap<String, Vec<Vec<u8>>>,
@@ -46,14 +46,14 @@ struct Inbox {
     cut: bool,
 }
 
-impl Line {
+impl JobLine {
     /// Speaks through `stream`, which has been let in.
     pub(crate) fn start(
         stream: &TcpStream,
         rank: u32,
         heartbeat: Duration,
     ) -> io::Result<Arc<Self>> {
-        let inbox = Inbox {
+        let inbox = LineInbox {
             roster: None,
             shares: None,
             gathered: BTreeMap::new(),
@@ -76,8 +76,8 @@ impl Line {
         });
         let (ear, pulse) = (Arc::clone(&line), Arc::clone(&line));
         let mut reader = stream.try_clone()?;
-        threads::start("job line", move || ear.listen(&mut reader))?;
-        threads::start("job pulse", move || pulse.beat())?;
+        threads::start_thread("job line", move || ear.read_messages(&mut reader))?;
+        threads::start_thread("job pulse", move || pulse.send_heartbeats())?;
         Ok(line)
     }
 
@@ -89,36 +89,36 @@ impl Line {
 
     /// Whether the job ends within this time.
     pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
-        self.wait(timeout, |_| self.is_over().then_some(())).is_some() || self.is_over()
+        self.wait_for_inbox(timeout, |_| self.is_over().then_some(())).is_some() || self.is_over()
     }
 
     /// Whether a rank has left the job in order.
     pub(crate) fn has_left(&self, rank: u32) -> bool {
-        self.inbox().left.contains_key(&rank)
+        self.lock_inbox().left.contains_key(&rank)
     }
 
     /// Whether a rank has left so long ago that nothing of it can still be under way.
     pub(crate) fn is_gone(&self, rank: u32) -> bool {
-        let inbox = self.inbox();
+        let inbox = self.lock_inbox();
         inbox.left.get(&rank).is_some_and(|since| since.elapsed() > UNDER_WAY)
     }
 
     /// Whether the job has ended otherwise than by all ranks' leave.
     #[cfg(feature = "mpi")]
     pub(crate) fn has_failed(&self) -> bool {
-        self.reason.get().is_some() || self.inbox().report.is_some()
+        self.reason.get().is_some() || self.lock_inbox().report.is_some()
     }
 
     /// Whether all ranks have left in order.
     #[cfg(feature = "mpi")]
     pub(crate) fn all_have_left(&self, world: u32) -> bool {
-        self.inbox().left.len() == world as usize
+        self.lock_inbox().left.len() == world as usize
     }
 
     /// Whether nothing more will be heard of the coordinator.
     #[cfg(feature = "mpi")]
     pub(crate) fn is_cut(&self) -> bool {
-        self.inbox().cut
+        self.lock_inbox().cut
     }
 
     /// Ends the job on all ranks.
@@ -128,46 +128,46 @@ impl Line {
             _ => format!("rank {}: {reason}", self.rank),
         };
         if self.reason.set(reason).is_ok() && !self.is_over() {
-            self.say(&Message::Failed { reason: text }, &[]);
+            self.send_message(&ControlMessage::Failed { reason: text }, &[]);
         }
         self.over.store(true, Ordering::SeqCst);
         self.changed.notify_all();
     }
 
     /// Why the job has ended, if it has. The account of all ranks may take a moment to come.
-    pub(crate) fn ended(&self) -> Option<RuntimeError> {
+    pub(crate) fn end_reason(&self) -> Option<RuntimeError> {
         if !self.is_over() {
             return None;
         }
-        let report = self.wait(ACCOUNT, |inbox| inbox.report.clone());
+        let report = self.wait_for_inbox(ACCOUNT, |inbox| inbox.report.clone());
         let local = || self.reason.get().cloned().unwrap_or(RuntimeError::ShutDown);
         Some(report.map_or_else(local, |report| RuntimeError::Job { report }))
     }
 
-    pub(super) fn say(&self, message: &Message, bytes: &[u8]) {
+    pub(super) fn send_message(&self, message: &ControlMessage, bytes: &[u8]) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Where the coordinator is gone the reader of this line says so.
-        let _ = write(&mut *writer, message, bytes);
+        let _ = write_message(&mut *writer, message, bytes);
     }
 
-    pub(super) fn roster(&self, timeout: Duration) -> Option<Vec<Member>> {
-        self.wait(timeout, |inbox| inbox.roster.clone())
+    pub(super) fn wait_for_roster(&self, timeout: Duration) -> Option<Vec<Member>> {
+        self.wait_for_inbox(timeout, |inbox| inbox.roster.clone())
     }
 
-    pub(super) fn shares(&self, timeout: Duration) -> Option<Vec<bool>> {
-        self.wait(timeout, |inbox| inbox.shares.clone())
+    pub(super) fn wait_for_shares(&self, timeout: Duration) -> Option<Vec<bool>> {
+        self.wait_for_inbox(timeout, |inbox| inbox.shares.clone())
     }
 
     /// All ranks' parts, once all have come; `None` where the job ends before.
-    pub(super) fn gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
-        self.wait(Duration::MAX, |inbox| inbox.gathered.remove(key))
+    pub(super) fn wait_for_gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
+        self.wait_for_inbox(Duration::MAX, |inbox| inbox.gathered.remove(key))
     }
 
     /// Says goodbye and closes the line.
     pub(super) fn close(&self) {
-        self.inbox().closed = true;
+        self.lock_inbox().closed = true;
         if !self.is_over() {
-            self.say(&Message::Bye, &[]);
+            self.send_message(&ControlMessage::Bye, &[]);
         }
         self.over.store(true, Ordering::SeqCst);
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,18 +175,18 @@ impl Line {
         let _ = writer.shutdown(Shutdown::Write);
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    fn lock_inbox(&self) -> MutexGuard<'_, LineInbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until something has come, or a report that it will not.
-    fn wait<T>(
+    fn wait_for_inbox<T>(
         &self,
         timeout: Duration,
-        mut take: impl FnMut(&mut Inbox) -> Option<T>,
+        mut take: impl FnMut(&mut LineInbox) -> Option<T>,
     ) -> Option<T> {
         let mut time = WaitingTime::begin(timeout);
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         loop {
             if let Some(taken) = take(&mut inbox) {
                 return Some(taken);
@@ -201,25 +201,28 @@ impl Line {
         }
     }
 
-    fn listen(&self, stream: &mut TcpStream) {
-        while let Ok((message, bytes)) = read(stream) {
-            self.hear(message, &bytes);
+    fn read_messages(&self, stream: &mut TcpStream) {
+        while let Ok((message, bytes)) = read_message(stream) {
+            self.accept_message(message, &bytes);
         }
-        self.lost("has died: the connection closed without a word");
+        self.report_lost("has died: the connection closed without a word");
     }
 
-    fn hear(&self, message: Message, bytes: &[u8]) {
-        if message == Message::Ending {
+    fn accept_message(&self, message: ControlMessage, bytes: &[u8]) {
+        if message == ControlMessage::Ending {
             // Before anybody here hears of the end: what were they doing?
-            self.say(&Message::Doing { lines: self.activities.lines() }, &[]);
+            self.send_message(
+                &ControlMessage::Doing { lines: self.activities.status_lines() },
+                &[],
+            );
             self.over.store(true, Ordering::SeqCst);
         }
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         inbox.heard = Instant::now();
         match message {
-            Message::Roster(roster) => inbox.roster = Some(roster),
-            Message::Go { shares } => inbox.shares = Some(shares),
-            Message::Gathered { key, lengths } => {
+            ControlMessage::Roster(roster) => inbox.roster = Some(roster),
+            ControlMessage::Go { shares } => inbox.shares = Some(shares),
+            ControlMessage::Gathered { key, lengths } => {
                 let mut rest = bytes;
                 let mut part = |&length: &u64| {
                     let (part, after) = rest.split_at((length as usize).min(rest.len()));
@@ -229,10 +232,10 @@ impl Line {
                 let parts = lengths.iter().map(&mut part).collect();
                 inbox.gathered.insert(key, parts);
             }
-            Message::Left { rank } => {
+            ControlMessage::Left { rank } => {
                 inbox.left.insert(rank, Instant::now());
             }
-            Message::Ended { report } => {
+            ControlMessage::Ended { report } => {
                 inbox.report.get_or_insert(report);
                 self.over.store(true, Ordering::SeqCst);
             }
@@ -243,15 +246,15 @@ impl Line {
     }
 
     /// Rank 0 is gone: the account is what this process knows.
-    fn lost(&self, how: &str) {
-        let mut inbox = self.inbox();
+    fn report_lost(&self, how: &str) {
+        let mut inbox = self.lock_inbox();
         #[cfg(feature = "mpi")]
         {
             inbox.cut = true;
         }
         if !inbox.closed && inbox.report.is_none() {
             let mut report = format!("rank 0, which leads the job, {how}");
-            for line in self.activities.lines() {
+            for line in self.activities.status_lines() {
                 report += &format!("\n  rank {}: {line}", self.rank);
             }
             inbox.report = Some(report);
@@ -260,10 +263,10 @@ impl Line {
         self.changed.notify_all();
     }
 
-    fn beat(&self) {
+    fn send_heartbeats(&self) {
         let beat = (self.heartbeat / 4).min(Duration::from_secs(1));
         let mut looks = Looks::new(self.heartbeat);
-        let mut inbox = self.inbox();
+        let mut inbox = self.lock_inbox();
         while !inbox.closed && inbox.report.is_none() {
             let now = Instant::now();
             if let Some(stood) = looks.look(now) {
@@ -274,11 +277,11 @@ impl Line {
             drop(inbox);
             if silence > self.heartbeat {
                 let seconds = silence.as_secs_f64();
-                return self.lost(&format!("has given no sign of life for {seconds:.1} s"));
+                return self.report_lost(&format!("has given no sign of life for {seconds:.1} s"));
             }
-            self.say(&Message::Beat, &[]);
-            looks.skip();
-            inbox = self.inbox();
+            self.send_message(&ControlMessage::Beat, &[]);
+            looks.skip_wait();
+            inbox = self.lock_inbox();
             let begun = Instant::now();
             while !inbox.closed && inbox.report.is_none() && begun.elapsed() < beat {
                 let wait = self.changed.wait_timeout(inbox, beat);

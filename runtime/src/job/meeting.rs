@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::time::Duration;
 
 use super::coordinator::Coordinator;
-use super::rendezvous::{self, Invitation};
+use super::rendezvous::{self, FileInvitation};
 use super::{JobError, JobOptions, Meeting, handshake};
 use crate::standstill::WaitingTime;
 
@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_millis(20);
 const TRY: Duration = Duration::from_secs(5);
 
 /// Checks that a job without a secret meets on one machine alone: otherwise whoever came first could be a rank.
-pub(super) fn check(options: &JobOptions) -> Result<(), JobError> {
+pub(super) fn check_secret(options: &JobOptions) -> Result<(), JobError> {
     let Meeting::Tcp { host, port } = &options.meeting else { return Ok(()) };
     if options.world_size == 1 || !options.token.is_empty() || is_loopback(host) {
         return Ok(());
@@ -33,14 +33,14 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// Rank 0 begins to lead; the others learn where it is.
-pub(super) fn assemble(
+pub(super) fn assemble_job(
     mut options: JobOptions,
 ) -> Result<(JobOptions, Option<Coordinator>), JobError> {
     #[cfg(feature = "mpi")]
     if options.meeting == Meeting::Mpi {
         return assemble_by_mpi(options);
     }
-    let coordinator = if options.rank == 0 { Some(lead(&mut options)?) } else { None };
+    let coordinator = if options.rank == 0 { Some(start_leading(&mut options)?) } else { None };
     Ok((options, coordinator))
 }
 
@@ -48,19 +48,19 @@ pub(super) fn assemble(
 fn assemble_by_mpi(mut options: JobOptions) -> Result<(JobOptions, Option<Coordinator>), JobError> {
     use super::mpi;
     if options.rank > 0 {
-        mpi::accept(&mut options)?;
+        mpi::accept_invitation(&mut options)?;
         return Ok((options, None));
     }
     mpi::draw_token(&mut options)?;
-    let leading = lead(&mut options);
-    mpi::invite(&options, &leading)?;
+    let leading = start_leading(&mut options);
+    mpi::invite_ranks(&options, &leading)?;
     Ok((options, Some(leading?)))
 }
 
 /// Rank 0 listens where the others will look for it.
-fn lead(options: &mut JobOptions) -> Result<Coordinator, JobError> {
+fn start_leading(options: &mut JobOptions) -> Result<Coordinator, JobError> {
     let (listener, address) = match &options.meeting {
-        Meeting::Tcp { host, port } => (listen(host, *port), format!("{host}:{port}")),
+        Meeting::Tcp { host, port } => (listen_at(host, *port), format!("{host}:{port}")),
         // The others are told the port.
         _ => {
             let address = own_address(options.nodes);
@@ -72,8 +72,8 @@ fn lead(options: &mut JobOptions) -> Result<Coordinator, JobError> {
     let listener = listener.map_err(fail)?;
     if let Meeting::File(path) = &options.meeting {
         let at = listener.local_addr().map_err(fail)?;
-        let written = Invitation::new(at).and_then(|invitation| {
-            rendezvous::write(path, &invitation)?;
+        let written = FileInvitation::new(at).and_then(|invitation| {
+            rendezvous::write_invitation(path, &invitation)?;
             Ok(invitation)
         });
         let fail = |error: io::Error| JobError::Listen {
@@ -86,7 +86,7 @@ fn lead(options: &mut JobOptions) -> Result<Coordinator, JobError> {
 }
 
 /// Listens at an address that the user has named.
-fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+fn listen_at(host: &str, port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind((host, port)) {
         // The name may be that of a gateway, or not known here: then at all addresses.
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
@@ -110,19 +110,19 @@ fn own_address(nodes: u32) -> IpAddr {
 }
 
 /// Connects to rank 0, which may not be there yet. Where a file tells of it, the token is then what the file says.
-pub(super) fn reach(
+pub(super) fn reach_leader(
     options: &mut JobOptions,
     own: Option<SocketAddr>,
 ) -> Result<TcpStream, JobError> {
     let mut time = WaitingTime::begin(options.join_timeout);
     loop {
-        let all = ways(options, own);
+        let all = leader_addresses(options, own);
         let address = match &all {
             Ok((all, _)) => all.join(", "),
             Err(_) => options.meeting.to_string(),
         };
         let tried = all.and_then(|(all, token)| {
-            let stream = first(all.iter().map(|one| enter_at(one, &token, options.rank)))?;
+            let stream = first_success(all.iter().map(|one| enter_at(one, &token, options.rank)))?;
             Ok((stream, token))
         });
         let error = match tried {
@@ -146,7 +146,7 @@ pub(super) fn reach(
 }
 
 /// The first success, or the last failure.
-fn first<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
+fn first_success<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
     let mut last = io::Error::other("the name has no address");
     for result in tries {
         match result {
@@ -158,7 +158,10 @@ fn first<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
 }
 
 /// The places where rank 0 may be, and what it wants to be shown.
-fn ways(options: &JobOptions, own: Option<SocketAddr>) -> io::Result<(Vec<String>, String)> {
+fn leader_addresses(
+    options: &JobOptions,
+    own: Option<SocketAddr>,
+) -> io::Result<(Vec<String>, String)> {
     let token = options.token.clone();
     if let Some(own) = own {
         let ip = match own.ip().is_unspecified() {
@@ -177,7 +180,7 @@ fn ways(options: &JobOptions, own: Option<SocketAddr>) -> io::Result<(Vec<String
         }
         Meeting::Tcp { host, port } => Ok((vec![format!("{host}:{port}")], token)),
         Meeting::File(path) => {
-            let Invitation { addresses, secret } = rendezvous::read(path)?;
+            let FileInvitation { addresses, secret } = rendezvous::read_invitation(path)?;
             Ok((addresses, token + &secret))
         }
         #[cfg(feature = "mpi")]
@@ -186,9 +189,9 @@ fn ways(options: &JobOptions, own: Option<SocketAddr>) -> io::Result<(Vec<String
 }
 
 fn enter_at(address: &str, token: &str, rank: u32) -> io::Result<TcpStream> {
-    first(address.to_socket_addrs()?.map(|address| {
+    first_success(address.to_socket_addrs()?.map(|address| {
         let mut stream = TcpStream::connect_timeout(&address, TRY)?;
-        handshake::connect(&mut stream, token, rank)?;
+        handshake::request_entry(&mut stream, token, rank)?;
         Ok(stream)
     }))
 }

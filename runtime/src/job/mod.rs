@@ -40,19 +40,19 @@ use graphc_ir::plan::PLAN_VERSION;
 use crate::error::RuntimeError;
 use crate::transport::Transport;
 use crate::transport::in_process::Patience;
-use crate::transport::process::{Fabric, Outside, Parts, ProcessTransport};
+use crate::transport::process::{Fabric, FabricParts, OutsideNetwork, ProcessTransport};
 use coordinator::Coordinator;
-use wire::Message;
+use wire::ControlMessage;
 
-pub(crate) use activity::{Activity, enter, waiting};
+pub(crate) use activity::{Activity, enter_activity, note_waiting};
 pub use agreement::Agreement;
-pub(crate) use agreement::differences;
+pub(crate) use agreement::list_differences;
 pub(crate) use door::Door;
 pub use error::JobError;
-pub(crate) use line::Line;
-pub use options::{JobOptions, Links, Meeting};
+pub(crate) use line::JobLine;
+pub use options::{JobOptions, Meeting, TransportLinks};
 pub use port::free_port;
-pub use scheduler::{Environment, Task, task};
+pub use scheduler::{Environment, SchedulerTask, find_task};
 pub(crate) use wire::Member;
 
 /// Reads the bytes of the control plane, for those who try what a process does with nonsense: how many messages they are.
@@ -60,10 +60,10 @@ pub(crate) use wire::Member;
 /// # Errors
 /// Where they are none.
 #[doc(hidden)]
-pub fn hear(mut bytes: &[u8]) -> io::Result<usize> {
+pub fn count_messages(mut bytes: &[u8]) -> io::Result<usize> {
     let mut messages = 0;
     while !bytes.is_empty() {
-        wire::read(&mut bytes)?;
+        wire::read_message(&mut bytes)?;
         messages += 1;
     }
     Ok(messages)
@@ -73,7 +73,7 @@ pub fn hear(mut bytes: &[u8]) -> io::Result<usize> {
 /// waits until all have.
 pub struct Job {
     options: JobOptions,
-    line: Arc<Line>,
+    line: Arc<JobLine>,
     fabric: Arc<Fabric>,
     gathers: AtomicU64,
     transports: AtomicU32,
@@ -114,20 +114,20 @@ impl Job {
         };
         #[cfg(feature = "mpi")]
         let (by_mpi, done_with_mpi) = (options.by_mpi(), options.only_meets_by_mpi());
-        meeting::check(&options)?;
-        let (mut options, coordinator) = meeting::assemble(options)?;
+        meeting::check_secret(&options)?;
+        let (mut options, coordinator) = meeting::assemble_job(options)?;
         let own = coordinator.as_ref().map(Coordinator::address);
-        let stream = meeting::reach(&mut options, own)?;
+        let stream = meeting::reach_leader(&mut options, own)?;
         let address = stream.local_addr().map_err(system("find its own address"))?.ip();
-        let tcp = || Outside::tcp(address).map_err(system("listen for its peers"));
+        let tcp = || OutsideNetwork::listen_tcp(address).map_err(system("listen for its peers"));
         #[cfg(feature = "mpi")]
-        let outside = if by_mpi { Outside::Mpi(mpi::world_of(&options)?) } else { tcp()? };
+        let outside = if by_mpi { OutsideNetwork::Mpi(mpi::world_of(&options)?) } else { tcp()? };
         #[cfg(not(feature = "mpi"))]
         let outside = tcp()?;
-        let parts = Parts::new(outside, options.links);
-        let line = Line::start(&stream, rank, options.heartbeat_timeout);
+        let parts = FabricParts::new(outside, options.links);
+        let line = JobLine::start(&stream, rank, options.heartbeat_timeout);
         let line = line.map_err(system("start a thread"))?;
-        let result = meet(&options, parts, &line);
+        let result = meet_peers(&options, parts, &line);
         let fabric = match result {
             Ok(fabric) => fabric,
             Err(error) => {
@@ -137,7 +137,7 @@ impl Job {
         };
         #[cfg(feature = "mpi")]
         if done_with_mpi {
-            mpi::end(rank)?;
+            mpi::end_mpi(rank)?;
         }
         let (gathers, transports) = (AtomicU64::new(0), AtomicU32::new(0));
         let (sessions, coordinator) = (AtomicU64::new(0), Mutex::new(coordinator));
@@ -176,7 +176,7 @@ impl Job {
     /// [`RuntimeError::Job`] where the job ends before all have come.
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
         let number = self.gathers.fetch_add(1, Ordering::Relaxed);
-        self.gather(format!("exchange {number}"), bytes)
+        self.gather_bytes(format!("exchange {number}"), bytes)
     }
 
     /// Gives rank 0's bytes to all ranks; the others bring nothing.
@@ -202,13 +202,13 @@ impl Job {
     }
 
     /// The activities of this process's workers, and for whom they wait: a line each.
-    pub fn doing(&self) -> Vec<String> {
-        self.line.activities.lines()
+    pub fn activity_lines(&self) -> Vec<String> {
+        self.line.activities.status_lines()
     }
 
     /// The reason why the job has ended, if it has: who, where, why, and what each rank was doing.
-    pub fn ended(&self) -> Option<RuntimeError> {
-        self.line.ended()
+    pub fn end_reason(&self) -> Option<RuntimeError> {
+        self.line.end_reason()
     }
 
     /// The number of the session that begins; all ranks make theirs in the same order.
@@ -217,7 +217,7 @@ impl Job {
     }
 
     /// A transport with tags of its own; all ranks make theirs in the same order.
-    pub(crate) fn transport(&self, timeout: Duration) -> Arc<dyn Transport> {
+    pub(crate) fn new_transport(&self, timeout: Duration) -> Arc<dyn Transport> {
         let number = self.transports.fetch_add(1, Ordering::Relaxed);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // Spinning pays where every rank has a core; otherwise it keeps the peer from answering.
@@ -236,13 +236,17 @@ impl Drop for Job {
         if let Meeting::File(path) = &self.options.meeting
             && self.options.rank == 0
         {
-            rendezvous::remove(path, &self.options.token);
+            rendezvous::remove_invitation(path, &self.options.token);
         }
     }
 }
 
 /// Meets all others, from the first word to the connections with them.
-fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<Fabric>, JobError> {
+fn meet_peers(
+    options: &JobOptions,
+    mut parts: FabricParts,
+    line: &Arc<JobLine>,
+) -> Result<Arc<Fabric>, JobError> {
     let rank = options.rank;
     let system = |error: io::Error| JobError::System {
         rank,
@@ -256,25 +260,25 @@ fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<
         port: parts.port().map_err(system)?,
         host: host_name(),
         pid: std::process::id(),
-        segment: parts.segment(),
-        version: version(),
+        segment: parts.segment_descriptor(),
+        version: protocol_version(),
     };
-    line.say(&Message::Join(member), &[]);
-    let late = || match line.ended() {
+    line.send_message(&ControlMessage::Join(member), &[]);
+    let late = || match line.end_reason() {
         Some(ended) => JobError::Ended { report: ended.to_string() },
         None => JobError::Late { rank, seconds: options.join_timeout.as_secs_f64() },
     };
     // The coordinator gives up first, and knows who is missing.
     let timeout = options.join_timeout + Duration::from_secs(5);
-    let roster = line.roster(timeout).ok_or_else(late)?;
-    let shares = parts.map(rank, &roster);
-    line.say(&Message::Ready { shares }, &[]);
-    let shares = line.shares(timeout).ok_or_else(late)?;
-    parts.join(rank, &options.token, roster, &shares, line).map_err(system)
+    let roster = line.wait_for_roster(timeout).ok_or_else(late)?;
+    let shares = parts.map_peers(rank, &roster);
+    line.send_message(&ControlMessage::Ready { shares }, &[]);
+    let shares = line.wait_for_shares(timeout).ok_or_else(late)?;
+    parts.join_peers(rank, &options.token, roster, &shares, line).map_err(system)
 }
 
 /// The version that must be the same build: other versions may take the same plan for something else.
-fn version() -> String {
+fn protocol_version() -> String {
     format!("{}, plans of version {PLAN_VERSION}", env!("CARGO_PKG_VERSION"))
 }
 

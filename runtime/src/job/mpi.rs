@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::coordinator::Coordinator;
-use super::{JobError, JobOptions, Links, Meeting};
-use crate::mpi::World;
+use super::{JobError, JobOptions, Meeting, TransportLinks};
+use crate::mpi::MpiWorld;
 
 /// What MPI's launchers call rank and size.
 const NAMES: [[&str; 2]; 2] =
@@ -19,13 +19,13 @@ const INVITATION: usize = 2048;
 
 /// Where rank 0 listens and what it wants to hear, or why it does not.
 #[derive(Serialize, Deserialize)]
-enum Invitation {
+enum MpiInvitation {
     Come { host: String, port: u16, token: String },
     Fail(String),
 }
 
 /// The number of processes that MPI has started, this one among them, where it is the one to join them.
-pub(super) fn world_size(links: Links) -> Result<Option<String>, JobError> {
+pub(super) fn world_size(links: TransportLinks) -> Result<Option<String>, JobError> {
     let find = |[rank, size]: &[&str; 2]| Some((env::var(rank).ok()?, env::var(size).ok()?));
     let started = NAMES.iter().find_map(find);
     let (launched, size) = (env::var("RANK").ok(), env::var("WORLD_SIZE").ok());
@@ -33,20 +33,20 @@ pub(super) fn world_size(links: Links) -> Result<Option<String>, JobError> {
         size.is_none() || size.as_ref() == Some(s) && launched.as_ref() == Some(r)
     };
     match links {
-        Links::Mpi if size.is_some() && !started.as_ref().is_some_and(same) => {
+        TransportLinks::Mpi if size.is_some() && !started.as_ref().is_some_and(same) => {
             let reason = "GRAPHC_TRANSPORT is `mpi`, but MPI has not started the ranks that RANK and \
                           WORLD_SIZE speak of: start them with mpirun, one rank per process";
             Err(JobError::Environment { reason: reason.to_owned() })
         }
-        Links::Tcp if size.is_some() => Ok(None),
+        TransportLinks::Tcp if size.is_some() => Ok(None),
         _ => Ok(started.filter(same).map(|(_, size)| size)),
     }
 }
 
 /// Options of this process, which MPI has started.
-pub(super) fn options(links: Links) -> Result<JobOptions, JobError> {
-    let world = world()?;
-    let mut options = JobOptions::at("tcp://mpi:0", world.rank, world.size)?;
+pub(super) fn read_options(links: TransportLinks) -> Result<JobOptions, JobError> {
+    let world = open_world()?;
+    let mut options = JobOptions::from_url("tcp://mpi:0", world.rank, world.size)?;
     options.meeting = Meeting::Mpi;
     options.links = links;
     options.local_rank = world.local_rank;
@@ -55,13 +55,13 @@ pub(super) fn options(links: Links) -> Result<JobOptions, JobError> {
 }
 
 /// MPI, started.
-pub(super) fn world() -> Result<Arc<World>, JobError> {
-    World::get().map_err(|reason| JobError::Mpi { reason })
+pub(super) fn open_world() -> Result<Arc<MpiWorld>, JobError> {
+    MpiWorld::start_once().map_err(|reason| JobError::Mpi { reason })
 }
 
 /// MPI, whose ranks must be those of the job.
-pub(super) fn world_of(options: &JobOptions) -> Result<Arc<World>, JobError> {
-    let world = world()?;
+pub(super) fn world_of(options: &JobOptions) -> Result<Arc<MpiWorld>, JobError> {
+    let world = open_world()?;
     if (world.rank, world.size) != (options.rank, options.world_size) {
         let reason = format!(
             "it has started this process as rank {} of {}, and the job says {} of {}",
@@ -73,9 +73,9 @@ pub(super) fn world_of(options: &JobOptions) -> Result<Arc<World>, JobError> {
 }
 
 /// Ends MPI, which has brought the processes together and carries nothing.
-pub(super) fn end(rank: u32) -> Result<(), JobError> {
+pub(super) fn end_mpi(rank: u32) -> Result<(), JobError> {
     let owner =
-        world()?.serve(|| true).map_err(|error| JobError::Mpi { reason: error.to_string() });
+        open_world()?.serve(|| true).map_err(|error| JobError::Mpi { reason: error.to_string() });
     owner?.join().map_err(|_| JobError::Mpi { reason: format!("rank {rank} cannot end it") })
 }
 
@@ -90,12 +90,12 @@ pub(super) fn draw_token(options: &mut JobOptions) -> Result<(), JobError> {
 }
 
 /// Rank 0 tells the others where it listens, or that it does not.
-pub(super) fn invite(
+pub(super) fn invite_ranks(
     options: &JobOptions,
     leading: &Result<Coordinator, JobError>,
 ) -> Result<(), JobError> {
     let invitation = match leading {
-        Ok(coordinator) => Invitation::Come {
+        Ok(coordinator) => MpiInvitation::Come {
             host: match coordinator.address().ip() {
                 ip if ip.is_unspecified() || ip.is_loopback() => node_name(),
                 ip => ip.to_string(),
@@ -103,7 +103,7 @@ pub(super) fn invite(
             port: coordinator.address().port(),
             token: options.token.clone(),
         },
-        Err(error) => Invitation::Fail(error.to_string()),
+        Err(error) => MpiInvitation::Fail(error.to_string()),
     };
     let mut bytes = serde_json::to_vec(&invitation).unwrap_or_default();
     if bytes.len() > INVITATION {
@@ -111,30 +111,30 @@ pub(super) fn invite(
         return Err(JobError::Environment { reason });
     }
     bytes.resize(INVITATION, b' ');
-    broadcast(options, bytes).map(|_| ())
+    broadcast_bytes(options, bytes).map(|_| ())
 }
 
 /// The others hear where rank 0 listens.
-pub(super) fn accept(options: &mut JobOptions) -> Result<(), JobError> {
-    let bytes = broadcast(options, vec![b' '; INVITATION])?;
+pub(super) fn accept_invitation(options: &mut JobOptions) -> Result<(), JobError> {
+    let bytes = broadcast_bytes(options, vec![b' '; INVITATION])?;
     match serde_json::from_slice(&bytes) {
-        Ok(Invitation::Come { host, port, token }) => {
+        Ok(MpiInvitation::Come { host, port, token }) => {
             // A host need not know itself by its name.
             let host = if host == node_name() { "127.0.0.1".to_owned() } else { host };
             (options.meeting, options.token) = (Meeting::Tcp { host, port }, token);
             Ok(())
         }
-        Ok(Invitation::Fail(report)) => Err(JobError::Ended { report }),
+        Ok(MpiInvitation::Fail(report)) => Err(JobError::Ended { report }),
         Err(error) => Err(JobError::Mpi { reason: format!("rank 0 has said no address: {error}") }),
     }
 }
 
-fn broadcast(options: &JobOptions, bytes: Vec<u8>) -> Result<Vec<u8>, JobError> {
+fn broadcast_bytes(options: &JobOptions, bytes: Vec<u8>) -> Result<Vec<u8>, JobError> {
     let fail = |error: io::Error| JobError::Mpi { reason: error.to_string() };
     let begun = Instant::now();
     let mut flying = world_of(options)?.communicator.broadcast(bytes).map_err(fail)?;
     loop {
-        if let Some(bytes) = flying.landed().map_err(fail)? {
+        if let Some(bytes) = flying.take_if_done().map_err(fail)? {
             return Ok(bytes);
         }
         if begun.elapsed() > options.join_timeout {

@@ -40,7 +40,7 @@ impl fmt::Display for Meeting {
 
 /// Which memory or network messages take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Links {
+pub enum TransportLinks {
     /// Shared memory between processes of one host; between hosts TCP, or MPI where it has started the processes.
     #[default]
     Auto,
@@ -72,7 +72,7 @@ pub struct JobOptions {
     /// The time without a sign of life after which a process counts as dead.
     pub heartbeat_timeout: Duration,
     /// Which of shared memory, TCP and MPI messages take.
-    pub links: Links,
+    pub links: TransportLinks,
 }
 
 impl JobOptions {
@@ -80,7 +80,7 @@ impl JobOptions {
     ///
     /// # Errors
     /// [`JobError::Environment`] where the URL is neither, or the rank is beyond the world.
-    pub fn at(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
+    pub fn from_url(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
         let wrong = |reason: String| JobError::Environment { reason };
         let meeting = if let Some(address) = url.strip_prefix("tcp://") {
             let parts = address.rsplit_once(':');
@@ -106,7 +106,7 @@ impl JobOptions {
             token: String::new(),
             join_timeout: Duration::from_secs(300),
             heartbeat_timeout: Duration::from_secs(30),
-            links: Links::Auto,
+            links: TransportLinks::Auto,
         })
     }
 
@@ -119,30 +119,34 @@ impl JobOptions {
     /// # Errors
     /// [`JobError::Environment`] where a variable is missing or makes no sense.
     pub fn from_environment() -> Result<Option<Self>, JobError> {
-        let links = links()?;
+        let links = read_links()?;
         #[cfg(feature = "mpi")]
         if super::mpi::world_size(links)?.is_some() {
-            return super::mpi::options(links)?.with_wishes().map(Some);
+            return super::mpi::read_options(links)?.with_wishes().map(Some);
         }
         let Ok(world) = env::var("WORLD_SIZE") else { return Self::from_scheduler(links) };
-        let world_size = number("WORLD_SIZE", &world)?;
-        let port: u16 = number("MASTER_PORT", &required("MASTER_PORT")?)?;
-        let meeting = (required("MASTER_ADDR")?, port);
+        let world_size = parse_number("WORLD_SIZE", &world)?;
+        let port: u16 = parse_number("MASTER_PORT", &read_required("MASTER_PORT")?)?;
+        let meeting = (read_required("MASTER_ADDR")?, port);
         let (host, port) = scheduler::beside_torchrun(&of_process, meeting);
         let url = format!("tcp://{host}:{port}");
-        let mut options = Self::at(&url, number("RANK", &required("RANK")?)?, world_size)?;
+        let mut options =
+            Self::from_url(&url, parse_number("RANK", &read_required("RANK")?)?, world_size)?;
         options.links = links;
         options.with_place()?.with_wishes().map(Some)
     }
 
     /// Options of a process that Slurm's `srun` or `mpirun` has started by itself.
-    fn from_scheduler(links: Links) -> Result<Option<Self>, JobError> {
-        let Some(task) = scheduler::started(&of_process)? else { return Ok(None) };
-        let (host, port) = scheduler::meeting(&of_process, &task)?;
-        let mut options =
-            Self::at(&format!("tcp://{host}:{port}"), narrow(task.rank)?, narrow(task.size)?)?;
-        options.local_rank = narrow(task.local_rank)?;
-        options.nodes = narrow(task.nodes)?;
+    fn from_scheduler(links: TransportLinks) -> Result<Option<Self>, JobError> {
+        let Some(task) = scheduler::find_started_task(&of_process)? else { return Ok(None) };
+        let (host, port) = scheduler::meeting_address(&of_process, &task)?;
+        let mut options = Self::from_url(
+            &format!("tcp://{host}:{port}"),
+            narrow_rank_count(task.rank)?,
+            narrow_rank_count(task.size)?,
+        )?;
+        options.local_rank = narrow_rank_count(task.local_rank)?;
+        options.nodes = narrow_rank_count(task.nodes)?;
         options.links = links;
         options.with_wishes().map(Some)
     }
@@ -153,14 +157,14 @@ impl JobOptions {
     /// [`JobError::Environment`] where a variable makes no sense.
     pub fn world_size_from_environment() -> Result<Option<u32>, JobError> {
         #[cfg(feature = "mpi")]
-        if let Some(size) = super::mpi::world_size(links()?)? {
-            return number("MPI's number of processes", &size).map(Some);
+        if let Some(size) = super::mpi::world_size(read_links()?)? {
+            return parse_number("MPI's number of processes", &size).map(Some);
         }
         let Ok(text) = env::var("WORLD_SIZE") else {
-            let task = scheduler::started(&of_process)?;
-            return task.map(|task| narrow(task.size)).transpose();
+            let task = scheduler::find_started_task(&of_process)?;
+            return task.map(|task| narrow_rank_count(task.size)).transpose();
         };
-        let size = number("WORLD_SIZE", &text)?;
+        let size = parse_number("WORLD_SIZE", &text)?;
         check_world_size(size)?;
         Ok(Some(size))
     }
@@ -168,7 +172,8 @@ impl JobOptions {
     /// Whether MPI carries what shared memory does not.
     #[cfg(feature = "mpi")]
     pub(super) fn by_mpi(&self) -> bool {
-        self.links == Links::Mpi || self.links == Links::Auto && self.meeting == Meeting::Mpi
+        self.links == TransportLinks::Mpi
+            || self.links == TransportLinks::Auto && self.meeting == Meeting::Mpi
     }
 
     /// Whether MPI brings the processes together and carries nothing.
@@ -177,26 +182,26 @@ impl JobOptions {
         self.meeting == Meeting::Mpi && !self.by_mpi()
     }
 
-    /// Options for a rank of a job that meets at `url`, as [`JobOptions::at`], and what the environment says besides:
+    /// Options for a rank of a job that meets at `url`, as [`JobOptions::from_url`], and what the environment says besides:
     /// LOCAL_RANK, NODE_COUNT, and what the user may set, as [`JobOptions::from_environment`].
     ///
     /// # Errors
     /// [`JobError::Environment`] where URL, rank or a variable makes no sense.
     pub fn at_with_environment(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
-        let mut options = Self::at(url, rank, world_size)?;
-        options.links = links()?;
+        let mut options = Self::from_url(url, rank, world_size)?;
+        options.links = read_links()?;
         options.with_place()?.with_wishes()
     }
 
     /// Which of its host's processes this is, and how many hosts there are.
     fn with_place(mut self) -> Result<Self, JobError> {
         if let Ok(text) = env::var("LOCAL_RANK") {
-            self.local_rank = number("LOCAL_RANK", &text)?;
+            self.local_rank = parse_number("LOCAL_RANK", &text)?;
         }
         // torchrun says it by another name.
         for name in ["GROUP_WORLD_SIZE", "NODE_COUNT"] {
             if let Ok(text) = env::var(name) {
-                self.nodes = number(name, &text)?;
+                self.nodes = parse_number(name, &text)?;
             }
         }
         Ok(self)
@@ -205,8 +210,8 @@ impl JobOptions {
     /// Adds the options that the user has set.
     fn with_wishes(mut self) -> Result<Self, JobError> {
         self.token = env::var("GRAPHC_JOB_TOKEN").unwrap_or_default();
-        seconds("GRAPHC_HEARTBEAT_TIMEOUT", &mut self.heartbeat_timeout)?;
-        seconds("GRAPHC_JOIN_TIMEOUT", &mut self.join_timeout)?;
+        read_seconds("GRAPHC_HEARTBEAT_TIMEOUT", &mut self.heartbeat_timeout)?;
+        read_seconds("GRAPHC_JOIN_TIMEOUT", &mut self.join_timeout)?;
         Ok(self)
     }
 }
@@ -217,7 +222,7 @@ fn of_process(name: &str) -> Option<String> {
 }
 
 /// A number of ranks or machines, which a job has not more of than it may have ranks.
-fn narrow(number: usize) -> Result<u32, JobError> {
+fn narrow_rank_count(number: usize) -> Result<u32, JobError> {
     let size = u32::try_from(number).unwrap_or(u32::MAX);
     check_world_size(size)?;
     Ok(size)
@@ -233,12 +238,12 @@ fn check_world_size(size: u32) -> Result<(), JobError> {
 }
 
 /// The links that GRAPHC_TRANSPORT asks for.
-fn links() -> Result<Links, JobError> {
+fn read_links() -> Result<TransportLinks, JobError> {
     let reason = match env::var("GRAPHC_TRANSPORT").as_deref() {
-        Err(_) | Ok("auto" | "") => return Ok(Links::Auto),
-        Ok("tcp") => return Ok(Links::Tcp),
+        Err(_) | Ok("auto" | "") => return Ok(TransportLinks::Auto),
+        Ok("tcp") => return Ok(TransportLinks::Tcp),
         #[cfg(feature = "mpi")]
-        Ok("mpi") => return Ok(Links::Mpi),
+        Ok("mpi") => return Ok(TransportLinks::Mpi),
         #[cfg(not(feature = "mpi"))]
         Ok("mpi") => {
             "GRAPHC_TRANSPORT is `mpi`, but this program was built without the feature `mpi`: \
@@ -250,21 +255,21 @@ fn links() -> Result<Links, JobError> {
     Err(JobError::Environment { reason })
 }
 
-fn required(name: &str) -> Result<String, JobError> {
+fn read_required(name: &str) -> Result<String, JobError> {
     let missing = || JobError::Environment {
         reason: format!("WORLD_SIZE is set, but {name} is not: start with `graphc launch`"),
     };
     env::var(name).map_err(|_| missing())
 }
 
-fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, JobError> {
+fn parse_number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, JobError> {
     let wrong = || JobError::Environment { reason: format!("{name} is `{text}`, not a number") };
     text.trim().parse().map_err(|_| wrong())
 }
 
-fn seconds(name: &str, value: &mut Duration) -> Result<(), JobError> {
+fn read_seconds(name: &str, value: &mut Duration) -> Result<(), JobError> {
     if let Ok(text) = env::var(name) {
-        let read: f64 = number(name, &text)?;
+        let read: f64 = parse_number(name, &text)?;
         if !(read > 0.0 && read < 1e9) {
             let reason = format!("{name} is a number of seconds above 0, not {text}");
             return Err(JobError::Environment { reason });

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Ports that Linux gives to no socket on its own: those begin at 32,768 (`net.ipv4.ip_local_port_range`).
 const PORTS: Range<u16> = 15_000..32_000;
 
-/// A port of this host at which nobody listens, for a rank 0 that will listen there soon ([`JobOptions::at`]).
+/// A port of this host at which nobody listens, for a rank 0 that will listen there soon ([`JobOptions::from_url`]).
 ///
 /// It is none that the system would give to another socket in between, and this process gets each once. Two processes that
 /// ask at the same time begin their search at random, so that both get the same one hardly ever.
@@ -19,7 +19,7 @@ const PORTS: Range<u16> = 15_000..32_000;
 ///
 /// When no port is free, or this host lets nobody listen.
 ///
-/// [`JobOptions::at`]: super::JobOptions::at
+/// [`JobOptions::from_url`]: super::JobOptions::at
 pub fn free_port() -> io::Result<u16> {
     static NEXT: LazyLock<AtomicU64> =
         LazyLock::new(|| AtomicU64::new(u64::from(RandomState::new().hash_one(()) as u32)));

@@ -18,14 +18,14 @@ const SECRET: &str = "secret ";
 
 /// The content of the file.
 #[derive(Debug, PartialEq)]
-pub(super) struct Invitation {
+pub(super) struct FileInvitation {
     /// The addresses where rank 0 may be reached.
     pub(super) addresses: Vec<String>,
     /// The secret that it wants to be shown, after the token that the user has given.
     pub(super) secret: String,
 }
 
-impl Invitation {
+impl FileInvitation {
     /// An invitation to come to `at`, with a fresh secret.
     pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
         let name = rustix::system::uname();
@@ -34,11 +34,11 @@ impl Invitation {
             true => vec![format!("127.0.0.1:{}", at.port()), format!("{host}:{}", at.port())],
             false => vec![at.to_string()],
         };
-        Ok(Self { addresses, secret: random()? })
+        Ok(Self { addresses, secret: random_secret()? })
     }
 }
 
-fn random() -> io::Result<String> {
+fn random_secret() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -48,13 +48,13 @@ fn random() -> io::Result<String> {
 ///
 /// # Errors
 /// Where it cannot be written, or something else would be lost.
-pub(super) fn write(path: &Path, invitation: &Invitation) -> io::Result<()> {
+pub(super) fn write_invitation(path: &Path, invitation: &FileInvitation) -> io::Result<()> {
     check_place(path)?;
     let name = path.file_name().ok_or_else(|| io::Error::other("it is no name of a file"))?;
-    let side = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), random()?));
+    let side = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), random_secret()?));
     // New, so that no link is followed.
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&side)?;
-    let Invitation { addresses, secret } = invitation;
+    let FileInvitation { addresses, secret } = invitation;
     let text = format!("{}\n{SECRET}{secret}\n", addresses.join("\n"));
     let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&side, path));
     if written.is_err() {
@@ -71,8 +71,8 @@ fn check_place(path: &Path) -> io::Result<()> {
         found => found?,
     };
     let is_told = || {
-        let text = read_text(open(path)?)?;
-        io::Result::Ok(found.len() == 0 || parse(&text).is_some())
+        let text = read_text(open_invitation(path)?)?;
+        io::Result::Ok(found.len() == 0 || parse_invitation(&text).is_some())
     };
     if found.is_symlink() || found.is_file() && is_told().unwrap_or(false) {
         return Ok(());
@@ -84,8 +84,8 @@ fn check_place(path: &Path) -> io::Result<()> {
 }
 
 /// Removes the file at the end of the job, unless another job has replaced it.
-pub(super) fn remove(path: &Path, token: &str) {
-    if read(path).is_ok_and(|found| token.ends_with(&found.secret)) {
+pub(super) fn remove_invitation(path: &Path, token: &str) {
+    if read_invitation(path).is_ok_and(|found| token.ends_with(&found.secret)) {
         // Gone already is as good.
         let _ = std::fs::remove_file(path);
     }
@@ -95,15 +95,15 @@ pub(super) fn remove(path: &Path, token: &str) {
 ///
 /// # Errors
 /// Where there is none yet, or somebody else may have written or read it.
-pub(super) fn read(path: &Path) -> io::Result<Invitation> {
-    let file = open(path)?;
-    check(path, &file)?;
+pub(super) fn read_invitation(path: &Path) -> io::Result<FileInvitation> {
+    let file = open_invitation(path)?;
+    check_owner(path, &file)?;
     let nonsense = || io::Error::other(format!("{} is not how a job meets", path.display()));
-    parse(&read_text(file)?).ok_or_else(nonsense)
+    parse_invitation(&read_text(file)?).ok_or_else(nonsense)
 }
 
 /// Opens it. A link is not followed, and a pipe not waited for.
-fn open(path: &Path) -> io::Result<File> {
+fn open_invitation(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
 }
@@ -115,15 +115,15 @@ fn read_text(file: File) -> io::Result<String> {
 }
 
 /// The content of a complete file.
-fn parse(text: &str) -> Option<Invitation> {
+fn parse_invitation(text: &str) -> Option<FileInvitation> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let secret = lines.pop()?.strip_prefix(SECRET)?.to_owned();
     let is_whole = !secret.is_empty() && text.ends_with('\n');
-    is_whole.then_some(Invitation { addresses: lines, secret })
+    is_whole.then_some(FileInvitation { addresses: lines, secret })
 }
 
 /// Whether only this user can have written and read the file.
-fn check(path: &Path, file: &File) -> io::Result<()> {
+fn check_owner(path: &Path, file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     let own = found.uid() == rustix::process::geteuid().as_raw();
     if found.is_file() && own && found.mode() & 0o077 == 0 {
@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
 
-    fn invitation() -> Invitation {
-        Invitation::new("127.0.0.1:4242".parse().expect("an address")).expect("random bytes")
+    fn invitation() -> FileInvitation {
+        FileInvitation::new("127.0.0.1:4242".parse().expect("an address")).expect("random bytes")
     }
 
     #[test]
@@ -151,8 +151,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("meeting");
         let written = invitation();
-        write(&path, &written).expect("writable");
-        assert_eq!(read(&path).expect("it is there"), written);
+        write_invitation(&path, &written).expect("writable");
+        assert_eq!(read_invitation(&path).expect("it is there"), written);
         assert_eq!(written.addresses, ["127.0.0.1:4242"]);
         assert_ne!(written.secret, invitation().secret);
         let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
@@ -165,12 +165,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let [path, target] = ["meeting", "target"].map(|name| folder.path().join(name));
         symlink(&target, &path).expect("a link");
-        write(&path, &invitation()).expect("writable");
+        write_invitation(&path, &invitation()).expect("writable");
         assert!(!target.exists());
         assert!(path.symlink_metadata().expect("it is there").is_file());
         let link = folder.path().join("link");
         symlink(&path, &link).expect("a link");
-        read(&link).expect_err("a link is not followed");
+        read_invitation(&link).expect_err("a link is not followed");
     }
 
     #[test]
@@ -179,18 +179,18 @@ mod tests {
         let path = folder.path().join("meeting");
         for own in ["notes", "secret of mine", "\nsecret x", &"x\n".repeat(9000)] {
             std::fs::write(&path, own).expect("writable");
-            let error = write(&path, &invitation()).expect_err("a file of the user's");
+            let error = write_invitation(&path, &invitation()).expect_err("a file of the user's");
             assert!(error.to_string().contains("a file that is not there"), "{error}");
-            remove(&path, "x");
+            remove_invitation(&path, "x");
             assert_eq!(std::fs::read_to_string(&path).expect("it is there"), own);
         }
         std::fs::write(&path, "").expect("writable");
         let [first, second] = [invitation(), invitation()];
-        write(&path, &first).expect("nothing was in it");
-        write(&path, &second).expect("a job has left it");
-        remove(&path, &first.secret);
-        assert_eq!(read(&path).expect("another job's"), second);
-        remove(&path, &format!("token{}", second.secret));
+        write_invitation(&path, &first).expect("nothing was in it");
+        write_invitation(&path, &second).expect("a job has left it");
+        remove_invitation(&path, &first.secret);
+        assert_eq!(read_invitation(&path).expect("another job's"), second);
+        remove_invitation(&path, &format!("token{}", second.secret));
         assert!(!path.exists());
     }
 
@@ -198,15 +198,15 @@ mod tests {
     fn what_others_may_have_written_or_read_is_not_believed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("meeting");
-        write(&path, &invitation()).expect("writable");
+        write_invitation(&path, &invitation()).expect("writable");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("our own");
-        let error = read(&path).expect_err("others can read it");
+        let error = read_invitation(&path).expect_err("others can read it");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(error.to_string().contains("nobody else can read"), "{error}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own");
         for nonsense in ["", "127.0.0.1:1\n", "127.0.0.1:1\nsecret \n", "x\nsecret ab"] {
             std::fs::write(&path, nonsense).expect("writable");
-            read(&path).expect_err("incomplete");
+            read_invitation(&path).expect_err("incomplete");
         }
     }
 }

@@ -13,7 +13,7 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The one rank of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct SchedulerTask {
     /// Among all ranks.
     pub rank: usize,
     /// Ranks of the job.
@@ -34,9 +34,9 @@ pub struct Task {
 ///
 /// mpirun in a Slurm allocation leaves Slurm's variables of its own daemon in place, so those of MPI come first; where
 /// both say the same it was Slurm that started the ranks, and Slurm says more.
-pub fn task(environment: Environment<'_>) -> Result<Option<Task>> {
+pub fn find_task(environment: Environment<'_>) -> Result<Option<SchedulerTask>> {
     if environment("OMPI_COMM_WORLD_RANK").is_some() {
-        return mpi(environment, OPEN_MPI).map(Some);
+        return read_mpi_task(environment, OPEN_MPI).map(Some);
     }
     let same = |one: &str, other: &str| environment(one) == environment(other);
     let slurm_started = environment("SLURM_PROCID").is_some()
@@ -44,38 +44,44 @@ pub fn task(environment: Environment<'_>) -> Result<Option<Task>> {
         && (environment("PMI_RANK").is_none()
             || same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS"));
     if slurm_started {
-        return slurm(environment).map(Some);
+        return read_slurm_task(environment).map(Some);
     }
     if environment("PMI_RANK").is_some() {
-        return mpi(environment, PMI).map(Some);
+        return read_mpi_task(environment, PMI).map(Some);
     }
     Ok(None)
 }
 
 /// The rank of a program that was started without a launcher; `None` where it is alone. A batch script is no step of Slurm's: a program
 /// in it runs once, whatever the tasks of its job.
-pub(super) fn started(environment: Environment<'_>) -> Result<Option<Task>> {
+pub(super) fn find_started_task(environment: Environment<'_>) -> Result<Option<SchedulerTask>> {
     let by_mpi =
         ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].iter().any(|&name| environment(name).is_some());
     if !by_mpi && environment("SLURM_STEP_ID").is_none() {
         return Ok(None);
     }
-    Ok(task(environment)?.filter(|task| task.size > 1))
+    Ok(find_task(environment)?.filter(|task| task.size > 1))
 }
 
 /// Where the ranks of such programs meet: the machine of rank 0, and the port that MASTER_PORT says or the job's name gives.
-pub(super) fn meeting(environment: Environment<'_>, task: &Task) -> Result<(String, u16)> {
+pub(super) fn meeting_address(
+    environment: Environment<'_>,
+    task: &SchedulerTask,
+) -> Result<(String, u16)> {
     let said = environment("MASTER_ADDR").or_else(|| task.host.clone());
     let host = match task.nodes {
         1 => "127.0.0.1".to_owned(),
         _ => said.ok_or_else(|| {
-            fault("the environment does not say on which machine rank 0 is: set MASTER_ADDR".into())
+            environment_error(
+                "the environment does not say on which machine rank 0 is: set MASTER_ADDR".into(),
+            )
         })?,
     };
     let port = match environment("MASTER_PORT") {
-        Some(text) => {
-            text.trim().parse().map_err(|_| fault(format!("MASTER_PORT is `{text}`: no port")))?
-        }
+        Some(text) => text
+            .trim()
+            .parse()
+            .map_err(|_| environment_error(format!("MASTER_PORT is `{text}`: no port")))?,
         None => port_of(environment),
     };
     Ok((host, port))
@@ -92,7 +98,7 @@ pub(super) fn beside_torchrun(
     let is_here = environment("LOCAL_WORLD_SIZE") == environment("WORLD_SIZE");
     let host = if of_torchrun && is_here { "127.0.0.1".to_owned() } else { host };
     match of_torchrun && has_store {
-        true => (host, numbered(&port.to_string())),
+        true => (host, hash_port(&port.to_string())),
         false => (host, port),
     }
 }
@@ -104,11 +110,11 @@ const PORTS: (u16, u32) = (20_000, 12_000);
 fn port_of(environment: Environment<'_>) -> u16 {
     let names = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"];
     let name: Vec<String> = names.iter().filter_map(|name| environment(name)).collect();
-    numbered(&name.join("."))
+    hash_port(&name.join("."))
 }
 
 /// A port by a job's name.
-fn numbered(name: &str) -> u16 {
+fn hash_port(name: &str) -> u16 {
     PORTS.0 + (crc32fast::hash(name.as_bytes()) % PORTS.1) as u16
 }
 
@@ -124,31 +130,31 @@ const OPEN_MPI: Names = [
 
 const PMI: Names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
 
-fn mpi(environment: Environment<'_>, names: Names) -> Result<Task> {
+fn read_mpi_task(environment: Environment<'_>, names: Names) -> Result<SchedulerTask> {
     let [rank, size, local_rank, local_size] = names;
-    let (rank, size) = (number(environment, rank)?, number(environment, size)?);
+    let (rank, size) = (read_number(environment, rank)?, read_number(environment, size)?);
     // Where nothing is said of machines there is one.
-    let local_size = optional(environment, local_size)?.unwrap_or(size);
-    let local_rank = optional(environment, local_rank)?.unwrap_or(rank);
+    let local_size = read_optional_number(environment, local_size)?.unwrap_or(size);
+    let local_rank = read_optional_number(environment, local_rank)?.unwrap_or(rank);
     if rank >= size || local_rank >= local_size || local_size > size {
-        return Err(fault(format!(
+        return Err(environment_error(format!(
             "{} is {rank} of {size}, on this machine {local_rank} of {local_size}: that is no rank",
             names[0]
         )));
     }
     let (node, nodes) = (rank / local_size, size.div_ceil(local_size));
     let host = if nodes == 1 { Some("127.0.0.1".into()) } else { first_node(environment)? };
-    Ok(Task { rank, size, local_rank, local_size, node, nodes, host })
+    Ok(SchedulerTask { rank, size, local_rank, local_size, node, nodes, host })
 }
 
-fn slurm(environment: Environment<'_>) -> Result<Task> {
-    let rank = number(environment, "SLURM_PROCID")?;
-    let size = number(environment, "SLURM_NTASKS")?;
-    let local_rank = optional(environment, "SLURM_LOCALID")?.unwrap_or(0);
-    let nodes = optional(environment, "SLURM_NNODES")?.unwrap_or(1);
-    let node = optional(environment, "SLURM_NODEID")?.unwrap_or(0);
+fn read_slurm_task(environment: Environment<'_>) -> Result<SchedulerTask> {
+    let rank = read_number(environment, "SLURM_PROCID")?;
+    let size = read_number(environment, "SLURM_NTASKS")?;
+    let local_rank = read_optional_number(environment, "SLURM_LOCALID")?.unwrap_or(0);
+    let nodes = read_optional_number(environment, "SLURM_NNODES")?.unwrap_or(1);
+    let node = read_optional_number(environment, "SLURM_NODEID")?.unwrap_or(0);
     if rank >= size || nodes == 0 || node >= nodes {
-        return Err(fault(format!(
+        return Err(environment_error(format!(
             "SLURM_PROCID is {rank} of {size}, SLURM_NODEID {node} of {nodes}: that is no rank"
         )));
     }
@@ -158,7 +164,7 @@ fn slurm(environment: Environment<'_>) -> Result<Task> {
     let local_size = listed.unwrap_or(size.div_ceil(nodes)).max(local_rank + 1);
     let host = first_node(environment)?;
     let host = host.or_else(|| (nodes == 1).then(|| "127.0.0.1".into()));
-    Ok(Task { rank, size, local_rank, local_size, node, nodes, host })
+    Ok(SchedulerTask { rank, size, local_rank, local_size, node, nodes, host })
 }
 
 fn first_node(environment: Environment<'_>) -> Result<Option<String>> {
@@ -167,14 +173,17 @@ fn first_node(environment: Environment<'_>) -> Result<Option<String>> {
     list.map(|list| first_host(&list)).transpose()
 }
 
-fn number(environment: Environment<'_>, name: &str) -> Result<usize> {
-    let missing = || fault(format!("{name} is not set, its peers are"));
-    optional(environment, name)?.ok_or_else(missing)
+fn read_number(environment: Environment<'_>, name: &str) -> Result<usize> {
+    let missing = || environment_error(format!("{name} is not set, its peers are"));
+    read_optional_number(environment, name)?.ok_or_else(missing)
 }
 
-fn optional(environment: Environment<'_>, name: &str) -> Result<Option<usize>> {
+fn read_optional_number(environment: Environment<'_>, name: &str) -> Result<Option<usize>> {
     let Some(text) = environment(name) else { return Ok(None) };
-    text.trim().parse().map(Some).map_err(|_| fault(format!("{name} is `{text}`: no number")))
+    text.trim()
+        .parse()
+        .map(Some)
+        .map_err(|_| environment_error(format!("{name} is `{text}`: no number")))
 }
 
 /// The first host of a list such as `a,b`, `n[01-03,07]` or `rack[1-2]-n[4,6]x`.
@@ -204,16 +213,16 @@ fn first_host(list: &str) -> Result<String> {
 }
 
 fn no_hosts(list: &str) -> JobError {
-    fault(format!("`{list}` is no list of hosts"))
+    environment_error(format!("`{list}` is no list of hosts"))
 }
 
-fn fault(reason: String) -> JobError {
+fn environment_error(reason: String) -> JobError {
     JobError::Environment { reason }
 }
 
 /// The number at a place of a list such as `2(x3),1`: 2, 2, 2, 1.
 fn tasks_of(list: &str, node: usize) -> Result<Option<usize>> {
-    let bad = || fault(format!("`{list}` is no list of tasks per node"));
+    let bad = || environment_error(format!("`{list}` is no list of tasks per node"));
     let mut passed = 0usize;
     for item in list.split(',') {
         let (tasks, times) = match item.split_once("(x") {
@@ -232,12 +241,12 @@ fn tasks_of(list: &str, node: usize) -> Result<Option<usize>> {
 mod tests {
     use super::*;
 
-    fn of(variables: &[(&str, &str)]) -> Result<Option<Task>> {
+    fn of(variables: &[(&str, &str)]) -> Result<Option<SchedulerTask>> {
         let find = |name: &str| variables.iter().find(|(n, _)| *n == name);
-        task(&|name| find(name).map(|(_, value)| value.to_string()))
+        find_task(&|name| find(name).map(|(_, value)| value.to_string()))
     }
 
-    fn numbers(task: &Task) -> [usize; 6] {
+    fn numbers(task: &SchedulerTask) -> [usize; 6] {
         [task.rank, task.size, task.local_rank, task.local_size, task.node, task.nodes]
     }
 
@@ -313,19 +322,19 @@ mod tests {
             ("SLURM_STEP_TASKS_PER_NODE", "2,1"),
         ];
         let of_srun = |name: &str| find(&srun, name);
-        let task = started(&of_srun).expect("sound").expect("Slurm");
+        let task = find_started_task(&of_srun).expect("sound").expect("Slurm");
         assert_eq!(numbers(&task), [1, 3, 1, 2, 0, 2]);
-        let (host, port) = meeting(&of_srun, &task).expect("it is said");
+        let (host, port) = meeting_address(&of_srun, &task).expect("it is said");
         assert!(host == "node07" && (20_000..32_000).contains(&port), "{host}:{port}");
         let other =
             |name: &str| if name == "SLURM_STEP_ID" { Some("1".into()) } else { of_srun(name) };
-        assert_ne!(meeting(&other, &task).expect("it is said").1, port);
+        assert_ne!(meeting_address(&other, &task).expect("it is said").1, port);
         let said =
             |name: &str| if name == "MASTER_PORT" { Some("29500".into()) } else { of_srun(name) };
-        assert_eq!(meeting(&said, &task).expect("it is said").1, 29500);
+        assert_eq!(meeting_address(&said, &task).expect("it is said").1, 29500);
         // A batch script has the variables of its job, and is no step of it.
         let script = |name: &str| of_srun(name).filter(|_| name != "SLURM_STEP_ID");
-        assert_eq!(started(&script).expect("sound"), None);
+        assert_eq!(find_started_task(&script).expect("sound"), None);
         let mpirun = [
             ("OMPI_COMM_WORLD_RANK", "1"),
             ("OMPI_COMM_WORLD_SIZE", "2"),
@@ -334,14 +343,14 @@ mod tests {
             ("PMIX_NAMESPACE", "2713321473"),
         ];
         let of_mpirun = |name: &str| find(&mpirun, name);
-        let task = started(&of_mpirun).expect("sound").expect("Open MPI");
-        assert_eq!(meeting(&of_mpirun, &task).expect("it is said").0, "127.0.0.1");
+        let task = find_started_task(&of_mpirun).expect("sound").expect("Open MPI");
+        assert_eq!(meeting_address(&of_mpirun, &task).expect("it is said").0, "127.0.0.1");
         let alone = |name: &str| match name {
             "OMPI_COMM_WORLD_RANK" => Some("0".into()),
             "OMPI_COMM_WORLD_SIZE" | "OMPI_COMM_WORLD_LOCAL_SIZE" => Some("1".into()),
             _ => None,
         };
-        assert_eq!(started(&alone).expect("sound"), None);
+        assert_eq!(find_started_task(&alone).expect("sound"), None);
     }
 
     #[test]

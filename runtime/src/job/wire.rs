@@ -11,7 +11,7 @@ const MAX_BYTES: u64 = 16 << 30;
 
 /// What members and the coordinator say to each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum ControlMessage {
     /// A member: here I am.
     Join(Member),
     /// The coordinator: all are here.
@@ -59,7 +59,11 @@ pub(crate) struct Member {
 }
 
 /// Sends a message.
-pub(super) fn write(to: &mut impl Write, message: &Message, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_message(
+    to: &mut impl Write,
+    message: &ControlMessage,
+    bytes: &[u8],
+) -> io::Result<()> {
     let head = serde_json::to_vec(message).map_err(io::Error::other)?;
     let mut frame = Vec::with_capacity(head.len() + 12);
     frame.extend((head.len() as u32).to_le_bytes());
@@ -70,7 +74,7 @@ pub(super) fn write(to: &mut impl Write, message: &Message, bytes: &[u8]) -> io:
 }
 
 /// Receives one.
-pub(super) fn read(from: &mut impl Read) -> io::Result<(Message, Vec<u8>)> {
+pub(super) fn read_message(from: &mut impl Read) -> io::Result<(ControlMessage, Vec<u8>)> {
     let mut lengths = [0; 12];
     from.read_exact(&mut lengths)?;
     let head = u32::from_le_bytes(lengths[..4].try_into().expect("four bytes"));
@@ -78,13 +82,13 @@ pub(super) fn read(from: &mut impl Read) -> io::Result<(Message, Vec<u8>)> {
     if head > MAX_HEAD || bytes > MAX_BYTES {
         return Err(io::Error::other("a message beyond all measure"));
     }
-    let head = take(from, u64::from(head))?;
+    let head = read_exact_bytes(from, u64::from(head))?;
     let message = serde_json::from_slice(&head).map_err(io::Error::other)?;
-    Ok((message, take(from, bytes)?))
+    Ok((message, read_exact_bytes(from, bytes)?))
 }
 
 /// Reads so many bytes; memory grows with what has come, not with what was announced.
-fn take(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+fn read_exact_bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(length).read_to_end(&mut bytes)?;
     if bytes.len() as u64 == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }

@@ -14,14 +14,14 @@ const TAG: c_int = 0;
 
 /// A group of processes and the messages between them.
 #[derive(Debug)]
-pub(crate) struct Communicator {
+pub(crate) struct MpiCommunicator {
     raw: ffi::MPI_Comm,
 }
 
-// SAFETY: a communicator is a handle that the library lets any thread use at the thread level that `World` insists on.
-unsafe impl Send for Communicator {}
+// SAFETY: a communicator is a handle that the library lets any thread use at the thread level that `MpiWorld` insists on.
+unsafe impl Send for MpiCommunicator {}
 // SAFETY: as above.
-unsafe impl Sync for Communicator {}
+unsafe impl Sync for MpiCommunicator {}
 
 /// A call under way, and its buffer.
 #[derive(Debug)]
@@ -33,11 +33,11 @@ pub(crate) struct Flying {
     length: usize,
 }
 
-// SAFETY: as for `Communicator`; the buffer is this structure's own.
+// SAFETY: as for `MpiCommunicator`; the buffer is this structure's own.
 unsafe impl Send for Flying {}
 
 /// Whether a call went well; if not, the library's text.
-fn check(code: c_int) -> io::Result<()> {
+fn check_code(code: c_int) -> io::Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
     }
@@ -49,18 +49,18 @@ fn check(code: c_int) -> io::Result<()> {
     Err(io::Error::other(format!("MPI says: {}", String::from_utf8_lossy(text))))
 }
 
-fn count(length: usize) -> io::Result<c_int> {
+fn to_mpi_count(length: usize) -> io::Result<c_int> {
     c_int::try_from(length).map_err(|_| io::Error::other("a message beyond what MPI counts"))
 }
 
-impl Communicator {
+impl MpiCommunicator {
     /// Takes a communicator over, whose errors are told from now on instead of ending the process.
     pub(super) fn new(own: SimpleCommunicator) -> io::Result<Self> {
         let raw = own.as_raw();
         // The end of MPI frees it; before that nobody may.
         std::mem::forget(own);
         // SAFETY: a live communicator and a constant of the library.
-        check(unsafe { ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN) })?;
+        check_code(unsafe { ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN) })?;
         Ok(Self { raw })
     }
 
@@ -70,7 +70,7 @@ impl Communicator {
     /// Where the library says so.
     pub(crate) fn send(&self, buffer: Vec<u8>, to: u32) -> io::Result<Flying> {
         let (start, length) = (buffer.as_ptr().cast::<c_void>(), buffer.len());
-        let (count, to) = (count(length)?, to as c_int);
+        let (count, to) = (to_mpi_count(length)?, to as c_int);
         Flying::start(buffer, length, |request| {
             // SAFETY: the bytes stay where they are, and unchanged, until the request is done: `Flying` keeps them.
             unsafe { ffi::MPI_Isend(start, count, ffi::RSMPI_UINT8_T, to, TAG, self.raw, request) }
@@ -90,7 +90,7 @@ impl Communicator {
         let mut message = MaybeUninit::uninit();
         let mut status = MaybeUninit::<ffi::MPI_Status>::uninit();
         // SAFETY: everything is written to places of the right types.
-        check(unsafe {
+        check_code(unsafe {
             let (message, status) = (message.as_mut_ptr(), status.as_mut_ptr());
             ffi::MPI_Improbe(ffi::RSMPI_ANY_SOURCE, TAG, self.raw, &raw mut found, message, status)
         })?;
@@ -100,7 +100,9 @@ impl Communicator {
         // SAFETY: the library has filled the status in, as it found a message.
         let from = unsafe { status.assume_init_ref() }.MPI_SOURCE;
         // SAFETY: as above.
-        check(unsafe { ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &raw mut count) })?;
+        check_code(unsafe {
+            ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &raw mut count)
+        })?;
         let length = count.max(0) as usize;
         let mut buffer = buffer(length);
         buffer.clear();
@@ -121,7 +123,7 @@ impl Communicator {
     /// Where the library says so.
     pub(crate) fn broadcast(&self, mut buffer: Vec<u8>) -> io::Result<Flying> {
         let (start, length) = (buffer.as_mut_ptr().cast::<c_void>(), buffer.len());
-        let count = count(length)?;
+        let count = to_mpi_count(length)?;
         Flying::start(buffer, length, |request| {
             // SAFETY: the bytes stay where they are until the request is done: `Flying` keeps them.
             unsafe { ffi::MPI_Ibcast(start, count, ffi::RSMPI_UINT8_T, 0, self.raw, request) }
@@ -149,7 +151,7 @@ impl Flying {
         // SAFETY: a constant of the library.
         let request = unsafe { ffi::RSMPI_REQUEST_NULL };
         let mut flying = Self { request, buffer: Some(buffer), length };
-        check(call(&raw mut flying.request))?;
+        check_code(call(&raw mut flying.request))?;
         Ok(flying)
     }
 
@@ -157,10 +159,10 @@ impl Flying {
     ///
     /// # Errors
     /// Where the library says so.
-    pub(crate) fn landed(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn take_if_done(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut done = 0;
         // SAFETY: the request is one that the library has made, or none, which is done.
-        check(unsafe {
+        check_code(unsafe {
             ffi::MPI_Test(&raw mut self.request, &raw mut done, ffi::RSMPI_STATUS_IGNORE)
         })?;
         if done == 0 {

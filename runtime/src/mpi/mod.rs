@@ -1,7 +1,7 @@
 //! The MPI library as this process sees it, behind the feature `mpi`.
 //!
 //! It is started once in a process, by a thread that owns it. The same thread must end it, and carries messages in
-//! between ([`World::serve`]). All unsafe code is in `calls`.
+//! between ([`MpiWorld::serve`]). All unsafe code is in `calls`.
 
 mod calls;
 
@@ -16,28 +16,28 @@ use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, CommunicatorCollectives as _};
 
-pub(crate) use calls::{Communicator, Flying};
+pub(crate) use calls::{Flying, MpiCommunicator};
 
 /// The owner's work until MPI ends; it gives whether MPI may be ended in order, which takes all processes.
 type Work = Box<dyn FnOnce() -> bool + Send>;
 
 /// MPI, started.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct MpiWorld {
     /// graphc's own: no message of others comes its way.
-    pub(crate) communicator: Communicator,
+    pub(crate) communicator: MpiCommunicator,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     /// Number among the processes of its host.
     pub(crate) local_rank: u32,
     /// Number of hosts.
     pub(crate) nodes: u32,
-    owner: Mutex<Option<Owner>>,
+    owner: Mutex<Option<MpiOwner>>,
 }
 
 /// The thread that owns MPI, before it has its work.
 #[derive(Debug)]
-struct Owner {
+struct MpiOwner {
     thread: JoinHandle<()>,
     work: Sender<Work>,
 }
@@ -45,20 +45,20 @@ struct Owner {
 const USED: &str = "it serves one job in the life of a process, and has had it";
 
 /// A process has one MPI world, which cannot be started again once it has ended.
-static WORLD: OnceLock<Result<Arc<World>, String>> = OnceLock::new();
+static WORLD: OnceLock<Result<Arc<MpiWorld>, String>> = OnceLock::new();
 
-impl World {
+impl MpiWorld {
     /// Starts MPI, the first time.
     ///
     /// # Errors
     /// Where the library cannot serve several threads, was started by somebody else, or serves a job already.
-    pub(crate) fn get() -> Result<Arc<Self>, String> {
-        let world = WORLD.get_or_init(start).clone()?;
-        let used = world.owner().is_none();
+    pub(crate) fn start_once() -> Result<Arc<Self>, String> {
+        let world = WORLD.get_or_init(start_mpi).clone()?;
+        let used = world.lock_owner().is_none();
         if used { Err(USED.to_owned()) } else { Ok(world) }
     }
 
-    fn owner(&self) -> MutexGuard<'_, Option<Owner>> {
+    fn lock_owner(&self) -> MutexGuard<'_, Option<MpiOwner>> {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,25 +71,25 @@ impl World {
         work: impl FnOnce() -> bool + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let used = || io::Error::other(USED);
-        let owner = self.owner().take().ok_or_else(used)?;
+        let owner = self.lock_owner().take().ok_or_else(used)?;
         owner.work.send(Box::new(work)).map_err(|_| used())?;
         Ok(owner.thread)
     }
 }
 
-fn start() -> Result<Arc<World>, String> {
+fn start_mpi() -> Result<Arc<MpiWorld>, String> {
     let (found, finding) = mpsc::channel();
     let (sender, work) = mpsc::channel();
-    let thread = crate::threads::start("mpi", move || own(&found, &work));
+    let thread = crate::threads::start_thread("mpi", move || run_owner(&found, &work));
     let thread = thread.map_err(|error| error.to_string())?;
     let mut world = finding.recv().map_err(|_| "the library did not start".to_owned())??;
-    world.owner = Mutex::new(Some(Owner { thread, work: sender }));
+    world.owner = Mutex::new(Some(MpiOwner { thread, work: sender }));
     Ok(Arc::new(world))
 }
 
 /// The life of the owner.
-fn own(found: &Sender<Result<World, String>>, work: &Receiver<Work>) {
-    let universe = match initialize() {
+fn run_owner(found: &Sender<Result<MpiWorld, String>>, work: &Receiver<Work>) {
+    let universe = match initialize_mpi() {
         Ok((universe, world)) => {
             // Who asked is waiting.
             let _ = found.send(Ok(world));
@@ -108,7 +108,7 @@ fn own(found: &Sender<Result<World, String>>, work: &Receiver<Work>) {
     }
 }
 
-fn initialize() -> Result<(Universe, World), String> {
+fn initialize_mpi() -> Result<(Universe, MpiWorld), String> {
     let started = mpi::initialize_with_threading(Threading::Multiple);
     let (universe, level) = started.ok_or("the program has started MPI itself already")?;
     if level != Threading::Multiple {
@@ -122,7 +122,7 @@ fn initialize() -> Result<(Universe, World), String> {
     let first = u32::from(local.rank() == 0);
     let mut nodes = 0_u32;
     whole.all_reduce_into(&first, &mut nodes, SystemOperation::sum());
-    let world = World {
+    let world = MpiWorld {
         rank: whole.rank() as u32,
         size: whole.size() as u32,
         local_rank: local.rank() as u32,
@@ -133,6 +133,6 @@ fn initialize() -> Result<(Universe, World), String> {
     Ok((universe, world))
 }
 
-fn own_communicator(whole: &SimpleCommunicator) -> Result<Communicator, String> {
-    Communicator::new(whole.duplicate()).map_err(|error| error.to_string())
+fn own_communicator(whole: &SimpleCommunicator) -> Result<MpiCommunicator, String> {
+    MpiCommunicator::new(whole.duplicate()).map_err(|error| error.to_string())
 }

@@ -2,14 +2,14 @@
 //! [`super::combine`].
 
 use graphc_ir::types::DType;
-use graphc_kernels::{narrow, widen};
+use graphc_kernels::{narrow_to_halves, widen_halves};
 
-use super::reduce::{greater, halves, less, zip};
+use super::reduce::{combine_halves, combine_pairs, greater_or_nan, less_or_nan};
 use super::wide::join_wide;
 
 /// What two elements become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fold {
+pub(crate) enum FoldOp {
     Sum,
     Product,
     Max,
@@ -19,9 +19,9 @@ pub(crate) enum Fold {
     Xor,
 }
 
-impl Fold {
+impl FoldOp {
     /// Whether elements of this type have the operation: floating-point numbers have no bits to combine.
-    pub(crate) fn fits(self, dtype: DType) -> bool {
+    pub(crate) fn supports(self, dtype: DType) -> bool {
         !dtype.is_float() || !matches!(self, Self::And | Self::Or | Self::Xor)
     }
 }
@@ -29,10 +29,10 @@ impl Fold {
 /// Replaces each element `a` of `into` by `a op b`, `b` the element of `from`; with `before` by `b op a`, which differs for
 /// the greatest of two zeros or NaNs. Integers wrap; truth values are 0 or 1, their sum and greatest is `or`, their product
 /// and least `and`. Any alignment.
-pub(crate) fn fold(dtype: DType, op: Fold, before: bool, into: &mut [u8], from: &[u8]) {
+pub(crate) fn fold_elements(dtype: DType, op: FoldOp, before: bool, into: &mut [u8], from: &[u8]) {
     match dtype {
-        DType::F32 => floats(op, before, into, from),
-        DType::F16 | DType::BF16 => halves(dtype, into, from, chosen(op, before)),
+        DType::F32 => fold_floats(op, before, into, from),
+        DType::F16 | DType::BF16 => combine_halves(dtype, into, from, choose_wide_fold(op, before)),
         DType::I64 => integers!(i64, op, into, from),
         DType::I32 => integers!(i32, op, into, from),
         DType::U8 => integers!(u8, op, into, from),
@@ -40,38 +40,42 @@ pub(crate) fn fold(dtype: DType, op: Fold, before: bool, into: &mut [u8], from: 
     }
 }
 
-fn floats(op: Fold, before: bool, into: &mut [u8], from: &[u8]) {
+fn fold_floats(op: FoldOp, before: bool, into: &mut [u8], from: &[u8]) {
     let (read, write) = (f32::from_ne_bytes, f32::to_ne_bytes);
     match (op, before) {
-        (Fold::Sum, _) => zip(into, from, read, write, |a, b| a + b),
-        (Fold::Product, _) => zip(into, from, read, write, |a, b| a * b),
-        (Fold::Max, false) => zip(into, from, read, write, greater),
-        (Fold::Max, true) => zip(into, from, read, write, |a, b| greater(b, a)),
-        (Fold::Min, false) => zip(into, from, read, write, less),
-        (Fold::Min, true) => zip(into, from, read, write, |a, b| less(b, a)),
-        (Fold::And | Fold::Or | Fold::Xor, _) => unreachable!("refused by `Fold::fits`"),
+        (FoldOp::Sum, _) => combine_pairs(into, from, read, write, |a, b| a + b),
+        (FoldOp::Product, _) => combine_pairs(into, from, read, write, |a, b| a * b),
+        (FoldOp::Max, false) => combine_pairs(into, from, read, write, greater_or_nan),
+        (FoldOp::Max, true) => combine_pairs(into, from, read, write, |a, b| greater_or_nan(b, a)),
+        (FoldOp::Min, false) => combine_pairs(into, from, read, write, less_or_nan),
+        (FoldOp::Min, true) => combine_pairs(into, from, read, write, |a, b| less_or_nan(b, a)),
+        (FoldOp::And | FoldOp::Or | FoldOp::Xor, _) => {
+            unreachable!("refused by `FoldOp::supports`")
+        }
     }
 }
 
 /// Replaces each `a` of `into` by `a op b`, `b` the 16-bit number in `from`. Nothing is rounded, so only sums and products
 /// are kept so.
-pub(crate) fn fold_wide(dtype: DType, op: Fold, into: &mut [f32], from: &[u8]) {
+pub(crate) fn fold_wide(dtype: DType, op: FoldOp, into: &mut [f32], from: &[u8]) {
     match op {
-        Fold::Product => join_wide(dtype, from, into, |a, b| a * b),
+        FoldOp::Product => join_wide(dtype, from, into, |a, b| a * b),
         _ => join_wide(dtype, from, into, |a, b| a + b),
     }
 }
 
 /// The choice between two 16-bit numbers.
-fn chosen(op: Fold, before: bool) -> fn(f32, f32) -> f32 {
+fn choose_wide_fold(op: FoldOp, before: bool) -> fn(f32, f32) -> f32 {
     match (op, before) {
-        (Fold::Max, false) => greater,
-        (Fold::Max, true) => |a, b| greater(b, a),
-        (Fold::Min, false) => less,
-        (Fold::Min, true) => |a, b| less(b, a),
-        (Fold::Sum, _) => |a, b| a + b,
-        (Fold::Product, _) => |a, b| a * b,
-        (Fold::And | Fold::Or | Fold::Xor, _) => unreachable!("refused by `Fold::fits`"),
+        (FoldOp::Max, false) => greater_or_nan,
+        (FoldOp::Max, true) => |a, b| greater_or_nan(b, a),
+        (FoldOp::Min, false) => less_or_nan,
+        (FoldOp::Min, true) => |a, b| less_or_nan(b, a),
+        (FoldOp::Sum, _) => |a, b| a + b,
+        (FoldOp::Product, _) => |a, b| a * b,
+        (FoldOp::And | FoldOp::Or | FoldOp::Xor, _) => {
+            unreachable!("refused by `FoldOp::supports`")
+        }
     }
 }
 
@@ -80,60 +84,71 @@ macro_rules! integers {
     ($type:ty, $op:expr, $into:expr, $from:expr) => {{
         let (read, write) = (<$type>::from_ne_bytes, <$type>::to_ne_bytes);
         match $op {
-            Fold::Sum => zip($into, $from, read, write, <$type>::wrapping_add),
-            Fold::Product => zip($into, $from, read, write, <$type>::wrapping_mul),
-            Fold::Max => zip($into, $from, read, write, <$type>::max),
-            Fold::Min => zip($into, $from, read, write, <$type>::min),
-            Fold::And => zip($into, $from, read, write, |a, b| a & b),
-            Fold::Or => zip($into, $from, read, write, |a, b| a | b),
-            Fold::Xor => zip($into, $from, read, write, |a, b| a ^ b),
+            FoldOp::Sum => combine_pairs($into, $from, read, write, <$type>::wrapping_add),
+            FoldOp::Product => combine_pairs($into, $from, read, write, <$type>::wrapping_mul),
+            FoldOp::Max => combine_pairs($into, $from, read, write, <$type>::max),
+            FoldOp::Min => combine_pairs($into, $from, read, write, <$type>::min),
+            FoldOp::And => combine_pairs($into, $from, read, write, |a, b| a & b),
+            FoldOp::Or => combine_pairs($into, $from, read, write, |a, b| a | b),
+            FoldOp::Xor => combine_pairs($into, $from, read, write, |a, b| a ^ b),
         }
     }};
 }
 use integers;
 
-fn truth_values(op: Fold, into: &mut [u8], from: &[u8]) {
+fn truth_values(op: FoldOp, into: &mut [u8], from: &[u8]) {
     let read = |[byte]: [u8; 1]| byte != 0;
     let write = |value: bool| [u8::from(value)];
     match op {
-        Fold::Sum | Fold::Max | Fold::Or => zip(into, from, read, write, |a, b| a | b),
-        Fold::Product | Fold::Min | Fold::And => zip(into, from, read, write, |a, b| a & b),
-        Fold::Xor => zip(into, from, read, write, |a, b| a ^ b),
+        FoldOp::Sum | FoldOp::Max | FoldOp::Or => {
+            combine_pairs(into, from, read, write, |a, b| a | b)
+        }
+        FoldOp::Product | FoldOp::Min | FoldOp::And => {
+            combine_pairs(into, from, read, write, |a, b| a & b)
+        }
+        FoldOp::Xor => combine_pairs(into, from, read, write, |a, b| a ^ b),
     }
 }
 
 /// Multiplies each element; integers wrap, by the factor's whole part.
-pub(crate) fn scale(dtype: DType, factor: f64, values: &mut [u8]) {
+pub(crate) fn scale_elements(dtype: DType, factor: f64, values: &mut [u8]) {
     let (real, whole) = (factor as f32, factor as i64);
-    each(dtype, values, |a| a * real, |a| a.wrapping_mul(whole));
+    map_elements(dtype, values, |a| a * real, |a| a.wrapping_mul(whole));
 }
 
 /// Divides each element; integers towards zero.
-pub(crate) fn divide(dtype: DType, by: u32, values: &mut [u8]) {
+pub(crate) fn divide_elements(dtype: DType, by: u32, values: &mut [u8]) {
     let (real, whole) = (by as f32, i64::from(by));
-    each(dtype, values, |a| a / real, |a| a / whole);
+    map_elements(dtype, values, |a| a / real, |a| a / whole);
 }
 
-fn each(dtype: DType, values: &mut [u8], real: impl Fn(f32) -> f32, whole: impl Fn(i64) -> i64) {
+fn map_elements(
+    dtype: DType,
+    values: &mut [u8],
+    real: impl Fn(f32) -> f32,
+    whole: impl Fn(i64) -> i64,
+) {
     match dtype {
-        DType::F32 => map(values, |e| real(f32::from_ne_bytes(e)).to_ne_bytes()),
+        DType::F32 => map_chunks(values, |e| real(f32::from_ne_bytes(e)).to_ne_bytes()),
         DType::F16 | DType::BF16 => {
             let mut block = [0.0; 512];
             for values in values.chunks_mut(1024) {
                 let block = &mut block[..values.len() / 2];
-                widen(dtype, values, block);
+                widen_halves(dtype, values, block);
                 block.iter_mut().for_each(|value| *value = real(*value));
-                narrow(dtype, block, values);
+                narrow_to_halves(dtype, block, values);
             }
         }
-        DType::I64 => map(values, |e| whole(i64::from_ne_bytes(e)).to_ne_bytes()),
-        DType::I32 => map(values, |e| (whole(i32::from_ne_bytes(e).into()) as i32).to_ne_bytes()),
-        DType::U8 => map(values, |[e]| [whole(e.into()) as u8]),
-        DType::Bool => map(values, |[e]| [u8::from(whole(e.into()) != 0)]),
+        DType::I64 => map_chunks(values, |e| whole(i64::from_ne_bytes(e)).to_ne_bytes()),
+        DType::I32 => {
+            map_chunks(values, |e| (whole(i32::from_ne_bytes(e).into()) as i32).to_ne_bytes())
+        }
+        DType::U8 => map_chunks(values, |[e]| [whole(e.into()) as u8]),
+        DType::Bool => map_chunks(values, |[e]| [u8::from(whole(e.into()) != 0)]),
     }
 }
 
-fn map<const N: usize>(values: &mut [u8], work: impl Fn([u8; N]) -> [u8; N]) {
+fn map_chunks<const N: usize>(values: &mut [u8], work: impl Fn([u8; N]) -> [u8; N]) {
     values.as_chunks_mut::<N>().0.iter_mut().for_each(|element| *element = work(*element));
 }
 
@@ -146,7 +161,7 @@ mod tests {
         let zeros = [0.0_f32, -0.0];
         for (before, expected) in [(false, -0.0_f32), (true, 0.0)] {
             let mut into = zeros[0].to_ne_bytes();
-            fold(DType::F32, Fold::Max, before, &mut into, &zeros[1].to_ne_bytes());
+            fold_elements(DType::F32, FoldOp::Max, before, &mut into, &zeros[1].to_ne_bytes());
             assert_eq!(into, expected.to_ne_bytes());
         }
     }
@@ -154,12 +169,12 @@ mod tests {
     #[test]
     fn integers_are_scaled_and_divided_as_integers() {
         let mut value = (-7_i64).to_ne_bytes();
-        scale(DType::I64, 3.0, &mut value);
+        scale_elements(DType::I64, 3.0, &mut value);
         assert_eq!(i64::from_ne_bytes(value), -21);
-        divide(DType::I64, 2, &mut value);
+        divide_elements(DType::I64, 2, &mut value);
         assert_eq!(i64::from_ne_bytes(value), -10);
         let mut byte = [200];
-        scale(DType::U8, 2.0, &mut byte);
+        scale_elements(DType::U8, 2.0, &mut byte);
         assert_eq!(byte, [144]);
     }
 }

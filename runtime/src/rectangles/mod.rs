@@ -2,7 +2,7 @@
 //! goes where.
 //!
 //! No communication and no threads here: collectives, channels, sessions and global tensors all move data by what this
-//! room works out. Start reading with [`contributions`], then [`Move`].
+//! room works out. Start reading with [`list_contributions`], then [`Move`].
 
 mod fold;
 mod moves;
@@ -10,8 +10,8 @@ mod reduce;
 mod route;
 mod wide;
 
-pub(crate) use fold::{Fold, divide, fold, fold_wide, scale};
+pub(crate) use fold::{FoldOp, divide_elements, fold_elements, fold_wide, scale_elements};
 pub(crate) use moves::Move;
-pub(crate) use reduce::{combination, combine, fill_identity};
-pub(crate) use route::{Contribution, along_axis, contributions, masked, partial_kind};
+pub(crate) use reduce::{combine_elements, combine_into, fill_identity};
+pub(crate) use route::{Contribution, along_axis, list_contributions, masked_kind, partial_kind};
 pub(crate) use wide::{is_half, join_wide, sums_wide};

@@ -2,10 +2,10 @@
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
-use graphc_ir::types::{DType, strides};
-use graphc_kernels::widen;
+use graphc_ir::types::{DType, row_major_strides};
+use graphc_kernels::widen_halves;
 
-use super::reduce::combine;
+use super::reduce::combine_elements;
 use super::wide::join_wide;
 
 /// A copy of one rectangle from one shard's row-major memory to another's, as runs of consecutive bytes. Worked out
@@ -32,7 +32,8 @@ impl Move {
     /// The copy of `part`, which lies in both `from` and `to`; all three in the whole tensor's coordinates.
     pub(crate) fn new(dtype: DType, part: &Rect, from: &Rect, to: &Rect) -> Self {
         let size = dtype.size();
-        let (from_strides, to_strides) = (strides(&from.extent), strides(&to.extent));
+        let (from_strides, to_strides) =
+            (row_major_strides(&from.extent), row_major_strides(&to.extent));
         let mut result = Self { dtype, run: size, loops: Vec::new(), from: 0, to: 0 };
         for dim in (0..part.extent.len()).rev() {
             let (from_stride, to_stride) = (from_strides[dim] * size, to_strides[dim] * size);
@@ -62,14 +63,14 @@ impl Move {
     }
 
     /// The copy of `part` out of `from` to memory that holds nothing else, at this offset.
-    pub(crate) fn pack(dtype: DType, part: &Rect, from: &Rect, offset: usize) -> Self {
+    pub(crate) fn new_pack(dtype: DType, part: &Rect, from: &Rect, offset: usize) -> Self {
         let mut result = Self::new(dtype, part, from, part);
         result.to += offset;
         result
     }
 
     /// The copy of `part` into `to` from memory that holds nothing else, at this offset.
-    pub(crate) fn unpack(dtype: DType, part: &Rect, to: &Rect, offset: usize) -> Self {
+    pub(crate) fn new_unpack(dtype: DType, part: &Rect, to: &Rect, offset: usize) -> Self {
         let mut result = Self::new(dtype, part, part, to);
         result.from += offset;
         result
@@ -77,15 +78,20 @@ impl Move {
 
     /// Copies.
     pub(crate) fn copy(&self, from: &[u8], to: &mut [u8]) {
-        self.runs(&mut |source, target, run| {
+        self.visit_runs(&mut |source, target, run| {
             to[target..target + run].copy_from_slice(&from[source..source + run]);
         });
     }
 
     /// Combines what is there with what comes.
     pub(crate) fn combine(&self, kind: ReduceKind, from: &[u8], to: &mut [u8]) {
-        self.runs(&mut |source, target, run| {
-            combine(self.dtype, kind, &mut to[target..target + run], &from[source..source + run]);
+        self.visit_runs(&mut |source, target, run| {
+            combine_elements(
+                self.dtype,
+                kind,
+                &mut to[target..target + run],
+                &from[source..source + run],
+            );
         });
     }
 
@@ -98,22 +104,22 @@ impl Move {
     }
 
     /// Writes, or adds, 16-bit numbers to `f32` that stand for the elements of the target.
-    pub(crate) fn sum(&self, add: bool, from: &[u8], to: &mut [f32]) {
-        self.runs(&mut |source, target, run| {
+    pub(crate) fn sum_wide(&self, add: bool, from: &[u8], to: &mut [f32]) {
+        self.visit_runs(&mut |source, target, run| {
             let (from, to) = (&from[source..source + run], &mut to[target / 2..(target + run) / 2]);
             match add {
                 true => join_wide(self.dtype, from, to, |a, b| a + b),
-                false => widen(self.dtype, from, to),
+                false => widen_halves(self.dtype, from, to),
             }
         });
     }
 
-    fn runs(&self, each: &mut impl FnMut(usize, usize, usize)) {
-        walk(&self.loops, self.from, self.to, self.run, each);
+    fn visit_runs(&self, each: &mut impl FnMut(usize, usize, usize)) {
+        walk_loops(&self.loops, self.from, self.to, self.run, each);
     }
 }
 
-fn walk(
+fn walk_loops(
     loops: &[Loop],
     from: usize,
     to: usize,
@@ -122,7 +128,13 @@ fn walk(
 ) {
     let Some((outer, inner)) = loops.split_first() else { return each(from, to, run) };
     for index in 0..outer.count {
-        walk(inner, from + index * outer.from_stride, to + index * outer.to_stride, run, each);
+        walk_loops(
+            inner,
+            from + index * outer.from_stride,
+            to + index * outer.to_stride,
+            run,
+            each,
+        );
     }
 }
 

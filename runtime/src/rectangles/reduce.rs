@@ -2,42 +2,62 @@
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
-use graphc_kernels::{narrow, widen};
+use graphc_kernels::{narrow_to_halves, widen_halves};
 
 use super::wide::join_wide;
 use crate::tensor::write_element;
 
 /// Combines each element of `into` with that of `from`; integers wrap, truth values are 0 or 1 (the sum is `or`), a
 /// NaN stays a NaN. Any alignment.
-pub(crate) fn combine(dtype: DType, kind: ReduceKind, into: &mut [u8], from: &[u8]) {
+pub(crate) fn combine_elements(dtype: DType, kind: ReduceKind, into: &mut [u8], from: &[u8]) {
     match dtype {
-        DType::F32 => each(into, from, kind, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b),
+        DType::F32 => {
+            combine_by_kind(into, from, kind, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b)
+        }
         DType::F16 | DType::BF16 => match kind {
-            ReduceKind::Sum => halves(dtype, into, from, |a, b| a + b),
-            ReduceKind::Max => halves(dtype, into, from, greater),
-            ReduceKind::Min => halves(dtype, into, from, less),
+            ReduceKind::Sum => combine_halves(dtype, into, from, |a, b| a + b),
+            ReduceKind::Max => combine_halves(dtype, into, from, greater_or_nan),
+            ReduceKind::Min => combine_halves(dtype, into, from, less_or_nan),
         },
         DType::I64 => {
-            each(into, from, kind, i64::from_ne_bytes, i64::to_ne_bytes, i64::wrapping_add);
+            combine_by_kind(
+                into,
+                from,
+                kind,
+                i64::from_ne_bytes,
+                i64::to_ne_bytes,
+                i64::wrapping_add,
+            );
         }
         DType::I32 => {
-            each(into, from, kind, i32::from_ne_bytes, i32::to_ne_bytes, i32::wrapping_add);
+            combine_by_kind(
+                into,
+                from,
+                kind,
+                i32::from_ne_bytes,
+                i32::to_ne_bytes,
+                i32::wrapping_add,
+            );
         }
-        DType::U8 => each(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, u8::wrapping_add),
-        DType::Bool => each(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, |a, b| a | b),
+        DType::U8 => {
+            combine_by_kind(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, u8::wrapping_add)
+        }
+        DType::Bool => {
+            combine_by_kind(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, |a, b| a | b)
+        }
     }
 }
 
 /// `into` becomes the combination of `a` with `b`.
-pub(crate) fn combination(dtype: DType, kind: ReduceKind, into: &mut [u8], a: &[u8], b: &[u8]) {
+pub(crate) fn combine_into(dtype: DType, kind: ReduceKind, into: &mut [u8], a: &[u8], b: &[u8]) {
     if (dtype, kind) == (DType::F32, ReduceKind::Sum) {
         return graphc_kernels::sum_of_two(into, a, b);
     }
     into.copy_from_slice(a);
-    combine(dtype, kind, into, b);
+    combine_elements(dtype, kind, into, b);
 }
 
-fn each<T: Copy + PartialOrd, const N: usize>(
+fn combine_by_kind<T: Copy + PartialOrd, const N: usize>(
     into: &mut [u8],
     from: &[u8],
     kind: ReduceKind,
@@ -46,25 +66,25 @@ fn each<T: Copy + PartialOrd, const N: usize>(
     add: impl Fn(T, T) -> T,
 ) {
     match kind {
-        ReduceKind::Sum => zip(into, from, read, write, add),
+        ReduceKind::Sum => combine_pairs(into, from, read, write, add),
         // What does not compare is a NaN: `a != a` keeps the first, the comparison's failure takes the second.
-        ReduceKind::Max => zip(into, from, read, write, greater),
-        ReduceKind::Min => zip(into, from, read, write, less),
+        ReduceKind::Max => combine_pairs(into, from, read, write, greater_or_nan),
+        ReduceKind::Min => combine_pairs(into, from, read, write, less_or_nan),
     }
 }
 
 /// The greater; a NaN wins.
-pub(super) fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
+pub(super) fn greater_or_nan<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if is_nan(a) || a > b { a } else { b }
 }
 
 /// The lesser; a NaN wins.
-pub(super) fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
+pub(super) fn less_or_nan<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if is_nan(a) || a < b { a } else { b }
 }
 
 /// Joins pairs of 16-bit numbers; the results are rounded.
-pub(super) fn halves(
+pub(super) fn combine_halves(
     dtype: DType,
     into: &mut [u8],
     from: &[u8],
@@ -73,9 +93,9 @@ pub(super) fn halves(
     let mut block = [0.0; 512];
     for (into, from) in into.chunks_mut(1024).zip(from.chunks(1024)) {
         let block = &mut block[..into.len().min(from.len()) / 2];
-        widen(dtype, into, block);
+        widen_halves(dtype, into, block);
         join_wide(dtype, from, block, join);
-        narrow(dtype, block, into);
+        narrow_to_halves(dtype, block, into);
     }
 }
 
@@ -84,7 +104,7 @@ fn is_nan<T: PartialEq>(value: T) -> bool {
     value != value
 }
 
-pub(super) fn zip<T, const N: usize>(
+pub(super) fn combine_pairs<T, const N: usize>(
     into: &mut [u8],
     from: &[u8],
     read: impl Fn([u8; N]) -> T,
@@ -121,11 +141,11 @@ mod tests {
             let (a, b) = if small { ([0.0, 1.0], [0.0, 0.0]) } else { ([2.0, 7.0], [5.0, 3.0]) };
             let tensor = |data: &[f64]| HostTensor::from_f64(dtype, [2], data).expect("2 elements");
             let mut into = tensor(&a);
-            combine(dtype, kind, into.bytes_mut(), tensor(&b).bytes());
+            combine_elements(dtype, kind, into.bytes_mut(), tensor(&b).bytes());
             let expected: Vec<f64> = a.iter().zip(b).map(|(&a, b)| kind.combine(a, b)).collect();
             assert_eq!(into.to_f64(), expected, "{dtype} {kind:?}");
             let mut anew = tensor(&[1.0, 1.0]);
-            combination(dtype, kind, anew.bytes_mut(), tensor(&a).bytes(), tensor(&b).bytes());
+            combine_into(dtype, kind, anew.bytes_mut(), tensor(&a).bytes(), tensor(&b).bytes());
             assert_eq!(anew, into, "{dtype} {kind:?}");
         }
     }
@@ -136,12 +156,12 @@ mod tests {
             let data = HostTensor::from_f64(dtype, [2], &[0.0, 1.0]).expect("2 elements");
             let mut into = data.clone();
             fill_identity(dtype, kind, into.bytes_mut());
-            combine(dtype, kind, into.bytes_mut(), data.bytes());
+            combine_elements(dtype, kind, into.bytes_mut(), data.bytes());
             assert_eq!(into, data, "{dtype} {kind:?}");
         }
         for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             let mut into = a.to_ne_bytes();
-            combine(DType::F32, ReduceKind::Max, &mut into, &b.to_ne_bytes());
+            combine_elements(DType::F32, ReduceKind::Max, &mut into, &b.to_ne_bytes());
             assert!(f32::from_ne_bytes(into).is_nan());
         }
     }

@@ -8,7 +8,7 @@
 //! Towards a partial layout the rank at coordinate 0 of the partial axes gets the value, and the others hold the
 //! identity.
 
-use graphc_ir::mesh::unravel;
+use graphc_ir::mesh::unravel_position;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
@@ -41,7 +41,7 @@ pub(crate) fn partial_kind(sbp: &NdSbp) -> Result<Option<ReduceKind>, String> {
 }
 
 /// The kind of the identity that `rank` holds in a partial layout; `None` where it holds a value.
-pub(crate) fn masked(layout: &Layout, rank: u32) -> Option<ReduceKind> {
+pub(crate) fn masked_kind(layout: &Layout, rank: u32) -> Option<ReduceKind> {
     let coordinates = layout.coordinates(rank)?;
     layout.sbp.0.iter().zip(coordinates).find_map(|(sbp, coordinate)| match sbp {
         Sbp::Partial(kind) if coordinate > 0 => Some(*kind),
@@ -53,7 +53,7 @@ pub(crate) fn masked(layout: &Layout, rank: u32) -> Option<ReduceKind> {
 ///
 /// # Errors
 /// Where the layouts are not of one tensor or `rank` is not of `to`.
-pub(crate) fn contributions(
+pub(crate) fn list_contributions(
     from: &Layout,
     to: &Layout,
     rank: u32,
@@ -70,13 +70,13 @@ pub(crate) fn contributions(
     let (Some(place), Some(target)) = (place, target) else {
         return Err(format!("rank {rank} is not of {:?}", to.ranks));
     };
-    if masked(to, rank).is_some() {
+    if masked_kind(to, rank).is_some() {
         return Ok(Vec::new());
     }
     let mut result = Vec::new();
     for position in 0..from.ranks.len() {
-        let coordinates = unravel(position, &from.hierarchy);
-        let replicas = replicas(from, &coordinates);
+        let coordinates = unravel_position(position, &from.hierarchy);
+        let replicas = list_replicas(from, &coordinates);
         if replicas.first() != Some(&from.ranks[position]) {
             continue;
         }
@@ -87,14 +87,14 @@ pub(crate) fn contributions(
         let later = coordinates.iter().zip(&from.sbp.0).any(|(&c, sbp)| c > 0 && sbp.is_partial());
         result.push(Contribution { source, part, combine: kind.filter(|_| later) });
     }
-    covered(&target, &result)?;
+    check_covered(&target, &result)?;
     Ok(result)
 }
 
 /// The ranks that hold the same as the one at `coordinates`: those that differ from it along broadcast axes alone.
-fn replicas(layout: &Layout, coordinates: &[usize]) -> Vec<u32> {
+fn list_replicas(layout: &Layout, coordinates: &[usize]) -> Vec<u32> {
     let same = |position: &usize| {
-        let other = unravel(*position, &layout.hierarchy);
+        let other = unravel_position(*position, &layout.hierarchy);
         let differs = |axis: usize| other[axis] != coordinates[axis];
         (0..other.len()).all(|axis| layout.sbp.0[axis] == Sbp::Broadcast || !differs(axis))
     };
@@ -118,7 +118,7 @@ pub(crate) fn along_axis(
         return Err("a step along one axis between two meshes or two tensors".into());
     }
     let target = to.rect(rank, microbatch, microbatches);
-    let (Some(group), Some(target)) = (from.group(rank, axis), target) else {
+    let (Some(group), Some(target)) = (from.axis_group(rank, axis), target) else {
         return Err(format!("rank {rank} is not of {:?}", from.ranks));
     };
     let coordinate = group.iter().position(|&r| r == rank).unwrap_or(0);
@@ -136,12 +136,12 @@ pub(crate) fn along_axis(
         let Some(part) = held.and_then(|held| held.intersect(&target)) else { continue };
         result.push(Contribution { source, part, combine: kind.filter(|_| index > 0) });
     }
-    covered(&target, &result)?;
+    check_covered(&target, &result)?;
     Ok(result)
 }
 
 /// Every element of the target is copied once; what is combined comes on top.
-fn covered(target: &Rect, contributions: &[Contribution]) -> Result<(), String> {
+fn check_covered(target: &Rect, contributions: &[Contribution]) -> Result<(), String> {
     let copied = contributions.iter().filter(|c| c.combine.is_none());
     let elements: usize = copied.map(|c| c.part.elements()).sum();
     if elements == target.elements() {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn sources(from: &Layout, to: &Layout, rank: u32) -> Vec<u32> {
-        let all = contributions(from, to, rank, 0, 1).expect("one tensor");
+        let all = list_contributions(from, to, rank, 0, 1).expect("one tensor");
         all.iter().map(|c| c.source).collect()
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let to = layout(&[0, 1], &[2], "P");
         assert_eq!(sources(&from, &to, 0), [2, 0, 1, 3]);
         assert!(sources(&from, &to, 1).is_empty());
-        assert_eq!(masked(&to, 1), Some(ReduceKind::Sum));
+        assert_eq!(masked_kind(&to, 1), Some(ReduceKind::Sum));
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn kinds_do_not_mix() {
         let from = layout(&[0, 1, 2, 3], &[2, 2], "P(sum),P(max)");
-        let error = contributions(&from, &from, 0, 0, 1).expect_err("two kinds");
+        let error = list_contributions(&from, &from, 0, 0, 1).expect_err("two kinds");
         assert!(error.contains("several kinds"), "{error}");
     }
 }

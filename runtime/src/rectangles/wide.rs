@@ -2,7 +2,7 @@
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
-use graphc_kernels::widen;
+use graphc_kernels::widen_halves;
 
 /// Elements that are widened at one time.
 const BLOCK: usize = 512;
@@ -27,7 +27,7 @@ pub(crate) fn join_wide(
     let mut block = [0.0; BLOCK];
     for (from, into) in from.chunks(2 * BLOCK).zip(into.chunks_mut(BLOCK)) {
         let block = &mut block[..into.len()];
-        widen(dtype, from, block);
+        widen_halves(dtype, from, block);
         into.iter_mut().zip(block).for_each(|(into, from)| *into = join(*into, *from));
     }
 }

@@ -11,13 +11,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::dist::{Lane, Members};
+use crate::dist::{GroupLane, GroupMembers};
 use crate::error::RuntimeError;
 use crate::transport::{Receiver, Sender, TransportError};
 
 /// The call of a rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct RoutineCall<'a> {
     /// The text for people: `add(f32[4, 4] S(0), f32[4, 4] B)`.
     pub text: &'a str,
     /// Stands for all of it, numbers among the arguments included.
@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// The calls of one rank so far.
 pub(super) struct Calls {
-    members: Members,
+    members: GroupMembers,
     count: u64,
     history: u64,
     senders: Vec<Option<Box<dyn Sender>>>,
@@ -44,7 +44,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(members: Members) -> Self {
+    pub(super) fn new(members: GroupMembers) -> Self {
         let n = members.len();
         let senders = (0..n).map(|_| None).collect();
         let receivers = (0..n).map(|_| None).collect();
@@ -55,30 +55,34 @@ impl Calls {
     ///
     /// # Errors
     /// Where the two differ, or a neighbour does not answer.
-    pub(super) fn compare(&mut self, call: Call<'_>, ranks: &[u32]) -> Result<(), RuntimeError> {
+    pub(super) fn compare_call(
+        &mut self,
+        call: RoutineCall<'_>,
+        ranks: &[u32],
+    ) -> Result<(), RuntimeError> {
         self.count += 1;
-        self.history = mixed(self.history, call.digest);
+        self.history = mix_digest(self.history, call.digest);
         let n = ranks.len();
         let me = ranks.iter().position(|&rank| rank as usize == self.members.me);
         let Some(me) = me.filter(|_| n > 1) else { return Ok(()) };
         let (next, before) = (ranks[(me + 1) % n] as usize, ranks[(me + n - 1) % n] as usize);
-        self.tell(next, self.count, call.text)?;
-        self.hear(before, call.text)
+        self.tell_peer(next, self.count, call.text)?;
+        self.hear_peer(before, call.text)
     }
 
-    fn tell(&mut self, peer: usize, count: u64, text: &str) -> Result<(), TransportError> {
+    fn tell_peer(&mut self, peer: usize, count: u64, text: &str) -> Result<(), TransportError> {
         let mut head = [0; HEAD];
         head[..8].copy_from_slice(&count.to_le_bytes());
         head[8..].copy_from_slice(&self.history.to_le_bytes());
         let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
-        self.sender(peer)?.send_headed(&head, text).map(drop)
+        self.sender_to(peer)?.send_headed(&head, text).map(drop)
     }
 
     /// Hears what the peer calls, which is to be the same.
-    fn hear(&mut self, peer: usize, text: &str) -> Result<(), RuntimeError> {
+    fn hear_peer(&mut self, peer: usize, text: &str) -> Result<(), RuntimeError> {
         let (count, history) = (self.count, self.history);
         let mut differs = None;
-        self.receiver(peer)?.receive_headed(HEAD, &mut |head, body| {
+        self.receiver_from(peer)?.receive_headed(HEAD, &mut |head, body| {
             let word = |at: usize| {
                 head.get(at..at + 8)
                     .and_then(<[u8]>::first_chunk)
@@ -92,14 +96,14 @@ impl Calls {
         match differs {
             None => Ok(()),
             Some((LEFT, _)) if self.ends_soon() => Err(TransportError::Ended.into()),
-            Some(theirs) => Err(self.differ(text, peer, &theirs)),
+            Some(theirs) => Err(self.difference_error(text, peer, &theirs)),
         }
     }
 
     /// Whether the job ends, as it does where a rank has left because of an error: that error is the one to tell of.
     fn ends_soon(&self) -> bool {
         let begun = Instant::now();
-        while self.members.transport.ended().is_none() {
+        while self.members.transport.end_reason().is_none() {
             if begun.elapsed() > GRACE {
                 return false;
             }
@@ -108,7 +112,12 @@ impl Calls {
         true
     }
 
-    fn differ(&self, mine: &str, peer: usize, (number, theirs): &(u64, String)) -> RuntimeError {
+    fn difference_error(
+        &self,
+        mine: &str,
+        peer: usize,
+        (number, theirs): &(u64, String),
+    ) -> RuntimeError {
         let ranks = [self.members.me, peer].map(|index| self.members.ranks[index]);
         let line = |rank: u32, number: u64, text: &str| match number {
             LEFT => format!("  rank {rank} {text}"),
@@ -131,10 +140,10 @@ impl Calls {
     ///
     /// # Errors
     /// Where a rank does not answer.
-    pub(super) fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, TransportError> {
+    pub(super) fn gather_bytes(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, TransportError> {
         let (n, me) = (self.members.len(), self.members.me);
         for peer in (0..n).filter(|&peer| peer != me) {
-            self.sender(peer)?.send_headed(&[], bytes)?;
+            self.sender_to(peer)?.send_headed(&[], bytes)?;
         }
         let mut all = vec![Vec::new(); n];
         for (peer, brought) in all.iter_mut().enumerate() {
@@ -142,25 +151,25 @@ impl Calls {
                 *brought = bytes.to_vec();
                 continue;
             }
-            self.receiver(peer)?.receive_headed(0, &mut |_, body| {
+            self.receiver_from(peer)?.receive_headed(0, &mut |_, body| {
                 *brought = body.read(<[u8]>::to_vec);
             })?;
         }
         Ok(all)
     }
 
-    fn sender(&mut self, peer: usize) -> Result<&mut dyn Sender, TransportError> {
+    fn sender_to(&mut self, peer: usize) -> Result<&mut dyn Sender, TransportError> {
         let made = match self.senders[peer].take() {
             Some(sender) => sender,
-            None => self.members.sender(Lane::First, peer)?,
+            None => self.members.open_sender(GroupLane::First, peer)?,
         };
         Ok(self.senders[peer].insert(made).as_mut())
     }
 
-    fn receiver(&mut self, peer: usize) -> Result<&mut dyn Receiver, TransportError> {
+    fn receiver_from(&mut self, peer: usize) -> Result<&mut dyn Receiver, TransportError> {
         let made = match self.receivers[peer].take() {
             Some(receiver) => receiver,
-            None => self.members.receiver(Lane::First, peer)?,
+            None => self.members.open_receiver(GroupLane::First, peer)?,
         };
         Ok(self.receivers[peer].insert(made).as_mut())
     }
@@ -169,22 +178,22 @@ impl Calls {
 /// Who waits for a rank that makes no more calls is told.
 impl Drop for Calls {
     fn drop(&mut self) {
-        if self.members.transport.ended().is_some() || std::thread::panicking() {
+        if self.members.transport.end_reason().is_some() || std::thread::panicking() {
             return;
         }
         let text = format!("has let go of its global tensors after {} calls", self.count);
         let me = self.members.me;
         for peer in (0..self.members.len()).filter(|&peer| peer != me) {
             // Where the queue is full or broken the peer has something else to find.
-            if self.sender(peer).is_ok_and(|sender| sender.ready()) {
-                let _ = self.tell(peer, LEFT, &text);
+            if self.sender_to(peer).is_ok_and(|sender| sender.is_ready()) {
+                let _ = self.tell_peer(peer, LEFT, &text);
             }
         }
     }
 }
 
 /// The digest of a list of numbers, from that of all but the last.
-fn mixed(history: u64, digest: u64) -> u64 {
+fn mix_digest(history: u64, digest: u64) -> u64 {
     let mixed = (history.rotate_left(5) ^ digest).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ mixed >> 29
 }

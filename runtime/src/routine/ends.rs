@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use graphc_ir::plan::{Action, Plan};
 
-use crate::dist::{Lane, Members};
+use crate::dist::{GroupLane, GroupMembers};
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 use crate::transport::{
-    Group, Lending, Lent, Offer, Receiver, Sender, Transport, TransportError, Work,
+    ExchangeGroup, Lending, Lent, Offer, Receiver, Sender, Transport, TransportError, Work,
 };
 
 /// An endpoint that several routines hold.
@@ -22,39 +22,39 @@ const MOST_SETS: u32 = 1 << 12;
 
 /// A transport whose ranks are indices in a group, and whose endpoints are made once.
 pub(super) struct SharedEnds {
-    members: Members,
-    known: Mutex<Known>,
+    members: GroupMembers,
+    known: Mutex<KnownEnds>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownEnds {
     /// Sets of ranks in the order in which plans brought them, the same on all ranks: that is their tag.
     sets: BTreeMap<Vec<u32>, u32>,
-    groups: BTreeMap<Vec<u32>, Common<dyn Group>>,
+    groups: BTreeMap<Vec<u32>, Common<dyn ExchangeGroup>>,
     senders: BTreeMap<u32, Common<dyn Sender>>,
     receivers: BTreeMap<u32, Common<dyn Receiver>>,
 }
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SharedEnds {
-    pub(super) fn new(members: Members) -> Self {
+    pub(super) fn new(members: GroupMembers) -> Self {
         Self { members, known: Mutex::default() }
     }
 
     /// Learns which sets of ranks a plan joins. All ranks see the same plans in the same order.
-    pub(super) fn know(&self, plan: &Plan) {
-        let mut known = lock(&self.known);
-        for set in sets(plan) {
+    pub(super) fn learn_plan(&self, plan: &Plan) {
+        let mut known = lock_mutex(&self.known);
+        for set in list_rank_sets(plan) {
             let next = known.sets.len() as u32;
             known.sets.entry(set).or_insert(next);
         }
     }
 
     /// The tag of a set's group.
-    fn tag(&self, known: &Known, ranks: &[u32]) -> Result<u32, TransportError> {
+    fn group_tag(&self, known: &KnownEnds, ranks: &[u32]) -> Result<u32, TransportError> {
         let set = known.sets.get(ranks).copied().filter(|&set| set < MOST_SETS);
         let tag = set.and_then(|set| self.members.tag.checked_mul(MOST_SETS)?.checked_add(set));
         tag.ok_or_else(|| TransportError::Mismatch {
@@ -70,14 +70,14 @@ impl SharedEnds {
 }
 
 /// The sets of ranks that collectives of a plan join.
-fn sets(plan: &Plan) -> Vec<Vec<u32>> {
+fn list_rank_sets(plan: &Plan) -> Vec<Vec<u32>> {
     let mut sets = Vec::new();
     for program in &plan.programs {
         for actor in &program.actors {
             let Action::Collective { axis, .. } = actor.action else { continue };
             let layout = program.registers[actor.inputs[0].index()].layout;
             let layout = &plan.layouts[layout as usize];
-            sets.extend(layout.ranks.iter().filter_map(|&rank| layout.group(rank, axis)));
+            sets.extend(layout.ranks.iter().filter_map(|&rank| layout.axis_group(rank, axis)));
         }
     }
     sets
@@ -88,61 +88,70 @@ impl Transport for SharedEnds {
         self.members.me as u32
     }
 
-    fn direct(&self, ranks: &[u32]) -> bool {
-        self.members.transport.direct(&self.in_job(ranks))
+    fn is_direct(&self, ranks: &[u32]) -> bool {
+        self.members.transport.is_direct(&self.in_job(ranks))
     }
 
-    fn offer(&self, bytes: u64) -> Result<Option<Offered>, TransportError> {
-        self.members.transport.offer(bytes)
+    fn offer_memory(&self, bytes: u64) -> Result<Option<Offered>, TransportError> {
+        self.members.transport.offer_memory(bytes)
     }
 
-    fn group(&self, _tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {
-        let mut known = lock(&self.known);
+    fn join_group(
+        &self,
+        _tag: u32,
+        ranks: &[u32],
+    ) -> Result<Box<dyn ExchangeGroup>, TransportError> {
+        let mut known = lock_mutex(&self.known);
         let made = match known.groups.get(ranks) {
             Some(group) => Arc::clone(group),
             None => {
-                let tag = self.tag(&known, ranks)?;
-                let group = self.members.transport.group(tag, &self.in_job(ranks))?;
+                let tag = self.group_tag(&known, ranks)?;
+                let group = self.members.transport.join_group(tag, &self.in_job(ranks))?;
                 let group = Arc::new(Mutex::new(group));
                 known.groups.insert(ranks.to_vec(), Arc::clone(&group));
                 group
             }
         };
-        let lends = lock(&made).lending().is_some();
+        let lends = lock_mutex(&made).as_lending().is_some();
         Ok(Box::new(SharedGroup { group: made, lends }))
     }
 
-    fn sender(&self, _tag: u32, to: u32, _slots: usize) -> Result<Box<dyn Sender>, TransportError> {
-        let mut known = lock(&self.known);
+    fn open_sender(
+        &self,
+        _tag: u32,
+        to: u32,
+        _slots: usize,
+    ) -> Result<Box<dyn Sender>, TransportError> {
+        let mut known = lock_mutex(&self.known);
         let made = match known.senders.get(&to) {
             Some(sender) => Arc::clone(sender),
             None => {
-                let sender = self.members.sender(Lane::Pair, to as usize)?;
+                let sender = self.members.open_sender(GroupLane::Pair, to as usize)?;
                 let sender = Arc::new(Mutex::new(sender));
                 known.senders.insert(to, Arc::clone(&sender));
                 sender
             }
         };
-        Ok(Box::new(SharedSender(made)))
+        Ok(Box::new(RoutineSender(made)))
     }
 
-    fn receiver(
+    fn open_receiver(
         &self,
         _tag: u32,
         from: u32,
         _slots: usize,
     ) -> Result<Box<dyn Receiver>, TransportError> {
-        let mut known = lock(&self.known);
+        let mut known = lock_mutex(&self.known);
         let made = match known.receivers.get(&from) {
             Some(receiver) => Arc::clone(receiver),
             None => {
-                let receiver = self.members.receiver(Lane::Pair, from as usize)?;
+                let receiver = self.members.open_receiver(GroupLane::Pair, from as usize)?;
                 let receiver = Arc::new(Mutex::new(receiver));
                 known.receivers.insert(from, Arc::clone(&receiver));
                 receiver
             }
         };
-        Ok(Box::new(SharedReceiver(made)))
+        Ok(Box::new(RoutineReceiver(made)))
     }
 
     fn wait_until(
@@ -154,25 +163,25 @@ impl Transport for SharedEnds {
         self.members.transport.wait_until(self.members.ranks[peer as usize], what, ready)
     }
 
-    fn nudge(&self) {
-        self.members.transport.nudge();
+    fn wake_waiters(&self) {
+        self.members.transport.wake_waiters();
     }
 
-    fn end(&self, reason: RuntimeError) {
-        self.members.transport.end(reason);
+    fn end_job(&self, reason: RuntimeError) {
+        self.members.transport.end_job(reason);
     }
 
-    fn ended(&self) -> Option<RuntimeError> {
-        self.members.transport.ended()
+    fn end_reason(&self) -> Option<RuntimeError> {
+        self.members.transport.end_reason()
     }
 }
 
 struct SharedGroup {
-    group: Common<dyn Group>,
+    group: Common<dyn ExchangeGroup>,
     lends: bool,
 }
 
-impl Group for SharedGroup {
+impl ExchangeGroup for SharedGroup {
     fn exchange(
         &mut self,
         pieces: &[&[u8]],
@@ -180,26 +189,26 @@ impl Group for SharedGroup {
         takes: &[usize],
         read: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Result<Duration, TransportError> {
-        lock(&self.group).exchange(pieces, offers, takes, read)
+        lock_mutex(&self.group).exchange(pieces, offers, takes, read)
     }
 
-    fn lending(&mut self) -> Option<&mut dyn Lending> {
+    fn as_lending(&mut self) -> Option<&mut dyn Lending> {
         if self.lends { Some(self) } else { None }
     }
 }
 
 impl Lending for SharedGroup {
     fn lend(&mut self, own: &[Lent<'_>], work: &mut Work<'_>) -> Result<Duration, TransportError> {
-        let mut group = lock(&self.group);
-        group.lending().expect("it lent when it was made").lend(own, work)
+        let mut group = lock_mutex(&self.group);
+        group.as_lending().expect("it lent when it was made").lend(own, work)
     }
 }
 
-struct SharedSender(Common<dyn Sender>);
+struct RoutineSender(Common<dyn Sender>);
 
-impl Sender for SharedSender {
-    fn ready(&self) -> bool {
-        lock(&self.0).ready()
+impl Sender for RoutineSender {
+    fn is_ready(&self) -> bool {
+        lock_mutex(&self.0).is_ready()
     }
 
     fn send(
@@ -207,18 +216,18 @@ impl Sender for SharedSender {
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Duration, TransportError> {
-        lock(&self.0).send(bytes, fill)
+        lock_mutex(&self.0).send(bytes, fill)
     }
 }
 
-struct SharedReceiver(Common<dyn Receiver>);
+struct RoutineReceiver(Common<dyn Receiver>);
 
-impl Receiver for SharedReceiver {
-    fn ready(&self) -> bool {
-        lock(&self.0).ready()
+impl Receiver for RoutineReceiver {
+    fn is_ready(&self) -> bool {
+        lock_mutex(&self.0).is_ready()
     }
 
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError> {
-        lock(&self.0).receive(read)
+        lock_mutex(&self.0).receive(read)
     }
 }

@@ -19,13 +19,13 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Layout;
 
-use crate::device::{Device, Site, Stream, Threads};
+use crate::device::{Device, DeviceStream, Site, Threads};
 use crate::dist::{DistError, Group};
 use crate::error::{Cause, RuntimeError};
 use crate::tensor::HostTensor;
 use crate::transport::{Transport, TransportError};
-pub use calls::Call;
 use calls::Calls;
+pub use calls::RoutineCall;
 use ends::SharedEnds;
 pub use run::Routine;
 
@@ -34,7 +34,7 @@ pub struct Routines {
     calls: Calls,
     ends: Arc<SharedEnds>,
     device: Device,
-    stream: Stream,
+    stream: DeviceStream,
     /// Keeps its tags.
     group: Group,
 }
@@ -61,11 +61,11 @@ impl Routines {
         let threads = Threads { count, have_cores: count * neighbours <= cores };
         let device = Device::open(
             DeviceKind::Cpu,
-            Site::host(members.rank()),
+            Site::on_host(members.rank()),
             threads,
             &Default::default(),
         )?;
-        let stream = device.stream(0, Arc::new(|| false))?;
+        let stream = device.new_stream(0, Arc::new(|| false))?;
         let calls = Calls::new(members.clone());
         let ends = Arc::new(SharedEnds::new(members));
         Ok(Self { calls, ends, device, stream, group })
@@ -86,11 +86,15 @@ impl Routines {
     ///
     /// # Errors
     /// Where this rank differs from the one before it, or the job has ended.
-    pub fn called(&mut self, call: Call<'_>, ranks: &[u32]) -> Result<(), RuntimeError> {
-        if let Some(ended) = self.ends.ended() {
+    pub fn compare_call(
+        &mut self,
+        call: RoutineCall<'_>,
+        ranks: &[u32],
+    ) -> Result<(), RuntimeError> {
+        if let Some(ended) = self.ends.end_reason() {
             return Err(ended);
         }
-        let compared = self.calls.compare(call, ranks);
+        let compared = self.calls.compare_call(call, ranks);
         compared.map_err(|error| self.fail(error))
     }
 
@@ -98,8 +102,8 @@ impl Routines {
     ///
     /// # Errors
     /// Where the job ends.
-    pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
-        let gathered = self.calls.gather(bytes);
+    pub fn gather_bytes(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        let gathered = self.calls.gather_bytes(bytes);
         gathered.map_err(|error| self.fail(error.into()))
     }
 
@@ -111,7 +115,7 @@ impl Routines {
     /// Where there is no kernel for it; and where this machine has not the memory, or a peer cannot be reached: then the job
     /// ends on all ranks.
     pub fn load(&mut self, plan: &VerifiedPlan, result: &Layout) -> Result<Routine, RuntimeError> {
-        self.ends.know(plan);
+        self.ends.learn_plan(plan);
         let transport: Arc<dyn Transport> = self.ends.clone();
         let routine = Routine::load(plan, &self.device, &transport, result);
         routine.map_err(|error| match error {
@@ -140,12 +144,12 @@ impl Routines {
     /// Ends the job, unless it has ended already; why it has.
     pub fn fail(&self, error: RuntimeError) -> RuntimeError {
         if error != RuntimeError::Transport(TransportError::Ended) {
-            if self.ends.ended().is_none() {
-                self.ends.end(RuntimeError::Program { reason: error.to_string() });
+            if self.ends.end_reason().is_none() {
+                self.ends.end_job(RuntimeError::Program { reason: error.to_string() });
             }
             return error;
         }
-        self.ends.ended().unwrap_or(error)
+        self.ends.end_reason().unwrap_or(error)
     }
 }
 

@@ -8,35 +8,35 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::TensorType;
 
 use crate::communicator::{Collective, Receive, Send};
-use crate::device::{Device, Launch, Memory, Port, Stream, Turn};
+use crate::device::{Device, DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::{Cause, RuntimeError};
-use crate::rectangles::{fill_identity, masked};
+use crate::rectangles::{fill_identity, masked_kind};
 use crate::session::Sockets;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
-use crate::worker::{Resolver, Work};
+use crate::worker::{ActorResolver, PreparedWork};
 
 /// This rank's part of a plan, to be called again and again: [`Routines::run`](super::Routines::run).
 pub struct Routine {
-    memory: Memory,
-    steps: Vec<Step>,
+    memory: DeviceMemory,
+    steps: Vec<RoutineStep>,
     /// How often it was run.
     turns: u64,
-    result: Shard,
+    result: ResultShard,
 }
 
 /// A rank's part of the result.
-struct Shard {
+struct ResultShard {
     ty: TensorType,
     /// Where another rank holds the value, and this one what changes nothing.
     identity: Option<ReduceKind>,
 }
 
 /// One action.
-enum Step {
+enum RoutineStep {
     /// The operand of this index comes in.
     Take(usize, Port),
-    Launch(Launch),
+    Launch(DeviceLaunch),
     Collective(Collective),
     Send(Send),
     Receive(Receive),
@@ -59,26 +59,26 @@ impl Routine {
     ) -> Result<Self, RuntimeError> {
         let rank = transport.rank();
         let program = plan.program_of(rank);
-        let edges = Sockets::of(plan, &[rank]).edges(None);
-        let part = Resolver::new(plan, program, &edges, device, transport)?.resolve()?;
+        let edges = Sockets::from_plan(plan, &[rank]).edges(None);
+        let part = ActorResolver::new(plan, program, &edges, device, transport)?.resolve()?;
         // Peers reach into it in collectives alone, and what they can reach is scarce: a descriptor each.
         let joins = |actor: &Actor| matches!(actor.action, Action::Collective { .. });
         let offered = match program.actors.iter().any(joins) {
-            true => transport.offer(program.arena_bytes)?,
+            true => transport.offer_memory(program.arena_bytes)?,
             false => None,
         };
         let memory = device.allocate(program.arena_bytes, offered)?;
         let mut steps = Vec::new();
         for (mut actors, order) in part.actors.into_iter().zip(part.orders) {
             if !steps.is_empty() {
-                return Err(RuntimeError::plan("a routine has one stream"));
+                return Err(RuntimeError::invalid_plan("a routine has one stream"));
             }
             let works = order.into_iter().filter_map(|(actor, _)| actors[actor as usize].take());
-            steps.extend(works.filter_map(step));
+            steps.extend(works.filter_map(build_step));
         }
         let extent = result.rect(rank, 0, 1).map_or_else(|| vec![0], |rect| rect.extent);
         let ty = TensorType::new(result.dtype, extent);
-        let result = Shard { ty, identity: masked(result, rank) };
+        let result = ResultShard { ty, identity: masked_kind(result, rank) };
         Ok(Self { memory, steps, turns: 0, result })
     }
 
@@ -86,7 +86,7 @@ impl Routine {
     /// Where an operand is missing or of another size, a kernel refuses, or a peer does not come.
     pub(super) fn run(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut DeviceStream,
         operands: &[Option<&HostTensor>],
     ) -> Result<Option<HostTensor>, Cause> {
         let Self { memory, steps, turns, result } = self;
@@ -94,10 +94,10 @@ impl Routine {
         let mut given = None;
         for step in steps {
             match step {
-                Step::Take(index, port) => {
+                RoutineStep::Take(index, port) => {
                     let operand = operands.get(*index).copied().flatten();
                     let bytes = operand.map_or(&[][..], HostTensor::bytes);
-                    let place = port.place(turn);
+                    let place = port.content_range(turn);
                     if bytes.len() != place.bytes {
                         let (found, needed) = (bytes.len(), place.bytes);
                         let what = format!("operand {index} has {found} bytes, not {needed}");
@@ -105,12 +105,15 @@ impl Routine {
                     }
                     stream.fill(memory, place, |into| into.copy_from_slice(bytes));
                 }
-                Step::Launch(launch) => stream.launch(launch, memory, turn)?,
-                Step::Collective(collective) => drop(collective.run(stream, memory, turn)?),
-                Step::Send(send) => drop(send.run(stream, memory, turn)?),
-                Step::Receive(receive) => drop(receive.run(stream, memory, turn)?),
-                Step::Give(port) => {
-                    given = Some(stream.read(memory, port.place(turn), |bytes| result.of(bytes)));
+                RoutineStep::Launch(launch) => stream.launch(launch, memory, turn)?,
+                RoutineStep::Collective(collective) => drop(collective.run(stream, memory, turn)?),
+                RoutineStep::Send(send) => drop(send.run(stream, memory, turn)?),
+                RoutineStep::Receive(receive) => drop(receive.run(stream, memory, turn)?),
+                RoutineStep::Give(port) => {
+                    given =
+                        Some(stream.read(memory, port.content_range(turn), |bytes| {
+                            result.to_tensor(bytes)
+                        }));
                 }
             }
         }
@@ -120,8 +123,8 @@ impl Routine {
     }
 }
 
-impl Shard {
-    fn of(&self, bytes: &[u8]) -> HostTensor {
+impl ResultShard {
+    fn to_tensor(&self, bytes: &[u8]) -> HostTensor {
         let mut bytes = bytes.to_vec();
         if let Some(kind) = self.identity {
             fill_identity(self.ty.dtype, kind, &mut bytes);
@@ -132,17 +135,17 @@ impl Shard {
 }
 
 /// What is left to do of an actor, if anything.
-fn step(work: Work) -> Option<Step> {
+fn build_step(work: PreparedWork) -> Option<RoutineStep> {
     Some(match work {
-        Work::Kernel(launch) | Work::Local(launch) => Step::Launch(launch),
-        Work::Joined(_) => return None,
-        Work::Collective(collective) => Step::Collective(collective),
-        Work::Send(send) => Step::Send(send),
-        Work::Receive(receive) => Step::Receive(receive),
-        Work::Feed(feed) => {
+        PreparedWork::Kernel(launch) | PreparedWork::Local(launch) => RoutineStep::Launch(launch),
+        PreparedWork::Joined(_) => return None,
+        PreparedWork::Collective(collective) => RoutineStep::Collective(collective),
+        PreparedWork::Send(send) => RoutineStep::Send(send),
+        PreparedWork::Receive(receive) => RoutineStep::Receive(receive),
+        PreparedWork::Feed(feed) => {
             let (index, port) = feed.into_port();
-            Step::Take(index, port)
+            RoutineStep::Take(index, port)
         }
-        Work::Fetch(fetch) => Step::Give(fetch.into_port()),
+        PreparedWork::Fetch(fetch) => RoutineStep::Give(fetch.into_port()),
     })
 }

@@ -12,7 +12,7 @@ use crate::job::{Agreement, Job};
 use crate::tensor::HostTensor;
 
 /// Tells all ranks where they differ.
-pub(super) fn agree(
+pub(super) fn agree_on_session(
     job: &Job,
     plan: &Plan,
     weights: &BTreeMap<String, HostTensor>,
@@ -35,7 +35,7 @@ pub(super) fn agree(
         .and_digest("the plan's programs", &(&plan.programs, &plan.ranks))
         .and("the names and types of the weights", weights.join(", "))
         .and("the device", kind)
-        .and("how cards communicate", directly(kind, job))
+        .and("how cards communicate", communication_path(kind, job))
         .and("the seed", options.seed)
         .and("the first step", options.first_step)
         .and("who gets the outputs", format!("{:?}", options.outputs_at));
@@ -43,7 +43,7 @@ pub(super) fn agree(
 }
 
 /// Machines of which one has no NCCL, or fewer cards than ranks, would wait for each other.
-fn directly(kind: DeviceKind, job: &Job) -> &'static str {
+fn communication_path(kind: DeviceKind, job: &Job) -> &'static str {
     match kind == DeviceKind::Cuda && communicates_directly(job.neighbours()) {
         true => "from card to card (NCCL)",
         false => "through the host",

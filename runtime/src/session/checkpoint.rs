@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use graphc_ir::plan::{RegisterKind, TensorKind};
 
 use super::Session;
-use crate::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings, Wanted};
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, Checkpoints, ExpectedVariable, Held, ManifestHeader,
+    TrainingSettings,
+};
 use crate::error::RuntimeError;
 
 impl Session {
@@ -30,13 +33,13 @@ impl Session {
         to: &mut Checkpoints,
         barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
     ) -> Result<PathBuf, CheckpointError> {
-        self.idle()?;
+        self.wait_idle()?;
         let step = self.next_step();
         let leads = self.ranks().any(|rank| rank == 0);
         if leads {
-            to.begin(step)?;
+            to.begin_checkpoint(step)?;
         }
-        self.write_checkpoint(to, step, leads, barrier).inspect_err(|_| to.abandon(step))
+        self.write_checkpoint(to, step, leads, barrier).inspect_err(|_| to.abandon_checkpoint(step))
     }
 
     fn write_checkpoint(
@@ -49,7 +52,7 @@ impl Session {
         barrier()?;
         let own = self.ranks().map(|rank| (rank, Vec::new()));
         let mut ranks: BTreeMap<u32, Vec<Held<'_>>> = own.collect();
-        self.stored().for_each(|held| ranks.entry(held.rank).or_default().push(held));
+        self.stored_shards().for_each(|held| ranks.entry(held.rank).or_default().push(held));
         let parts = to.write_parts(step, &ranks, &self.aside, !leads)?;
         barrier()?;
         if !leads {
@@ -57,8 +60,8 @@ impl Session {
         }
         let Self { seed, plan, .. } = self;
         let (model, mesh, settings) = (&plan.name, &plan.mesh, &self.settings());
-        let header = Header { step, seed: *seed, model, mesh, settings };
-        to.publish(header, plan.world_size, parts)
+        let header = ManifestHeader { step, seed: *seed, model, mesh, settings };
+        to.publish_checkpoint(header, plan.world_size, parts)
     }
 
     /// Sets all variables to what a checkpoint holds, whatever mesh, stages or strategy wrote it. The session must have
@@ -70,15 +73,15 @@ impl Session {
     /// trained in one of both alone, and for what no step changes); where a file is damaged (some variables may then be
     /// set), or a rank has failed.
     pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), CheckpointError> {
-        self.idle()?;
+        self.wait_idle()?;
         let (expected, own_seed) = (self.next_step(), self.seed);
         let (found, seed) = (from.step(), from.seed());
         if (found, seed) != (expected, own_seed) {
             return Err(CheckpointError::Position { found, seed, expected, own_seed });
         }
-        from.check(&self.wanted())?;
-        let held: Vec<_> = self.stored().collect();
-        from.fill(&held)?;
+        from.check_variables(&self.expected_variables())?;
+        let held: Vec<_> = self.stored_shards().collect();
+        from.fill_shards(&held)?;
         let beside: Vec<&str> = self.aside.keys().map(String::as_str).collect();
         let beside = beside.into_iter().filter(|name| from.variables().contains_key(*name));
         let beside = from.read(&beside.collect::<Vec<_>>())?;
@@ -87,8 +90,8 @@ impl Session {
     }
 
     /// What checkpoints hold: tables are computed again.
-    fn stored(&self) -> impl Iterator<Item = Held<'_>> {
-        self.variables.held().filter(|held| held.kind != TensorKind::Table)
+    fn stored_shards(&self) -> impl Iterator<Item = Held<'_>> {
+        self.variables.iter_shards().filter(|held| held.kind != TensorKind::Table)
     }
 
     /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs'
@@ -96,15 +99,15 @@ impl Session {
     /// may be changed; who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record
     /// it.
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
-        checkpoint.settings().map_or(Vec::new(), |before| self.settings().changes(before))
+        checkpoint.settings().map_or(Vec::new(), |before| self.settings().describe_changes(before))
     }
 
-    fn settings(&self) -> Settings {
-        Settings::of_plan(&self.plan, self.inputs())
+    fn settings(&self) -> TrainingSettings {
+        TrainingSettings::of_plan(&self.plan, self.inputs())
     }
 
     /// The variables of all ranks, whether this session holds them or not, and what lies beside them.
-    fn wanted(&self) -> BTreeMap<&str, Wanted> {
+    fn expected_variables(&self) -> BTreeMap<&str, ExpectedVariable> {
         let updated = self.plan.updated_variables();
         let registers = self.plan.programs.iter().flat_map(|program| &program.registers);
         let variables = registers.filter_map(|register| match &register.kind {
@@ -113,14 +116,14 @@ impl Session {
                 let updated = updated.contains(name.as_str());
                 // In inference nothing is changed, and all of it is what a checkpoint is loaded for.
                 let may_lack = *role == TensorKind::Parameter && !updated && self.plan.training;
-                Some((name.as_str(), Wanted { ty, kind: *role, updated, may_lack }))
+                Some((name.as_str(), ExpectedVariable { ty, kind: *role, updated, may_lack }))
             }
             RegisterKind::Activation => None,
         });
-        let mut wanted: BTreeMap<&str, Wanted> = variables.collect();
+        let mut wanted: BTreeMap<&str, ExpectedVariable> = variables.collect();
         for (name, tensor) in &self.aside {
             let (ty, kind) = (tensor.ty(), TensorKind::Parameter);
-            wanted.insert(name, Wanted { ty, kind, updated: false, may_lack: true });
+            wanted.insert(name, ExpectedVariable { ty, kind, updated: false, may_lack: true });
         }
         wanted
     }

@@ -15,7 +15,7 @@ use super::options::OutputsAt;
 use crate::error::RuntimeError;
 use crate::rectangles::Move;
 use crate::transport::{Receiver, Transport, TransportError};
-use crate::worker::{Job, Report, StepState};
+use crate::worker::{Report, StepState, WorkerRequest};
 
 /// Tags of outputs lie beyond those of channels.
 const FIRST_TAG: u32 = 1 << 31;
@@ -33,7 +33,7 @@ struct Fetch<'a> {
 }
 
 /// Where and when `rank` fetches an output; `None` where it does not.
-fn fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
+fn find_fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
     let program = plan.programs.get(plan.ranks.get(rank as usize)?.program.index())?;
     let is_it = |action: &Action| matches!(action, Action::Fetch { output, .. } if output == name);
     let actor = program.actors.iter().position(|actor| is_it(&actor.action))?;
@@ -50,7 +50,7 @@ fn fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
 }
 
 /// Whether two ranks of a layout hold the same.
-pub(super) fn same(layout: &Layout, a: u32, b: u32) -> bool {
+pub(super) fn ranks_hold_same(layout: &Layout, a: u32, b: u32) -> bool {
     let (Some(a), Some(b)) = (layout.coordinates(a), layout.coordinates(b)) else { return false };
     let splits = layout.sbp.0.iter().map(|sbp| matches!(sbp, Sbp::Split(_)));
     splits.zip(a.iter().zip(&b)).all(|(split, (a, b))| !split || a == b)
@@ -58,28 +58,29 @@ pub(super) fn same(layout: &Layout, a: u32, b: u32) -> bool {
 
 /// The first rank of the layout that holds what `rank` holds.
 pub(super) fn first_holder(layout: &Layout, rank: u32) -> Option<u32> {
-    layout.ranks.iter().copied().find(|&other| same(layout, rank, other))
+    layout.ranks.iter().copied().find(|&other| ranks_hold_same(layout, rank, other))
 }
 
 /// To which ranks `rank` sends its part of an output, and how many messages a step.
-pub(crate) fn readers(
+pub(crate) fn output_readers(
     plan: &Plan,
     rank: u32,
     output: &str,
     outputs_at: OutputsAt,
 ) -> (Vec<u32>, usize) {
-    let Some(fetch) = fetch(plan, rank, output) else { return (Vec::new(), 0) };
+    let Some(fetch) = find_fetch(plan, rank, output) else { return (Vec::new(), 0) };
     if first_holder(fetch.layout, rank) != Some(rank) {
         return (Vec::new(), 0);
     }
-    let wants =
-        |&reader: &u32| outputs_at.wants(reader, output) && !same(fetch.layout, rank, reader);
+    let wants = |&reader: &u32| {
+        outputs_at.wants_output(reader, output) && !ranks_hold_same(fetch.layout, rank, reader)
+    };
     let readers = (0..plan.world_size as u32).filter(wants).collect();
     (readers, fetch.microbatches.len())
 }
 
 /// An output's part on another rank.
-struct Part {
+struct OutputPart {
     output: usize,
     receiver: Box<dyn Receiver>,
     /// The copy of each message of a step into the whole.
@@ -87,12 +88,12 @@ struct Part {
 }
 
 /// The collector of the parts of outputs that other ranks have.
-pub(super) struct Collector {
+pub(super) struct OutputCollector {
     transport: Arc<dyn Transport>,
-    parts: Vec<Part>,
+    parts: Vec<OutputPart>,
 }
 
-impl Collector {
+impl OutputCollector {
     /// # Errors
     /// Where a connection cannot be made.
     pub(super) fn new(
@@ -105,11 +106,12 @@ impl Collector {
         let mut parts = Vec::new();
         for (output, name) in names.iter().enumerate() {
             for holder in 0..plan.world_size as u32 {
-                let (readers, messages) = readers(plan, holder, name, outputs_at);
+                let (readers, messages) = output_readers(plan, holder, name, outputs_at);
                 if readers.contains(&rank) {
-                    let receiver = transport.receiver(output_tag(output), holder, 2 * messages)?;
-                    let copies = copies(plan, holder, name);
-                    parts.push(Part { output, receiver, copies });
+                    let receiver =
+                        transport.open_receiver(output_tag(output), holder, 2 * messages)?;
+                    let copies = list_copies(plan, holder, name);
+                    parts.push(OutputPart { output, receiver, copies });
                 }
             }
         }
@@ -132,22 +134,23 @@ impl Collector {
     }
 
     /// Takes in step after step until the session hangs up.
-    pub(super) fn run(mut self, jobs: &Jobs<Job>) {
-        let activity = self.transport.activity("outputs".to_owned(), vec!["collect".to_owned()]);
+    pub(super) fn run(mut self, jobs: &Jobs<WorkerRequest>) {
+        let activity =
+            self.transport.new_activity("outputs".to_owned(), vec!["collect".to_owned()]);
         for job in jobs {
             match job {
-                Job::Step(step) => {
+                WorkerRequest::Step(step) => {
                     if let Some(activity) = &activity {
-                        activity.begin(step.index, 0);
-                        crate::job::enter(Arc::clone(activity));
+                        activity.begin_action(step.index, 0);
+                        crate::job::enter_activity(Arc::clone(activity));
                     }
-                    let result = self.step(&step);
+                    let result = self.collect_step(&step);
                     if let Some(activity) = &activity {
-                        activity.rest();
+                        activity.note_idle();
                     }
-                    step.finish(result.map_err(|error| self.failure(error)));
+                    step.finish(result.map_err(|error| self.end_with_error(error)));
                 }
-                Job::Report(to) => {
+                WorkerRequest::Report(to) => {
                     // Where the session is gone nobody wants it.
                     let _ = to.send(Report::default());
                 }
@@ -155,7 +158,7 @@ impl Collector {
         }
     }
 
-    fn step(&mut self, step: &StepState) -> Result<(), TransportError> {
+    fn collect_step(&mut self, step: &StepState) -> Result<(), TransportError> {
         for part in self.parts.iter_mut().filter(|part| step.fetched[part.output]) {
             for copy in &part.copies {
                 let output = &step.outputs[part.output];
@@ -165,22 +168,22 @@ impl Collector {
                         copy.copy(bytes, whole.bytes_mut());
                     }
                 })?;
-                step.written(part.output);
+                step.note_written(part.output);
             }
         }
         Ok(())
     }
 
-    fn failure(&self, error: TransportError) -> RuntimeError {
+    fn end_with_error(&self, error: TransportError) -> RuntimeError {
         if error != TransportError::Ended {
-            self.transport.end(error.into());
+            self.transport.end_job(error.into());
         }
-        self.transport.ended().unwrap_or(RuntimeError::ShutDown)
+        self.transport.end_reason().unwrap_or(RuntimeError::ShutDown)
     }
 }
 
-fn copies(plan: &Plan, holder: u32, output: &str) -> Vec<Move> {
-    let Some(Fetch { layout, microbatches }) = fetch(plan, holder, output) else {
+fn list_copies(plan: &Plan, holder: u32, output: &str) -> Vec<Move> {
+    let Some(Fetch { layout, microbatches }) = find_fetch(plan, holder, output) else {
         return Vec::new();
     };
     let whole = Rect::whole(&layout.shape);

@@ -29,7 +29,7 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// The tensors that the actors of a plan feed and fetch, and the rows of them that `ranks` feed, those of this process.
-    pub(crate) fn of(plan: &Plan, ranks: &[u32]) -> Self {
+    pub(crate) fn from_plan(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
         let (mut samples, mut output_samples) = (BTreeMap::new(), BTreeMap::new());
         for program in &plan.programs {
@@ -88,7 +88,7 @@ pub(crate) struct Fed {
 fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
     let mut all = Vec::new();
     for &rank in ranks {
-        for layout in fed(plan, rank, input) {
+        for layout in fed_layouts(plan, rank, input) {
             let variants = if layout.microbatch_dim.is_some() { plan.microbatches } else { 1 };
             for microbatch in 0..variants {
                 let Some(rect) = layout.rect(rank, microbatch, plan.microbatches) else { continue };
@@ -96,11 +96,11 @@ fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
             }
         }
     }
-    joined(all)
+    merge_ranges(all)
 }
 
 /// The layouts in which a rank feeds an input.
-fn fed<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
+fn fed_layouts<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
     let program = plan.program_of(rank);
     let is_it =
         move |action: &Action| matches!(action, Action::Feed { input: fed, .. } if fed == input);
@@ -111,7 +111,7 @@ fn fed<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a L
 }
 
 /// The same rows as few ranges, ascending.
-fn joined(mut ranges: Rows) -> Rows {
+fn merge_ranges(mut ranges: Rows) -> Rows {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);
     let mut result: Rows = Vec::new();
@@ -126,7 +126,7 @@ fn joined(mut ranges: Rows) -> Rows {
 
 /// The feeds of a step in the order of the inputs, each whole or the rows of this process alone. An input that the graph has
 /// but nobody reads may be fed.
-pub(super) fn feeds(
+pub(super) fn order_feeds(
     plan: &Plan,
     sockets: &Sockets,
     mut by_name: BTreeMap<String, HostTensor>,
@@ -135,7 +135,7 @@ pub(super) fn feeds(
     for (name, ty) in &sockets.inputs {
         let missing = || RuntimeError::InputMissing { name: name.clone(), ty: ty.clone() };
         let tensor = by_name.remove(name).ok_or_else(missing)?;
-        if tensor.dtype() != ty.dtype || !fits(&tensor, ty, sockets.rows.get(name)) {
+        if tensor.dtype() != ty.dtype || !fits_input(&tensor, ty, sockets.rows.get(name)) {
             let (expected, found) = (ty.clone(), tensor.ty());
             return Err(RuntimeError::InputType { name: name.clone(), expected, found });
         }
@@ -154,7 +154,7 @@ pub(super) fn feeds(
 }
 
 /// Whether a tensor is an input, or the rows of it that this process reads.
-fn fits(tensor: &HostTensor, ty: &TensorType, fed: Option<&Fed>) -> bool {
+fn fits_input(tensor: &HostTensor, ty: &TensorType, fed: Option<&Fed>) -> bool {
     let part = |fed: &Fed| {
         let mut shape = ty.shape.clone();
         shape[fed.dim] = fed.rows.iter().map(Range::len).sum();
@@ -165,11 +165,11 @@ fn fits(tensor: &HostTensor, ty: &TensorType, fed: Option<&Fed>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::joined;
+    use super::merge_ranges;
 
     #[test]
     fn rows_that_touch_are_one_range() {
-        assert_eq!(joined(vec![6..8, 0..2, 3..3, 2..4, 7..9]), [0..4, 6..9]);
-        assert!(joined(vec![5..5, 7..7]).is_empty());
+        assert_eq!(merge_ranges(vec![6..8, 0..2, 3..3, 2..4, 7..9]), [0..4, 6..9]);
+        assert!(merge_ranges(vec![5..5, 7..7]).is_empty());
     }
 }

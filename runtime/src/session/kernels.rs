@@ -11,11 +11,11 @@ use crate::device::Device;
 use crate::device::cuda::{self, Cuda, PrepareError};
 use crate::error::RuntimeError;
 use crate::transport::in_process::{Hub, Patience};
-use crate::worker::Resolver;
+use crate::worker::ActorResolver;
 
 /// What was compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prepared {
+pub struct PreparedKernels {
     /// Kernels of the plans.
     pub kernels: usize,
     /// How many of them were not in the folder yet.
@@ -32,7 +32,7 @@ pub fn prepare_kernels<'a>(
     plans: impl IntoIterator<Item = &'a VerifiedPlan>,
     capability: (i32, i32),
     folder: &Path,
-) -> Result<Prepared, PrepareError> {
+) -> Result<PreparedKernels, PrepareError> {
     let mut sources = BTreeSet::new();
     for plan in plans {
         // A card's library of products may compute no product together with its neighbours: then these are kernels of their own.
@@ -42,7 +42,7 @@ pub fn prepare_kernels<'a>(
     }
     let sources: Vec<String> = sources.into_iter().collect();
     let compiled = cuda::prepare_kernels(&sources, capability, folder)?;
-    Ok(Prepared { kernels: sources.len(), compiled })
+    Ok(PreparedKernels { kernels: sources.len(), compiled })
 }
 
 /// The sources of the kernels of all ranks.
@@ -52,14 +52,14 @@ fn list_sources(
     refuses: bool,
 ) -> Result<BTreeSet<String>, RuntimeError> {
     let own: Vec<u32> = (0..plan.world_size as u32).collect();
-    let edges = Sockets::of(plan, &own).edges(None);
+    let edges = Sockets::from_plan(plan, &own).edges(None);
     let mut sources = BTreeSet::new();
     for &rank in &own {
         // Nobody sends anything, so each rank may have a hub of its own.
         let hub = Hub::new(Patience { timeout: Duration::ZERO, spin: Duration::ZERO });
-        let transport = hub.transport(rank);
+        let transport = hub.new_transport(rank);
         let device = Device::Cuda(Cuda::without_card(rank, capability, refuses));
-        Resolver::new(plan, plan.program_of(rank), &edges, &device, &transport)?.resolve()?;
+        ActorResolver::new(plan, plan.program_of(rank), &edges, &device, &transport)?.resolve()?;
         if let Device::Cuda(cuda) = &device {
             sources.extend(cuda.take_sources());
         }

@@ -25,15 +25,15 @@ use graphc_ir::types::{Samples, TensorType};
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
-use crate::worker::{Job, StepState};
-use edges::feeds;
-use rate::Rates;
+use crate::worker::{StepState, WorkerRequest};
+use edges::order_feeds;
+use rate::RateSource;
 use variables::Variables;
 pub use variables::known_weights;
 
-pub(crate) use collect::{output_tag, readers};
+pub(crate) use collect::{output_readers, output_tag};
 pub(crate) use edges::{Fed, Sockets};
-pub use kernels::{Prepared, prepare_kernels};
+pub use kernels::{PreparedKernels, prepare_kernels};
 pub use options::{OutputsAt, SessionOptions};
 pub use room::memory_and_swap;
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
@@ -50,16 +50,16 @@ pub struct Session {
     /// One per rank.
     transports: Vec<Arc<dyn Transport>>,
     /// One per worker, with its rank.
-    workers: Vec<Seat>,
+    workers: Vec<WorkerSeat>,
     /// Takes in outputs from other processes, where there are any.
-    collector: Option<Seat>,
+    collector: Option<WorkerSeat>,
     /// The job whose processes are the ranks; none where they are threads.
     job: Option<Arc<crate::job::Job>>,
     seed: u64,
     first_step: u64,
     begun: u64,
     /// What says the learning rate.
-    rates: Rates,
+    rates: RateSource,
     /// Of how many parts each output consists, in the order of the plan's outputs.
     parts: Vec<usize>,
     /// Which outputs the next step fetches, in that order.
@@ -68,10 +68,10 @@ pub struct Session {
 }
 
 /// The session's end of a worker.
-struct Seat {
+struct WorkerSeat {
     rank: usize,
     /// None when the worker is to end.
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<WorkerRequest>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -127,7 +127,7 @@ impl Session {
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
-        start::session(plan, weights, options, None)
+        start::start_session(plan, weights, options, None)
     }
 
     /// Loads this process's part of a plan whose ranks are the processes of a job. All of them make the session, run the
@@ -143,7 +143,7 @@ impl Session {
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
-        let session = start::session(plan, weights, options, Some(Arc::clone(job)));
+        let session = start::start_session(plan, weights, options, Some(Arc::clone(job)));
         if let Err(error) = &session {
             job.fail(error);
         }
@@ -210,7 +210,7 @@ impl Session {
     }
 
     /// Tensors of the model that no step reads, by name: checkpoints hold them as they are.
-    pub fn aside(&self) -> &BTreeMap<String, HostTensor> {
+    pub fn unread_tensors(&self) -> &BTreeMap<String, HostTensor> {
         &self.aside
     }
 
@@ -270,7 +270,7 @@ impl Session {
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
     ) -> Result<StepHandle, RuntimeError> {
-        self.begin(feeds_by_name, |state| state)
+        self.begin_step(feeds_by_name, |state| state)
     }
 
     /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one
@@ -283,7 +283,7 @@ impl Session {
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
     ) -> Result<StepHandle, RuntimeError> {
-        self.begin(feeds_by_name, StepState::taken_apart)
+        self.begin_step(feeds_by_name, StepState::taken_apart)
     }
 
     /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on.
@@ -301,16 +301,16 @@ impl Session {
         let names = Arc::clone(&self.sockets.output_names);
         let watch = move |output: usize, tensor: &HostTensor| ready(&names[output], tensor);
         let parts = self.parts.clone();
-        self.begin(feeds_by_name, |state| state.watched(&parts, Box::new(watch)))
+        self.begin_step(feeds_by_name, |state| state.with_watch(&parts, Box::new(watch)))
     }
 
-    fn begin(
+    fn begin_step(
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
         kind: impl FnOnce(StepState) -> StepState,
     ) -> Result<StepHandle, RuntimeError> {
-        self.alive()?;
-        let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
+        self.check_alive()?;
+        let feeds = order_feeds(&self.plan, &self.sockets, feeds_by_name)?;
         let rate = self.given_rate()?;
         let zeros = |(ty, &is_fetched): (&TensorType, &bool)| match is_fetched {
             true => HostTensor::zeros(ty.dtype, ty.shape.clone()),
@@ -319,13 +319,13 @@ impl Session {
         let outputs = self.sockets.outputs.values().zip(self.fetched.iter()).map(zeros).collect();
         let outputs = (outputs, Arc::clone(&self.fetched));
         let numbers = (self.begun, self.next_step());
-        let state = StepState::new(numbers, feeds, outputs, self.seats()).at_rate(rate);
+        let state = StepState::new(numbers, feeds, outputs, self.count_seats()).at_rate(rate);
         let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
-            let job = Job::Step(Arc::clone(&state));
+            let job = WorkerRequest::Step(Arc::clone(&state));
             let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
             if !sent {
-                return Err(self.ended());
+                return Err(self.end_error());
             }
         }
         self.last = Some(Arc::clone(&state));
@@ -339,7 +339,7 @@ impl Session {
     /// # Errors
     /// Where there is none of that name, or a rank has failed.
     pub fn variable(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
-        self.idle()?;
+        self.wait_idle()?;
         self.variables.read(name)
     }
 
@@ -353,8 +353,8 @@ impl Session {
         name: &str,
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RuntimeError> {
-        self.idle()?;
-        self.variables.with(name, read)
+        self.wait_idle()?;
+        self.variables.with_whole(name, read)
     }
 
     /// Overwrites a variable, after all steps begun so far.
@@ -362,7 +362,7 @@ impl Session {
     /// # Errors
     /// Where there is none of that name, its type is another, or a rank has failed.
     pub fn set_variable(&mut self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
-        self.idle()?;
+        self.wait_idle()?;
         self.variables.write(name, value)
     }
 
@@ -376,9 +376,9 @@ impl Session {
         from: &mut Session,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<(), RuntimeError> {
-        self.idle()?;
-        from.idle()?;
-        names.into_iter().try_for_each(|name| self.variables.copy(&mut from.variables, name))
+        self.wait_idle()?;
+        from.wait_idle()?;
+        names.into_iter().try_for_each(|name| self.variables.copy_from(&mut from.variables, name))
     }
 
     /// What was measured in all steps begun so far.
@@ -386,15 +386,15 @@ impl Session {
     /// # Errors
     /// Where a rank has failed.
     pub fn statistics(&mut self) -> Result<Statistics, RuntimeError> {
-        self.idle()?;
-        let mut statistics = statistics::empty(&self.plan, self.begun);
+        self.wait_idle()?;
+        let mut statistics = statistics::empty_statistics(&self.plan, self.begun);
         for seat in &self.workers {
             let (sender, receiver) = crossbeam_channel::bounded(1);
             let jobs = seat.jobs.as_ref().ok_or(RuntimeError::ShutDown)?;
-            let asked = jobs.send(Job::Report(sender)).is_ok();
+            let asked = jobs.send(WorkerRequest::Report(sender)).is_ok();
             let report = asked.then(|| receiver.recv().ok()).flatten();
-            let report = report.ok_or_else(|| self.ended())?;
-            statistics.ranks[seat.rank].add(&report);
+            let report = report.ok_or_else(|| self.end_error())?;
+            statistics.ranks[seat.rank].add_report(&report);
         }
         Ok(statistics)
     }
@@ -404,35 +404,35 @@ impl Session {
     /// # Errors
     /// Where a rank has failed.
     pub fn shutdown(mut self) -> Result<(), RuntimeError> {
-        let result = self.idle();
-        self.join();
+        let result = self.wait_idle();
+        self.join_threads();
         result
     }
 
     /// Waits for all steps begun so far: workers do them in order, so that the last is the last.
-    fn idle(&mut self) -> Result<(), RuntimeError> {
+    fn wait_idle(&mut self) -> Result<(), RuntimeError> {
         if let Some(last) = &self.last {
             last.wait()?;
         }
-        self.alive()
+        self.check_alive()
     }
 
-    fn alive(&self) -> Result<(), RuntimeError> {
-        match self.transports.iter().find_map(|transport| transport.ended()) {
+    fn check_alive(&self) -> Result<(), RuntimeError> {
+        match self.transports.iter().find_map(|transport| transport.end_reason()) {
             Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
-    fn ended(&self) -> RuntimeError {
-        self.alive().err().unwrap_or(RuntimeError::ShutDown)
+    fn end_error(&self) -> RuntimeError {
+        self.check_alive().err().unwrap_or(RuntimeError::ShutDown)
     }
 
-    fn seats(&self) -> usize {
+    fn count_seats(&self) -> usize {
         self.workers.len() + usize::from(self.collector.is_some())
     }
 
-    fn join(&mut self) {
+    fn join_threads(&mut self) {
         let mut all: Vec<_> = self.workers.iter_mut().chain(&mut self.collector).collect();
         all.iter_mut().for_each(|seat| seat.jobs = None);
         for thread in all.iter_mut().filter_map(|seat| seat.thread.take()) {
@@ -448,9 +448,9 @@ impl Drop for Session {
         let idle = self.last.as_ref().is_none_or(|last| last.is_done());
         if self.job.is_none() || !idle {
             for transport in &self.transports {
-                transport.end(RuntimeError::ShutDown);
+                transport.end_job(RuntimeError::ShutDown);
             }
         }
-        self.join();
+        self.join_threads();
     }
 }

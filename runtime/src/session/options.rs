@@ -61,7 +61,7 @@ pub enum OutputsAt {
 }
 
 impl OutputsAt {
-    pub(crate) fn wants(self, rank: u32, output: &str) -> bool {
+    pub(crate) fn wants_output(self, rank: u32, output: &str) -> bool {
         match self {
             Self::AllRanks => true,
             Self::Rank0 => rank == 0,

@@ -13,7 +13,7 @@ use crate::error::RuntimeError;
 
 /// What says the learning rate of the next steps.
 #[derive(Clone, Default)]
-pub(super) enum Rates {
+pub(super) enum RateSource {
     /// The plan.
     #[default]
     Planned,
@@ -31,8 +31,8 @@ impl Session {
     /// # Errors
     /// Where the plan has no optimizer, or one whose learning rate is 0, or the rate is negative or no number.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<(), RuntimeError> {
-        given(&self.plan, rate)?;
-        self.rates = Rates::Number(rate);
+        build_given_rate(&self.plan, rate)?;
+        self.rates = RateSource::Number(rate);
         Ok(())
     }
 
@@ -45,14 +45,14 @@ impl Session {
         &mut self,
         schedule: impl Fn(u64) -> f64 + Send + Sync + 'static,
     ) -> Result<(), RuntimeError> {
-        planned(&self.plan)?;
-        self.rates = Rates::Function(Arc::new(schedule));
+        planned_rate(&self.plan)?;
+        self.rates = RateSource::Function(Arc::new(schedule));
         Ok(())
     }
 
     /// Has the steps that are begun from now on train with what the plan says again.
     pub fn follow_planned_rate(&mut self) {
-        self.rates = Rates::Planned;
+        self.rates = RateSource::Planned;
     }
 
     /// Has the steps that are begun from now on train with what another session does: the rate or schedule that was given to it, or where
@@ -61,8 +61,8 @@ impl Session {
     /// # Errors
     /// Where one was given and this plan has no optimizer, or one whose learning rate is 0.
     pub fn take_rate_of(&mut self, other: &Session) -> Result<(), RuntimeError> {
-        if !matches!(other.rates, Rates::Planned) {
-            planned(&self.plan)?;
+        if !matches!(other.rates, RateSource::Planned) {
+            planned_rate(&self.plan)?;
         }
         self.rates = other.rates.clone();
         Ok(())
@@ -72,18 +72,18 @@ impl Session {
     pub fn learning_rate(&self) -> Option<f64> {
         let step = self.next_step();
         let planned = self.plan.options.learning_rate(step)?;
-        Some(self.rates.at(step).unwrap_or(planned))
+        Some(self.rates.rate_at(step).unwrap_or(planned))
     }
 
     /// The rate of the step that is begun now, where it is not the plan's.
     pub(super) fn given_rate(&self) -> Result<Option<GivenRate>, RuntimeError> {
-        let rate = self.rates.at(self.next_step());
-        rate.map(|rate| given(&self.plan, rate)).transpose()
+        let rate = self.rates.rate_at(self.next_step());
+        rate.map(|rate| build_given_rate(&self.plan, rate)).transpose()
     }
 }
 
-impl Rates {
-    fn at(&self, step: u64) -> Option<f64> {
+impl RateSource {
+    fn rate_at(&self, step: u64) -> Option<f64> {
         match self {
             Self::Planned => None,
             Self::Number(rate) => Some(*rate),
@@ -92,29 +92,29 @@ impl Rates {
     }
 }
 
-fn given(plan: &Plan, rate: f64) -> Result<GivenRate, RuntimeError> {
-    let planned = planned(plan)?;
+fn build_given_rate(plan: &Plan, rate: f64) -> Result<GivenRate, RuntimeError> {
+    let planned = planned_rate(plan)?;
     match rate.is_finite() && rate >= 0.0 {
         true => Ok(GivenRate { rate, planned }),
-        false => {
-            Err(refused(&format!("{rate} is no rate; give a finite number that is not negative")))
-        }
+        false => Err(rate_error(&format!(
+            "{rate} is no rate; give a finite number that is not negative"
+        ))),
     }
 }
 
 /// The base that the plan has for variables which are in no group.
-fn planned(plan: &Plan) -> Result<f64, RuntimeError> {
+fn planned_rate(plan: &Plan) -> Result<f64, RuntimeError> {
     let optimizer = plan.options.optimizer.ok_or_else(|| {
-        refused("the plan has no optimizer; compile it with one (CompileOptions::optimizer)")
+        rate_error("the plan has no optimizer; compile it with one (CompileOptions::optimizer)")
     })?;
     match optimizer.lr() {
-        0.0 => Err(refused(
+        0.0 => Err(rate_error(
             "the plan was compiled with a learning rate of 0, of which groups have no part; compile it with another",
         )),
         base => Ok(base),
     }
 }
 
-fn refused(reason: &str) -> RuntimeError {
+fn rate_error(reason: &str) -> RuntimeError {
     RuntimeError::LearningRate { reason: reason.into() }
 }

@@ -10,13 +10,21 @@ use crate::error::RuntimeError;
 ///
 /// # Errors
 /// [`RuntimeError::Memory`] where they are more than the machine has, swap space included.
-pub(super) fn check(plan: &Plan, own: &[u32], neighbours: usize) -> Result<(), RuntimeError> {
+pub(super) fn check_free_memory(
+    plan: &Plan,
+    own: &[u32],
+    neighbours: usize,
+) -> Result<(), RuntimeError> {
     let arena = |&rank: &u32| (rank, plan.program_of(rank).arena_bytes);
     let arenas: Vec<(u32, u64)> = own.iter().map(arena).collect();
-    memory_and_swap().map_or(Ok(()), |available| suffices(&arenas, neighbours, available))
+    memory_and_swap().map_or(Ok(()), |available| check_available(&arenas, neighbours, available))
 }
 
-fn suffices(arenas: &[(u32, u64)], neighbours: usize, available: u64) -> Result<(), RuntimeError> {
+fn check_available(
+    arenas: &[(u32, u64)],
+    neighbours: usize,
+    available: u64,
+) -> Result<(), RuntimeError> {
     // Of other processes this one knows that they are alike.
     let each = (neighbours / arenas.len().max(1)).max(1) as u64;
     let mut together = 0u64;
@@ -49,13 +57,13 @@ mod tests {
 
     #[test]
     fn arenas_count_together_and_for_other_processes() {
-        assert_eq!(suffices(&[(0, 40), (1, 60)], 2, 100), Ok(()));
+        assert_eq!(check_available(&[(0, 40), (1, 60)], 2, 100), Ok(()));
         assert_eq!(
-            suffices(&[(0, 40), (1, 61)], 2, 100),
+            check_available(&[(0, 40), (1, 61)], 2, 100),
             Err(RuntimeError::Memory { rank: 1, bytes: 61, together: 101, available: 100 })
         );
-        assert_eq!(suffices(&[(3, 25)], 4, 100), Ok(()));
-        assert!(suffices(&[(3, 26)], 4, 100).is_err());
-        assert!(suffices(&[(0, u64::MAX), (1, u64::MAX)], 2, 100).is_err(), "no overflow");
+        assert_eq!(check_available(&[(3, 25)], 4, 100), Ok(()));
+        assert!(check_available(&[(3, 26)], 4, 100).is_err());
+        assert!(check_available(&[(0, u64::MAX), (1, u64::MAX)], 2, 100).is_err(), "no overflow");
     }
 }

@@ -10,13 +10,14 @@ use graphc_ir::machine::Machine;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Action, Actor, Plan, Program};
 
-use super::agreement::agree;
-use super::collect::Collector;
+use super::agreement::agree_on_session;
+use super::collect::OutputCollector;
 use super::edges::Sockets;
 use super::variables::Variables;
-use super::{Seat, Session, SessionOptions, room};
+use super::{Session, SessionOptions, WorkerSeat, room};
 use crate::device::{
-    Device, Ended, Event, Memory, Port, Site, Threads, communicates_directly, load_kernels,
+    Device, DeviceEvent, DeviceMemory, Ended, Port, Site, Threads, communicates_directly,
+    load_kernels,
 };
 use crate::error::RuntimeError;
 use crate::job::Job;
@@ -25,15 +26,15 @@ use crate::threads;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{
-    self, Apart, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share,
-    Work, Worker, beside,
+    self, ActionStopwatches, ActorResolver, Edges, PreparedWork, RankPart, Replay, Report, Worker,
+    WorkerRequest as WorkerJob, WorkerSettings, WorkerShare, find_sending_actors,
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
 const MOST_THREADS: usize = 1024;
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
-pub(super) fn session(
+pub(super) fn start_session(
     plan: &VerifiedPlan,
     weights: &BTreeMap<String, HostTensor>,
     options: SessionOptions,
@@ -46,20 +47,20 @@ pub(super) fn session(
             return Err(RuntimeError::Ranks { ranks, most });
         }
         None => {
-            let hub = Hub::new(patience(plan, cores, &options));
+            let hub = Hub::new(choose_patience(plan, cores, &options));
             let ranks = 0..plan.world_size as u32;
-            (ranks.map(|rank| hub.transport(rank)).collect(), plan.world_size)
+            (ranks.map(|rank| hub.new_transport(rank)).collect(), plan.world_size)
         }
         Some(job) => {
-            agree(job, plan, weights, &options)?;
+            agree_on_session(job, plan, weights, &options)?;
             check_job(plan, job)?;
-            (vec![job.transport(options.timeout)], job.neighbours())
+            (vec![job.new_transport(options.timeout)], job.neighbours())
         }
     };
     let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
     let count = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let threads = Threads { count, have_cores: count * neighbours <= cores };
-    let settings = Settings {
+    let settings = WorkerSettings {
         seed: options.seed,
         timeout: options.timeout,
         shuffle_delays: options.shuffle_delays,
@@ -67,7 +68,7 @@ pub(super) fn session(
     };
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
     if kind == DeviceKind::Cpu {
-        room::check(plan, &own, neighbours)?;
+        room::check_free_memory(plan, &own, neighbours)?;
     }
     let local = |rank: u32| job.as_ref().map_or(rank, |job| job.local_rank()) as usize;
     let direct = kind == DeviceKind::Cuda && communicates_directly(neighbours);
@@ -76,16 +77,16 @@ pub(super) fn session(
         Device::open(kind, Site { rank, local: local(rank), direct }, threads, &options.custom)
     };
     let devices = transports.iter().map(open).collect::<Result<Vec<Device>, _>>()?;
-    let sockets = Sockets::of(plan, &own);
+    let sockets = Sockets::from_plan(plan, &own);
     let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
-    let mut variables = Variables::of(plan)?;
+    let mut variables = Variables::from_plan(plan)?;
     let mut ranks = Vec::new();
     let collector = match &job {
         None => None,
         Some(_) => {
             let names = &sockets.output_names;
-            variables.join(plan, &transports[0])?;
-            Some(Collector::new(plan, names, &transports[0], options.outputs_at)?)
+            variables.join_processes(plan, &transports[0])?;
+            Some(OutputCollector::new(plan, names, &transports[0], options.outputs_at)?)
         }
     };
     let mut resolved = Vec::new();
@@ -97,8 +98,8 @@ pub(super) fn session(
     for rank in resolved {
         ranks.push(rank.load(plan, &mut variables)?);
     }
-    variables.complete(&own)?;
-    variables.fill(weights, options.seed)?;
+    variables.order_shards(&own)?;
+    variables.fill_initial(weights, options.seed)?;
     let outputs = sockets.outputs.len();
     let mut session = Session {
         aside: BTreeMap::new(),
@@ -111,7 +112,7 @@ pub(super) fn session(
         seed: options.seed,
         first_step: options.first_step,
         begun: 0,
-        rates: super::rate::Rates::default(),
+        rates: super::rate::RateSource::default(),
         parts: vec![0; outputs],
         fetched: vec![true; outputs].into(),
         last: None,
@@ -119,7 +120,7 @@ pub(super) fn session(
     };
     // Where one thread cannot be started the session is dropped and ends those that were.
     for rank in ranks {
-        rank.start(plan, settings, options.queue.max(1), &mut session)?;
+        rank.start_workers(plan, settings, options.queue.max(1), &mut session)?;
     }
     if let Some(collector) = collector.filter(|collector| !collector.is_idle()) {
         collector.count_parts(&mut session.parts);
@@ -134,19 +135,22 @@ fn check_job(plan: &Plan, job: &Job) -> Result<(), RuntimeError> {
     if world == job as usize {
         return Ok(());
     }
-    Err(RuntimeError::plan(format!("it is for {world} ranks, and the job has {job} processes")))
+    Err(RuntimeError::invalid_plan(format!(
+        "it is for {world} ranks, and the job has {job} processes"
+    )))
 }
 
-fn seat_collector(collector: Collector, queue: usize) -> Result<Seat, RuntimeError> {
+fn seat_collector(collector: OutputCollector, queue: usize) -> Result<WorkerSeat, RuntimeError> {
     let (sender, jobs) = bounded(queue);
     let rank = collector.rank();
-    let thread = threads::start(format!("rank {rank} outputs"), move || collector.run(&jobs));
-    let thread = thread.map_err(|error| RuntimeError::thread(rank, error))?;
-    Ok(Seat { rank: rank as usize, jobs: Some(sender), thread: Some(thread) })
+    let thread =
+        threads::start_thread(format!("rank {rank} outputs"), move || collector.run(&jobs));
+    let thread = thread.map_err(|error| RuntimeError::from_thread_error(rank, error))?;
+    Ok(WorkerSeat { rank: rank as usize, jobs: Some(sender), thread: Some(thread) })
 }
 
 /// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
-fn patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
+fn choose_patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
     let streams = |rank: usize| plan.program_of(rank as u32).streams.len();
     let workers: usize = (0..plan.world_size).map(streams).sum();
     let spin = if workers <= cores { Duration::from_micros(3) } else { Duration::from_micros(1) };
@@ -169,78 +173,80 @@ impl Resolved {
         edges: &Edges,
     ) -> Result<Self, RuntimeError> {
         let program = plan.program_of(transport.rank());
-        let resolver = Resolver::new(plan, program, edges, &device, &transport)?;
+        let resolver = ActorResolver::new(plan, program, edges, &device, &transport)?;
         let (part, ports) = (resolver.resolve()?, resolver.ports().to_vec());
         Ok(Self { device, transport, ports, part })
     }
 
     /// Takes memory.
-    fn load(self, plan: &Plan, variables: &mut Variables) -> Result<Rank, RuntimeError> {
+    fn load(self, plan: &Plan, variables: &mut Variables) -> Result<LoadedRank, RuntimeError> {
         let Self { device, transport, ports, part } = self;
         let rank = transport.rank();
         let program = plan.program_of(rank);
-        let offered = transport.offer(program.arena_bytes)?;
+        let offered = transport.offer_memory(program.arena_bytes)?;
         let memory = Arc::new(device.allocate(program.arena_bytes, offered)?);
-        variables.add(plan, rank, &ports, &memory)?;
-        Ok(Rank { device, transport, memory, part })
+        variables.add_rank(plan, rank, &ports, &memory)?;
+        Ok(LoadedRank { device, transport, memory, part })
     }
 }
 
 /// A rank that is loaded.
-struct Rank {
+struct LoadedRank {
     device: Device,
     transport: Arc<dyn Transport>,
-    memory: Arc<Memory>,
+    memory: Arc<DeviceMemory>,
     part: RankPart,
 }
 
-impl Rank {
-    fn start(
+impl LoadedRank {
+    fn start_workers(
         self,
         plan: &Plan,
-        settings: Settings,
+        settings: WorkerSettings,
         queue: usize,
         session: &mut Session,
     ) -> Result<(), RuntimeError> {
         let rank = self.transport.rank();
         for (stream, (worker, sender)) in
-            self.workers(plan, settings, queue)?.into_iter().enumerate()
+            self.build_workers(plan, settings, queue)?.into_iter().enumerate()
         {
             worker.count_parts(&mut session.parts);
             let name = format!("rank {rank} stream {stream}");
-            let thread = threads::start(name, move || worker.run());
-            let thread = Some(thread.map_err(|error| RuntimeError::thread(rank, error))?);
-            session.workers.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
+            let thread = threads::start_thread(name, move || worker.run());
+            let thread =
+                Some(thread.map_err(|error| RuntimeError::from_thread_error(rank, error))?);
+            session.workers.push(WorkerSeat { rank: rank as usize, jobs: Some(sender), thread });
         }
         Ok(())
     }
 
     /// One worker per stream, and the queue of its jobs.
-    fn workers(
+    fn build_workers(
         self,
         plan: &Plan,
-        settings: Settings,
+        settings: WorkerSettings,
         queue: usize,
     ) -> Result<Vec<(Worker, Sender<WorkerJob>)>, RuntimeError> {
         let mut workers = Vec::new();
         let rank = self.transport.rank();
         let program = plan.program_of(rank);
-        let shares = self.part.shares(program, self.device.records());
+        let shares = self.part.into_shares(program, self.device.can_record());
         let ears: Vec<_> = shares.iter().map(|_| unbounded()).collect();
         for (worker, share) in shares.into_iter().enumerate() {
-            let Share { mut actors, order, lanes, streams } = share;
+            let WorkerShare { mut actors, order, lanes, streams } = share;
             let (sender, jobs) = bounded(queue);
             let others = ears.iter().enumerate().filter(|&(other, _)| other != worker);
-            let stream = || self.device.stream(settings.seed, ended(&self.transport));
+            let stream =
+                || self.device.new_stream(settings.seed, build_ended_check(&self.transport));
             let streams = (0..streams).map(|_| stream()).collect::<Result<Vec<_>, _>>()?;
             let (alone, microbatches) = (ears.len() == 1, plan.microbatches as u64);
-            let replay = match alone && settings.replay && self.device.records() {
+            let replay = match alone && settings.replay && self.device.can_record() {
                 true => Replay::new(&actors, &order, microbatches),
                 false => Replay::default(),
             };
-            let stages_ahead = alone && self.device.records() && replay.alternates();
+            let stages_ahead = alone && self.device.can_record() && replay.may_alternate();
             if stages_ahead {
-                actors.iter_mut().flatten().for_each(Work::alternate);
+                actors.iter_mut().flatten().for_each(PreparedWork::alternate_feeds);
             }
             let next = Worker {
                 transport: Arc::clone(&self.transport),
@@ -250,16 +256,16 @@ impl Rank {
                 settings,
                 machine: Machine::new(program, plan.microbatches),
                 microbatches: plan.microbatches as u64,
-                beside: beside(&actors, &order, &lanes),
-                edges: worker::edges(&actors, &order),
-                ranges: self.device.ranges(|| ranges(program, &actors)),
-                report: Report::of(&actors),
-                apart: Apart::default(),
+                beside: find_sending_actors(&actors, &order, &lanes),
+                edges: worker::find_edge_actions(&actors, &order),
+                ranges: self.device.profiler_ranges(|| range_names(program, &actors)),
+                report: Report::from_actors(&actors),
+                apart: ActionStopwatches::default(),
                 actors,
-                joins: joins(program),
-                names: names(program),
+                joins: order_channel_actors(program),
+                names: actor_names(program),
                 registers: program.registers.iter().map(|r| r.name.clone()).collect(),
-                events: vec![Event::Past; order.len()],
+                events: vec![DeviceEvent::Past; order.len()],
                 met: 0,
                 order,
                 lanes,
@@ -268,7 +274,9 @@ impl Rank {
                 next: None,
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
                 hear: ears[worker].1.clone(),
-                activity: self.transport.activity(format!("stream {worker}"), names(program)),
+                activity: self
+                    .transport
+                    .new_activity(format!("stream {worker}"), actor_names(program)),
             };
             workers.push((next, sender));
         }
@@ -286,13 +294,13 @@ mod explored;
 mod unanswered;
 
 /// Asks whether the job has ended.
-fn ended(transport: &Arc<dyn Transport>) -> Ended {
+fn build_ended_check(transport: &Arc<dyn Transport>) -> Ended {
     let transport = Arc::clone(transport);
-    Arc::new(move || transport.ended().is_some())
+    Arc::new(move || transport.end_reason().is_some())
 }
 
 /// The actors of channels, by the channels' numbers.
-fn joins(program: &Program) -> Vec<usize> {
+fn order_channel_actors(program: &Program) -> Vec<usize> {
     let channel = |actor: &Actor| match actor.action {
         Action::Send { channel } | Action::Receive { channel } => Some(channel),
         _ => None,
@@ -304,13 +312,13 @@ fn joins(program: &Program) -> Vec<usize> {
     channels.into_iter().map(|(_, index)| index).collect()
 }
 
-fn names(program: &Program) -> Vec<String> {
+fn actor_names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
 }
 
 /// The ranges that a profiler reads where actors launch: their names, and how many others the same launch does.
-fn ranges(program: &Program, actors: &[Option<Work>]) -> Vec<Option<String>> {
-    let joined = Report::of(actors).joined;
+fn range_names(program: &Program, actors: &[Option<PreparedWork>]) -> Vec<Option<String>> {
+    let joined = Report::from_actors(actors).joined;
     let name = |(index, actor): (usize, &Actor)| {
         let others = joined.iter().filter(|launched| **launched == Some(index as u32)).count();
         match (joined[index], others) {

@@ -61,7 +61,7 @@ pub struct RegisterStatistics {
 }
 
 /// Statistics of a plan before anything was measured.
-pub(super) fn empty(plan: &Plan, steps: u64) -> Statistics {
+pub(super) fn empty_statistics(plan: &Plan, steps: u64) -> Statistics {
     let rank = |entry: &RankEntry| {
         let program = &plan.programs[entry.program.index()];
         let actor = |a: &Actor| ActorStatistics { name: a.name.clone(), ..Default::default() };
@@ -81,7 +81,7 @@ pub(super) fn empty(plan: &Plan, steps: u64) -> Statistics {
 
 impl RankStatistics {
     /// Adds what one worker has measured.
-    pub(super) fn add(&mut self, report: &Report) {
+    pub(super) fn add_report(&mut self, report: &Report) {
         self.actions += report.actions;
         self.kernels += report.kernels;
         self.communication += report.communication;

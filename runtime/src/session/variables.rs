@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use graphc_ir::ops::{Distribution, Init};
 use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::shard::Rect;
-use graphc_ir::types::{TensorType, strides};
+use graphc_ir::types::{TensorType, row_major_strides};
 
-use super::collect::{first_holder, same};
+use super::collect::{first_holder, ranks_hold_same};
 use crate::checkpoint::Held;
-use crate::device::{Memory, Port};
+use crate::device::{DeviceMemory, Port};
 use crate::error::RuntimeError;
-use crate::memory::Place;
-use crate::rectangles::{Move, fill_identity, masked};
+use crate::memory::ArenaRange;
+use crate::rectangles::{Move, fill_identity, masked_kind};
 use crate::sharded::ShardedTensor;
 use crate::tensor::{HostTensor, TensorError, write_element};
 use crate::threads::side_by_side;
-use crate::transport::{Group, Offer, Transport};
+use crate::transport::{ExchangeGroup, Offer, Transport};
 
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
@@ -31,21 +31,21 @@ pub fn known_weights(
     plan: &Plan,
     weights: &BTreeMap<String, HostTensor>,
 ) -> BTreeMap<String, HostTensor> {
-    let known = plan.variables();
+    let known = plan.variable_names();
     let weights = weights.iter().filter(|(name, _)| known.contains(name.as_str()));
     weights.map(|(name, weight)| (name.clone(), weight.clone())).collect()
 }
 
 /// All variables of a plan.
 pub(super) struct Variables {
-    by_name: BTreeMap<String, Entry>,
+    by_name: BTreeMap<String, VariableEntry>,
     /// To the processes that hold the other shards.
     others: Option<Others>,
 }
 
 /// The way to the shards of other processes.
 struct Others {
-    group: Box<dyn Group>,
+    group: Box<dyn ExchangeGroup>,
     rank: u32,
     world: u32,
 }
@@ -53,20 +53,20 @@ struct Others {
 /// The tag of the group in which shards are exchanged: beyond those of collectives.
 const TAG: u32 = u32::MAX;
 
-struct Entry {
+struct VariableEntry {
     role: TensorKind,
     /// Whether steps change it.
     updated: bool,
     init: Init,
     layout: Layout,
     /// Where each rank of the layout that is here keeps its shard, in that order once all are there.
-    shards: Vec<Shard>,
+    shards: Vec<VariableShard>,
 }
 
-struct Shard {
+struct VariableShard {
     rank: u32,
-    memory: Arc<Memory>,
-    place: Place,
+    memory: Arc<DeviceMemory>,
+    place: ArenaRange,
     rect: Rect,
 }
 
@@ -75,14 +75,14 @@ impl Variables {
     ///
     /// # Errors
     /// Where ranks do not agree on a variable's layout.
-    pub(super) fn of(plan: &Plan) -> Result<Self, RuntimeError> {
+    pub(super) fn from_plan(plan: &Plan) -> Result<Self, RuntimeError> {
         let updated = plan.updated_variables();
-        let mut by_name: BTreeMap<String, Entry> = BTreeMap::new();
+        let mut by_name: BTreeMap<String, VariableEntry> = BTreeMap::new();
         for register in plan.programs.iter().flat_map(|program| &program.registers) {
             let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
             let layout = plan.layouts.get(register.layout as usize);
-            let layout = layout.ok_or(RuntimeError::plan("a register without a layout"))?;
-            let entry = by_name.entry(name.clone()).or_insert_with(|| Entry {
+            let layout = layout.ok_or(RuntimeError::invalid_plan("a register without a layout"))?;
+            let entry = by_name.entry(name.clone()).or_insert_with(|| VariableEntry {
                 role: *role,
                 updated: updated.contains(name.as_str()),
                 init: init.clone(),
@@ -90,7 +90,9 @@ impl Variables {
                 shards: Vec::new(),
             });
             if entry.layout != *layout {
-                return Err(RuntimeError::plan(format!("variable `{name}` lies in two layouts")));
+                return Err(RuntimeError::invalid_plan(format!(
+                    "variable `{name}` lies in two layouts"
+                )));
             }
         }
         Ok(Self { by_name, others: None })
@@ -100,13 +102,13 @@ impl Variables {
     ///
     /// # Errors
     /// Where they cannot be reached.
-    pub(super) fn join(
+    pub(super) fn join_processes(
         &mut self,
         plan: &Plan,
         transport: &Arc<dyn Transport>,
     ) -> Result<(), RuntimeError> {
         let world = plan.world_size as u32;
-        let group = transport.group(TAG, &(0..world).collect::<Vec<_>>())?;
+        let group = transport.join_group(TAG, &(0..world).collect::<Vec<_>>())?;
         self.others = Some(Others { group, rank: transport.rank(), world });
         Ok(())
     }
@@ -115,12 +117,12 @@ impl Variables {
     ///
     /// # Errors
     /// Where a rank has a variable twice.
-    pub(super) fn add(
+    pub(super) fn add_rank(
         &mut self,
         plan: &Plan,
         rank: u32,
         ports: &[Port],
-        memory: &Arc<Memory>,
+        memory: &Arc<DeviceMemory>,
     ) -> Result<(), RuntimeError> {
         let program = plan.program_of(rank);
         for (register, port) in program.registers.iter().zip(ports) {
@@ -129,10 +131,10 @@ impl Variables {
             let entry = self.by_name.get_mut(name).ok_or_else(unknown)?;
             if entry.shards.iter().any(|shard| shard.rank == rank) {
                 let reason = format!("variable `{name}` lies twice on rank {rank}");
-                return Err(RuntimeError::plan(reason));
+                return Err(RuntimeError::invalid_plan(reason));
             }
             let (place, rect) = (port.span(), port.rect(0).clone());
-            entry.shards.push(Shard { rank, memory: Arc::clone(memory), place, rect });
+            entry.shards.push(VariableShard { rank, memory: Arc::clone(memory), place, rect });
         }
         Ok(())
     }
@@ -141,15 +143,16 @@ impl Variables {
     ///
     /// # Errors
     /// Where one of them lacks a shard of its layout.
-    pub(super) fn complete(&mut self, here: &[u32]) -> Result<(), RuntimeError> {
+    pub(super) fn order_shards(&mut self, here: &[u32]) -> Result<(), RuntimeError> {
         for (name, entry) in &mut self.by_name {
             let order = &entry.layout.ranks;
-            let position = |shard: &Shard| order.iter().position(|&rank| rank == shard.rank);
+            let position =
+                |shard: &VariableShard| order.iter().position(|&rank| rank == shard.rank);
             entry.shards.sort_by_key(position);
             let wanted = order.iter().filter(|rank| here.contains(rank)).count();
             if entry.shards.len() != wanted {
                 let reason = format!("variable `{name}` has no register on some of its ranks");
-                return Err(RuntimeError::plan(reason));
+                return Err(RuntimeError::invalid_plan(reason));
             }
         }
         Ok(())
@@ -159,7 +162,7 @@ impl Variables {
     ///
     /// # Errors
     /// Where a weight is missing, of another type, or of no variable.
-    pub(super) fn fill(
+    pub(super) fn fill_initial(
         &self,
         weights: &BTreeMap<String, HostTensor>,
         seed: u64,
@@ -167,7 +170,7 @@ impl Variables {
         self.check_known(weights)?;
         for (name, entry) in &self.by_name {
             match weights.get(name) {
-                Some(weight) => entry.write(name, weight)?,
+                Some(weight) => entry.write_whole(name, weight)?,
                 None => entry.begin_without_weight(name, seed)?,
             }
         }
@@ -188,8 +191,9 @@ impl Variables {
     }
 
     pub(super) fn list(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
-        let entry =
-            |(name, entry): (&String, &Entry)| (name.clone(), (entry.role, entry.layout.ty()));
+        let entry = |(name, entry): (&String, &VariableEntry)| {
+            (name.clone(), (entry.role, entry.layout.ty()))
+        };
         self.by_name.iter().map(entry).collect()
     }
 
@@ -198,9 +202,9 @@ impl Variables {
         let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
         let entry = self.by_name.get(name).ok_or_else(unknown)?;
         let shards = match &mut self.others {
-            Some(others) => others.shards(entry)?,
+            Some(others) => others.gather_entry(entry)?,
             None => {
-                let bytes = |shard: &Shard| shard.memory.read(shard.place, <[u8]>::to_vec);
+                let bytes = |shard: &VariableShard| shard.memory.read(shard.place, <[u8]>::to_vec);
                 entry.shards.iter().map(bytes).collect()
             }
         };
@@ -215,13 +219,13 @@ impl Variables {
     }
 
     /// Calls `read` with the whole of a variable, where it lies if that is possible. No worker may be in a step.
-    pub(super) fn with(
+    pub(super) fn with_whole(
         &mut self,
         name: &str,
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RuntimeError> {
-        let entry = self.entry(name)?;
-        let is_whole = |shard: &&Shard| {
+        let entry = self.find_entry(name)?;
+        let is_whole = |shard: &&VariableShard| {
             shard.rect == Rect::whole(&entry.layout.shape) && !entry.layout.sbp.is_partial()
         };
         match entry.shards.iter().find(is_whole).filter(|_| self.others.is_none()) {
@@ -233,27 +237,29 @@ impl Variables {
 
     /// Overwrites a variable. No worker may be in a step.
     pub(super) fn write(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
-        self.entry(name)?.write(name, value)
+        self.find_entry(name)?.write_whole(name, value)
     }
 
     /// Overwrites a variable with that of another session. No worker of either may be in a step.
-    pub(super) fn copy(&self, from: &mut Self, name: &str) -> Result<(), RuntimeError> {
-        let into = self.entry(name)?;
-        let ranks = |entry: &Entry| -> Vec<u32> { entry.shards.iter().map(|s| s.rank).collect() };
-        let alike = |from: &&Entry| from.layout == into.layout && ranks(from) == ranks(into);
+    pub(super) fn copy_from(&self, from: &mut Self, name: &str) -> Result<(), RuntimeError> {
+        let into = self.find_entry(name)?;
+        let ranks =
+            |entry: &VariableEntry| -> Vec<u32> { entry.shards.iter().map(|s| s.rank).collect() };
+        let alike =
+            |from: &&VariableEntry| from.layout == into.layout && ranks(from) == ranks(into);
         match from.by_name.get(name).filter(alike) {
             // Shards lie beside each other: nothing is brought together.
             Some(entry) => {
                 let pairs = into.shards.iter().zip(&entry.shards);
-                pairs.for_each(|(into, from)| into.copy(from));
+                pairs.for_each(|(into, from)| into.copy_from(from));
                 Ok(())
             }
-            None => into.write(name, &from.read(name)?),
+            None => into.write_whole(name, &from.read(name)?),
         }
     }
 
     /// Every shard, by name, then in the order of its layout.
-    pub(super) fn held(&self) -> impl Iterator<Item = Held<'_>> {
+    pub(super) fn iter_shards(&self) -> impl Iterator<Item = Held<'_>> {
         let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
         shards.map(|(name, entry, shard)| Held {
             name,
@@ -267,7 +273,7 @@ impl Variables {
         })
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry, RuntimeError> {
+    fn find_entry(&self, name: &str) -> Result<&VariableEntry, RuntimeError> {
         let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
         self.by_name.get(name).ok_or_else(unknown)
     }
@@ -275,17 +281,17 @@ impl Variables {
 
 impl Others {
     /// The shards of all ranks of the layout.
-    fn shards(&mut self, entry: &Entry) -> Result<Vec<Vec<u8>>, RuntimeError> {
+    fn gather_entry(&mut self, entry: &VariableEntry) -> Result<Vec<Vec<u8>>, RuntimeError> {
         match entry.shards.iter().find(|shard| shard.rank == self.rank) {
             Some(own) => {
-                own.memory.read(own.place, |bytes| self.gather(&entry.layout, Some(bytes)))
+                own.memory.read(own.place, |bytes| self.gather_shards(&entry.layout, Some(bytes)))
             }
-            None => self.gather(&entry.layout, None),
+            None => self.gather_shards(&entry.layout, None),
         }
     }
 
     /// Brings shards together: who holds one first gives it to all who do not hold the same.
-    fn gather(
+    fn gather_shards(
         &mut self,
         layout: &Layout,
         own: Option<&[u8]>,
@@ -293,13 +299,13 @@ impl Others {
         let rank = self.rank;
         let source = |holder: u32| first_holder(layout, holder).unwrap_or(holder);
         let gives = own.is_some() && source(rank) == rank;
-        let lacks = |reader: &u32| gives && !same(layout, rank, *reader);
+        let lacks = |reader: &u32| gives && !ranks_hold_same(layout, rank, *reader);
         let offer = |reader: u32| Offer { peer: reader as usize, pieces: 0..1 };
         let offers: Vec<Offer> = (0..self.world).filter(lacks).map(offer).collect();
         let mut takes: Vec<u32> = layout.ranks.iter().map(|&holder| source(holder)).collect();
         takes.sort_unstable();
         takes.dedup();
-        takes.retain(|&holder| !same(layout, rank, holder) && holder != rank);
+        takes.retain(|&holder| !ranks_hold_same(layout, rank, holder) && holder != rank);
         let mut taken: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         let indices: Vec<usize> = takes.iter().map(|&holder| holder as usize).collect();
         let piece = [own.unwrap_or_default()];
@@ -314,8 +320,8 @@ impl Others {
     }
 }
 
-impl Entry {
-    fn write(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
+impl VariableEntry {
+    fn write_whole(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
         let expected = self.layout.ty();
         if value.ty() != expected {
             let (name, found) = (name.to_owned(), value.ty());
@@ -323,7 +329,7 @@ impl Entry {
         }
         let whole = Rect::whole(&self.layout.shape);
         for shard in &self.shards {
-            shard.memory.write(shard.place, |target| match masked(&self.layout, shard.rank) {
+            shard.memory.write(shard.place, |target| match masked_kind(&self.layout, shard.rank) {
                 Some(kind) => fill_identity(self.layout.dtype, kind, target),
                 None if target.is_empty() => {}
                 None => {
@@ -340,22 +346,21 @@ impl Entry {
         let ty = self.layout.ty();
         match &self.init {
             Init::Weights => Err(RuntimeError::WeightMissing { name: name.to_owned(), ty }),
-            Init::Table(table) => {
-                self.write(name, &HostTensor::new(ty.dtype, ty.shape, table.bytes().to_vec())?)
-            }
+            Init::Table(table) => self
+                .write_whole(name, &HostTensor::new(ty.dtype, ty.shape, table.bytes().to_vec())?),
             Init::Fill(_) | Init::Normal { .. } | Init::Uniform { .. } => {
-                self.begin(name, seed);
+                self.write_initial(name, seed);
                 Ok(())
             }
         }
     }
 
     /// Writes the first content of all shards, which is one number or random.
-    fn begin(&self, name: &str, seed: u64) {
-        let mut drawn: Vec<(&Rect, Vec<&Shard>)> = Vec::new();
+    fn write_initial(&self, name: &str, seed: u64) {
+        let mut drawn: Vec<(&Rect, Vec<&VariableShard>)> = Vec::new();
         for shard in self.shards.iter().filter(|shard| shard.place.bytes > 0) {
             let alike = drawn.iter_mut().find(|(rect, _)| **rect == shard.rect);
-            match (masked(&self.layout, shard.rank), alike) {
+            match (masked_kind(&self.layout, shard.rank), alike) {
                 (Some(kind), _) => {
                     let fill = |target: &mut [u8]| fill_identity(self.layout.dtype, kind, target);
                     shard.memory.write(shard.place, fill);
@@ -367,16 +372,21 @@ impl Entry {
         if let Init::Fill(value) = self.init {
             let mut element = vec![0; self.layout.dtype.size()];
             write_element(self.layout.dtype, value.0, &mut element);
-            drawn.iter().flat_map(|(_, shards)| shards).for_each(|shard| shard.fill(&element));
-        } else if let Some((distribution, stream)) = self.init.stream(name, seed) {
-            drawn.iter().for_each(|(_, shards)| self.draw(&distribution, &stream, shards));
+            drawn.iter().flat_map(|(_, shards)| shards).for_each(|shard| shard.fill_with(&element));
+        } else if let Some((distribution, stream)) = self.init.random_stream(name, seed) {
+            drawn.iter().for_each(|(_, shards)| self.draw_elements(&distribution, &stream, shards));
         }
     }
 
     /// Draws the elements of shards of the same rectangle, each from its place in the whole. Random numbers are slow to
     /// draw: once for all shards, and on all cores. An element is a function of its place alone, so any thread may draw
     /// any part.
-    fn draw(&self, distribution: &Distribution, stream: &Stream, shards: &[&Shard]) {
+    fn draw_elements(
+        &self,
+        distribution: &Distribution,
+        stream: &RandomStream,
+        shards: &[&VariableShard],
+    ) {
         let (dtype, rect) = (self.layout.dtype, &shards[0].rect);
         let (elements, size) = (rect.elements(), dtype.size());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -384,11 +394,11 @@ impl Entry {
         let draw = |number: usize| {
             let begin = number * part;
             let end = elements.min(begin + part);
-            let bytes = |shard: &Shard| shard.place.part(&(begin * size..end * size));
-            let mut places = Places::new(&self.layout.shape, rect, begin);
+            let bytes = |shard: &VariableShard| shard.place.subrange(&(begin * size..end * size));
+            let mut places = ShardPositions::new(&self.layout.shape, rect, begin);
             shards[0].memory.write(bytes(shards[0]), |target| {
                 for element in target.chunks_exact_mut(size) {
-                    let drawn = distribution.draw(stream, places.take());
+                    let drawn = distribution.draw(stream, places.next_position());
                     write_element(dtype, f64::from(drawn), element);
                 }
                 for other in &shards[1..] {
@@ -400,16 +410,16 @@ impl Entry {
     }
 }
 
-impl Shard {
+impl VariableShard {
     /// Takes the elements of a shard of the same rectangle.
-    fn copy(&self, from: &Self) {
+    fn copy_from(&self, from: &Self) {
         from.memory.read(from.place, |bytes| {
             self.memory.write(self.place, |target| target.copy_from_slice(bytes));
         });
     }
 
     /// Fills memory to which nothing was written before.
-    fn fill(&self, element: &[u8]) {
+    fn fill_with(&self, element: &[u8]) {
         if element.iter().all(|&byte| byte == 0) {
             return self.memory.begin_with_zeros(self.place);
         }
@@ -420,7 +430,7 @@ impl Shard {
 }
 
 /// The row-major positions in the whole tensor of a shard's elements, one after the other.
-struct Places<'a> {
+struct ShardPositions<'a> {
     rect: &'a Rect,
     whole: Vec<usize>,
     own: Vec<usize>,
@@ -430,17 +440,17 @@ struct Places<'a> {
     place: u64,
 }
 
-impl<'a> Places<'a> {
+impl<'a> ShardPositions<'a> {
     fn new(shape: &[usize], rect: &'a Rect, local: usize) -> Self {
-        let (whole, own) = (strides(shape), strides(&rect.extent));
+        let (whole, own) = (row_major_strides(shape), row_major_strides(&rect.extent));
         let mut places = Self { rect, whole, own, local, row_end: 0, place: 0 };
-        places.seek();
+        places.seek_row();
         places
     }
 
-    fn take(&mut self) -> u64 {
+    fn next_position(&mut self) -> u64 {
         if self.local == self.row_end {
-            self.seek();
+            self.seek_row();
         }
         self.local += 1;
         self.place += 1;
@@ -448,7 +458,7 @@ impl<'a> Places<'a> {
     }
 
     /// Finds the place of the next element, at which a row may begin.
-    fn seek(&mut self) {
+    fn seek_row(&mut self) {
         let extent = &self.rect.extent;
         let coordinate = |dim: usize| self.local / self.own[dim] % extent[dim];
         let dims = 0..extent.len();

@@ -1,13 +1,13 @@
 //! Communication of one rank with the others.
 //!
-//! A [`Transport`] hands out endpoints when a job starts: a [`Group`] for each collective, a [`Sender`] and a
+//! A [`Transport`] hands out endpoints when a job starts: a [`ExchangeGroup`] for each collective, a [`Sender`] and a
 //! [`Receiver`] for each pair of ranks of a channel. So nothing is looked up while a step runs, and what one endpoint
 //! waits for never holds up another. All waiting ends: with the peer's answer, with the job's failure, or with
 //! [`TransportError::Timeout`].
 //!
 //! Where ranks are threads ([`in_process`]) or processes of one host (`process`) they read and write each other's memory
-//! in place ([`Transport::direct`]). The memory that they share is offered by the transport and owned by the device
-//! ([`Transport::offer`]). Between hosts messages are packed, which the callers do alike on every transport.
+//! in place ([`Transport::is_direct`]). The memory that they share is offered by the transport and owned by the device
+//! ([`Transport::offer_memory`]). Between hosts messages are packed, which the callers do alike on every transport.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::error::RuntimeError;
 use crate::job::Activity;
-use crate::memory::Arena;
+use crate::memory::HostArena;
 pub use crate::memory::{Lent, Offered};
 
 pub mod in_process;
@@ -26,14 +26,14 @@ pub(crate) mod process;
 /// # Errors
 /// Where they are none.
 #[doc(hidden)]
-pub fn hear(bytes: &[u8]) -> std::io::Result<usize> {
-    process::hear(bytes)
+pub fn count_frames(bytes: &[u8]) -> std::io::Result<usize> {
+    process::count_frames(bytes)
 }
 
 /// A wait that ended without what was waited for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TransportError {
-    /// Another rank has failed, or the session was dropped: [`Transport::ended`] says which.
+    /// Another rank has failed, or the session was dropped: [`Transport::end_reason`] says which.
     #[error("the job has ended on another rank")]
     Ended,
     /// A peer did not answer in time.
@@ -91,23 +91,23 @@ pub trait Transport: Send + Sync {
     /// This rank.
     fn rank(&self) -> u32;
 
-    /// Whether [`Group::exchange`] among `ranks` shows a receiver the sender's memory in place. Then a rank offers whole
-    /// shards and the receiver reads the rectangles that it wants, and [`Group::lending`] gives a group; otherwise a rank
+    /// Whether [`ExchangeGroup::exchange`] among `ranks` shows a receiver the sender's memory in place. Then a rank offers whole
+    /// shards and the receiver reads the rectangles that it wants, and [`ExchangeGroup::as_lending`] gives a group; otherwise a rank
     /// offers packed messages.
-    fn direct(&self, ranks: &[u32]) -> bool;
+    fn is_direct(&self, ranks: &[u32]) -> bool;
 
     /// Memory of so many bytes, zeros, for a device of the host: where those that this rank exchanges with can reach it in
     /// place. `None` where they reach whatever memory the process has, or none at all.
     ///
     /// # Errors
     /// Where the system gives no more.
-    fn offer(&self, _bytes: u64) -> Result<Option<Offered>, TransportError> {
+    fn offer_memory(&self, _bytes: u64) -> Result<Option<Offered>, TransportError> {
         Ok(None)
     }
 
     /// Memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that what goes to
     /// all of them is copied once. `None` where there is none.
-    fn stage(&self, _bytes: u64) -> Option<Arena> {
+    fn allocate_staging(&self, _bytes: u64) -> Option<HostArena> {
         None
     }
 
@@ -115,19 +115,25 @@ pub trait Transport: Send + Sync {
     ///
     /// # Errors
     /// Where the group cannot be joined.
-    fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError>;
+    fn join_group(&self, tag: u32, ranks: &[u32])
+    -> Result<Box<dyn ExchangeGroup>, TransportError>;
 
     /// The sending end of a queue of at most `slots` messages to `to` (perhaps this rank itself).
     ///
     /// # Errors
     /// Where no connection can be made.
-    fn sender(&self, tag: u32, to: u32, slots: usize) -> Result<Box<dyn Sender>, TransportError>;
+    fn open_sender(
+        &self,
+        tag: u32,
+        to: u32,
+        slots: usize,
+    ) -> Result<Box<dyn Sender>, TransportError>;
 
     /// The receiving end of a queue of at most `slots` messages from `from`.
     ///
     /// # Errors
     /// Where no connection can be made.
-    fn receiver(
+    fn open_receiver(
         &self,
         tag: u32,
         from: u32,
@@ -146,18 +152,18 @@ pub trait Transport: Send + Sync {
     ) -> Result<(), TransportError>;
 
     /// Has this rank's threads in [`Transport::wait_until`] look again, because this rank has changed something.
-    fn nudge(&self);
+    fn wake_waiters(&self);
 
     /// The activity of a worker, for the account of a job that ends; `None` where nobody asks.
-    fn activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
+    fn new_activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
         None
     }
 
     /// Ends the job on every rank; the first reason given stays. All waits end soon after.
-    fn end(&self, reason: RuntimeError);
+    fn end_job(&self, reason: RuntimeError);
 
     /// The reason why the job has ended, if it has.
-    fn ended(&self) -> Option<RuntimeError>;
+    fn end_reason(&self) -> Option<RuntimeError>;
 }
 
 /// The pieces that a rank offers to one peer in an exchange.
@@ -170,7 +176,7 @@ pub struct Offer {
 }
 
 /// A rendezvous of the ranks of a group, used for one exchange after the other.
-pub trait Group: Send {
+pub trait ExchangeGroup: Send {
     /// Shows `pieces` to the peers named in `offers` and calls `read(i, pieces)` with those of each peer `takes[i]`, in
     /// the order of `takes`. Every take has its offer and every offer its take. When it returns all peers have read:
     /// the memory may be written again. Returns how long it has waited.
@@ -186,7 +192,7 @@ pub trait Group: Send {
     ) -> Result<Duration, TransportError>;
 
     /// The group as one whose ranks write each other's memory; `None` where messages are packed.
-    fn lending(&mut self) -> Option<&mut dyn Lending> {
+    fn as_lending(&mut self) -> Option<&mut dyn Lending> {
         None
     }
 }
@@ -245,7 +251,7 @@ impl Body<'_> {
 /// The sending end of a queue of messages. Messages have a head of at most [`HEAD`] bytes, or none, and both ends know which.
 pub trait Sender: Send {
     /// Whether [`Sender::send`] would not wait.
-    fn ready(&self) -> bool;
+    fn is_ready(&self) -> bool;
 
     /// Lets `fill` write a message of `bytes` bytes, whose content is arbitrary before; waits while the queue is full.
     /// Returns how long it has waited.
@@ -270,7 +276,7 @@ pub trait Sender: Send {
         })
     }
 
-    /// As [`Sender::send_headed`], of a body that stays as it is until [`Sender::settle`]: the receiver may read it where it
+    /// As [`Sender::send_headed`], of a body that stays as it is until [`Sender::settle_loans`]: the receiver may read it where it
     /// lies.
     ///
     /// # Errors
@@ -280,7 +286,7 @@ pub trait Sender: Send {
     }
 
     /// Whether the receiver is known to read what is lent where it lies; otherwise it is copied.
-    fn lends(&self) -> bool {
+    fn can_lend(&self) -> bool {
         false
     }
 
@@ -288,15 +294,15 @@ pub trait Sender: Send {
     ///
     /// # Errors
     /// As [`Sender::send`].
-    fn settle(&mut self) -> Result<Duration, TransportError> {
+    fn settle_loans(&mut self) -> Result<Duration, TransportError> {
         Ok(Duration::ZERO)
     }
 
-    /// Instead of [`Sender::settle`], where the sender has failed: bodies that were lent may change, and a receiver that reads
+    /// Instead of [`Sender::settle_loans`], where the sender has failed: bodies that were lent may change, and a receiver that reads
     /// one gets an error.
-    fn withdraw(&mut self) {}
+    fn withdraw_loans(&mut self) {}
 
-    /// Whether [`Sender::settle`] would not wait.
+    /// Whether [`Sender::settle_loans`] would not wait.
     fn is_settled(&self) -> bool {
         true
     }
@@ -305,7 +311,7 @@ pub trait Sender: Send {
     ///
     /// # Errors
     /// As [`Sender::send`].
-    fn room(&mut self) -> Result<Duration, TransportError> {
+    fn wait_for_slot(&mut self) -> Result<Duration, TransportError> {
         Ok(Duration::ZERO)
     }
 }
@@ -313,7 +319,7 @@ pub trait Sender: Send {
 /// The receiving end of a queue of messages.
 pub trait Receiver: Send {
     /// Whether [`Receiver::receive`] would not wait.
-    fn ready(&self) -> bool;
+    fn is_ready(&self) -> bool;
 
     /// Lets `read` read the next message; waits while there is none. Returns how long it has waited.
     ///

@@ -5,17 +5,17 @@ use std::time::Duration;
 use super::edge::{FeedWork, FetchWork};
 use super::step::StepState;
 use crate::communicator::{Collective, Receive, Send};
-use crate::device::{Launch, Memory, Port, Stream, Turn};
+use crate::device::{DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::Cause;
 
 /// What an actor does, ready to run.
-pub(crate) enum Work {
+pub(crate) enum PreparedWork {
     /// Something that the device computes.
-    Kernel(Launch),
+    Kernel(DeviceLaunch),
     /// Nothing any more: the launch of another actor does it too, of this number.
     Joined(u32),
     /// A local change of layout, by the device too.
-    Local(Launch),
+    Local(DeviceLaunch),
     Collective(Collective),
     Send(Send),
     Receive(Receive),
@@ -23,7 +23,7 @@ pub(crate) enum Work {
     Fetch(FetchWork),
 }
 
-impl Work {
+impl PreparedWork {
     /// Whether it computes, for the account of time.
     pub(crate) fn is_kernel(&self) -> bool {
         matches!(self, Self::Kernel(_) | Self::Joined(_))
@@ -44,11 +44,11 @@ impl Work {
     }
 
     /// Steps after which its registers' slots come again.
-    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+    pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         let of = |port| Port::period_of(std::iter::once(port), microbatches);
         match self {
-            Self::Kernel(launch) | Self::Local(launch) => launch.period(microbatches),
-            Self::Collective(collective) => collective.period(microbatches),
+            Self::Kernel(launch) | Self::Local(launch) => launch.slot_period(microbatches),
+            Self::Collective(collective) => collective.slot_period(microbatches),
             Self::Joined(_) => 1,
             Self::Send(send) => send.port().map_or(1, of),
             Self::Receive(receive) => receive.port().map_or(1, of),
@@ -58,31 +58,35 @@ impl Work {
     }
 
     /// Puts the step's content where a recorded copy takes it from.
-    pub(crate) fn stage(&mut self, turn: Turn, step: &StepState) {
+    pub(crate) fn stage_feed(&mut self, turn: Turn, step: &StepState) {
         if let Self::Feed(feed) = self {
-            feed.stage(turn, step);
+            feed.stage_feed(turn, step);
         }
     }
 
     /// Has the content of every other step go its own way to the device, so that it may be staged while the step before goes on.
-    pub(crate) fn alternate(&mut self) {
+    pub(crate) fn alternate_feeds(&mut self) {
         if let Self::Feed(feed) = self {
-            feed.alternate();
+            feed.alternate_passages();
         }
     }
 
     /// Gives what was copied from a device, all launches of which have ended. Returns how long the host has waited.
-    pub(crate) fn deliver(&mut self, turn: Turn, step: &StepState) -> Result<Duration, Cause> {
+    pub(crate) fn deliver_fetch(
+        &mut self,
+        turn: Turn,
+        step: &StepState,
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Fetch(fetch) => Ok(fetch.deliver(turn, step)?),
+            Self::Fetch(fetch) => Ok(fetch.deliver_fetch(turn, step)?),
             _ => Ok(Duration::ZERO),
         }
     }
 
     /// Has the stream wait for what goes on beside it.
-    pub(crate) fn rejoin(&mut self, stream: &Stream) -> Result<(), Cause> {
+    pub(crate) fn fence_stream(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match self {
-            Self::Send(send) => send.rejoin(stream),
+            Self::Send(send) => send.fence_stream(stream),
             _ => Ok(()),
         }
     }
@@ -97,10 +101,10 @@ impl Work {
     }
 
     /// What comes before a session's first step. Actors are called in the order of their channels' numbers.
-    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+    pub(crate) fn join_peers(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match self {
-            Self::Send(send) => send.join(stream),
-            Self::Receive(receive) => receive.join(stream),
+            Self::Send(send) => send.join_peers(stream),
+            Self::Receive(receive) => receive.join_peers(stream),
             _ => Ok(()),
         }
     }
@@ -108,8 +112,8 @@ impl Work {
     /// Begins one action. Returns how long the host has waited.
     pub(crate) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
         step: &StepState,
     ) -> Result<Duration, Cause> {

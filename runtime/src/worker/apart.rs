@@ -13,29 +13,29 @@
 
 use std::collections::BTreeSet;
 
-use super::actor::Work;
+use super::actor::PreparedWork;
 use super::lanes::Lanes;
-use crate::device::{Stopwatch, Stream};
+use crate::device::{DeviceStopwatch, DeviceStream};
 use crate::error::Cause;
 
 /// The stopwatches of a worker's actions.
 #[derive(Default)]
-pub(crate) struct Apart {
+pub(crate) struct ActionStopwatches {
     /// By the actions' places in a step; none where another's launch does what one says. Made when a step is first taken apart.
-    pub(super) watches: Vec<Option<Stopwatch>>,
+    pub(super) watches: Vec<Option<DeviceStopwatch>>,
     /// Whether each action waits for the one before, whatever its stream.
     pub(super) in_turn: bool,
 }
 
-impl Apart {
+impl ActionStopwatches {
     pub(super) fn new(
-        actors: &[Option<Work>],
+        actors: &[Option<PreparedWork>],
         order: &[(u32, u32)],
-        (lanes, streams): (&Lanes, &[Stream]),
+        (lanes, streams): (&Lanes, &[DeviceStream]),
     ) -> Result<Self, Cause> {
         let watch = |(place, &(actor, _)): (usize, &(u32, u32))| match actors[actor as usize] {
-            None | Some(Work::Joined(_)) => Ok(None),
-            Some(_) => streams[lanes.of(place)].stopwatch().map(Some),
+            None | Some(PreparedWork::Joined(_)) => Ok(None),
+            Some(_) => streams[lanes.stream_of(place)].new_stopwatch().map(Some),
         };
         let watches = order.iter().enumerate().map(watch).collect::<Result<_, _>>()?;
         Ok(Self { watches, in_turn: may_take_turns(actors, order, lanes) })
@@ -44,12 +44,16 @@ impl Apart {
 
 /// Whether a rank may do all that it does in one row: what needs other ranks are collectives of one stream, which all
 /// ranks have in the same order.
-fn may_take_turns(actors: &[Option<Work>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
+fn may_take_turns(actors: &[Option<PreparedWork>], order: &[(u32, u32)], lanes: &Lanes) -> bool {
     let works = actors.iter().flatten();
-    let sends = works.filter(|work| matches!(work, Work::Send(_) | Work::Receive(_))).count() > 0;
+    let sends = works
+        .filter(|work| matches!(work, PreparedWork::Send(_) | PreparedWork::Receive(_)))
+        .count()
+        > 0;
     let places = order.iter().enumerate();
-    let collectives = places
-        .filter(|(_, (actor, _))| matches!(actors[*actor as usize], Some(Work::Collective(_))));
-    let streams: BTreeSet<usize> = collectives.map(|(place, _)| lanes.of(place)).collect();
+    let collectives = places.filter(|(_, (actor, _))| {
+        matches!(actors[*actor as usize], Some(PreparedWork::Collective(_)))
+    });
+    let streams: BTreeSet<usize> = collectives.map(|(place, _)| lanes.stream_of(place)).collect();
     !sends && streams.len() < 2
 }

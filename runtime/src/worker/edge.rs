@@ -9,9 +9,9 @@ use graphc_ir::shard::Rect;
 
 use super::step::StepState;
 use crate::copy::copy_in_parts;
-use crate::device::{Memory, Passage, Port, Stream, Turn};
+use crate::device::{DeviceMemory, DeviceStream, Passage, Port, Turn};
 use crate::error::Cause;
-use crate::memory::Place;
+use crate::memory::ArenaRange;
 use crate::rectangles::Move;
 use crate::session::Fed;
 use crate::transport::{Sender, TransportError};
@@ -38,15 +38,20 @@ struct Passages(Vec<Option<Passage>>);
 
 impl Passages {
     /// Makes as many for contents of a place's size as there are not yet; they are kept.
-    fn make(&mut self, count: usize, stream: &Stream, place: Place) -> Result<(), Cause> {
+    fn make_passages(
+        &mut self,
+        count: usize,
+        stream: &DeviceStream,
+        place: ArenaRange,
+    ) -> Result<(), Cause> {
         while self.0.len() < count {
-            self.0.push(stream.passage(place.bytes)?);
+            self.0.push(stream.new_passage(place.bytes)?);
         }
         Ok(())
     }
 
     /// One that was made; `None` where the host reaches the device's memory.
-    fn known(&mut self, at: usize) -> Option<&mut Passage> {
+    fn find_passage(&mut self, at: usize) -> Option<&mut Passage> {
         self.0.get_mut(at).and_then(Option::as_mut)
     }
 }
@@ -54,13 +59,16 @@ impl Passages {
 impl FeedWork {
     /// `rows`: those that this process reads, this rank's among them; none where no dim counts samples.
     pub(crate) fn new(input: usize, output: Port, rows: Option<&Fed>) -> Self {
-        let whole = Rect::whole(output.global());
+        let whole = Rect::whole(output.global_shape());
         let copy =
             |m: usize, held: &Rect| Move::new(output.dtype, output.rect(m), held, output.rect(m));
-        let copies = (0..output.variants()).map(|m| copy(m, &whole)).collect();
-        let from_rows = (0..output.variants())
+        let copies = (0..output.count_variants()).map(|m| copy(m, &whole)).collect();
+        let from_rows = (0..output.count_variants())
             .map(|m| {
-                copy(m, &rows.map_or(whole.clone(), |rows| packed(rows, output.rect(m), &whole)))
+                copy(
+                    m,
+                    &rows.map_or(whole.clone(), |rows| packed_rect(rows, output.rect(m), &whole)),
+                )
             })
             .collect();
         let (passages, staged) = (Passages::default(), Vec::new());
@@ -69,7 +77,7 @@ impl FeedWork {
 
     /// Has every other step go through passages of its own, so that the next one's content may be put there while this one's is
     /// read.
-    pub(crate) fn alternate(&mut self) {
+    pub(crate) fn alternate_passages(&mut self) {
         self.turns = 2;
     }
 
@@ -92,48 +100,48 @@ impl FeedWork {
     /// Copies, and where the host does not reach the device's memory begins the copy that goes on from there.
     pub(crate) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
         step: &StepState,
     ) -> Result<(), Cause> {
-        let place = self.output.place(turn);
+        let place = self.output.content_range(turn);
         if place.bytes == 0 {
             return Ok(());
         }
-        self.passages.make(self.turns * turn.microbatches as usize, stream, place)?;
-        self.stage(turn, step);
-        match self.passages.known(self.passage_of(turn)) {
+        self.passages.make_passages(self.turns * turn.microbatches as usize, stream, place)?;
+        self.stage_feed(turn, step);
+        match self.passages.find_passage(self.passage_of(turn)) {
             Some(passage) => stream.begin_fill(passage, memory, place),
             None => {
-                stream.fill(memory, place, |target| self.copy(target, turn, step));
+                stream.fill(memory, place, |target| self.copy_feed(target, turn, step));
                 Ok(())
             }
         }
     }
 
     /// Puts the step's content where the copy that was begun, or recorded, takes it from, unless it lies there already.
-    pub(crate) fn stage(&mut self, turn: Turn, step: &StepState) {
-        let (at, bytes) = (self.passage_of(turn), self.output.place(turn).bytes);
+    pub(crate) fn stage_feed(&mut self, turn: Turn, step: &StepState) {
+        let (at, bytes) = (self.passage_of(turn), self.output.content_range(turn).bytes);
         self.staged.resize(self.passages.0.len(), None);
         let mut passages = std::mem::take(&mut self.passages);
-        if let Some(passage) = passages.known(at)
+        if let Some(passage) = passages.find_passage(at)
             && self.staged[at] != Some(turn.step)
         {
-            self.send(passage.content_mut(bytes), turn, step);
+            self.copy_for_device(passage.content_mut(bytes), turn, step);
             self.staged[at] = Some(turn.step);
         }
         self.passages = passages;
     }
 
-    fn copy(&self, target: &mut [u8], turn: Turn, step: &StepState) {
-        let (fed, copy) = self.fed(turn, step);
+    fn copy_feed(&self, target: &mut [u8], turn: Turn, step: &StepState) {
+        let (fed, copy) = self.find_feed(turn, step);
         copy.copy(fed, target);
     }
 
     /// The same to memory that a device reads.
-    fn send(&self, target: &mut [u8], turn: Turn, step: &StepState) {
-        let (fed, copy) = self.fed(turn, step);
+    fn copy_for_device(&self, target: &mut [u8], turn: Turn, step: &StepState) {
+        let (fed, copy) = self.find_feed(turn, step);
         match copy.as_run() {
             Some((from, to, run)) => {
                 copy_in_parts(&mut target[to..to + run], &fed[from..from + run])
@@ -143,9 +151,9 @@ impl FeedWork {
     }
 
     /// What is fed, and how this rank's part of it is copied.
-    fn fed<'a>(&'a self, turn: Turn, step: &'a StepState) -> (&'a [u8], &'a Move) {
+    fn find_feed<'a>(&'a self, turn: Turn, step: &'a StepState) -> (&'a [u8], &'a Move) {
         let fed = &step.feeds[self.input];
-        let whole = fed.shape() == self.output.global();
+        let whole = fed.shape() == self.output.global_shape();
         let copies = if whole { &self.copies } else { &self.from_rows };
         (fed.bytes(), &copies[turn.microbatch % copies.len()])
     }
@@ -153,7 +161,7 @@ impl FeedWork {
 
 /// Where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the rows of the
 /// part follow each other in it too, that is all that a copy has to know.
-fn packed(fed: &Fed, part: &Rect, whole: &Rect) -> Rect {
+fn packed_rect(fed: &Fed, part: &Rect, whole: &Rect) -> Rect {
     let (dim, rows) = (fed.dim, &fed.rows);
     let first = part.origin[dim];
     let before = rows.iter().map(|range| range.end.min(first).saturating_sub(range.start)).sum();
@@ -192,9 +200,9 @@ impl FetchWork {
         let coordinates = layout.coordinates(rank).unwrap_or_default();
         let mut axes = layout.sbp.0.iter().zip(coordinates);
         let replica = axes.any(|(sbp, coordinate)| *sbp == Sbp::Broadcast && coordinate > 0);
-        let whole = Rect::whole(input.global());
+        let whole = Rect::whole(input.global_shape());
         let copy = |m: usize| Move::new(input.dtype, input.rect(m), input.rect(m), &whole);
-        let variants = if replica && !replicas { 0 } else { input.variants() };
+        let variants = if replica && !replicas { 0 } else { input.count_variants() };
         let copies = (0..variants).map(copy).collect();
         Ok(Self { output, input, copies, senders, passages: Passages::default() })
     }
@@ -214,29 +222,29 @@ impl FetchWork {
         (!self.copies.is_empty()).then_some(self.output)
     }
 
-    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver`]
+    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver_fetch`]
     /// gives. Returns how long it has waited.
     pub(crate) fn run(
         &mut self,
-        stream: &mut Stream,
-        memory: &Memory,
+        stream: &mut DeviceStream,
+        memory: &DeviceMemory,
         turn: Turn,
         step: &StepState,
     ) -> Result<Duration, Cause> {
         if self.copies.is_empty() || !step.fetched[self.output] {
             return Ok(Duration::ZERO);
         }
-        let place = self.input.place(turn);
-        self.passages.make(turn.microbatch + 1, stream, place)?;
-        if let Some(passage) = self.passages.known(turn.microbatch) {
+        let place = self.input.content_range(turn);
+        self.passages.make_passages(turn.microbatch + 1, stream, place)?;
+        if let Some(passage) = self.passages.find_passage(turn.microbatch) {
             stream.begin_read(passage, memory, place)?;
             return Ok(Duration::ZERO);
         }
-        Ok(stream.read(memory, place, |content| self.give(content, turn, step))?)
+        Ok(stream.read(memory, place, |content| self.give_output(content, turn, step))?)
     }
 
     /// Gives what was copied from a device, all launches of which have ended. Returns how long it has waited.
-    pub(crate) fn deliver(
+    pub(crate) fn deliver_fetch(
         &mut self,
         turn: Turn,
         step: &StepState,
@@ -245,15 +253,17 @@ impl FetchWork {
             return Ok(Duration::ZERO);
         }
         let mut passages = std::mem::take(&mut self.passages);
-        let delivered = match passages.known(turn.microbatch) {
-            Some(passage) => self.give(passage.content(self.input.place(turn).bytes), turn, step),
+        let delivered = match passages.find_passage(turn.microbatch) {
+            Some(passage) => {
+                self.give_output(passage.content(self.input.content_range(turn).bytes), turn, step)
+            }
             None => Ok(Duration::ZERO),
         };
         self.passages = passages;
         delivered
     }
 
-    fn give(
+    fn give_output(
         &mut self,
         content: &[u8],
         turn: Turn,
@@ -270,7 +280,7 @@ impl FetchWork {
             copy.copy(content, whole.bytes_mut());
         }
         drop(whole);
-        step.written(self.output);
+        step.note_written(self.output);
         Ok(waited)
     }
 }

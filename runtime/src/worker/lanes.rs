@@ -21,21 +21,21 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// One stream for so many actions.
-    pub(crate) fn one(actions: usize) -> Self {
+    pub(crate) fn of_one_stream(actions: usize) -> Self {
         Self { of: vec![0; actions], behind: vec![None; actions], awaited: vec![false; actions] }
     }
 
     /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it
     /// has not two, or they wait for each other.
     pub(crate) fn of_both(program: &Program) -> Option<(Vec<(u32, u32)>, Self)> {
-        let known = Known::of(program)?;
+        let known = Known::from_program(program)?;
         let mut lanes = Self::default();
         let mut order = Vec::new();
         // By stream: the places of its actions so far, and how many of the other's its last one waited for.
         let (mut places, mut waited) = ([Vec::new(), Vec::new()], [0, 0]);
-        while let Some((stream, action)) = known.next(places.each_ref().map(Vec::len)) {
+        while let Some((stream, action)) = known.next_action(places.each_ref().map(Vec::len)) {
             let (actor, microbatch) = known.actions[stream][action];
-            let needed = known.ended(stream, action) as usize;
+            let needed = known.count_ended(stream, action) as usize;
             let behind = (needed > waited[stream]).then(|| places[1 - stream][needed - 1]);
             waited[stream] = waited[stream].max(needed);
             places[stream].push(order.len());
@@ -57,13 +57,13 @@ impl Lanes {
 
     /// The stream of an action.
     #[inline]
-    pub(crate) fn of(&self, action: usize) -> usize {
+    pub(crate) fn stream_of(&self, action: usize) -> usize {
         usize::from(self.of[action])
     }
 
     /// The action of another stream that must have ended when an action begins.
     #[inline]
-    pub(crate) fn behind(&self, action: usize) -> Option<usize> {
+    pub(crate) fn awaited_by(&self, action: usize) -> Option<usize> {
         self.behind[action]
     }
 

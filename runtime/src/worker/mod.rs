@@ -2,7 +2,7 @@
 //!
 //! What can be known before the first step is worked out in `resolve`: launches, addresses, rectangles, endpoints. What
 //! is left per action is to ask the machine for credits, to launch, and to count. Start reading with
-//! [`run::Worker::step`], then `actor`.
+//! [`run::Worker::run_step`], then `actor`.
 
 mod actor;
 mod apart;
@@ -17,11 +17,11 @@ mod share;
 mod step;
 mod timed;
 
-pub(crate) use actor::Work;
-pub(crate) use apart::Apart;
+pub(crate) use actor::PreparedWork;
+pub(crate) use apart::ActionStopwatches;
 pub(crate) use replay::Replay;
 pub(crate) use report::Report;
-pub(crate) use resolve::{Edges, RankPart, Resolver};
-pub(crate) use run::{Job, Settings, Worker};
-pub(crate) use share::{Share, beside, edges};
+pub(crate) use resolve::{ActorResolver, Edges, RankPart};
+pub(crate) use run::{Worker, WorkerRequest, WorkerSettings};
+pub(crate) use share::{WorkerShare, find_edge_actions, find_sending_actors};
 pub(crate) use step::StepState;

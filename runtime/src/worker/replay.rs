@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::actor::Work;
-use crate::device::{Recording, lcm};
+use super::actor::PreparedWork;
+use crate::device::{DeviceRecording, least_common_multiple};
 
 /// Actions that are worth a recording at least.
 const WORTHWHILE: usize = 4;
@@ -36,32 +36,38 @@ pub(crate) struct Replay {
     /// Steps after which all registers' slots come again.
     period: u64,
     /// The record of each set of outputs; the last is that of the step.
-    sets: Vec<Fetched>,
+    sets: Vec<RecordingSet>,
 }
 
 /// The recordings of steps that fetched the same outputs.
-struct Fetched {
+struct RecordingSet {
     outputs: Arc<[bool]>,
     /// The first such step.
     first: u64,
     /// By the run and the step's place in the period.
-    recordings: HashMap<(usize, u64), Recording>,
+    recordings: HashMap<(usize, u64), DeviceRecording>,
 }
 
 impl Replay {
     /// For a worker's actions, on streams that record.
-    pub(crate) fn new(actors: &[Option<Work>], order: &[(u32, u32)], microbatches: u64) -> Self {
+    pub(crate) fn new(
+        actors: &[Option<PreparedWork>],
+        order: &[(u32, u32)],
+        microbatches: u64,
+    ) -> Self {
         let works = || order.iter().map(|&(actor, _)| actors[actor as usize].as_ref());
-        let periods = works().flatten().map(|work| work.period(microbatches));
-        let feeds = works().flatten().any(|work| matches!(work, Work::Feed(_)));
-        let Some(period) = period(periods.fold(1, lcm), feeds) else { return Self::default() };
-        let launches = works().map(|work| work.is_some_and(Work::is_launched));
-        let runs = runs(launches).filter(|run| run.len() >= WORTHWHILE).collect();
+        let periods = works().flatten().map(|work| work.slot_period(microbatches));
+        let feeds = works().flatten().any(|work| matches!(work, PreparedWork::Feed(_)));
+        let Some(period) = recording_period(periods.fold(1, least_common_multiple), feeds) else {
+            return Self::default();
+        };
+        let launches = works().map(|work| work.is_some_and(PreparedWork::is_launched));
+        let runs = true_runs(launches).filter(|run| run.len() >= WORTHWHILE).collect();
         Self { runs, period, sets: Vec::new() }
     }
 
     /// Whether a step and the next may find what they are fed in different memory of the host: where recordings of both are.
-    pub(crate) fn alternates(&self) -> bool {
+    pub(crate) fn may_alternate(&self) -> bool {
         self.runs.is_empty() || self.period.is_multiple_of(2)
     }
 
@@ -71,7 +77,7 @@ impl Replay {
             Some(known) => self.sets.remove(known),
             None => {
                 let outputs = Arc::clone(outputs);
-                Fetched { outputs, first: step, recordings: HashMap::new() }
+                RecordingSet { outputs, first: step, recordings: HashMap::new() }
             }
         };
         if self.sets.len() == MOST_SETS {
@@ -89,12 +95,12 @@ impl Replay {
     }
 
     /// The recording of a run for this step.
-    pub(crate) fn recording(&self, run: usize, step: u64) -> Option<&Recording> {
+    pub(crate) fn find_recording(&self, run: usize, step: u64) -> Option<&DeviceRecording> {
         self.sets.last()?.recordings.get(&(run, step % self.period))
     }
 
     /// Keeps a recording.
-    pub(crate) fn keep(&mut self, run: usize, step: u64, recording: Recording) {
+    pub(crate) fn keep_recording(&mut self, run: usize, step: u64, recording: DeviceRecording) {
         if let Some(set) = self.sets.last_mut() {
             set.recordings.insert((run, step % self.period), recording);
         }
@@ -103,13 +109,13 @@ impl Replay {
 
 /// The period of recordings where slots come again after so many steps, an even one for what feeds, if that is not too long; none where
 /// any is.
-fn period(slots: u64, feeds: bool) -> Option<u64> {
+fn recording_period(slots: u64, feeds: bool) -> Option<u64> {
     let turns = if feeds { 2 } else { 1 };
-    [lcm(slots, turns), slots].into_iter().find(|&period| period <= MOST)
+    [least_common_multiple(slots, turns), slots].into_iter().find(|&period| period <= MOST)
 }
 
 /// The runs of true values.
-fn runs(values: impl Iterator<Item = bool>) -> impl Iterator<Item = Range<usize>> {
+fn true_runs(values: impl Iterator<Item = bool>) -> impl Iterator<Item = Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (index, _) in values.enumerate().filter(|&(_, value)| value) {
         match runs.last_mut() {
@@ -152,24 +158,32 @@ mod tests {
 
     #[test]
     fn every_other_step_is_fed_by_other_memory_unless_recordings_are_too_many() {
-        let found = [1, 2, 3, 4, 5, 6, 7, 8, 9].map(|slots| period(slots, true));
+        let found = [1, 2, 3, 4, 5, 6, 7, 8, 9].map(|slots| recording_period(slots, true));
         let right = [2, 2, 6, 4, 5, 6, 7, 8].map(Some);
         assert_eq!((&found[..8], found[8]), (&right[..], None));
         assert_eq!(
-            [1, 3, 8, 9].map(|slots| period(slots, false)),
+            [1, 3, 8, 9].map(|slots| recording_period(slots, false)),
             [Some(1), Some(3), Some(8), None]
         );
         let alternates = |period| {
             let whole = 0..WORTHWHILE;
-            Replay { runs: vec![whole], period, sets: Vec::new() }.alternates()
+            Replay { runs: vec![whole], period, sets: Vec::new() }.may_alternate()
         };
-        assert!(alternates(6) && !alternates(7) && Replay::default().alternates());
+        assert!(alternates(6) && !alternates(7) && Replay::default().may_alternate());
     }
 
     #[test]
     fn runs_are_what_stands_side_by_side() {
         let values = [false, true, true, false, true];
-        assert_eq!(runs(values.into_iter()).collect::<Vec<_>>(), [1..3, 4..5]);
-        assert_eq!([lcm(1, 1), lcm(4, 6), lcm(3, 5), lcm(u64::MAX, 2)], [1, 12, 15, u64::MAX]);
+        assert_eq!(true_runs(values.into_iter()).collect::<Vec<_>>(), [1..3, 4..5]);
+        assert_eq!(
+            [
+                least_common_multiple(1, 1),
+                least_common_multiple(4, 6),
+                least_common_multiple(3, 5),
+                least_common_multiple(u64::MAX, 2)
+            ],
+            [1, 12, 15, u64::MAX]
+        );
     }
 }

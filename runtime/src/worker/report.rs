@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::actor::Work;
+use super::actor::PreparedWork;
 
 /// The measurements of one worker.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +24,9 @@ pub(crate) struct Report {
 
 impl Report {
     /// A report before anything was measured of a program's actors, of which those of other workers are none.
-    pub(crate) fn of(actors: &[Option<Work>]) -> Self {
-        let joined = |work: &Option<Work>| match work {
-            Some(Work::Joined(launched)) => Some(*launched),
+    pub(crate) fn from_actors(actors: &[Option<PreparedWork>]) -> Self {
+        let joined = |work: &Option<PreparedWork>| match work {
+            Some(PreparedWork::Joined(launched)) => Some(*launched),
             _ => None,
         };
         Self {

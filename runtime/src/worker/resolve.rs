@@ -11,12 +11,12 @@ use graphc_ir::plan::{
     Action, Actor, BoxingKind, Channel, Layout, OperandSource, Plan, Program, Stream,
 };
 
-use super::actor::Work;
+use super::actor::PreparedWork;
 use super::edge::{FeedWork, FetchWork};
-use crate::communicator::{Collective, CollectiveCall, Communicator};
-use crate::device::{Call, Device, Launch, Port, Unprepared};
+use crate::communicator::{Collective, CollectiveCall, RankCommunicator};
+use crate::device::{Device, DeviceCall, DeviceLaunch, Port, Unprepared};
 use crate::error::RuntimeError;
-use crate::session::{Fed, OutputsAt, output_tag, readers};
+use crate::session::{Fed, OutputsAt, output_readers, output_tag};
 use crate::transport::Transport;
 
 /// The names under which tensors go in and out, in the order of a step's feeds and outputs.
@@ -33,23 +33,23 @@ pub(crate) struct Edges {
 /// The part of a plan that one rank executes.
 pub(crate) struct RankPart {
     /// Per stream: the actors, at their ids.
-    pub(crate) actors: Vec<Vec<Option<Work>>>,
+    pub(crate) actors: Vec<Vec<Option<PreparedWork>>>,
     /// Per stream: (actor, microbatch) in order.
     pub(crate) orders: Vec<Vec<(u32, u32)>>,
 }
 
 /// Resolves the actors of one rank.
-pub(crate) struct Resolver<'a> {
+pub(crate) struct ActorResolver<'a> {
     plan: &'a Plan,
     program: &'a Program,
     edges: &'a Edges,
     device: &'a Device,
     transport: &'a Arc<dyn Transport>,
-    communicator: Communicator,
+    communicator: RankCommunicator,
     ports: Vec<Port>,
 }
 
-impl<'a> Resolver<'a> {
+impl<'a> ActorResolver<'a> {
     /// # Errors
     /// Where a register does not fit its layout or the arena.
     pub(crate) fn new(
@@ -62,7 +62,7 @@ impl<'a> Resolver<'a> {
         let rank = transport.rank();
         let port = |register| Port::new(plan, register, rank, program.arena_bytes);
         let ports = program.registers.iter().map(port).collect::<Result<_, _>>()?;
-        let communicator = Communicator::new(device, transport);
+        let communicator = RankCommunicator::new(device, transport);
         Ok(Self { plan, program, edges, device, transport, communicator, ports })
     }
 
@@ -79,10 +79,12 @@ impl<'a> Resolver<'a> {
         let mut part = RankPart { actors: Vec::new(), orders: Vec::new() };
         let mut owned = vec![false; self.program.actors.len()];
         let streams = self.program.streams.iter();
-        let orders = streams.map(|stream| self.order(stream)).collect::<Result<Vec<_>, _>>()?;
-        let mut joint = self.joint(&orders)?;
+        let orders =
+            streams.map(|stream| self.resolve_order(stream)).collect::<Result<Vec<_>, _>>()?;
+        let mut joint = self.join_actors(&orders)?;
         for order in orders {
-            let mut actors: Vec<Option<Work>> = self.program.actors.iter().map(|_| None).collect();
+            let mut actors: Vec<Option<PreparedWork>> =
+                self.program.actors.iter().map(|_| None).collect();
             for &(actor, _) in &order {
                 let place = &mut actors[actor as usize];
                 if place.is_some() {
@@ -91,16 +93,15 @@ impl<'a> Resolver<'a> {
                 let definition = &self.program.actors[actor as usize];
                 let actors = self.program.actors.len();
                 if definition.after.is_some_and(|before| before.index() >= actors) {
-                    return Err(
-                        self.fail(definition, "stands behind an actor that the program lacks")
-                    );
+                    return Err(self
+                        .actor_error(definition, "stands behind an actor that the program lacks"));
                 }
                 if std::mem::replace(&mut owned[actor as usize], true) {
-                    return Err(self.fail(definition, "stands in two streams"));
+                    return Err(self.actor_error(definition, "stands in two streams"));
                 }
                 *place = Some(match joint.remove(&actor) {
                     Some(work) => work,
-                    None => self.actor(definition)?,
+                    None => self.resolve_actor(definition)?,
                 });
             }
             part.orders.push(order);
@@ -109,112 +110,139 @@ impl<'a> Resolver<'a> {
         Ok(part)
     }
 
-    fn order(&self, stream: &Stream) -> Result<Vec<(u32, u32)>, RuntimeError> {
+    fn resolve_order(&self, stream: &Stream) -> Result<Vec<(u32, u32)>, RuntimeError> {
         let mut order = Vec::new();
         for item in &stream.order {
             let block = stream.blocks.get(item.block as usize);
-            let block = block.ok_or(RuntimeError::plan("a stream's order names no block"))?;
+            let block =
+                block.ok_or(RuntimeError::invalid_plan("a stream's order names no block"))?;
             if item.microbatch as usize >= self.plan.microbatches.max(1) {
-                return Err(RuntimeError::plan("a stream's order names no microbatch"));
+                return Err(RuntimeError::invalid_plan("a stream's order names no microbatch"));
             }
             if block.iter().any(|actor| actor.index() >= self.program.actors.len()) {
-                return Err(RuntimeError::plan("a stream's block names no actor"));
+                return Err(RuntimeError::invalid_plan("a stream's block names no actor"));
             }
             order.extend(block.iter().map(|&ActorId(actor)| (actor, item.microbatch)));
         }
         Ok(order)
     }
 
-    fn fail(&self, actor: &Actor, reason: impl std::fmt::Display) -> RuntimeError {
+    fn actor_error(&self, actor: &Actor, reason: impl std::fmt::Display) -> RuntimeError {
         let rank = self.transport.rank();
-        RuntimeError::plan(format!("rank {rank}, actor `{}` {reason}", actor.name))
+        RuntimeError::invalid_plan(format!("rank {rank}, actor `{}` {reason}", actor.name))
     }
 
-    fn port(&self, actor: &Actor, register: RegisterId) -> Result<Port, RuntimeError> {
+    fn find_port(&self, actor: &Actor, register: RegisterId) -> Result<Port, RuntimeError> {
         let port = self.ports.get(register.index()).cloned();
-        port.ok_or_else(|| self.fail(actor, "has a register that the program lacks"))
+        port.ok_or_else(|| self.actor_error(actor, "has a register that the program lacks"))
     }
 
     fn ports_of(&self, actor: &Actor, all: &[RegisterId]) -> Result<Vec<Port>, RuntimeError> {
-        all.iter().map(|&register| self.port(actor, register)).collect()
+        all.iter().map(|&register| self.find_port(actor, register)).collect()
     }
 
     /// The only register of a list.
-    fn only(&self, actor: &Actor, all: &[RegisterId]) -> Result<Port, RuntimeError> {
+    fn only_port(&self, actor: &Actor, all: &[RegisterId]) -> Result<Port, RuntimeError> {
         match all {
-            [register] => self.port(actor, *register),
-            _ => Err(self.fail(actor, format_args!("has {} registers for one", all.len()))),
+            [register] => self.find_port(actor, *register),
+            _ => Err(self.actor_error(actor, format_args!("has {} registers for one", all.len()))),
         }
     }
 
-    fn layout(&self, actor: &Actor, register: RegisterId) -> Result<&'a Layout, RuntimeError> {
+    fn register_layout(
+        &self,
+        actor: &Actor,
+        register: RegisterId,
+    ) -> Result<&'a Layout, RuntimeError> {
         let register = self.program.registers.get(register.index());
         let layout = register.and_then(|r| self.plan.layouts.get(r.layout as usize));
-        layout.ok_or_else(|| self.fail(actor, "has a register without layout"))
+        layout.ok_or_else(|| self.actor_error(actor, "has a register without layout"))
     }
 
-    fn actor(&self, actor: &Actor) -> Result<Work, RuntimeError> {
+    fn resolve_actor(&self, actor: &Actor) -> Result<PreparedWork, RuntimeError> {
         Ok(match &actor.action {
-            Action::Compute { op, operands } => Work::Kernel(self.kernel(actor, op, operands)?),
-            Action::Fused(op) => {
-                Work::Kernel(self.launch(actor, Call::Fused(op), &actor.outputs)?)
+            Action::Compute { op, operands } => {
+                PreparedWork::Kernel(self.prepare_kernel(actor, op, operands)?)
             }
-            Action::Collective { kind, axis, sequence, .. } => {
-                Work::Collective(self.collective(actor, (*kind, *axis), *sequence)?)
-            }
-            Action::Local { .. } => Work::Local(self.local(actor)?),
+            Action::Fused(op) => PreparedWork::Kernel(self.prepare_actor(
+                actor,
+                DeviceCall::Fused(op),
+                &actor.outputs,
+            )?),
+            Action::Collective { kind, axis, sequence, .. } => PreparedWork::Collective(
+                self.prepare_collective(actor, (*kind, *axis), *sequence)?,
+            ),
+            Action::Local { .. } => PreparedWork::Local(self.prepare_local(actor)?),
             Action::Send { channel } => {
-                let input = self.only(actor, &actor.inputs)?;
-                let channel = self.channel(actor, channel.0)?;
-                Work::Send(self.communicator.send(self.device, self.plan, channel, input)?)
+                let input = self.only_port(actor, &actor.inputs)?;
+                let channel = self.find_channel(actor, channel.0)?;
+                PreparedWork::Send(self.communicator.prepare_send(
+                    self.device,
+                    self.plan,
+                    channel,
+                    input,
+                )?)
             }
             Action::Receive { channel } => {
-                let output = self.only(actor, &actor.outputs)?;
-                let channel = self.channel(actor, channel.0)?;
-                Work::Receive(self.communicator.receive(self.device, self.plan, channel, output)?)
+                let output = self.only_port(actor, &actor.outputs)?;
+                let channel = self.find_channel(actor, channel.0)?;
+                PreparedWork::Receive(self.communicator.prepare_receive(
+                    self.device,
+                    self.plan,
+                    channel,
+                    output,
+                )?)
             }
-            Action::Accumulate => {
-                Work::Kernel(self.launch(actor, Call::Accumulate, &actor.outputs)?)
+            Action::Accumulate => PreparedWork::Kernel(self.prepare_actor(
+                actor,
+                DeviceCall::Accumulate,
+                &actor.outputs,
+            )?),
+            Action::Assign => {
+                PreparedWork::Kernel(self.prepare_actor(actor, DeviceCall::Copy, &actor.updates)?)
             }
-            Action::Assign => Work::Kernel(self.launch(actor, Call::Copy, &actor.updates)?),
             Action::Feed { input, .. } => {
                 let index = self.edges.inputs.get(input).copied();
-                let index = index.ok_or_else(|| self.fail(actor, "feeds nothing"))?;
+                let index = index.ok_or_else(|| self.actor_error(actor, "feeds nothing"))?;
                 let rows = self.edges.rows.get(input);
-                Work::Feed(FeedWork::new(index, self.only(actor, &actor.outputs)?, rows))
+                PreparedWork::Feed(FeedWork::new(
+                    index,
+                    self.only_port(actor, &actor.outputs)?,
+                    rows,
+                ))
             }
-            Action::Fetch { output, .. } => Work::Fetch(self.fetch(actor, output)?),
+            Action::Fetch { output, .. } => PreparedWork::Fetch(self.prepare_fetch(actor, output)?),
         })
     }
 
     /// Prepares what the device does with all inputs of an actor.
-    fn launch(
+    fn prepare_actor(
         &self,
         actor: &Actor,
-        call: Call<'_>,
+        call: DeviceCall<'_>,
         results: &[RegisterId],
-    ) -> Result<Launch, RuntimeError> {
-        self.prepare(actor, call, &actor.inputs, results)
+    ) -> Result<DeviceLaunch, RuntimeError> {
+        self.prepare_call(actor, call, &actor.inputs, results)
     }
 
-    fn prepare(
+    fn prepare_call(
         &self,
         actor: &Actor,
-        call: Call<'_>,
+        call: DeviceCall<'_>,
         operands: &[RegisterId],
         results: &[RegisterId],
-    ) -> Result<Launch, RuntimeError> {
+    ) -> Result<DeviceLaunch, RuntimeError> {
         let (operands, results) = (self.ports_of(actor, operands)?, self.ports_of(actor, results)?);
         let launch = self.device.prepare(&actor.name, call, operands, results);
-        launch.map_err(|reason| self.unprepared(actor, reason))
+        launch.map_err(|reason| self.unprepared_error(actor, reason))
     }
 
-    fn unprepared(&self, actor: &Actor, reason: Unprepared) -> RuntimeError {
+    fn unprepared_error(&self, actor: &Actor, reason: Unprepared) -> RuntimeError {
         match reason {
             Unprepared::Kernel(error) => {
                 RuntimeError::NoKernel { actor: actor.name.clone(), error: Box::new(error) }
             }
-            Unprepared::Registers(reason) => self.fail(actor, reason),
+            Unprepared::Registers(reason) => self.actor_error(actor, reason),
             Unprepared::Device(reason) => {
                 let (rank, actor) = (self.transport.rank(), &actor.name);
                 RuntimeError::Device { rank, reason: format!("actor `{actor}`: {reason}") }
@@ -222,35 +250,35 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn kernel(
+    fn prepare_kernel(
         &self,
         actor: &Actor,
         op: &Op,
         operands: &[OperandSource],
-    ) -> Result<Launch, RuntimeError> {
-        let [registers, results] = self.registers(actor, op, operands)?;
-        self.prepare(actor, Call::Op(op), &registers, &results)
+    ) -> Result<DeviceLaunch, RuntimeError> {
+        let [registers, results] = self.op_registers(actor, op, operands)?;
+        self.prepare_call(actor, DeviceCall::Op(op), &registers, &results)
     }
 
     /// The registers of an op's operands and results.
-    fn registers(
+    fn op_registers(
         &self,
         actor: &Actor,
         op: &Op,
         operands: &[OperandSource],
     ) -> Result<[Vec<RegisterId>; 2], RuntimeError> {
         let register = |&operand| {
-            let found = actor.operand(operand);
-            found.ok_or_else(|| self.fail(actor, "has an operand that it lacks"))
+            let found = actor.operand_register(operand);
+            found.ok_or_else(|| self.actor_error(actor, "has an operand that it lacks"))
         };
         let registers = operands.iter().map(register).collect::<Result<Vec<_>, _>>()?;
-        let results = self.results(actor, op, operands, &registers)?;
+        let results = self.result_registers(actor, op, operands, &registers)?;
         Ok([registers, results])
     }
 
     /// The register of each result: a result that takes the place of a variable at rest is written there, the others
     /// fill the outputs one after the other.
-    fn results(
+    fn result_registers(
         &self,
         actor: &Actor,
         op: &Op,
@@ -268,47 +296,53 @@ impl<'a> Resolver<'a> {
             results.push(register);
         }
         if results.is_empty() {
-            return Err(self.fail(actor, "has no result"));
+            return Err(self.actor_error(actor, "has no result"));
         }
         Ok(results)
     }
 
-    fn local(&self, actor: &Actor) -> Result<Launch, RuntimeError> {
-        self.only(actor, &actor.inputs)?;
-        self.only(actor, &actor.outputs)?;
-        let from = self.layout(actor, actor.inputs[0])?;
-        let to = self.layout(actor, actor.outputs[0])?;
+    fn prepare_local(&self, actor: &Actor) -> Result<DeviceLaunch, RuntimeError> {
+        self.only_port(actor, &actor.inputs)?;
+        self.only_port(actor, &actor.outputs)?;
+        let from = self.register_layout(actor, actor.inputs[0])?;
+        let to = self.register_layout(actor, actor.outputs[0])?;
         let rank = self.transport.rank();
-        self.launch(actor, Call::Local { rank, from, to }, &actor.outputs)
+        self.prepare_actor(actor, DeviceCall::Local { rank, from, to }, &actor.outputs)
     }
 
-    fn fetch(&self, actor: &Actor, output: &str) -> Result<FetchWork, RuntimeError> {
+    fn prepare_fetch(&self, actor: &Actor, output: &str) -> Result<FetchWork, RuntimeError> {
         let index = self.edges.outputs.get(output).copied();
-        let index = index.ok_or_else(|| self.fail(actor, "fetches nothing"))?;
-        let input = self.only(actor, &actor.inputs)?;
-        let layout = self.layout(actor, actor.inputs[0])?;
+        let index = index.ok_or_else(|| self.actor_error(actor, "fetches nothing"))?;
+        let input = self.only_port(actor, &actor.inputs)?;
+        let layout = self.register_layout(actor, actor.inputs[0])?;
         let (rank, mut senders) = (self.transport.rank(), Vec::new());
         if let Some(outputs_at) = self.edges.remote {
-            let (readers, messages) = readers(self.plan, rank, output, outputs_at);
+            let (readers, messages) = output_readers(self.plan, rank, output, outputs_at);
             for to in readers {
-                let sender = self.transport.sender(output_tag(index), to, 2 * messages);
-                senders.push(
-                    sender.map_err(|error| self.fail(actor, format_args!("fails: {error}")))?,
-                );
+                let sender = self.transport.open_sender(output_tag(index), to, 2 * messages);
+                senders
+                    .push(sender.map_err(|error| {
+                        self.actor_error(actor, format_args!("fails: {error}"))
+                    })?);
             }
         }
         let replicas = self.edges.remote.is_some();
         let work = FetchWork::new(index, input, (layout, rank, replicas), senders);
-        work.map_err(|reason| self.fail(actor, format_args!("is {reason}")))
+        work.map_err(|reason| self.actor_error(actor, format_args!("is {reason}")))
     }
 
-    fn channel(&self, actor: &Actor, channel: u32) -> Result<(u32, &'a Channel), RuntimeError> {
+    fn find_channel(
+        &self,
+        actor: &Actor,
+        channel: u32,
+    ) -> Result<(u32, &'a Channel), RuntimeError> {
         let found = self.plan.channels.get(channel as usize);
-        let found = found.ok_or_else(|| self.fail(actor, "has a channel that the plan lacks"))?;
+        let found =
+            found.ok_or_else(|| self.actor_error(actor, "has a channel that the plan lacks"))?;
         Ok((channel, found))
     }
 
-    fn collective(
+    fn prepare_collective(
         &self,
         actor: &Actor,
         (kind, axis): (BoxingKind, usize),
@@ -317,12 +351,13 @@ impl<'a> Resolver<'a> {
         let inputs = self.ports_of(actor, &actor.inputs)?;
         let outputs = self.ports_of(actor, &actor.outputs)?;
         let pairs = actor.inputs.iter().zip(&actor.outputs);
-        let layouts =
-            pairs.map(|(&from, &to)| Ok((self.layout(actor, from)?, self.layout(actor, to)?)));
+        let layouts = pairs.map(|(&from, &to)| {
+            Ok((self.register_layout(actor, from)?, self.register_layout(actor, to)?))
+        });
         let layouts = layouts.collect::<Result<_, RuntimeError>>()?;
         let microbatches = self.plan.microbatches.max(1);
         let call = CollectiveCall { kind, axis, sequence, microbatches, layouts, inputs, outputs };
-        let collective = self.communicator.collective(self.device, call);
-        collective.map_err(|reason| self.fail(actor, format_args!("cannot run: {reason}")))
+        let collective = self.communicator.prepare_collective(self.device, call);
+        collective.map_err(|reason| self.actor_error(actor, format_args!("cannot run: {reason}")))
     }
 }

@@ -9,21 +9,21 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use graphc_ir::ids::ActorId;
 use graphc_ir::machine::{ActionId, Blocked, Machine};
 
-use super::actor::Work;
-use super::apart::Apart;
+use super::actor::PreparedWork;
+use super::apart::ActionStopwatches;
 use super::lanes::Lanes;
 use super::replay::Replay;
 use super::report::Report;
 use super::step::StepState;
-use crate::device::{Event, Memory, Ranges, Recording, Stream, Turn};
+use crate::device::{ActorRanges, DeviceEvent, DeviceMemory, DeviceRecording, DeviceStream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::explore::{exploring, point};
-use crate::job::{Activity, enter};
+use crate::job::{Activity, enter_activity};
 use crate::standstill::WaitingTime;
 use crate::transport::{Transport, TransportError};
 
 /// What a session asks of a worker.
-pub(crate) enum Job {
+pub(crate) enum WorkerRequest {
     /// Run a step.
     Step(Arc<StepState>),
     /// Say what was measured so far.
@@ -32,7 +32,7 @@ pub(crate) enum Job {
 
 /// How a session runs its workers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct WorkerSettings {
     pub(crate) seed: u64,
     pub(crate) timeout: Duration,
     pub(crate) shuffle_delays: Option<u64>,
@@ -43,18 +43,18 @@ pub(crate) struct Settings {
 /// One worker: a stream of a rank, or all of its streams.
 pub(crate) struct Worker {
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) streams: Vec<Stream>,
-    pub(crate) settings: Settings,
+    pub(crate) memory: Arc<DeviceMemory>,
+    pub(crate) streams: Vec<DeviceStream>,
+    pub(crate) settings: WorkerSettings,
     pub(crate) machine: Machine,
     pub(crate) microbatches: u64,
     /// Actors of these streams; none at the ids of others.
-    pub(crate) actors: Vec<Option<Work>>,
+    pub(crate) actors: Vec<Option<PreparedWork>>,
     /// Those that have peers to join before the first step, in order.
     pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
     /// What tells a profiler which actor launches.
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: ActorRanges,
     pub(crate) registers: Vec<String>,
     /// The actions that feed or fetch.
     pub(crate) edges: Vec<usize>,
@@ -63,24 +63,24 @@ pub(crate) struct Worker {
     /// What is begun at once in later steps.
     pub(crate) replay: Replay,
     /// What times the actions of steps that are taken apart.
-    pub(crate) apart: Apart,
+    pub(crate) apart: ActionStopwatches,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
     /// On which stream each action is, and what of the others it waits for.
     pub(crate) lanes: Lanes,
     /// The events of this step, at the places of actions that another stream waits for.
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<DeviceEvent>,
     /// The first action of the step that follows where all streams last met.
     pub(crate) met: usize,
-    pub(crate) jobs: Receiver<Job>,
+    pub(crate) jobs: Receiver<WorkerRequest>,
     /// Whether what the next step feeds may be staged while a step goes on.
     pub(crate) stages_ahead: bool,
     /// A job that was taken before its turn.
-    pub(crate) next: Option<Job>,
+    pub(crate) next: Option<WorkerRequest>,
     /// To the other workers of the rank: what is done here.
-    pub(crate) tell: Vec<Sender<Done>>,
+    pub(crate) tell: Vec<Sender<FinishedAction>>,
     /// What is done there; nobody tells anything where the rank has one worker.
-    pub(crate) hear: Receiver<Done>,
+    pub(crate) hear: Receiver<FinishedAction>,
     /// Who asks what is being done when a job of processes ends.
     pub(crate) activity: Option<Arc<Activity>>,
     pub(crate) report: Report,
@@ -88,14 +88,14 @@ pub(crate) struct Worker {
 
 /// An action that a worker is done with: what it has launched has ended when the event has come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
+pub(crate) struct FinishedAction {
     action: ActionId,
-    event: Event,
+    event: DeviceEvent,
 }
 
 /// Where a worker is, for the account of a panic.
 #[derive(Clone, Copy)]
-struct Here {
+struct WorkerPosition {
     action: Option<ActionId>,
 }
 
@@ -104,7 +104,7 @@ impl Worker {
     pub(crate) fn count_parts(&self, parts: &mut [usize]) {
         for &(actor, _) in &self.order {
             let work = self.actors.get(actor as usize).and_then(Option::as_ref);
-            if let Some(Work::Fetch(fetch)) = work
+            if let Some(PreparedWork::Fetch(fetch)) = work
                 && let Some(output) = fetch.output()
             {
                 parts[output] += 1;
@@ -115,52 +115,53 @@ impl Worker {
     /// Executes jobs until the session hangs up.
     pub(crate) fn run(mut self) {
         if let Some(activity) = &self.activity {
-            enter(Arc::clone(activity));
+            enter_activity(Arc::clone(activity));
         }
         while let Some(job) = self.next.take().or_else(|| self.jobs.recv().ok()) {
             match job {
-                Job::Step(step) => {
-                    let result = self.guarded(&step);
+                WorkerRequest::Step(step) => {
+                    let result = self.run_guarded(&step);
                     step.finish(result);
                 }
-                Job::Report(to) => {
+                WorkerRequest::Report(to) => {
                     // Where the session is gone nobody wants it.
-                    let _ = to.send(self.measured());
+                    let _ = to.send(self.measured_report());
                 }
             }
         }
-        self.leave();
+        self.wind_down();
     }
 
     /// Ends what goes on, before memory is given back, for which a device waits until all of it has ended. Recordings end
     /// first, as a communicator does not end before those of its operations.
-    fn leave(&mut self) {
+    fn wind_down(&mut self) {
         self.replay = Replay::default();
-        self.streams.iter().for_each(Stream::rest);
-        if self.transport.ended().is_some() {
-            self.actors.iter_mut().flatten().for_each(Work::abort);
-            self.streams.iter_mut().for_each(Stream::abort);
+        self.streams.iter().for_each(DeviceStream::wait_unless_ended);
+        if self.transport.end_reason().is_some() {
+            self.actors.iter_mut().flatten().for_each(PreparedWork::abort);
+            self.streams.iter_mut().for_each(DeviceStream::abort);
         }
     }
 
     /// A step; a failure, even a panic, ends the job on all ranks.
-    fn guarded(&mut self, step: &StepState) -> Result<(), RuntimeError> {
-        if let Some(ended) = self.transport.ended() {
+    fn run_guarded(&mut self, step: &StepState) -> Result<(), RuntimeError> {
+        if let Some(ended) = self.transport.end_reason() {
             return Err(ended);
         }
-        let mut here = Here { action: None };
-        let run = AssertUnwindSafe(|| self.step(step, &mut here));
-        let result = catch_unwind(run).unwrap_or_else(|panic| Err(Cause::Panic(text(&*panic))));
+        let mut here = WorkerPosition { action: None };
+        let run = AssertUnwindSafe(|| self.run_step(step, &mut here));
+        let result =
+            catch_unwind(run).unwrap_or_else(|panic| Err(Cause::Panic(panic_text(&*panic))));
         let Err(cause) = result else { return Ok(()) };
         if cause != Cause::Transport(TransportError::Ended) {
-            self.transport.end(self.failure(here.action, step, cause).into());
+            self.transport.end_job(self.build_failure(here.action, step, cause).into());
         }
-        Err(self.transport.ended().unwrap_or(RuntimeError::ShutDown))
+        Err(self.transport.end_reason().unwrap_or(RuntimeError::ShutDown))
     }
 
-    fn step(&mut self, step: &StepState, here: &mut Here) -> Result<(), Cause> {
-        self.listen();
-        self.join()?;
+    fn run_step(&mut self, step: &StepState, here: &mut WorkerPosition) -> Result<(), Cause> {
+        self.receive_done();
+        self.join_channels()?;
         for stream in &mut self.streams {
             stream.begin_step(step.number, step.rate);
         }
@@ -173,7 +174,7 @@ impl Worker {
             if index < replayed {
                 continue;
             }
-            if let Some(end) = self.replay(index, step)? {
+            if let Some(end) = self.replay_run(index, step)? {
                 replayed = end;
                 last = Instant::now();
                 continue;
@@ -182,30 +183,30 @@ impl Worker {
             let action = ActionId { actor: ActorId(actor), step: step.index, microbatch };
             here.action = Some(action);
             if let Some(activity) = &self.activity {
-                activity.begin(step.number, actor as usize);
+                activity.begin_action(step.number, actor as usize);
             }
-            if let Some(blocked) = self.machine.blocked(action) {
-                self.unblock(action, blocked)?;
+            if let Some(blocked) = self.machine.find_blocker(action) {
+                self.wait_unblocked(action, blocked)?;
                 last = self.waited_since(last);
             }
             if let Some(seed) = self.settings.shuffle_delays {
-                std::thread::sleep(delay(seed, self.transport.rank(), action));
+                std::thread::sleep(shuffle_delay(seed, self.transport.rank(), action));
                 last = Instant::now();
             }
             let waited = match step.apart {
                 true => self.act_timed(index, step)?,
-                false => self.act(index, step)?,
+                false => self.begin_action(index, step)?,
             };
             let now = Instant::now();
             let busy = (now - last).saturating_sub(waited);
             last = now;
             self.report.waiting += waited;
             self.report.actors[actor as usize] += busy;
-            match self.actors[actor as usize].as_ref().is_some_and(Work::is_kernel) {
+            match self.actors[actor as usize].as_ref().is_some_and(PreparedWork::is_kernel) {
                 true => self.report.kernels += busy,
                 false => self.report.communication += busy,
             }
-            self.finish(action);
+            self.finish_action(action);
         }
         self.stage_next();
         self.end_step(step)?;
@@ -213,7 +214,7 @@ impl Worker {
             self.read_times()?;
         }
         if let Some(activity) = &self.activity {
-            activity.rest();
+            activity.note_idle();
         }
         self.report.actions += self.order.len() as u64;
         self.report.steps += last - begun;
@@ -222,26 +223,30 @@ impl Worker {
 
     /// Begins an action of the order. Returns how long the host has waited.
     #[inline]
-    fn act(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
-        self.follow(index);
-        self.launch(index, step)
+    fn begin_action(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
+        self.wait_for_streams(index);
+        self.launch_action(index, step)
     }
 
     /// Has an action's stream wait for what the action needs of another one.
     #[inline]
-    pub(super) fn follow(&mut self, index: usize) {
-        if let Some(before) = self.lanes.behind(index).filter(|&before| before >= self.met) {
-            self.streams[self.lanes.of(index)].wait(self.events[before]);
+    pub(super) fn wait_for_streams(&mut self, index: usize) {
+        if let Some(before) = self.lanes.awaited_by(index).filter(|&before| before >= self.met) {
+            self.streams[self.lanes.stream_of(index)].wait_event(self.events[before]);
         }
     }
 
     /// Launches an action on its stream. Returns how long the host has waited.
     #[inline]
-    pub(super) fn launch(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
-        let lane = self.lanes.of(index);
-        let (actor, turn) = (self.order[index].0, self.turn(index, step));
+    pub(super) fn launch_action(
+        &mut self,
+        index: usize,
+        step: &StepState,
+    ) -> Result<Duration, Cause> {
+        let lane = self.lanes.stream_of(index);
+        let (actor, turn) = (self.order[index].0, self.turn_of(index, step));
         let Some(work) = &mut self.actors[actor as usize] else { return Ok(Duration::ZERO) };
-        let _range = self.ranges.begin(actor);
+        let _range = self.ranges.begin_actor(actor);
         let waited = work.run(&mut self.streams[lane], &self.memory, turn, step)?;
         if self.lanes.is_awaited(index) {
             self.events[index] = self.streams[lane].record_at(index);
@@ -250,20 +255,20 @@ impl Worker {
     }
 
     #[inline]
-    fn turn(&self, index: usize, step: &StepState) -> Turn {
+    fn turn_of(&self, index: usize, step: &StepState) -> Turn {
         let microbatch = self.order[index].1 as usize;
         Turn { step: step.index, microbatch, microbatches: self.microbatches }
     }
 
     /// Waits until the step has ended on the device, and gives what it was asked for.
     fn end_step(&mut self, step: &StepState) -> Result<(), Cause> {
-        self.rejoin()?;
-        self.streams.iter_mut().try_for_each(Stream::synchronize)?;
+        self.fence_streams()?;
+        self.streams.iter_mut().try_for_each(DeviceStream::synchronize)?;
         for at in 0..self.edges.len() {
             let index = self.edges[at];
-            let turn = self.turn(index, step);
+            let turn = self.turn_of(index, step);
             if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
-                self.report.waiting += work.deliver(turn, step)?;
+                self.report.waiting += work.deliver_fetch(turn, step)?;
             }
         }
         Ok(())
@@ -271,27 +276,31 @@ impl Worker {
 
     /// Begins the run of actions that begins here, recorded in an earlier step or now; where it ends. `None` where none begins.
     #[inline]
-    fn replay(&mut self, index: usize, step: &StepState) -> Result<Option<usize>, Cause> {
+    fn replay_run(&mut self, index: usize, step: &StepState) -> Result<Option<usize>, Cause> {
         let found = self.replay.run_from(index, step.index).filter(|_| !step.apart);
         let Some((run, actions)) = found else {
             return Ok(None);
         };
         let begun = Instant::now();
-        self.rejoin()?;
-        self.meet(actions.start);
-        if self.replay.recording(run, step.index).is_none() {
-            let recording = self.record(actions.clone(), step)?;
-            self.replay.keep(run, step.index, recording);
+        self.fence_streams()?;
+        self.join_streams(actions.start);
+        if self.replay.find_recording(run, step.index).is_none() {
+            let recording = self.record_run(actions.clone(), step)?;
+            self.replay.keep_recording(run, step.index, recording);
         }
-        self.stage(actions.clone(), step);
-        if let Some(recording) = self.replay.recording(run, step.index) {
+        self.stage_feeds(actions.clone(), step);
+        if let Some(recording) = self.replay.find_recording(run, step.index) {
             self.streams[0].replay(recording)?;
         }
         self.met = actions.end;
-        self.part(actions.end);
+        self.fork_streams(actions.end);
         let (end, first) = (actions.end, self.order[actions.start].0);
         for &(actor, microbatch) in &self.order[actions] {
-            self.machine.finish(ActionId { actor: ActorId(actor), step: step.index, microbatch });
+            self.machine.finish_action(ActionId {
+                actor: ActorId(actor),
+                step: step.index,
+                microbatch,
+            });
         }
         let busy = begun.elapsed();
         self.report.actors[first as usize] += busy;
@@ -300,16 +309,16 @@ impl Worker {
     }
 
     /// Puts what a step feeds where recorded copies take it from.
-    fn stage(&mut self, actions: Range<usize>, step: &StepState) {
+    fn stage_feeds(&mut self, actions: Range<usize>, step: &StepState) {
         let first = self.edges.partition_point(|&edge| edge < actions.start);
         for at in first..self.edges.len() {
             let index = self.edges[at];
             if index >= actions.end {
                 return;
             }
-            let turn = self.turn(index, step);
+            let turn = self.turn_of(index, step);
             if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
-                work.stage(turn, step);
+                work.stage_feed(turn, step);
             }
         }
     }
@@ -320,59 +329,64 @@ impl Worker {
             return;
         }
         self.next = self.next.take().or_else(|| self.jobs.try_recv().ok());
-        if let Some(Job::Step(next)) = &self.next {
+        if let Some(WorkerRequest::Step(next)) = &self.next {
             let next = Arc::clone(next);
-            self.stage(0..self.order.len(), &next);
+            self.stage_feeds(0..self.order.len(), &next);
         }
     }
 
     /// Records a run of actions of all streams, which have met.
-    fn record(&mut self, actions: Range<usize>, step: &StepState) -> Result<Recording, Cause> {
+    fn record_run(
+        &mut self,
+        actions: Range<usize>,
+        step: &StepState,
+    ) -> Result<DeviceRecording, Cause> {
         self.met = actions.start;
         self.streams[0].begin_recording()?;
-        self.part(actions.start);
-        let launched = actions.clone().try_for_each(|index| self.act(index, step).map(drop));
-        let rejoined = self.rejoin();
-        self.meet(actions.end);
+        self.fork_streams(actions.start);
+        let launched =
+            actions.clone().try_for_each(|index| self.begin_action(index, step).map(drop));
+        let rejoined = self.fence_streams();
+        self.join_streams(actions.end);
         // A recording that was begun is ended, whatever happened.
         let recording = self.streams[0].end_recording();
         launched.and(rejoined).and(recording)
     }
 
     /// Has streams wait for what goes on beside them.
-    fn rejoin(&mut self) -> Result<(), Cause> {
+    fn fence_streams(&mut self) -> Result<(), Cause> {
         for &(actor, stream) in &self.beside {
             if let Some(work) = &mut self.actors[actor] {
-                work.rejoin(&self.streams[stream])?;
+                work.fence_stream(&self.streams[stream])?;
             }
         }
         Ok(())
     }
 
     /// Has the first stream wait for the others; `place` is an action of the step.
-    fn meet(&mut self, place: usize) {
+    fn join_streams(&mut self, place: usize) {
         if let [first, others @ ..] = &mut self.streams[..] {
             for other in others {
-                first.wait(other.record_at(self.order.len() + place));
+                first.wait_event(other.record_at(self.order.len() + place));
             }
         }
     }
 
     /// Has the other streams wait for the first.
-    fn part(&mut self, place: usize) {
+    fn fork_streams(&mut self, place: usize) {
         if let [first, others @ ..] = &mut self.streams[..]
             && !others.is_empty()
         {
             let event = first.record_at(self.order.len() + place);
-            others.iter_mut().for_each(|other| other.wait(event));
+            others.iter_mut().for_each(|other| other.wait_event(event));
         }
     }
 
     /// Has channels join their peers, once.
-    fn join(&mut self) -> Result<(), Cause> {
+    fn join_channels(&mut self) -> Result<(), Cause> {
         for actor in std::mem::take(&mut self.joins) {
             if let Some(work) = &mut self.actors[actor] {
-                work.join(&self.streams[0])?;
+                work.join_peers(&self.streams[0])?;
             }
         }
         Ok(())
@@ -384,55 +398,55 @@ impl Worker {
         now
     }
 
-    fn finish(&mut self, action: ActionId) {
-        self.machine.finish(action);
+    fn finish_action(&mut self, action: ActionId) {
+        self.machine.finish_action(action);
         point();
         if self.tell.is_empty() {
             return;
         }
-        let event = self.streams[0].record();
+        let event = self.streams[0].record_event();
         for other in &self.tell {
             // A worker that is gone has failed, which its end of the job says.
-            let _ = other.send(Done { action, event });
+            let _ = other.send(FinishedAction { action, event });
         }
     }
 
     /// Counts what other workers of the rank are done with meanwhile.
-    fn listen(&mut self) {
+    fn receive_done(&mut self) {
         while let Ok(done) = self.hear.try_recv() {
-            self.heard(done);
+            self.accept_done(done);
         }
     }
 
     /// What is launched here from now on may stand on what another worker is done with.
-    fn heard(&mut self, Done { action, event }: Done) {
-        self.streams[0].wait(event);
-        self.machine.finish(action);
+    fn accept_done(&mut self, FinishedAction { action, event }: FinishedAction) {
+        self.streams[0].wait_event(event);
+        self.machine.finish_action(action);
     }
 
     /// Waits until an action may begin: another worker of the rank has to finish something first.
     #[cold]
-    fn unblock(&mut self, action: ActionId, mut blocked: Blocked) -> Result<(), Cause> {
+    fn wait_unblocked(&mut self, action: ActionId, mut blocked: Blocked) -> Result<(), Cause> {
         let mut wait = WaitingTime::begin(self.settings.timeout);
         loop {
             if self.tell.is_empty() {
-                return Err(Cause::Blocked(self.describe(blocked)));
+                return Err(Cause::Blocked(self.describe_blocked(blocked)));
             }
             match self.hear_something() {
-                Ok(done) => self.heard(done),
+                Ok(done) => self.accept_done(done),
                 Err(RecvTimeoutError::Disconnected) => return Err(TransportError::Ended.into()),
-                Err(RecvTimeoutError::Timeout) if self.transport.ended().is_some() => {
+                Err(RecvTimeoutError::Timeout) if self.transport.end_reason().is_some() => {
                     return Err(TransportError::Ended.into());
                 }
                 Err(RecvTimeoutError::Timeout) if wait.elapsed() > self.settings.timeout => {
                     let seconds = wait.elapsed().as_secs_f64();
-                    let what = self.describe(blocked);
+                    let what = self.describe_blocked(blocked);
                     return Err(Cause::Blocked(format!("{what}, since {seconds:.1} s")));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.listen();
-            match self.machine.blocked(action) {
+            self.receive_done();
+            match self.machine.find_blocker(action) {
                 None => return Ok(()),
                 Some(still) => blocked = still,
             }
@@ -440,20 +454,20 @@ impl Worker {
     }
 
     /// Waits a little for news of another worker.
-    fn hear_something(&self) -> Result<Done, RecvTimeoutError> {
+    fn hear_something(&self) -> Result<FinishedAction, RecvTimeoutError> {
         while exploring() {
             point();
             if let Ok(done) = self.hear.try_recv() {
                 return Ok(done);
             }
-            if self.transport.ended().is_some() {
+            if self.transport.end_reason().is_some() {
                 return Err(RecvTimeoutError::Timeout);
             }
         }
         self.hear.recv_timeout(Duration::from_millis(20))
     }
 
-    fn describe(&self, blocked: Blocked) -> String {
+    fn describe_blocked(&self, blocked: Blocked) -> String {
         let actor = |id: ActorId| self.names.get(id.index()).map_or("nobody", String::as_str);
         match blocked {
             Blocked::Empty { register, producer } => {
@@ -470,7 +484,7 @@ impl Worker {
         }
     }
 
-    fn failure(&self, action: Option<ActionId>, step: &StepState, cause: Cause) -> Failure {
+    fn build_failure(&self, action: Option<ActionId>, step: &StepState, cause: Cause) -> Failure {
         let name = |action: ActionId| {
             let name = &self.names[action.actor.index()];
             match self.microbatches {
@@ -490,23 +504,23 @@ impl Worker {
         }
     }
 
-    fn measured(&mut self) -> Report {
-        self.listen();
+    fn measured_report(&mut self) -> Report {
+        self.receive_done();
         let registers = (0..self.registers.len()).map(graphc_ir::ids::RegisterId::new);
         self.report.high_water = registers.map(|r| self.machine.high_water(r)).collect();
         self.report.clone()
     }
 }
 
-fn text(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let message = panic.downcast_ref::<String>().cloned();
     let literal = || panic.downcast_ref::<&str>().map(|&text| text.to_owned());
     message.or_else(literal).unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 /// Up to a quarter of a millisecond, by rank and action; none for half of all actions.
-fn delay(seed: u64, rank: u32, action: ActionId) -> Duration {
-    let stream = graphc_ir::random::Stream { seed, key: u64::from(rank), step: action.step };
+fn shuffle_delay(seed: u64, rank: u32, action: ActionId) -> Duration {
+    let stream = graphc_ir::random::RandomStream { seed, key: u64::from(rank), step: action.step };
     let element = u64::from(action.actor.0) << 32 | u64::from(action.microbatch);
     let [coin, length, ..] = stream.words(element);
     if coin & 1 == 0 { Duration::ZERO } else { Duration::from_nanos(u64::from(length >> 14)) }

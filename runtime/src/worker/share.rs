@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use graphc_ir::plan::Program;
 
-use super::actor::Work;
+use super::actor::PreparedWork;
 use super::lanes::Lanes;
 use super::resolve::RankPart;
 
 /// The actions of one worker.
-pub(crate) struct Share {
+pub(crate) struct WorkerShare {
     /// The actors at their ids; none at those of others.
-    pub(crate) actors: Vec<Option<Work>>,
+    pub(crate) actors: Vec<Option<PreparedWork>>,
     /// The actions of a step in order: (actor, microbatch).
     pub(crate) order: Vec<(u32, u32)>,
     /// On which of its streams each action is.
@@ -23,53 +23,59 @@ pub(crate) struct Share {
 impl RankPart {
     /// The shares of a rank's workers: one for both streams where a device launches all that they do, otherwise one for
     /// each. `records`: whether the device's streams record launches.
-    pub(crate) fn shares(self, program: &Program, records: bool) -> Vec<Share> {
+    pub(crate) fn into_shares(self, program: &Program, records: bool) -> Vec<WorkerShare> {
         let mut works = self.actors.iter().flatten().flatten();
-        let both = (records && works.all(Work::is_launched)).then(|| Lanes::of_both(program));
+        let both =
+            (records && works.all(PreparedWork::is_launched)).then(|| Lanes::of_both(program));
         match both.flatten() {
-            Some((order, lanes)) => vec![self.together(order, lanes)],
-            None => self.apart(),
+            Some((order, lanes)) => vec![self.into_one_share(order, lanes)],
+            None => self.into_stream_shares(),
         }
     }
 
-    fn together(self, order: Vec<(u32, u32)>, lanes: Lanes) -> Share {
+    fn into_one_share(self, order: Vec<(u32, u32)>, lanes: Lanes) -> WorkerShare {
         let streams = self.actors.len();
-        let mut actors: Vec<Option<Work>> = Vec::new();
+        let mut actors: Vec<Option<PreparedWork>> = Vec::new();
         for stream in self.actors {
             actors.resize_with(stream.len(), || None);
             let found = actors.iter_mut().zip(stream).filter(|(_, work)| work.is_some());
             found.for_each(|(place, work)| *place = work);
         }
-        Share { actors, order, lanes, streams }
+        WorkerShare { actors, order, lanes, streams }
     }
 
-    fn apart(self) -> Vec<Share> {
+    fn into_stream_shares(self) -> Vec<WorkerShare> {
         let parts = self.actors.into_iter().zip(self.orders);
         let share = |(actors, order): (_, Vec<_>)| {
-            let lanes = Lanes::one(order.len());
-            Share { actors, order, lanes, streams: 1 }
+            let lanes = Lanes::of_one_stream(order.len());
+            WorkerShare { actors, order, lanes, streams: 1 }
         };
         parts.map(share).collect()
     }
 }
 
 /// The actors beside which something goes on, which are those that send from a device, with their streams.
-pub(crate) fn beside(
-    actors: &[Option<Work>],
+pub(crate) fn find_sending_actors(
+    actors: &[Option<PreparedWork>],
     order: &[(u32, u32)],
     lanes: &Lanes,
 ) -> Vec<(usize, usize)> {
-    let sends = |actor: usize| matches!(actors[actor], Some(Work::Send(_)));
-    let actions =
-        order.iter().enumerate().map(|(place, &(actor, _))| (actor as usize, lanes.of(place)));
+    let sends = |actor: usize| matches!(actors[actor], Some(PreparedWork::Send(_)));
+    let actions = order
+        .iter()
+        .enumerate()
+        .map(|(place, &(actor, _))| (actor as usize, lanes.stream_of(place)));
     let found: BTreeSet<_> = actions.filter(|&(actor, _)| sends(actor)).collect();
     found.into_iter().collect()
 }
 
 /// The actions that feed or fetch, by their places.
-pub(crate) fn edges(actors: &[Option<Work>], order: &[(u32, u32)]) -> Vec<usize> {
+pub(crate) fn find_edge_actions(
+    actors: &[Option<PreparedWork>],
+    order: &[(u32, u32)],
+) -> Vec<usize> {
     let is_edge = |&(_, &(actor, _)): &(usize, &(u32, u32))| {
-        matches!(actors[actor as usize], Some(Work::Feed(_) | Work::Fetch(_)))
+        matches!(actors[actor as usize], Some(PreparedWork::Feed(_) | PreparedWork::Fetch(_)))
     };
     order.iter().enumerate().filter(is_edge).map(|(place, _)| place).collect()
 }

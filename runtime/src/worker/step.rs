@@ -86,13 +86,13 @@ impl StepState {
     }
 
     /// Has `watch` called with each output, which consist of so many parts.
-    pub(crate) fn watched(mut self, parts: &[usize], watch: Watch) -> Self {
+    pub(crate) fn with_watch(mut self, parts: &[usize], watch: Watch) -> Self {
         self.watch = Some((watch, parts.iter().map(|&parts| AtomicUsize::new(parts)).collect()));
         self
     }
 
     /// A part of an output was written.
-    pub(crate) fn written(&self, output: usize) {
+    pub(crate) fn note_written(&self, output: usize) {
         if let Some((watch, parts)) = &self.watch
             && parts[output].fetch_sub(1, Ordering::AcqRel) == 1
         {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::apart::Apart;
+use super::apart::ActionStopwatches;
 use super::run::Worker;
 use super::step::StepState;
 use crate::error::Cause;
@@ -12,23 +12,23 @@ impl Worker {
     pub(super) fn act_timed(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
         if self.apart.watches.is_empty() {
             let lanes = (&self.lanes, &self.streams[..]);
-            self.apart = Apart::new(&self.actors, &self.order, lanes)?;
+            self.apart = ActionStopwatches::new(&self.actors, &self.order, lanes)?;
         }
-        let lane = self.lanes.of(index);
-        if let Some(before) = index.checked_sub(1).map(|before| self.lanes.of(before))
+        let lane = self.lanes.stream_of(index);
+        if let Some(before) = index.checked_sub(1).map(|before| self.lanes.stream_of(before))
             && self.apart.in_turn
             && before != lane
         {
-            let event = self.streams[before].record();
-            self.streams[lane].wait(event);
+            let event = self.streams[before].record_event();
+            self.streams[lane].wait_event(event);
         }
-        self.follow(index);
+        self.wait_for_streams(index);
         if let Some(watch) = &mut self.apart.watches[index] {
-            self.streams[lane].begin(watch)?;
+            self.streams[lane].begin_stopwatch(watch)?;
         }
-        let waited = self.launch(index, step)?;
+        let waited = self.launch_action(index, step)?;
         if let Some(watch) = &mut self.apart.watches[index] {
-            self.streams[lane].end(watch)?;
+            self.streams[lane].end_stopwatch(watch)?;
         }
         Ok(waited)
     }

@@ -1,6 +1,6 @@
 //! Collectives beside a serial reference.
 
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{Group, ReduceOp};
@@ -19,7 +19,7 @@ const OPS: [ReduceOp; 9] = [
 
 /// Small numbers that every type holds and no reduction of five rounds.
 pub fn tensor(dtype: DType, elements: usize, rank: usize) -> HostTensor {
-    let stream = Stream { seed: 5, key: rank as u64, step: elements as u64 };
+    let stream = RandomStream { seed: 5, key: rank as u64, step: elements as u64 };
     let top = if dtype == DType::Bool { 2 } else { 4 };
     let data: Vec<f64> =
         (0..elements).map(|i| f64::from(stream.words(i as u64)[0] % top)).collect();

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use crate::collectives::{check_moves, check_reductions, reference, tensor};
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, DistError, Group, ReduceOp, wait_all};
-use graphc_runtime::job::{Job, JobOptions, Links, free_port};
+use graphc_runtime::job::{Job, JobOptions, TransportLinks, free_port};
 
 /// What joins the ranks.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,10 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Threads, Way::Memory, Way::Tcp];
 
-fn job_options(ranks: u32, links: Links) -> Vec<JobOptions> {
+fn job_options(ranks: u32, links: TransportLinks) -> Vec<JobOptions> {
     let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let one = |rank| {
-        let mut options = JobOptions::at(&url, rank, ranks).expect("a URL");
+        let mut options = JobOptions::from_url(&url, rank, ranks).expect("a URL");
         options.links = links;
         options
     };
@@ -37,8 +37,8 @@ fn on<T: Send>(way: Way, ranks: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T>
             let result = dist::spawn(ranks, |group| Ok::<_, DistError>(work(group)));
             return result.expect("no rank fails");
         }
-        Way::Memory => Links::Auto,
-        Way::Tcp => Links::Tcp,
+        Way::Memory => TransportLinks::Auto,
+        Way::Tcp => TransportLinks::Tcp,
     };
     std::thread::scope(|scope| {
         let work = &work;
@@ -249,7 +249,7 @@ fn sizes_about_those_at_which_algorithms_change_arrive() {
 fn rounding_is_the_same_on_every_way_and_in_the_order_of_ranks() {
     // Sums of these depend on the order: only ((a + b) + c) + d gives the serial reference.
     for elements in [100, 300_001] {
-        let stream = |rank| Stream { seed: 9, key: rank, step: 0 };
+        let stream = |rank| RandomStream { seed: 9, key: rank, step: 0 };
         let data = |rank: usize| -> Vec<f32> {
             (0..elements).map(|i| stream(rank as u64).normal(i as u64) * 1e3).collect()
         };

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use crate::common;
 use crate::tour::{feeds, grand_tour};
 use graphc_ir::plan::Rate;
-use graphc_runtime::job::{Job, JobError, JobOptions, Links, free_port};
+use graphc_runtime::job::{Job, JobError, JobOptions, TransportLinks, free_port};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
 /// Of what goes on tour.
 const SHAPE: [usize; 2] = [13, 6000];
 
 /// Options of each rank of a job that meets on this host.
-fn options(world: u32, links: Links) -> Vec<JobOptions> {
+fn options(world: u32, links: TransportLinks) -> Vec<JobOptions> {
     let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let one = |rank| {
-        let mut options = JobOptions::at(&url, rank, world).expect("a URL");
+        let mut options = JobOptions::from_url(&url, rank, world).expect("a URL");
         options.token = "a token".into();
         options.links = links;
         options.join_timeout = Duration::from_secs(300);
@@ -56,7 +56,7 @@ fn session_options() -> SessionOptions {
 
 #[test]
 fn every_boxing_gives_on_every_rank_what_was_fed() {
-    for links in [Links::Auto, Links::Tcp] {
+    for links in [TransportLinks::Auto, TransportLinks::Tcp] {
         for world in [1, 2, 3, 5] {
             let plan = grand_tour(world, SHAPE);
             let results = on_ranks(options(world, links), |job| {
@@ -80,7 +80,7 @@ fn every_boxing_gives_on_every_rank_what_was_fed() {
 
 #[test]
 fn bytes_are_gathered_in_the_order_of_ranks() {
-    let results = on_ranks(options(3, Links::Auto), |job| {
+    let results = on_ranks(options(3, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         let mine = vec![job.rank() as u8; job.rank() as usize];
         let first = job.all_gather(&mine).expect("all bring theirs");
@@ -96,7 +96,7 @@ fn bytes_are_gathered_in_the_order_of_ranks() {
 
 #[test]
 fn a_failure_ends_all_ranks_with_one_account() {
-    let results = on_ranks(options(3, Links::Auto), |job| {
+    let results = on_ranks(options(3, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         if job.rank() == 1 {
             job.fail("the disk is full");
@@ -113,7 +113,7 @@ fn a_failure_ends_all_ranks_with_one_account() {
 fn the_account_says_what_the_others_waited_for() {
     let plan = grand_tour(3, SHAPE);
     let jobs = Mutex::new(Vec::new());
-    let results = on_ranks(options(3, Links::Auto), |job| {
+    let results = on_ranks(options(3, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         jobs.lock().expect("no panic").push(Arc::clone(&job));
         let session = Session::on(&job, &plan, &BTreeMap::new(), session_options());
@@ -121,11 +121,13 @@ fn the_account_says_what_the_others_waited_for() {
         session.step(feeds(SHAPE)).expect("alive").wait().expect("done");
         if job.rank() == 2 {
             // Until both others wait for this rank.
-            let waits = |job: &Arc<Job>| job.doing().iter().any(|line| line.contains("for rank 2"));
+            let waits = |job: &Arc<Job>| {
+                job.activity_lines().iter().any(|line| line.contains("for rank 2"))
+            };
             let both = || jobs.lock().expect("no panic").iter().filter(|job| waits(job)).count();
             until("the others wait", || both() == 2);
             job.fail("out of data");
-            return job.ended().expect("it has").to_string();
+            return job.end_reason().expect("it has").to_string();
         }
         let result = session.step(feeds(SHAPE)).and_then(|handle| handle.wait());
         result.expect_err("rank 2 does not come").to_string()
@@ -140,7 +142,7 @@ fn the_account_says_what_the_others_waited_for() {
 #[test]
 fn who_has_left_is_not_waited_for() {
     let plan = grand_tour(2, SHAPE);
-    let results = on_ranks(options(2, Links::Auto), |job| {
+    let results = on_ranks(options(2, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         let session = Session::on(&job, &plan, &BTreeMap::new(), session_options());
         let mut session = session.expect("the plan fits");
@@ -157,7 +159,7 @@ fn who_has_left_is_not_waited_for() {
 
 #[test]
 fn a_missing_rank_is_named() {
-    let mut all = options(3, Links::Auto);
+    let mut all = options(3, TransportLinks::Auto);
     // So long that the others are there before on the busiest machine.
     all[0].join_timeout = Duration::from_secs(5);
     all.remove(1);
@@ -168,7 +170,7 @@ fn a_missing_rank_is_named() {
 
 #[test]
 fn a_stranger_does_not_get_in_and_the_job_goes_on() {
-    let all = options(2, Links::Auto);
+    let all = options(2, TransportLinks::Auto);
     let (leader, other) = (all[0].clone(), all[1].clone());
     let refused = std::thread::scope(|scope| {
         // Rank 0 waits for rank 1, which comes after the stranger was sent away.
@@ -196,7 +198,7 @@ fn noise(options: &JobOptions) {
 
 #[test]
 fn two_processes_of_one_rank_are_refused() {
-    let all = options(2, Links::Auto);
+    let all = options(2, TransportLinks::Auto);
     let refused = std::thread::scope(|scope| {
         let leading = scope.spawn(|| Job::join(all[0].clone()).expect("all come").barrier());
         let job = Job::join(all[1].clone()).expect("let in");
@@ -211,7 +213,7 @@ fn two_processes_of_one_rank_are_refused() {
 
 #[test]
 fn a_plan_for_another_world_is_refused() {
-    let results = on_ranks(options(2, Links::Auto), |job| {
+    let results = on_ranks(options(2, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         let plan = grand_tour(3, SHAPE);
         Session::on(&job, &plan, &BTreeMap::new(), session_options()).err()
@@ -227,7 +229,7 @@ fn ranks_meet_by_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("meeting");
     let url = format!("file://{}", path.display());
-    let one = |rank| JobOptions::at(&url, rank, 2).expect("a URL");
+    let one = |rank| JobOptions::from_url(&url, rank, 2).expect("a URL");
     let results = on_ranks((0..2).map(one).collect(), |job| {
         job.expect("all come").all_gather(b"x").expect("all bring theirs").len()
     });
@@ -247,12 +249,12 @@ fn who_has_not_read_the_file_is_no_rank_and_rank_0_listens_at_the_loopback_alone
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("meeting");
     let url = format!("file://{}", path.display());
-    let rank = |rank| JobOptions::at(&url, rank, 2).expect("a URL");
+    let rank = |rank| JobOptions::from_url(&url, rank, 2).expect("a URL");
     std::thread::scope(|scope| {
         let leading = scope.spawn(|| Job::join(rank(0)).expect("both come").barrier());
         let address = invited(&path);
         assert!(address.starts_with("127.0.0.1:"), "{address}");
-        let stranger = JobOptions::at(&format!("tcp://{address}"), 1, 2).expect("a URL");
+        let stranger = JobOptions::from_url(&format!("tcp://{address}"), 1, 2).expect("a URL");
         let refused = Job::join(stranger).expect_err("it knows no secret").to_string();
         assert!(refused.contains("token"), "{refused}");
         Job::join(rank(1)).expect("it has read the file").barrier().expect("both come");
@@ -265,7 +267,7 @@ fn a_token_is_asked_for_besides_the_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("file://{}", folder.path().join("meeting").display());
     let rank = |rank, token: &str| {
-        let mut options = JobOptions::at(&url, rank, 2).expect("a URL");
+        let mut options = JobOptions::from_url(&url, rank, 2).expect("a URL");
         options.token = token.into();
         options
     };
@@ -281,14 +283,14 @@ fn a_token_is_asked_for_besides_the_file() {
 
 #[test]
 fn without_a_secret_nobody_meets_where_others_can_come() {
-    let options = JobOptions::at("tcp://0.0.0.0:1", 0, 2).expect("a URL");
+    let options = JobOptions::from_url("tcp://0.0.0.0:1", 0, 2).expect("a URL");
     let error = Job::join(options).expect_err("no secret").to_string();
     assert!(error.contains("GRAPHC_JOB_TOKEN"), "{error}");
 }
 
 #[test]
 fn silent_strangers_do_not_keep_a_job_from_starting() {
-    let all = options(3, Links::Tcp);
+    let all = options(3, TransportLinks::Tcp);
     let (leader, others) = (all[0].clone(), [all[1].clone(), all[2].clone()]);
     std::thread::scope(|scope| {
         let leading = scope.spawn(|| Job::join(leader).expect("all come").barrier());
@@ -307,7 +309,7 @@ fn silent_strangers_do_not_keep_a_job_from_starting() {
 #[test]
 fn ranks_that_differ_are_told_so_on_all_before_the_first_step() {
     let plan = grand_tour(3, SHAPE);
-    let results = on_ranks(options(3, Links::Auto), |job| {
+    let results = on_ranks(options(3, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         let seed = u64::from(job.rank() == 1) * 7;
         let options = SessionOptions { seed, ..session_options() };
@@ -322,7 +324,7 @@ fn ranks_that_differ_are_told_so_on_all_before_the_first_step() {
 
 #[test]
 fn ranks_with_other_plans_are_told_what_differs() {
-    let results = on_ranks(options(2, Links::Auto), |job| {
+    let results = on_ranks(options(2, TransportLinks::Auto), |job| {
         let job = job.expect("all come");
         let shape = [13, 6000 + job.rank() as usize];
         let plan = grand_tour(2, shape);
@@ -355,7 +357,7 @@ fn a_process_may_be_fed_the_rows_of_its_rank_alone() {
         builder.feed("x", register, Rate::Microbatch);
         builder.fetch("y", register, Rate::Microbatch);
         let (plan, whole) = (builder.verified(), &feeds(shape)["x"]);
-        let results = on_ranks(options(3, Links::Auto), |job| {
+        let results = on_ranks(options(3, TransportLinks::Auto), |job| {
             let session =
                 Session::on(&job.expect("all come"), &plan, &BTreeMap::new(), session_options());
             let mut session = session.expect("the plan fits");

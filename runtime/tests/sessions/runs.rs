@@ -43,7 +43,7 @@ fn sessions_in_a_row_leave_no_memory_behind() {
     let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let bytes: Vec<[u64; 2]> = std::thread::scope(|scope| {
         let rank = |rank| {
-            let options = JobOptions::at(&url, rank, 2).expect("a URL");
+            let options = JobOptions::from_url(&url, rank, 2).expect("a URL");
             move || {
                 let job = Job::join(options).expect("all come");
                 let measured = |range: std::ops::Range<usize>| {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::common::{Builder, by_rows, f32s, layout, tour};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Binary, BinaryFunction, Embedding, Init, Reduce, ReduceFunction};
+use graphc_ir::ops::{Binary, BinaryFunction, EmbeddingOp, Init, Reduce, ReduceFunction};
 use graphc_ir::plan::{Action, BoxingKind, Plan, Rate};
-use graphc_ir::random::{Stream, key_of};
+use graphc_ir::random::{RandomStream, key_of};
 use graphc_ir::types::DType;
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 
@@ -275,7 +275,7 @@ fn lookup() -> Builder {
     let found = builder.tensor(&f32s(&[4, 2], &[0, 1], "S(0)"), Rate::Step, 1);
     let whole = builder.tensor(&f32s(&[4, 2], &[0, 1], "B"), Rate::Step, 1);
     builder.feed("rows", rows, Rate::Step);
-    builder.compute(Op::Embedding(Embedding {}), &[table, rows], found, Rate::Step);
+    builder.compute(Op::Embedding(EmbeddingOp {}), &[table, rows], found, Rate::Step);
     builder.collective(BoxingKind::AllGather, 0, &[found], &[whole], Rate::Step);
     builder.fetch("y", whole, Rate::Step);
     builder
@@ -322,7 +322,7 @@ fn a_session_can_be_dropped_with_steps_under_way() {
 #[test]
 fn variables_begin_as_said_on_every_mesh_and_can_be_overwritten() {
     let normal = Init::Normal { mean: 1.0.into(), std: 0.5.into() };
-    let stream = Stream { seed: 7, key: key_of("w"), step: 0 };
+    let stream = RandomStream { seed: 7, key: key_of("w"), step: 0 };
     let expected: Vec<f32> =
         (0..35).map(|i| (1.0 + 0.5 * f64::from(stream.normal(i))) as f32).collect();
     for (ranks, sbp) in [(1, "B"), (2, "S(0)"), (3, "S(1)"), (4, "P"), (2, "B")] {
@@ -471,7 +471,7 @@ fn a_plan_for_devices_that_are_not_there_is_refused_and_runs_on_the_processor_if
         builder.plan.cluster.device.kind = DeviceKind::Cuda;
         builder.verified()
     };
-    if !graphc_runtime::cards::cards().is_ok_and(|cards| !cards.is_empty()) {
+    if !graphc_runtime::cards::list_cards().is_ok_and(|cards| !cards.is_empty()) {
         let refused = Session::new(&plan(), &BTreeMap::new(), SessionOptions::default());
         let error = refused.expect_err("there is no such device");
         assert!(matches!(error, RuntimeError::NoCard { .. }), "{error:?}");

@@ -4,11 +4,11 @@ use anyhow::Result;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::Cli;
-use crate::cli::output::say;
-use crate::cli::run_file::{Arguments, arguments};
+use crate::cli::output::print_message;
+use crate::cli::run_file::{Arguments, merge_arguments};
 
 /// What may be said. A negative number behind an option is its value, and is refused with what the option takes.
-pub fn command() -> Command {
+pub fn build_command() -> Command {
     take_negative_numbers(Cli::command())
 }
 
@@ -24,13 +24,13 @@ fn take_negative_numbers(command: Command) -> Command {
 ///
 /// # Errors
 /// A [`clap::Error`] where it is not what may be said, or asks for help; another where a run file is none.
-pub fn matches() -> Result<ArgMatches> {
-    let Arguments { all, file } = arguments(&command(), std::env::args_os().collect())?;
-    let matches = command().try_get_matches_from(all);
+pub fn read_matches() -> Result<ArgMatches> {
+    let Arguments { all, file } = merge_arguments(&build_command(), std::env::args_os().collect())?;
+    let matches = build_command().try_get_matches_from(all);
     if let (Err(error), Some(file)) = (&matches, file)
         && error.use_stderr()
     {
-        say("note", &format!("options are those of {} too", file.display()));
+        print_message("note", &format!("options are those of {} too", file.display()));
     }
     Ok(matches?)
 }
@@ -39,7 +39,7 @@ pub fn matches() -> Result<ArgMatches> {
 ///
 /// # Errors
 /// As [`matches`].
-pub fn read() -> Result<Cli> {
-    let cli = Cli::from_arg_matches(&matches()?);
-    Ok(cli.map_err(|error| error.format(&mut command()))?)
+pub fn read_command_line() -> Result<Cli> {
+    let cli = Cli::from_arg_matches(&read_matches()?);
+    Ok(cli.map_err(|error| error.format(&mut build_command()))?)
 }

@@ -22,7 +22,7 @@ pub enum LossChoice {
 
 impl LossChoice {
     /// The loss that the compiler attaches, if any.
-    pub fn attached(&self) -> Option<Loss> {
+    pub fn attached_loss(&self) -> Option<Loss> {
         match self {
             Self::Of(loss) => Some(*loss),
             Self::Output(_) => None,
@@ -53,7 +53,7 @@ impl TypedValueParser for LossParser {
         value: &OsStr,
     ) -> Result<LossChoice, Error> {
         match value.to_str().and_then(|text| text.strip_prefix(OUTPUT)) {
-            Some("") => Err(nameless(command, arg)),
+            Some("") => Err(nameless_output(command, arg)),
             Some(name) => Ok(LossChoice::Output(name.into())),
             None => {
                 let names = EnumValueParser::<LossName>::new();
@@ -71,7 +71,7 @@ impl TypedValueParser for LossParser {
 }
 
 /// What is said of an output without a name.
-fn nameless(command: &Command, arg: Option<&Arg>) -> Error {
+fn nameless_output(command: &Command, arg: Option<&Arg>) -> Error {
     let mut error = Error::new(ErrorKind::InvalidValue).with_cmd(command);
     let option = arg.map_or("--loss <LOSS>".to_owned(), ToString::to_string);
     error.insert(ContextKind::InvalidArg, ContextValue::String(option));

@@ -43,7 +43,7 @@ pub struct KernelsArgs {
     #[arg(required = true, value_name = "PLAN")]
     pub plans: Vec<PathBuf>,
     /// Compute capability of the cards, e.g. 9.0 for an H100 and 8.0 for an A100
-    #[arg(long, value_name = "MAJOR.MINOR", value_parser = capability)]
+    #[arg(long, value_name = "MAJOR.MINOR", value_parser = parse_capability)]
     pub capability: Capability,
     /// Where the kernels go: a folder, which GRAPHC_CACHE names on the machine with the cards
     #[arg(short, long, value_name = "DIR")]
@@ -54,7 +54,7 @@ pub struct KernelsArgs {
 #[derive(Clone, Copy, Debug)]
 pub struct Capability(pub i32, pub i32);
 
-fn capability(text: &str) -> Result<Capability, String> {
+fn parse_capability(text: &str) -> Result<Capability, String> {
     let number = |part: &str| part.parse::<u8>().ok().map(i32::from);
     let parsed = text.split_once('.').and_then(|(major, minor)| {
         Some(Capability(number(major)?, number(minor).filter(|minor| *minor < 10)?))

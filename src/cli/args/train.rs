@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 use graphc_data::Source;
 use graphc_ir::plan::Accumulation;
 
-use super::values::source;
+use super::values::parse_source;
 use super::{RuntimeArgs, SharedArgs};
-use crate::cli::numbers::{positive, whole};
+use crate::cli::numbers::{parse_positive, parse_whole};
 
 /// What to do where the loss is no finite number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,14 +23,14 @@ pub enum OnNan {
 
 /// In which type gradients of half precision are summed over microbatches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Accumulate {
+pub enum AccumulationChoice {
     /// In f32
     F32,
     /// In their own type
     Half,
 }
 
-impl Accumulate {
+impl AccumulationChoice {
     /// As the command line has it.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,11 +40,11 @@ impl Accumulate {
     }
 }
 
-impl From<Accumulate> for Accumulation {
-    fn from(of: Accumulate) -> Self {
+impl From<AccumulationChoice> for Accumulation {
+    fn from(of: AccumulationChoice) -> Self {
         match of {
-            Accumulate::F32 => Self::F32,
-            Accumulate::Half => Self::Half,
+            AccumulationChoice::F32 => Self::F32,
+            AccumulationChoice::Half => Self::Half,
         }
     }
 }
@@ -56,7 +56,7 @@ pub struct EvalArgs {
     pub model: PathBuf,
     /// The data: a safetensors file, or the part that is held out of cifar10:DIR, cifar100:DIR, mnist:DIR, images:DIR,
     /// text:PATH, bpe:DIR
-    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = parse_source)]
     pub data: Source,
     /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
     #[arg(long, value_name = "FILE|CHECKPOINT")]
@@ -77,30 +77,30 @@ pub struct TrainArgs {
     pub model: PathBuf,
     /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`; or cifar10:DIR, cifar100:DIR,
     /// mnist:DIR, images:DIR, text:PATH, bpe:DIR, shuffled by the seed and the epoch
-    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = parse_source)]
     pub data: Source,
     /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
-    #[arg(long, value_parser = positive::<u64>)]
+    #[arg(long, value_parser = parse_positive::<u64>)]
     pub steps: Option<u64>,
     /// Number of epochs of the whole training, instead: each takes every sample once, but for those that are left where batches
     /// do not divide them
-    #[arg(long, value_name = "E", value_parser = positive::<u64>)]
+    #[arg(long, value_name = "E", value_parser = parse_positive::<u64>)]
     pub epochs: Option<u64>,
     /// Shuffle a safetensors file too: by the seed and the epoch
     #[arg(long)]
     pub shuffle: bool,
     /// Evaluate on what is held out of this data: at the end, and after every --eval-every steps
-    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = parse_source)]
     pub eval_data: Option<Source>,
     /// Evaluate after every so many steps; without it after each epoch, if there are epochs
-    #[arg(long, value_name = "K", requires = "eval_data", value_parser = positive::<u64>)]
+    #[arg(long, value_name = "K", requires = "eval_data", value_parser = parse_positive::<u64>)]
     pub eval_every: Option<u64>,
     /// End after so many evaluations in a row whose loss is no lower than the lowest before
-    #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive::<usize>)]
+    #[arg(long, value_name = "N", requires = "eval_data", value_parser = parse_positive::<usize>)]
     pub patience: Option<usize>,
     /// End after more than so many steps in a row that change nothing, be it by an overflow of f16 or by --on-nan skip; default 50, without
     /// limit under --on-nan ignore
-    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
+    #[arg(long, value_name = "N", value_parser = parse_whole::<u64>)]
     pub max_skips: Option<u64>,
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
@@ -172,10 +172,10 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
     /// Save after every so many steps; without it after the last one
-    #[arg(long, value_name = "K", requires = "save", value_parser = positive::<u64>)]
+    #[arg(long, value_name = "K", requires = "save", value_parser = parse_positive::<u64>)]
     pub save_every: Option<u64>,
     /// How many checkpoints are kept: the latest
-    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = parse_positive::<usize>)]
     pub keep: usize,
     /// Keep the best checkpoint as well, by what evaluations find: in the folder `best` of --save
     #[arg(long, value_name = "METRIC", value_enum, requires_all = ["save", "eval_data"])]

@@ -13,39 +13,43 @@ use anyhow::{Result, bail};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Strategy, Strategy::Auto};
 use graphc_ir::types::DType;
-use graphc_runtime::cards::{Library, NotFound, cards};
+use graphc_runtime::cards::{Library, NotFound, list_cards};
 
 use super::args::{DeviceName, DoctorArgs, Format};
-use super::output::print;
-use models::{Case, Model};
+use super::output::print_escaped;
+use models::{Case, DoctorModel};
 
 /// What was looked at, and what came out.
-struct Line {
+struct DoctorLine {
     what: String,
     result: Result<String>,
     seconds: f64,
 }
 
 /// Runs the command.
-pub fn run(args: &DoctorArgs) -> Result<()> {
+pub fn run_doctor(args: &DoctorArgs) -> Result<()> {
     let device: DeviceKind = args.device.unwrap_or(DeviceName::Cuda).into();
     let mut lines = Vec::new();
     if device == DeviceKind::Cuda {
-        lines.extend(libraries());
+        lines.extend(check_libraries());
     }
     let devices = match device {
         DeviceKind::Cpu => std::thread::available_parallelism().map_or(1, usize::from),
-        DeviceKind::Cuda => cards().map_or(0, |cards| cards.len()),
+        DeviceKind::Cuda => list_cards().map_or(0, |cards| cards.len()),
     };
     if devices > 0 {
-        lines.extend(cases(devices).iter().map(|case| looked(&case.name(), || case.check(device))));
+        lines.extend(
+            list_cases(devices)
+                .iter()
+                .map(|case| examine_item(&case.name(), || case.check(device))),
+        );
         if !args.quick {
-            lines.extend(speeds::measure(device));
+            lines.extend(speeds::measure_speeds(device));
         }
     }
-    print(&match args.format {
-        Format::Text => text(&lines),
-        Format::Json => format!("{:#}\n", value(&lines)),
+    print_escaped(&match args.format {
+        Format::Text => render_text(&lines),
+        Format::Json => format!("{:#}\n", render_json(&lines)),
     })?;
     match lines.iter().filter(|line| line.result.is_err()).count() {
         0 if devices == 0 => {
@@ -57,36 +61,36 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
 }
 
 /// Every model in f32 and in mixed precision on one device; with two, divided between them.
-fn cases(devices: usize) -> Vec<Case> {
+fn list_cases(devices: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for model in Model::ALL {
+    for model in DoctorModel::ALL {
         for precision in [None, Some(DType::BF16), Some(DType::F16)] {
             cases.push(Case { model, precision, ranks: 1, stages: 1, strategy: Auto });
         }
     }
     if devices > 1 {
         for strategy in [Strategy::Data, Strategy::Zero3, Strategy::Megatron] {
-            let model = Model::Gpt;
+            let model = DoctorModel::Gpt;
             cases.push(Case { model, precision: None, ranks: 2, stages: 1, strategy });
         }
-        let (model, strategy) = (Model::Gpt, Auto);
+        let (model, strategy) = (DoctorModel::Gpt, Auto);
         cases.push(Case { model, precision: None, ranks: 2, stages: 2, strategy });
     }
     cases
 }
 
-fn libraries() -> Vec<Line> {
-    let mut lines = vec![looked("cards", || {
-        let cards = cards().map_err(anyhow::Error::msg)?;
+fn check_libraries() -> Vec<DoctorLine> {
+    let mut lines = vec![examine_item("cards", || {
+        let cards = list_cards().map_err(anyhow::Error::msg)?;
         let names: Vec<String> = cards.iter().map(|card| card.name.clone()).collect();
         if names.is_empty() {
             bail!("the driver finds none");
         }
         Ok(names.join(", "))
     })];
-    let several = cards().is_ok_and(|cards| cards.len() > 1);
+    let several = list_cards().is_ok_and(|cards| cards.len() > 1);
     lines.extend(Library::ALL.map(|library| {
-        looked(&library.to_string(), || match library.find() {
+        examine_item(&library.to_string(), || match library.find() {
             Err(NotFound::Nowhere { .. }) if library == Library::Nccl && !several => {
                 Ok("not there, and needed for several cards alone".to_owned())
             }
@@ -107,13 +111,13 @@ fn libraries() -> Vec<Line> {
 }
 
 /// Looks at something.
-fn looked(what: &str, look: impl FnOnce() -> Result<String>) -> Line {
+fn examine_item(what: &str, look: impl FnOnce() -> Result<String>) -> DoctorLine {
     let begun = Instant::now();
     let result = look();
-    Line { what: what.to_owned(), result, seconds: begun.elapsed().as_secs_f64() }
+    DoctorLine { what: what.to_owned(), result, seconds: begun.elapsed().as_secs_f64() }
 }
 
-fn text(lines: &[Line]) -> String {
+fn render_text(lines: &[DoctorLine]) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     for line in lines {
@@ -131,8 +135,8 @@ fn text(lines: &[Line]) -> String {
     format!("{table}\n")
 }
 
-fn value(lines: &[Line]) -> serde_json::Value {
-    let line = |line: &Line| {
+fn render_json(lines: &[DoctorLine]) -> serde_json::Value {
+    let line = |line: &DoctorLine| {
         let (ok, said) = match &line.result {
             Ok(said) => (true, said.clone()),
             Err(error) => (false, format!("{error:#}")),

@@ -9,7 +9,7 @@ use graphc_ir::models::{InvertedResidual, LstmLm, LstmLmConfig, ResNet, ResNetCo
 use graphc_ir::nn::{
     Dropout, Gpt, GptConfig, Linear, Llama, LlamaConfig, Module, SwitchConfig, SwitchFeedForward,
 };
-use graphc_ir::random::Stream;
+use graphc_ir::random::RandomStream;
 use graphc_ir::types::TensorType;
 
 /// Steps of each training.
@@ -23,7 +23,7 @@ const CLASSES: usize = 11;
 
 /// A model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Model {
+pub(super) enum DoctorModel {
     /// Attention, layer normalization, GELU, embeddings.
     Gpt,
     /// Grouped heads, rotary positions, root-mean-square normalization.
@@ -41,7 +41,7 @@ pub(super) enum Model {
 /// A training.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
-    pub(super) model: Model,
+    pub(super) model: DoctorModel,
     /// Of mixed precision.
     pub(super) precision: Option<DType>,
     pub(super) ranks: usize,
@@ -49,7 +49,7 @@ pub(super) struct Case {
     pub(super) strategy: Strategy,
 }
 
-impl Model {
+impl DoctorModel {
     pub(super) const ALL: [Self; 6] =
         [Self::Gpt, Self::Llama, Self::Resnet, Self::Mobilenet, Self::Lstm, Self::Switch];
 
@@ -141,11 +141,11 @@ impl Model {
         }
     }
 
-    fn feeds(
+    fn make_feeds(
         inputs: &BTreeMap<String, TensorType>,
         step: usize,
     ) -> Result<BTreeMap<String, HostTensor>> {
-        let stream = Stream { seed: 7, key: 1, step: step as u64 };
+        let stream = RandomStream { seed: 7, key: 1, step: step as u64 };
         let label = |i: usize| (stream.words(i as u64)[0] as usize % CLASSES) as i64;
         let mut feeds = BTreeMap::new();
         for (name, ty) in inputs {
@@ -229,7 +229,7 @@ impl Case {
         let mut losses = Vec::new();
         for step in 0..STEPS {
             let outputs = {
-                let feeds = Model::feeds(session.inputs(), step)?;
+                let feeds = DoctorModel::make_feeds(session.inputs(), step)?;
                 session.step(feeds)?.wait()?
             };
             let loss = outputs.get("loss").context("the plan has no loss")?;

@@ -20,7 +20,7 @@ pub struct Accounts(Option<File>);
 impl Accounts {
     /// None yet.
     pub fn new() -> Self {
-        Self(memory())
+        Self(create_memory_file())
     }
 
     /// The path that ranks are told.
@@ -30,7 +30,7 @@ impl Accounts {
     }
 
     /// The one account of what was handed over since the last time.
-    pub fn take(&mut self) -> Option<String> {
+    pub fn take_account(&mut self) -> Option<String> {
         let file = self.0.as_mut()?;
         let mut text = String::new();
         // What cannot be read is not told.
@@ -38,18 +38,18 @@ impl Accounts {
         file.read_to_string(&mut text).ok()?;
         file.set_len(0).ok()?;
         let accounts: Vec<&str> = text.split('\0').filter(|account| !account.is_empty()).collect();
-        (!accounts.is_empty()).then(|| merged(&accounts))
+        (!accounts.is_empty()).then(|| merge_accounts(&accounts))
     }
 }
 
 #[cfg(target_os = "linux")]
-fn memory() -> Option<File> {
+fn create_memory_file() -> Option<File> {
     use rustix::fs::{MemfdFlags, memfd_create};
     memfd_create("graphc accounts", MemfdFlags::CLOEXEC).ok().map(File::from)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn memory() -> Option<File> {
+fn create_memory_file() -> Option<File> {
     None
 }
 
@@ -74,7 +74,7 @@ pub fn hand_over(error: &anyhow::Error) -> bool {
 }
 
 /// The first account, and what others know besides, in the order of ranks.
-fn merged(accounts: &[&str]) -> String {
+fn merge_accounts(accounts: &[&str]) -> String {
     let first = accounts[0].lines().next().unwrap_or_default();
     let mut lines: Vec<&str> = Vec::new();
     for line in accounts.iter().flat_map(|account| account.lines().skip(1)) {
@@ -99,27 +99,30 @@ mod tests {
     #[test]
     fn accounts_that_are_the_same_are_one() {
         let account = "rank 1 has died\n  rank 0: stream 0: step 3\n  rank 2: stream 0: step 4";
-        assert_eq!(merged(&[account, account]), account);
+        assert_eq!(merge_accounts(&[account, account]), account);
     }
 
     #[test]
     fn what_each_knows_is_put_together() {
         let accounts =
             ["rank 0 has died\n  rank 10: at rest", "rank 0 has died\n  rank 9: at rest"];
-        assert_eq!(merged(&accounts), "rank 0 has died\n  rank 9: at rest\n  rank 10: at rest");
+        assert_eq!(
+            merge_accounts(&accounts),
+            "rank 0 has died\n  rank 9: at rest\n  rank 10: at rest"
+        );
     }
 
     #[test]
     fn they_are_taken_once() {
         let mut accounts = Accounts::new();
-        assert_eq!(accounts.take(), None);
+        assert_eq!(accounts.take_account(), None);
         let Some(path) = accounts.path() else { return };
         for rank in [2, 1] {
             let mut file = OpenOptions::new().append(true).open(&path).expect("our own");
             write!(file, "rank 0 has died\n  rank {rank}: at rest\0").expect("memory");
         }
-        let told = accounts.take().expect("two were handed over");
+        let told = accounts.take_account().expect("two were handed over");
         assert_eq!(told, "rank 0 has died\n  rank 1: at rest\n  rank 2: at rest");
-        assert_eq!(accounts.take(), None);
+        assert_eq!(accounts.take_account(), None);
     }
 }

@@ -25,7 +25,7 @@ impl Guard {
         let mut command = Command::new(program);
         command.arg("launch-guard").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let started = command.spawn().map_err(threads::explain);
+        let started = command.spawn().map_err(threads::explain_thread_error);
         Ok(Self { process: started.context("cannot start the guard of the ranks")? })
     }
 
@@ -88,7 +88,7 @@ impl Drop for Guard {
 }
 
 /// What the guard does.
-pub fn run() {
+pub fn run_guard() {
     let mut groups = HashSet::new();
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };

@@ -26,25 +26,27 @@ use accounts::Accounts;
 use attempt::Attempt;
 use guard::Guard;
 use output::Logs;
-use supervise::{Outcome, rest, signals};
+use supervise::{AttemptOutcome, receive_signals, wait_between_attempts};
 use world::World;
 
 pub use accounts::hand_over;
-pub use guard::run as guard;
+pub use guard::run_guard as guard;
 
 /// Runs the command: 0 where all processes ended with 0, 128 and the signal's number where this one was interrupted.
-pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
+pub fn run_launch(args: &LaunchArgs) -> Result<ExitCode> {
     if !(args.grace.is_finite() && (0.0..=1e6).contains(&args.grace)) {
-        wrong("--grace is a number of seconds from 0 to 1000000");
+        fail_usage("--grace is a number of seconds from 0 to 1000000");
     }
     if let (None, true) = (&args.logdir, args.tee || args.redirect) {
         let option = if args.tee { "--tee" } else { "--redirect" };
-        wrong(&format!("{option} needs --logdir DIR: the folder that the logs of the ranks go to"));
+        fail_usage(&format!(
+            "{option} needs --logdir DIR: the folder that the logs of the ranks go to"
+        ));
     }
-    let world = World::find(args, &|name| std::env::var(name).ok())?;
-    let logs = Logs::of(args);
+    let world = World::from_args(args, &|name| std::env::var(name).ok())?;
+    let logs = Logs::from_args(args);
     process::adopt_orphans()?;
-    let signals = signals()?;
+    let signals = receive_signals()?;
     let mut guard = Guard::start()?;
     let mut accounts = Accounts::new();
     for restart in 0.. {
@@ -57,23 +59,23 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
             restart,
         };
         let outcome = attempt.run(&signals, &mut guard)?;
-        if let Some(account) = accounts.take() {
-            super::output::say("error", &account);
+        if let Some(account) = accounts.take_account() {
+            super::output::print_message("error", &account);
         }
         match outcome {
-            Outcome::Done => break,
-            Outcome::Interrupted(signal) => return Ok(interrupted(signal)),
-            Outcome::Failed(failure) if restart < args.max_restarts => {
+            AttemptOutcome::Done => break,
+            AttemptOutcome::Interrupted(signal) => return Ok(interrupted_exit(signal)),
+            AttemptOutcome::Failed(failure) if restart < args.max_restarts => {
                 let (next, most, pause) = (restart + 1, args.max_restarts, pause_before(restart));
-                note(&format!(
+                print_note(&format!(
                     "{failure}\nall processes are started again after {} s, restart {next} of {most}",
                     pause.as_secs()
                 ));
-                if let Some(signal) = rest(&signals, pause) {
-                    return Ok(interrupted(signal));
+                if let Some(signal) = wait_between_attempts(&signals, pause) {
+                    return Ok(interrupted_exit(signal));
                 }
             }
-            Outcome::Failed(failure) => bail!("{failure}"),
+            AttemptOutcome::Failed(failure) => bail!("{failure}"),
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -85,18 +87,18 @@ fn pause_before(restart: u32) -> Duration {
     Duration::from_secs(1 << restart.min(6)).min(Duration::from_secs(60))
 }
 
-fn interrupted(signal: i32) -> ExitCode {
+fn interrupted_exit(signal: i32) -> ExitCode {
     ExitCode::from(128 + signal as u8)
 }
 
 /// Says something on standard error.
-fn note(text: &str) {
-    super::output::say("note", text);
+fn print_note(text: &str) {
+    super::output::print_message("note", text);
 }
 
 /// Ends with exit status 2: the command line is wrong.
-fn wrong(text: &str) -> ! {
-    command_line::command().error(ErrorKind::ValueValidation, text).exit()
+fn fail_usage(text: &str) -> ! {
+    command_line::build_command().error(ErrorKind::ValueValidation, text).exit()
 }
 
 #[cfg(test)]

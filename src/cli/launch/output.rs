@@ -36,20 +36,20 @@ pub struct Sinks {
 }
 
 /// The threads that copy the output of a rank.
-pub struct Output {
+pub struct RankOutput {
     tail: Arc<Mutex<VecDeque<String>>>,
     done: Receiver<()>,
 }
 
 #[derive(Clone, Copy)]
-enum Stream {
+enum OutputStream {
     Out,
     Err,
 }
 
 impl Logs {
     /// Logs as the command line says.
-    pub fn of(args: &LaunchArgs) -> Self {
+    pub fn from_args(args: &LaunchArgs) -> Self {
         Self { directory: args.logdir.clone(), redirect: args.redirect, tee: args.tee }
     }
 
@@ -58,13 +58,14 @@ impl Logs {
         if self.directory.is_none() && ranks == 1 {
             return Ok(None);
         }
-        let files = self.directory.as_deref().map(|logs| files(logs, rank, restart)).transpose()?;
+        let files =
+            self.directory.as_deref().map(|logs| create_logs(logs, rank, restart)).transpose()?;
         let prefix = if self.tee { format!("[rank {rank}] ") } else { String::new() };
         Ok(Some(Sinks { files, terminal: !self.redirect, prefix }))
     }
 }
 
-fn files(logs: &Path, rank: usize, restart: u32) -> Result<[File; 2]> {
+fn create_logs(logs: &Path, rank: usize, restart: u32) -> Result<[File; 2]> {
     let mut folder = logs.join(format!("rank-{rank}"));
     if restart > 0 {
         folder.push(format!("restart-{restart}"));
@@ -75,16 +76,16 @@ fn files(logs: &Path, rank: usize, restart: u32) -> Result<[File; 2]> {
     Ok([create("stdout.log")?, create("stderr.log")?])
 }
 
-impl Output {
+impl RankOutput {
     /// Copies what a child prints until it, and all that hold its ends of the pipes, have ended.
     ///
     /// # Errors
     /// Where the system has no threads for that.
-    pub fn copy(child: &mut Child, sinks: Sinks) -> Result<Self> {
+    pub fn copy_from(child: &mut Child, sinks: Sinks) -> Result<Self> {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, done) = channel();
         let [out, err] = sinks.files.map_or([None, None], |files| files.map(Some));
-        let copier = |stream, file, tail| Copier {
+        let copier = |stream, file, tail| OutputCopier {
             stream,
             file,
             terminal: sinks.terminal,
@@ -92,10 +93,10 @@ impl Output {
             tail,
         };
         if let Some(pipe) = child.stdout.take() {
-            spawn(pipe, copier(Stream::Out, out, None), sender.clone())?;
+            spawn_copier(pipe, copier(OutputStream::Out, out, None), sender.clone())?;
         }
         if let Some(pipe) = child.stderr.take() {
-            spawn(pipe, copier(Stream::Err, err, Some(Arc::clone(&tail))), sender)?;
+            spawn_copier(pipe, copier(OutputStream::Err, err, Some(Arc::clone(&tail))), sender)?;
         }
         Ok(Self { tail, done })
     }
@@ -113,29 +114,29 @@ impl Output {
     }
 }
 
-fn spawn(
+fn spawn_copier(
     pipe: impl Read + Send + 'static,
-    mut copier: Copier,
+    mut copier: OutputCopier,
     done: Sender<()>,
 ) -> std::io::Result<()> {
     let copy = move || {
-        copier.run(pipe);
+        copier.copy_lines(pipe);
         // Nobody waits any more where this fails.
         let _ = done.send(());
     };
-    threads::start("output", copy).map(drop)
+    threads::start_thread("output", copy).map(drop)
 }
 
-struct Copier {
-    stream: Stream,
+struct OutputCopier {
+    stream: OutputStream,
     file: Option<File>,
     terminal: bool,
     prefix: String,
     tail: Option<Arc<Mutex<VecDeque<String>>>>,
 }
 
-impl Copier {
-    fn run(&mut self, mut pipe: impl Read) {
+impl OutputCopier {
+    fn copy_lines(&mut self, mut pipe: impl Read) {
         let (mut buffer, mut pending) = (vec![0; LONGEST_LINE], Vec::new());
         loop {
             let read = match pipe.read(&mut buffer) {
@@ -166,19 +167,19 @@ impl Copier {
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(lines)
         {
-            super::note(&format!("a log cannot be written any more: {error}"));
+            super::print_note(&format!("a log cannot be written any more: {error}"));
             self.file = None;
         }
         if self.terminal {
-            let text = prefixed(lines, &self.prefix);
+            let text = prefix_lines(lines, &self.prefix);
             let written = match self.stream {
-                Stream::Out => write_to(std::io::stdout().lock(), &text),
-                Stream::Err => write_to(std::io::stderr().lock(), &text),
+                OutputStream::Out => write_to(std::io::stdout().lock(), &text),
+                OutputStream::Err => write_to(std::io::stderr().lock(), &text),
             };
             self.terminal = written.is_ok();
         }
         if let Some(tail) = &self.tail {
-            remember(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), lines);
+            remember_lines(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), lines);
         }
     }
 }
@@ -192,7 +193,7 @@ fn write_to(mut to: impl Write + IsTerminal, text: &[u8]) -> std::io::Result<()>
     to.flush()
 }
 
-fn prefixed(lines: &[u8], prefix: &str) -> Vec<u8> {
+fn prefix_lines(lines: &[u8], prefix: &str) -> Vec<u8> {
     if prefix.is_empty() {
         return lines.to_vec();
     }
@@ -200,7 +201,7 @@ fn prefixed(lines: &[u8], prefix: &str) -> Vec<u8> {
     lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')).flat_map(line).collect()
 }
 
-fn remember(tail: &mut VecDeque<String>, lines: &[u8]) {
+fn remember_lines(tail: &mut VecDeque<String>, lines: &[u8]) {
     for line in String::from_utf8_lossy(lines).lines().filter(|line| !line.trim().is_empty()) {
         if tail.len() == TAIL {
             tail.pop_front();

@@ -16,7 +16,7 @@ use rustix::process::{
 use super::accounts;
 use super::attempt::Attempt;
 use super::guard::Guard;
-use super::output::Output;
+use super::output::RankOutput;
 use super::world::Seat;
 
 /// A rank's process with all that it has started.
@@ -26,7 +26,7 @@ pub struct Process {
     /// Its process group, whose number is that of its first process.
     pub group: Pid,
     /// Its output, where that goes through this process.
-    pub output: Option<Output>,
+    pub output: Option<RankOutput>,
     /// Whether the guard still watches its group.
     pub watched: bool,
     child: Child,
@@ -52,11 +52,12 @@ impl Process {
         die_with_parent(&mut command);
         guard.watch(&mut command)?;
         let failed = || format!("cannot start rank {}: `{}`", seat.rank, program.to_string_lossy());
-        let child = command.spawn().map_err(threads::explain).with_context(failed)?;
+        let child = command.spawn().map_err(threads::explain_thread_error).with_context(failed)?;
         let (group, output) = (Pid::from_child(&child), None);
         let mut started =
             Self { seat, group, output, watched: true, child, exit: None, gone: false };
-        let output = sinks.map(|sinks| Output::copy(&mut started.child, sinks)).transpose();
+        let output =
+            sinks.map(|sinks| RankOutput::copy_from(&mut started.child, sinks)).transpose();
         match output.with_context(failed) {
             Ok(output) => Ok(Self { output, ..started }),
             Err(error) => {
@@ -67,7 +68,7 @@ impl Process {
     }
 
     /// The way in which its first process has ended, where it has.
-    pub fn exit(&mut self) -> Option<ExitStatus> {
+    pub fn poll_exit(&mut self) -> Option<ExitStatus> {
         if self.exit.is_none() {
             self.exit = self.child.try_wait().ok().flatten();
         }
@@ -76,7 +77,7 @@ impl Process {
 
     /// Whether nothing is left of its group. The group's number is not given to others while there is.
     pub fn is_gone(&mut self) -> bool {
-        if self.gone || self.exit().is_none() {
+        if self.gone || self.poll_exit().is_none() {
             return self.gone;
         }
         // Orphans of the group are children of this process by now.
@@ -95,7 +96,7 @@ impl Process {
 }
 
 /// The way in which a process has ended, in words.
-pub fn describe(status: ExitStatus) -> String {
+pub fn describe_exit(status: ExitStatus) -> String {
     let Some(signal) = status.signal() else {
         return format!("exit status {}", status.code().unwrap_or_default());
     };

@@ -14,9 +14,9 @@ use signal_hook::iterator::Signals;
 
 use super::attempt::Attempt;
 use super::guard::Guard;
-use super::note;
-use super::output::Output;
-use super::process::{Process, describe};
+use super::output::RankOutput;
+use super::print_note;
+use super::process::{Process, describe_exit};
 use super::world::Seat;
 
 /// Between two looks at what is ending: orphans of a rank send no signal.
@@ -26,17 +26,17 @@ const LOOK: Duration = Duration::from_millis(20);
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
 /// How an attempt ended.
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// All processes with exit status 0.
     Done,
     /// One process failed first.
-    Failed(Failure),
+    Failed(RankFailure),
     /// By this signal.
     Interrupted(i32),
 }
 
 /// The first failure.
-pub struct Failure {
+pub struct RankFailure {
     seat: Seat,
     node: Option<usize>,
     process: i32,
@@ -44,7 +44,7 @@ pub struct Failure {
     last_lines: Vec<String>,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Seat { rank, local_rank } = self.seat;
         write!(f, "rank {rank} (local rank {local_rank}, ")?;
@@ -60,17 +60,17 @@ impl fmt::Display for Failure {
 }
 
 /// The signals of this process, from now on.
-pub fn signals() -> Result<Receiver<i32>> {
+pub fn receive_signals() -> Result<Receiver<i32>> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGCHLD]).context("cannot listen to signals")?;
     let (sender, receiver) = channel();
     let listen = move || signals.forever().try_for_each(|signal| sender.send(signal));
-    threads::start("signals", listen).context("cannot listen to signals")?;
+    threads::start_thread("signals", listen).context("cannot listen to signals")?;
     Ok(receiver)
 }
 
 /// Waits so long, while there are no processes, unless the user says that this one is to end: by which signal.
-pub fn rest(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
+pub fn wait_between_attempts(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
     let end = Instant::now() + pause;
     loop {
         match signals.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -88,7 +88,7 @@ pub fn rest(signals: &Receiver<i32>, pause: Duration) -> Option<i32> {
 
 /// What is done about the processes.
 #[derive(Clone, Copy, PartialEq)]
-enum Phase {
+enum SupervisorPhase {
     Running,
     /// One has failed: the others may end by themselves until then.
     Failing(Instant),
@@ -108,18 +108,18 @@ struct Ended {
 struct Supervisor<'a> {
     attempt: &'a Attempt<'a>,
     processes: Vec<Process>,
-    phase: Phase,
+    phase: SupervisorPhase,
     first: Option<Ended>,
     interrupted: Option<i32>,
 }
 
 impl Attempt<'_> {
     /// Starts all processes and waits until nothing is left of them.
-    pub fn run(&self, signals: &Receiver<i32>, guard: &mut Guard) -> Result<Outcome> {
+    pub fn run(&self, signals: &Receiver<i32>, guard: &mut Guard) -> Result<AttemptOutcome> {
         let mut supervisor = Supervisor {
             attempt: self,
             processes: Vec::new(),
-            phase: Phase::Running,
+            phase: SupervisorPhase::Running,
             first: None,
             interrupted: None,
         };
@@ -141,15 +141,16 @@ impl Attempt<'_> {
 impl Supervisor<'_> {
     fn wait(&mut self, signals: &Receiver<i32>, guard: &mut Guard) {
         loop {
-            self.look();
+            self.look_for_ended();
             if self.all_gone(guard) {
                 break;
             }
             if !self.advance() {
-                note("a process that was killed has not ended: it is left to the system");
+                print_note("a process that was killed has not ended: it is left to the system");
                 break;
             }
-            let pause = if self.phase == Phase::Running { Duration::from_secs(1) } else { LOOK };
+            let pause =
+                if self.phase == SupervisorPhase::Running { Duration::from_secs(1) } else { LOOK };
             match signals.recv_timeout(pause) {
                 Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(signal) => self.interrupt(signal),
@@ -159,7 +160,7 @@ impl Supervisor<'_> {
         self.processes
             .iter()
             .filter_map(|process| process.output.as_ref())
-            .for_each(Output::finish);
+            .for_each(RankOutput::finish);
     }
 
     fn all_gone(&mut self, guard: &mut Guard) -> bool {
@@ -175,16 +176,16 @@ impl Supervisor<'_> {
     }
 
     /// Looks who has ended, and who failed first.
-    fn look(&mut self) {
+    fn look_for_ended(&mut self) {
         self.first = self.failed_first();
-        if self.phase != Phase::Running {
+        if self.phase != SupervisorPhase::Running {
             return;
         }
         if self.first.is_some() {
-            self.phase = Phase::Failing(self.deadline());
-        } else if self.processes.iter_mut().all(|process| process.exit().is_some()) {
+            self.phase = SupervisorPhase::Failing(self.deadline());
+        } else if self.processes.iter_mut().all(|process| process.poll_exit().is_some()) {
             // All are done; what they have left in the background is not wanted any more.
-            self.ask(Signal::TERM);
+            self.ask_to_end(Signal::TERM);
         }
     }
 
@@ -194,11 +195,12 @@ impl Supervisor<'_> {
     fn failed_first(&mut self) -> Option<Ended> {
         let known = self.first;
         let settled = known.is_some_and(|known| known.status.signal().is_some());
-        if settled || !matches!(self.phase, Phase::Running | Phase::Failing(_)) {
+        if settled || !matches!(self.phase, SupervisorPhase::Running | SupervisorPhase::Failing(_))
+        {
             return known;
         }
         let failed = |(place, process): (usize, &mut Process)| {
-            let status = process.exit().filter(|status| !status.success())?;
+            let status = process.poll_exit().filter(|status| !status.success())?;
             Some(Ended { place, status })
         };
         let all: Vec<Ended> = self.processes.iter_mut().enumerate().filter_map(failed).collect();
@@ -210,9 +212,9 @@ impl Supervisor<'_> {
     fn advance(&mut self) -> bool {
         let now = Instant::now();
         match self.phase {
-            Phase::Failing(until) if now >= until => self.ask(Signal::TERM),
-            Phase::Asked(until) if now >= until => self.kill(),
-            Phase::Killed(until) => return now < until,
+            SupervisorPhase::Failing(until) if now >= until => self.ask_to_end(Signal::TERM),
+            SupervisorPhase::Asked(until) if now >= until => self.kill(),
+            SupervisorPhase::Killed(until) => return now < until,
             _ => {}
         }
         true
@@ -224,35 +226,35 @@ impl Supervisor<'_> {
             return self.kill();
         }
         self.interrupted = Some(signal);
-        self.ask(if signal == SIGINT { Signal::INT } else { Signal::TERM });
+        self.ask_to_end(if signal == SIGINT { Signal::INT } else { Signal::TERM });
     }
 
-    fn ask(&mut self, signal: Signal) {
+    fn ask_to_end(&mut self, signal: Signal) {
         self.processes.iter_mut().for_each(|process| process.signal(signal));
-        self.phase = Phase::Asked(self.deadline());
+        self.phase = SupervisorPhase::Asked(self.deadline());
     }
 
     fn kill(&mut self) {
         self.processes.iter_mut().for_each(|process| process.signal(Signal::KILL));
-        self.phase = Phase::Killed(Instant::now() + UNKILLABLE);
+        self.phase = SupervisorPhase::Killed(Instant::now() + UNKILLABLE);
     }
 
     fn deadline(&self) -> Instant {
         Instant::now() + self.attempt.grace
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> AttemptOutcome {
         if let Some(signal) = self.interrupted {
-            return Outcome::Interrupted(signal);
+            return AttemptOutcome::Interrupted(signal);
         }
-        let Some(Ended { place, status }) = self.first else { return Outcome::Done };
+        let Some(Ended { place, status }) = self.first else { return AttemptOutcome::Done };
         let (process, world) = (&self.processes[place], self.attempt.world);
-        Outcome::Failed(Failure {
+        AttemptOutcome::Failed(RankFailure {
             seat: process.seat,
             node: (world.nodes > 1).then_some(world.node),
             process: process.group.as_raw_nonzero().get(),
-            how: describe(status),
-            last_lines: process.output.as_ref().map(Output::last_lines).unwrap_or_default(),
+            how: describe_exit(status),
+            last_lines: process.output.as_ref().map(RankOutput::last_lines).unwrap_or_default(),
         })
     }
 }

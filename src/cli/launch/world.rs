@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 use graphc_ir::mesh::MOST_RANKS;
-use graphc_runtime::job::{Environment, free_port, task};
+use graphc_runtime::job::{Environment, find_task, free_port};
 use sha2::{Digest, Sha256};
 
-use super::{note, wrong};
+use super::{fail_usage, print_note};
 use crate::cli::args::LaunchArgs;
 
 /// The ranks that this launch starts, and their job.
@@ -46,17 +46,18 @@ const TOKEN: &str = "GRAPHC_JOB_TOKEN";
 
 impl World {
     /// The world that the command line describes, or where it says nothing of processes Slurm or mpirun.
-    pub fn find(args: &LaunchArgs, environment: Environment<'_>) -> Result<Self> {
+    pub fn from_args(args: &LaunchArgs, environment: Environment<'_>) -> Result<Self> {
         if args.nproc_per_node.is_none()
             && !args.standalone
-            && let Some(task) = task(environment)?
+            && let Some(task) = find_task(environment)?
         {
             let addr = args.master_addr.clone().or(task.host);
             let addr = addr.context(
                 "the environment does not say on which machine rank 0 is: give --master-addr",
             )?;
             let port = args.master_port;
-            let token = token(environment, &addr, port, task.size, task.size == 1, task.rank == 0)?;
+            let token =
+                find_token(environment, &addr, port, task.size, task.size == 1, task.rank == 0)?;
             return Ok(Self {
                 size: task.size,
                 seats: vec![Seat { rank: task.rank, local_rank: task.local_rank }],
@@ -75,21 +76,23 @@ impl World {
         let (nodes, node, local_size) =
             (args.nnodes, args.node_rank, args.nproc_per_node.unwrap_or(1));
         if node >= nodes {
-            wrong(&format!(
+            fail_usage(&format!(
                 "--node-rank {node} is not below --nnodes {nodes}: machines count from 0"
             ));
         }
         if local_size > MOST_LOCAL_RANKS {
-            wrong(&format!("{local_size} ranks on a machine: it has at most {MOST_LOCAL_RANKS}"));
+            fail_usage(&format!(
+                "{local_size} ranks on a machine: it has at most {MOST_LOCAL_RANKS}"
+            ));
         }
         let size = nodes.checked_mul(local_size).filter(|&size| size <= MOST_RANKS);
         let Some(size) = size else {
-            wrong(&format!("{nodes} x {local_size} ranks: a job has at most {MOST_RANKS}"));
+            fail_usage(&format!("{nodes} x {local_size} ranks: a job has at most {MOST_RANKS}"));
         };
         let addr = match &args.master_addr {
             Some(addr) => addr.clone(),
             None if nodes == 1 => "127.0.0.1".into(),
-            None => wrong("with several machines --master-addr names the one of rank 0"),
+            None => fail_usage("with several machines --master-addr names the one of rank 0"),
         };
         let port = if args.standalone {
             free_port().context("no port is free")?
@@ -103,7 +106,7 @@ impl World {
             local_size,
             node,
             nodes,
-            token: token(environment, &addr, port, size, nodes == 1, node == 0)?,
+            token: find_token(environment, &addr, port, size, nodes == 1, node == 0)?,
             master_addr: addr,
             master_port: port,
         })
@@ -128,7 +131,7 @@ impl World {
 
 /// The secret of the job: that of the environment; a fresh one where all processes are `own`; else one that all launches
 /// work out alike, which keeps jobs apart but no stranger out, as the `first` launch says.
-fn token(
+fn find_token(
     environment: Environment<'_>,
     addr: &str,
     port: u16,
@@ -143,17 +146,17 @@ fn token(
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes)
             .map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))?;
-        return Ok(hexadecimal(&bytes));
+        return Ok(encode_hex(&bytes));
     }
     if first {
-        note(&format!(
+        print_note(&format!(
             "{TOKEN} is not set: on a network that others use, set it to the same secret on all machines"
         ));
     }
     let digest = Sha256::digest(format!("graphc job at {addr}:{port} of {size} ranks"));
-    Ok(hexadecimal(&digest[..16]))
+    Ok(encode_hex(&digest[..16]))
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

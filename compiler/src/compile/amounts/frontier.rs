@@ -22,11 +22,11 @@ use crate::passes::cut::smallest_side;
 
 /// The ops of a block that may be computed again, with their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Block {
+pub struct FrontierBlock {
     /// By op: what computing it again takes, in [`UNITS`] of a second.
     pub ops: Vec<u64>,
     /// The tensors that the ops read and make.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<FrontierTensor>,
 }
 
 /// Parts of a second that costs are counted in.
@@ -34,7 +34,7 @@ pub const UNITS: f64 = 1e12;
 
 /// A tensor that is kept, or made again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tensor {
+pub struct FrontierTensor {
     /// Bytes that it takes while it is kept.
     pub bytes: u64,
     /// The op that makes it; `None` where that is not computed again in any case.
@@ -57,14 +57,14 @@ pub struct Corner {
 }
 
 /// All corners, from nothing that is computed again on: each of more ops, that take more seconds and leave fewer bytes.
-pub fn frontier(block: &Block) -> Vec<Corner> {
+pub fn find_frontier(block: &FrontierBlock) -> Vec<Corner> {
     let nothing = block.corner(vec![false; block.ops.len()]);
     let units = block.ops.iter().sum::<u64>();
     // At this price a byte is dearer than all ops.
-    let last = block.cut(1, u128::from(units) + 1);
+    let last = block.find_least_cut(1, u128::from(units) + 1);
     let mut corners = vec![nothing];
     if last.bytes < corners[0].bytes {
-        block.between(&last, &mut corners);
+        block.append_between(&last, &mut corners);
         corners.push(last);
     }
     corners
@@ -73,15 +73,15 @@ pub fn frontier(block: &Block) -> Vec<Corner> {
 /// More than any cut takes.
 const UNCUT: u128 = 1 << 120;
 
-impl Block {
+impl FrontierBlock {
     /// The set of all ops.
-    pub fn everything(&self) -> Corner {
+    pub fn full_corner(&self) -> Corner {
         self.corner(vec![true; self.ops.len()])
     }
 
     fn corner(&self, again: Vec<bool>) -> Corner {
         let units = self.ops.iter().zip(&again).filter(|op| *op.1).map(|op| op.0).sum();
-        let is_kept = |tensor: &&Tensor| {
+        let is_kept = |tensor: &&FrontierTensor| {
             let is_needed = tensor.is_read || tensor.readers.iter().any(|&op| again[op]);
             is_needed && !tensor.maker.is_some_and(|op| again[op])
         };
@@ -90,22 +90,22 @@ impl Block {
     }
 
     /// Appends the corners between the last one that is known and another.
-    fn between(&self, other: &Corner, known: &mut Vec<Corner>) {
+    fn append_between(&self, other: &Corner, known: &mut Vec<Corner>) {
         let before = known.last().expect("there is nothing computed again at least");
         let units = u128::from(other.units - before.units);
         let bytes = u128::from(before.bytes - other.bytes);
         let cost =
             |corner: &Corner| bytes * u128::from(corner.units) + units * u128::from(corner.bytes);
-        let middle = self.cut(bytes, units);
+        let middle = self.find_least_cut(bytes, units);
         if cost(&middle) < cost(other) {
-            self.between(&middle, known);
+            self.append_between(&middle, known);
             known.push(middle);
-            self.between(other, known);
+            self.append_between(other, known);
         }
     }
 
     /// The least set of fewest costs, where a unit and a byte cost so much.
-    fn cut(&self, unit: u128, byte: u128) -> Corner {
+    fn find_least_cut(&self, unit: u128, byte: u128) -> Corner {
         let mut graph: DiGraph<(), u128> = DiGraph::new();
         let (source, sink) = (graph.add_node(()), graph.add_node(()));
         let ops: Vec<NodeIndex> = self.ops.iter().map(|_| graph.add_node(())).collect();
@@ -135,9 +135,9 @@ mod tests {
 
     /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and
     /// makes one or two tensors.
-    fn block(draw: &mut Draw) -> Block {
-        let mut tensors: Vec<Tensor> = Vec::new();
-        let tensor = |draw: &mut Draw, maker| Tensor {
+    fn block(draw: &mut Draw) -> FrontierBlock {
+        let mut tensors: Vec<FrontierTensor> = Vec::new();
+        let tensor = |draw: &mut Draw, maker| FrontierTensor {
             bytes: draw.below(20) as u64,
             maker,
             readers: Vec::new(),
@@ -156,10 +156,10 @@ mod tests {
                 tensors.push(tensor(draw, Some(op)));
             }
         }
-        Block { ops: (0..ops).map(|_| draw.below(30) as u64).collect(), tensors }
+        FrontierBlock { ops: (0..ops).map(|_| draw.below(30) as u64).collect(), tensors }
     }
 
-    fn all(block: &Block) -> Vec<Corner> {
+    fn all(block: &FrontierBlock) -> Vec<Corner> {
         let sets = 0..1usize << block.ops.len();
         let again = |set: usize| (0..block.ops.len()).map(|op| set >> op & 1 == 1).collect();
         sets.map(|set| block.corner(again(set))).collect()
@@ -174,7 +174,7 @@ mod tests {
             for (unit, byte) in [(1, 0), (7, 1), (3, 2), (1, 1), (2, 5), (1, 9), (1, 1000)] {
                 let cost = |of: &Corner| unit * u128::from(of.units) + byte * u128::from(of.bytes);
                 let least = all.iter().map(cost).min();
-                assert_eq!(Some(cost(&block.cut(unit, byte))), least, "{block:?}");
+                assert_eq!(Some(cost(&block.find_least_cut(unit, byte))), least, "{block:?}");
             }
         }
     }
@@ -185,7 +185,7 @@ mod tests {
         let mut several = 0;
         for _ in 0..300 {
             let block = block(&mut draw);
-            let corners = frontier(&block);
+            let corners = find_frontier(&block);
             several += usize::from(corners.len() > 3);
             for pair in corners.windows(2) {
                 let inside =
@@ -216,16 +216,16 @@ mod tests {
 
     #[test]
     fn a_block_of_many_ops_is_not_too_large_for_the_numbers() {
-        let chain = |op: usize| Tensor {
+        let chain = |op: usize| FrontierTensor {
             bytes: 1 << 40,
             maker: op.checked_sub(1),
             readers: vec![op],
             is_read: op % 2 == 1,
         };
         let mut block =
-            Block { ops: (0..64).map(|op| (1 << 40) + op).collect(), tensors: Vec::new() };
+            FrontierBlock { ops: (0..64).map(|op| (1 << 40) + op).collect(), tensors: Vec::new() };
         block.tensors = (0..64).map(chain).collect();
-        let corners = frontier(&block);
+        let corners = find_frontier(&block);
         assert!(corners.len() > 2, "{corners:?}");
         assert_eq!(corners.last().expect("some").bytes, 1 << 40);
     }

@@ -12,5 +12,5 @@ mod frontier;
 mod row;
 mod search;
 
-pub(super) use row::{Full, Row, places, with_names};
-pub(super) use search::{Costs, Known, least};
+pub(super) use row::{FullRecompute, Row, find_op_places, with_names};
+pub(super) use search::{Costs, KnownPlans, plan_least_amount};

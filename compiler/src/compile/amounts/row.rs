@@ -15,17 +15,17 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{RecomputedOp, RecomputedOps, Schedule};
 
-use super::frontier::{Block, Corner, Tensor, UNITS, frontier};
+use super::frontier::{Corner, FrontierBlock, FrontierTensor, UNITS, find_frontier};
 use super::search::{Amounts, More};
 use crate::boxing::shard_bytes;
 use crate::decisions::{Decisions, Phase, ValueRate};
 use crate::passes::error::PassError;
-use crate::passes::recompute::{Blocks, Extent, OpPlace, traced};
+use crate::passes::recompute::{Blocks, Extent, OpPlace, recompute_with_origins};
 use crate::planner::Planned;
 use crate::schedule::under_way;
 
 /// A plan in which everything is computed again.
-pub struct Full<'a> {
+pub struct FullRecompute<'a> {
     /// The decisions that it was made from.
     pub decisions: &'a Decisions,
     /// The plan.
@@ -39,12 +39,12 @@ pub struct Full<'a> {
 /// All steps, in order.
 #[derive(Debug)]
 pub struct Row {
-    steps: Vec<Step>,
+    steps: Vec<RowStep>,
 }
 
 /// Ops of a block that are computed again together.
 #[derive(Clone, Debug)]
-struct Step {
+struct RowStep {
     ops: Vec<OpPlace>,
     more: More,
 }
@@ -54,19 +54,19 @@ impl Row {
     ///
     /// # Errors
     /// Where an op does not take its operands.
-    pub fn new(decisions: &Decisions, full: &Full<'_>) -> Result<Self, PassError> {
-        let (_, origins) = traced(decisions.rated(), Extent::Full)?;
-        let prices = Prices::new(decisions, full, &origins);
+    pub fn new(decisions: &Decisions, full: &FullRecompute<'_>) -> Result<Self, PassError> {
+        let (_, origins) = recompute_with_origins(decisions.to_rated(), Extent::Full)?;
+        let prices = RecomputePrices::new(decisions, full, &origins);
         let blocks = Blocks::new(&decisions.training, &decisions.rates);
-        let mut known: BTreeMap<Block, Vec<Corner>> = BTreeMap::new();
+        let mut known: BTreeMap<FrontierBlock, Vec<Corner>> = BTreeMap::new();
         let mut all = Vec::new();
         for (number, ops) in blocks.ops.iter().enumerate() {
-            let (block, places) = prices.block(ops, &blocks.repeatable);
-            let corners = known.entry(block.clone()).or_insert_with(|| frontier(&block));
+            let (block, places) = prices.build_block(ops, &blocks.repeatable);
+            let corners = known.entry(block.clone()).or_insert_with(|| find_frontier(&block));
             let place = |op: usize| OpPlace { block: number, place: places[op] };
             let stage = decisions.staging.stage[ops[0].index()];
-            let everything = block.everything();
-            all.extend(steps(stage, corners.iter().chain([&everything]), place));
+            let everything = block.full_corner();
+            all.extend(list_steps(stage, corners.iter().chain([&everything]), place));
         }
         Ok(Self { steps: by_spent(by_price(all)) })
     }
@@ -83,53 +83,53 @@ impl Row {
 }
 
 /// The steps from each of these sets to the next.
-fn steps<'a>(
+fn list_steps<'a>(
     stage: usize,
     corners: impl Iterator<Item = &'a Corner>,
     place: impl Fn(usize) -> OpPlace,
-) -> Vec<Step> {
+) -> Vec<RowStep> {
     let corners: Vec<&Corner> = corners.collect();
     let step = |pair: &[&Corner]| {
         let (before, after) = (pair[0], pair[1]);
         let ops = (0..after.again.len()).filter(|&op| after.again[op] && !before.again[op]);
         let seconds = (after.units - before.units) as f64 / UNITS;
         let bytes = before.bytes.saturating_sub(after.bytes);
-        Step { ops: ops.map(&place).collect(), more: More { seconds, stage, bytes } }
+        RowStep { ops: ops.map(&place).collect(), more: More { seconds, stage, bytes } }
     };
     corners.windows(2).map(step).filter(|step| !step.ops.is_empty()).collect()
 }
 
 /// The steps in order. Equal prices stay in the order of blocks.
-fn by_price(mut steps: Vec<Step>) -> Vec<Step> {
-    steps.sort_by(|one, other| one.price().total_cmp(&other.price()));
+fn by_price(mut steps: Vec<RowStep>) -> Vec<RowStep> {
+    steps.sort_by(|one, other| one.seconds_per_byte().total_cmp(&other.seconds_per_byte()));
     steps
 }
 
 /// The steps in order of what their stage has spent with each.
-fn by_spent(steps: Vec<Step>) -> Vec<Step> {
+fn by_spent(steps: Vec<RowStep>) -> Vec<RowStep> {
     let mut spent: BTreeMap<usize, f64> = BTreeMap::new();
-    let spent = |step: Step| {
+    let spent = |step: RowStep| {
         let spent = spent.entry(step.more.stage).or_default();
         *spent += step.more.seconds;
         (*spent, step)
     };
-    let mut steps: Vec<(f64, Step)> = steps.into_iter().map(spent).collect();
+    let mut steps: Vec<(f64, RowStep)> = steps.into_iter().map(spent).collect();
     steps.sort_by(|one, other| one.0.total_cmp(&other.0));
     steps.into_iter().map(|(_, step)| step).collect()
 }
 
-impl Step {
+impl RowStep {
     /// Seconds for a byte.
-    fn price(&self) -> f64 {
+    fn seconds_per_byte(&self) -> f64 {
         let More { seconds, bytes, .. } = self.more;
         if bytes == 0 { f64::INFINITY } else { seconds / bytes as f64 }
     }
 }
 
 /// Prices of ops and bytes of tensors.
-struct Prices<'a> {
+struct RecomputePrices<'a> {
     decisions: &'a Decisions,
-    full: &'a Full<'a>,
+    full: &'a FullRecompute<'a>,
     readers: Vec<Vec<NodeId>>,
     readers_of_full: Vec<Vec<NodeId>>,
     /// By node what computes it again in the plan.
@@ -139,9 +139,9 @@ struct Prices<'a> {
     under_way: Vec<Vec<usize>>,
 }
 
-impl<'a> Prices<'a> {
+impl<'a> RecomputePrices<'a> {
     /// `origins` has, of each node of the plan that gathers nothing again, the one that it is or computes again.
-    fn new(decisions: &'a Decisions, full: &'a Full<'a>, origins: &[NodeId]) -> Self {
+    fn new(decisions: &'a Decisions, full: &'a FullRecompute<'a>, origins: &[NodeId]) -> Self {
         let nodes = decisions.graph().nodes.len();
         let (mut copies, mut firsts) = (vec![None; nodes], vec![None; nodes]);
         let computes = |(_, node): &(NodeId, &Node)| !matches!(node.op, Op::Regather(_));
@@ -156,8 +156,8 @@ impl<'a> Prices<'a> {
         Self {
             decisions,
             full,
-            readers: decisions.graph().consumers(),
-            readers_of_full: full.decisions.graph().consumers(),
+            readers: decisions.graph().list_consumers(),
+            readers_of_full: full.decisions.graph().list_consumers(),
             copies,
             firsts,
             under_way: under_way(full.schedule, stages, microbatches),
@@ -165,7 +165,7 @@ impl<'a> Prices<'a> {
     }
 
     /// A block with these ops as a problem of its own, and the place of each op of the problem.
-    fn block(&self, ops: &[NodeId], repeatable: &[bool]) -> (Block, Vec<usize>) {
+    fn build_block(&self, ops: &[NodeId], repeatable: &[bool]) -> (FrontierBlock, Vec<usize>) {
         let again = |place: &usize| self.copies[ops[*place].index()].is_some();
         let places: Vec<usize> = (0..ops.len()).filter(again).collect();
         let number: BTreeMap<NodeId, usize> =
@@ -178,10 +178,11 @@ impl<'a> Prices<'a> {
         let tensors = tensors.into_iter().filter_map(|value| {
             let maker = self.decisions.graph().value(value).producer;
             let maker = number.get(&maker).copied().filter(|_| repeatable[value.index()]);
-            self.tensor(value, maker, &number)
+            self.build_tensor(value, maker, &number)
         });
         let units = |place: &usize| self.units(ops[*place]);
-        let block = Block { ops: places.iter().map(units).collect(), tensors: tensors.collect() };
+        let block =
+            FrontierBlock { ops: places.iter().map(units).collect(), tensors: tensors.collect() };
         (block, places)
     }
 
@@ -192,26 +193,28 @@ impl<'a> Prices<'a> {
     }
 
     /// A tensor; `None` where it is kept in any case, or read by nothing.
-    fn tensor(
+    fn build_tensor(
         &self,
         value: ValueId,
         maker: Option<usize>,
         number: &BTreeMap<NodeId, usize>,
-    ) -> Option<Tensor> {
+    ) -> Option<FrontierTensor> {
         let readers = &self.readers[value.index()];
         let phase = |node: &NodeId| self.decisions.training.phases[node.index()];
         let is_read = readers.iter().any(|node| phase(node) != Phase::Forward);
         let readers: BTreeSet<usize> =
             readers.iter().filter_map(|node| number.get(node).copied()).collect();
-        if maker.is_none() && (is_read || self.rests(value)) || readers.is_empty() && !is_read {
+        if maker.is_none() && (is_read || self.lasts_whole_step(value))
+            || readers.is_empty() && !is_read
+        {
             return None;
         }
         let bytes = self.bytes(value, maker.is_some());
-        Some(Tensor { bytes, maker, readers: readers.into_iter().collect(), is_read })
+        Some(FrontierTensor { bytes, maker, readers: readers.into_iter().collect(), is_read })
     }
 
     /// Whether a value is there for all of a step.
-    fn rests(&self, value: ValueId) -> bool {
+    fn lasts_whole_step(&self, value: ValueId) -> bool {
         let rates = &self.decisions.rates;
         self.decisions.graph().producer(value).op.is_given()
             || rates.microbatches > 1 && rates.values[value.index()] == ValueRate::Step
@@ -242,10 +245,10 @@ impl<'a> Prices<'a> {
             shard_bytes(&layout, decisions.rates.microbatches)
         };
         let bytes = layouts.into_iter().map(shard).max().unwrap_or(0);
-        bytes * self.contents(made.producer) as u64
+        bytes * self.count_contents(made.producer) as u64
     }
 
-    fn contents(&self, node: NodeId) -> usize {
+    fn count_contents(&self, node: NodeId) -> usize {
         let staging = &self.decisions.staging;
         let (stage, chunk) = (staging.stage[node.index()], staging.chunk[node.index()]);
         self.under_way[stage][chunk]
@@ -272,7 +275,7 @@ pub fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<Recompu
 }
 
 /// The ops that have these names.
-pub fn places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
+pub fn find_op_places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
     let of = |of: &RecomputedOps, block: usize| {
         let place = |op: &RecomputedOp| OpPlace { block, place: op.place };
         of.ops.iter().map(place).collect::<Vec<_>>()
@@ -288,18 +291,18 @@ mod tests {
     use graphc_ir::types::DType;
 
     use super::*;
-    use crate::pipeline::prepare;
+    use crate::pipeline::prepare_graph;
 
-    fn step(block: usize, seconds: f64, bytes: u64) -> Step {
+    fn step(block: usize, seconds: f64, bytes: u64) -> RowStep {
         of_stage(0, block, seconds, bytes)
     }
 
-    fn of_stage(stage: usize, block: usize, seconds: f64, bytes: u64) -> Step {
+    fn of_stage(stage: usize, block: usize, seconds: f64, bytes: u64) -> RowStep {
         let ops = vec![OpPlace { block, place: 0 }];
-        Step { ops, more: More { seconds, stage, bytes } }
+        RowStep { ops, more: More { seconds, stage, bytes } }
     }
 
-    fn blocks(steps: &[Step]) -> Vec<usize> {
+    fn blocks(steps: &[RowStep]) -> Vec<usize> {
         steps.iter().map(|step| step.ops[0].block).collect()
     }
 
@@ -340,7 +343,7 @@ mod tests {
         }
         g.output("y", &x);
         let options = CompileOptions { loss: Some(Loss::Sum), ..CompileOptions::default() };
-        let decisions = prepare(g.finish().expect("fits"), &options).expect("fits");
+        let decisions = prepare_graph(g.finish().expect("fits"), &options).expect("fits");
         let all = [(0, 1), (1, 0), (1, 1), (2, 1)];
         let all: BTreeSet<OpPlace> =
             all.into_iter().map(|(block, place)| OpPlace { block, place }).collect();
@@ -354,6 +357,6 @@ mod tests {
         };
         assert_eq!(named[0], of(&[0, 2], &[1]));
         assert_eq!((named.len(), named[1].ops.len()), (2, 2));
-        assert_eq!(places(&named), all);
+        assert_eq!(find_op_places(&named), all);
     }
 }

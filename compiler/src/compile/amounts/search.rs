@@ -64,17 +64,17 @@ impl Amounts {
     }
 
     /// The amount that is everything.
-    pub fn most(&self) -> usize {
+    pub fn full_amount(&self) -> usize {
         self.steps.len()
     }
 
     /// The least amount that takes so many seconds.
-    fn at(&self, seconds: f64) -> usize {
+    fn amount_at(&self, seconds: f64) -> usize {
         self.seconds.partition_point(|&known| known < seconds)
     }
 
     /// The least amount that is likely to fit, where by stage the plan of a greater one keeps so many bytes.
-    fn likely(&self, amount: usize, memory: &[u64]) -> usize {
+    fn likely_amount(&self, amount: usize, memory: &[u64]) -> usize {
         let mut bytes = memory.to_vec();
         for at in (0..amount).rev() {
             let More { stage, bytes: more, .. } = self.steps[at];
@@ -88,7 +88,7 @@ impl Amounts {
 }
 
 /// Plans made so far, for one limit of memory or for several, each less than the one before.
-pub struct Known<P> {
+pub struct KnownPlans<P> {
     /// By amount, the plans that fit by the planner's count, those that are dear as well.
     plans: BTreeMap<usize, P>,
     /// The greatest amount that is too little.
@@ -99,20 +99,20 @@ pub struct Known<P> {
     made: usize,
 }
 
-impl<P> Known<P> {
+impl<P> KnownPlans<P> {
     /// The plan with everything computed again.
     pub fn new(amounts: &Amounts, everything: P) -> Self {
-        let plans = BTreeMap::from([(amounts.most(), everything)]);
+        let plans = BTreeMap::from([(amounts.full_amount(), everything)]);
         Self { plans, too_little: 0, is_near: false, made: 0 }
     }
 
     /// The plan with the most computed again.
-    pub fn everything(&self) -> Option<&P> {
+    pub fn full_plan(&self) -> Option<&P> {
         self.plans.last_key_value().map(|(_, plan)| plan)
     }
 
     /// Forgets the plans that do not fit, and those that memory has cost seconds, as long as there were others.
-    fn within(&mut self, limit: u64, costs: &impl Fn(&P) -> Costs) {
+    fn retain_fitting(&mut self, limit: u64, costs: &impl Fn(&P) -> Costs) {
         let holds = |costs: Costs| {
             let fits = costs.memory.iter().all(|&bytes| bytes <= limit);
             fits && (self.made == 0 || !costs.are_short())
@@ -130,26 +130,26 @@ impl<P> Known<P> {
 /// next. Where memory is short for an amount, it may cost more than a little more computing: such an amount counts as
 /// too little, and no good plan is looked for there ([`Care::Against`]). Only the plan of fewest seconds is assembled,
 /// and others that compute more again where it needs more memory than the planner has counted.
-pub fn least<P, D>(
+pub fn plan_least_amount<P, D>(
     amounts: &Amounts,
-    known: &mut Known<P>,
+    known: &mut KnownPlans<P>,
     plan: impl Fn(usize, Care) -> Result<P, CompileError>,
     costs: impl Fn(&P) -> Costs,
     assemble: impl Fn(&P) -> Result<D, CompileError>,
 ) -> Result<D, CompileError> {
-    known.within(amounts.limit, &costs);
-    if let Entry::Vacant(everything) = known.plans.entry(amounts.most()) {
-        everything.insert(plan(amounts.most(), Care::Plan)?);
+    known.retain_fitting(amounts.limit, &costs);
+    if let Entry::Vacant(everything) = known.plans.entry(amounts.full_amount()) {
+        everything.insert(plan(amounts.full_amount(), Care::Plan)?);
     }
     loop {
-        search(amounts, known, &plan, &costs)?;
+        search_amounts(amounts, known, &plan, &costs)?;
         let seconds = |plan: &P| costs(plan).seconds;
         let best =
             known.plans.iter().min_by(|one, other| seconds(one.1).total_cmp(&seconds(other.1)));
         let (&amount, best) = best.expect("there is that of everything");
         let assembled = assemble(best);
         match assembled {
-            Err(error) if error.is_memory() && amount < amounts.most() => {
+            Err(error) if error.is_memory() && amount < amounts.full_amount() => {
                 known.plans = known.plans.split_off(&(amount + 1));
                 (known.too_little, known.is_near) = (amount, true);
             }
@@ -159,20 +159,20 @@ pub fn least<P, D>(
 }
 
 /// Plans until the least amount that is enough is known.
-fn search<P>(
+fn search_amounts<P>(
     amounts: &Amounts,
-    known: &mut Known<P>,
+    known: &mut KnownPlans<P>,
     plan: &impl Fn(usize, Care) -> Result<P, CompileError>,
     costs: &impl Fn(&P) -> Costs,
 ) -> Result<(), CompileError> {
     let mut between = Between::new(amounts, known, costs);
-    while let Some(next) = between.next() {
+    while let Some(next) = between.next_amount() {
         known.made += 1;
         between.tolerance += STRIDE * between.step;
         let care = between.care(next, costs(&known.plans[&between.enough]).seconds);
         match found_in_memory(plan(next, care))? {
             Some(found) => {
-                between.found(next, &costs(&found), care);
+                between.record_found(next, &costs(&found), care);
                 known.plans.insert(next, found);
             }
             None => between.is_too_little(next),
@@ -186,7 +186,7 @@ fn search<P>(
 struct Between<'a> {
     amounts: &'a Amounts,
     too_little: usize,
-    /// See [`Known`].
+    /// See [`KnownPlans`].
     is_near: bool,
     enough: usize,
     /// Seconds of a step.
@@ -203,22 +203,22 @@ impl<'a> Between<'a> {
     /// Finds what is left between the amounts that are known. Where memory is short even for everything, what is
     /// likely to fit says little, as layouts are other ones for each amount: there half of everything comes before
     /// it.
-    fn new<P>(amounts: &'a Amounts, known: &Known<P>, costs: &impl Fn(&P) -> Costs) -> Self {
+    fn new<P>(amounts: &'a Amounts, known: &KnownPlans<P>, costs: &impl Fn(&P) -> Costs) -> Self {
         let (&enough, least) = known.plans.first_key_value().expect("there is that of everything");
         let least = costs(least);
-        let half = amounts.at(amounts.seconds[amounts.most()] / 2.0);
-        let half = (enough == amounts.most() && least.are_short()).then_some(half);
-        let likely = amounts.likely(enough, &least.memory);
+        let half = amounts.amount_at(amounts.seconds[amounts.full_amount()] / 2.0);
+        let half = (enough == amounts.full_amount() && least.are_short()).then_some(half);
+        let likely = amounts.likely_amount(enough, &least.memory);
         let first = [likely].into_iter().chain(half).filter(|&first| first < enough).collect();
         let step = least.seconds;
         let stride = STRIDE * step;
         let tolerance = stride * (known.made + 1) as f64;
-        let Known { too_little, is_near, .. } = *known;
+        let KnownPlans { too_little, is_near, .. } = *known;
         Self { amounts, too_little, is_near, enough, step, first, stride, tolerance }
     }
 
     /// The amount that is looked at next; `None` where those that are left make no difference.
-    fn next(&mut self) -> Option<usize> {
+    fn next_amount(&mut self) -> Option<usize> {
         let Self { amounts, too_little, enough, stride, .. } = *self;
         let [low, high] = [too_little, enough].map(|amount| amounts.seconds[amount]);
         if enough < too_little + 2 || high - low <= self.tolerance {
@@ -232,10 +232,10 @@ impl<'a> Between<'a> {
             }
         }
         self.stride *= 4.0;
-        let at = match (self.is_near, enough == amounts.most()) {
-            (false, _) => amounts.at(high - stride),
-            (true, true) => amounts.at(low + stride),
-            (true, false) => amounts.at(low.midpoint(high)),
+        let at = match (self.is_near, enough == amounts.full_amount()) {
+            (false, _) => amounts.amount_at(high - stride),
+            (true, true) => amounts.amount_at(low + stride),
+            (true, false) => amounts.amount_at(low.midpoint(high)),
         };
         Some(within(at))
     }
@@ -252,12 +252,12 @@ impl<'a> Between<'a> {
     }
 
     /// An amount has a plan that fits.
-    fn found(&mut self, amount: usize, costs: &Costs, care: Care) {
+    fn record_found(&mut self, amount: usize, costs: &Costs, care: Care) {
         if costs.are_dear(care) {
             return self.is_too_little(amount);
         }
         self.enough = amount;
-        let likely = self.amounts.likely(amount, &costs.memory);
+        let likely = self.amounts.likely_amount(amount, &costs.memory);
         let gain = self.amounts.seconds[amount] - self.amounts.seconds[likely];
         if !costs.are_short() && gain > self.tolerance {
             self.first.push(likely);
@@ -326,7 +326,7 @@ mod tests {
             true => Ok(amount),
             false => Err(short()),
         };
-        let mut known = Known::new(&amounts(model.said, limits[0]), (8, 0.0));
+        let mut known = KnownPlans::new(&amounts(model.said, limits[0]), (8, 0.0));
         let taken = limits.iter().map(|&limit| {
             let plan = |amount: usize, _: Care| {
                 asked.borrow_mut().push(amount);
@@ -338,7 +338,13 @@ mod tests {
                 }
             };
             let amounts = amounts(model.said, limit);
-            least(&amounts, &mut known, plan, |&(amount, paid)| costs(amount, paid), assemble)
+            plan_least_amount(
+                &amounts,
+                &mut known,
+                plan,
+                |&(amount, paid)| costs(amount, paid),
+                assemble,
+            )
         });
         (taken.collect(), asked.into_inner())
     }
@@ -370,10 +376,10 @@ mod tests {
     fn of_several_stages_the_first_that_is_full_decides() {
         let more = |stage| More { seconds: 1.0, stage, bytes: 10 };
         let amounts = Amounts::new(vec![more(0), more(1), more(0), more(1)], 100);
-        assert_eq!(amounts.likely(4, &[95, 70]), 3);
-        assert_eq!(amounts.likely(4, &[90, 95]), 4);
-        assert_eq!(amounts.likely(4, &[90, 70]), 1);
-        assert_eq!(amounts.likely(4, &[80, 80]), 0);
+        assert_eq!(amounts.likely_amount(4, &[95, 70]), 3);
+        assert_eq!(amounts.likely_amount(4, &[90, 95]), 4);
+        assert_eq!(amounts.likely_amount(4, &[90, 70]), 1);
+        assert_eq!(amounts.likely_amount(4, &[80, 80]), 0);
     }
 
     #[test]
@@ -382,26 +388,26 @@ mod tests {
         let steps = seconds.map(|seconds| More { seconds, stage: 0, bytes: 10 });
         let amounts = Amounts::new(steps.to_vec(), 110);
         let everything = Costs { relaxed: 100.0, seconds: 100.0, memory: vec![100] };
-        let known = Known::new(&amounts, everything);
+        let known = KnownPlans::new(&amounts, everything);
         let mut between = Between::new(&amounts, &known, &Clone::clone);
-        assert_eq!(between.next(), Some(4));
+        assert_eq!(between.next_amount(), Some(4));
         (between.too_little, between.enough) = (1, 4);
-        assert_eq!(between.next(), None);
+        assert_eq!(between.next_amount(), None);
     }
 
     #[test]
     fn half_of_everything_is_looked_at_first_where_memory_is_short_for_everything() {
         let amounts = amounts(10, 110);
         let everything = Costs { relaxed: 100.0, seconds: 104.0, memory: vec![100] };
-        let known = Known::new(&amounts, everything);
+        let known = KnownPlans::new(&amounts, everything);
         let mut between = Between::new(&amounts, &known, &Clone::clone);
-        assert_eq!(between.next(), Some(4));
+        assert_eq!(between.next_amount(), Some(4));
         between.too_little = 4;
-        assert_eq!(between.next(), Some(7));
+        assert_eq!(between.next_amount(), Some(7));
         let mut between = Between::new(&amounts, &known, &Clone::clone);
-        assert_eq!(between.next(), Some(4));
+        assert_eq!(between.next_amount(), Some(4));
         between.enough = 4;
-        assert_eq!(between.next(), Some(3));
+        assert_eq!(between.next_amount(), Some(3));
     }
 
     #[test]

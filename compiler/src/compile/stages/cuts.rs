@@ -51,19 +51,19 @@ pub struct Cut {
 }
 
 impl Chain<'_> {
-    fn ranges(&self) -> usize {
+    fn count_ranges(&self) -> usize {
         self.stages * self.chunks
     }
 
     /// Seconds of a step whose ranges take these sums and this maximum.
-    fn step(&self, sum: f64, max: f64) -> f64 {
+    fn step_seconds(&self, sum: f64, max: f64) -> f64 {
         let (chunks, microbatches) = (self.chunks as f64, self.microbatches as f64);
         sum / chunks + (chunks * microbatches - 1.0) * max
     }
 }
 
 /// What is asked again and again of the ranges of a chain.
-struct Ranges<'a> {
+struct ChainRanges<'a> {
     chain: &'a Chain<'a>,
     /// Seconds of each range for one microbatch, by its end and then by its start.
     seconds: Vec<f64>,
@@ -71,7 +71,7 @@ struct Ranges<'a> {
     fits_from: Vec<Vec<usize>>,
 }
 
-impl<'a> Ranges<'a> {
+impl<'a> ChainRanges<'a> {
     fn new(chain: &'a Chain<'a>) -> Self {
         let count = chain.layers.len();
         let mut seconds = vec![0.0; count * (count + 1) / 2];
@@ -80,21 +80,21 @@ impl<'a> Ranges<'a> {
             let mut layers = 0.0;
             for end in start + 1..=count {
                 layers += chain.layers[end - 1].seconds;
-                seconds[place(start, end)] = layers + boundary;
+                seconds[range_index(start, end)] = layers + boundary;
             }
         }
-        let fits_from = (0..chain.ranges()).map(|range| fits_from(chain, range)).collect();
+        let fits_from = (0..chain.count_ranges()).map(|range| fits_from(chain, range)).collect();
         Self { chain, seconds, fits_from }
     }
 
     /// Seconds of a range for one microbatch.
     fn seconds(&self, start: usize, end: usize) -> f64 {
-        self.seconds[place(start, end)]
+        self.seconds[range_index(start, end)]
     }
 }
 
 /// The place of a range among all, by its end and then by its start.
-fn place(start: usize, end: usize) -> usize {
+fn range_index(start: usize, end: usize) -> usize {
     end * (end - 1) / 2 + start
 }
 
@@ -117,15 +117,15 @@ fn fits_from(chain: &Chain<'_>, range: usize) -> Vec<usize> {
 }
 
 /// The best cut; `None` where no cut fits the memory or there are more stages than layers.
-pub fn cut(chain: &Chain<'_>) -> Option<Cut> {
+pub fn cut_chain(chain: &Chain<'_>) -> Option<Cut> {
     let count = chain.layers.len();
-    if chain.ranges() > count {
+    if chain.count_ranges() > count {
         return None;
     }
-    let ranges = Ranges::new(chain);
+    let ranges = ChainRanges::new(chain);
     // What fits under no limit fits under none.
     let mut best = least_sum_within(&ranges, f64::INFINITY)?;
-    if chain.ranges() == 1 {
+    if chain.count_ranges() == 1 {
         return Some(best);
     }
     let mut limits = ranges.seconds.clone();
@@ -134,11 +134,11 @@ pub fn cut(chain: &Chain<'_>) -> Option<Cut> {
     let inner = chain.boundaries.get(1..).unwrap_or_default().iter().copied();
     let least_boundary = if count > 1 { inner.fold(f64::INFINITY, f64::min) } else { 0.0 };
     let layers: f64 = chain.layers.iter().map(|layer| layer.seconds).sum();
-    let least_sum = layers + (chain.ranges() - 1) as f64 * least_boundary;
+    let least_sum = layers + (chain.count_ranges() - 1) as f64 * least_boundary;
     let feasible = |limit: &f64| least_sum_within(&ranges, *limit).is_some();
     let first = limits.partition_point(|limit| !feasible(limit));
     for &limit in &limits[first..] {
-        if chain.step(least_sum, limit) >= best.seconds {
+        if chain.step_seconds(least_sum, limit) >= best.seconds {
             break;
         }
         if let Some(found) = least_sum_within(&ranges, limit)
@@ -151,9 +151,9 @@ pub fn cut(chain: &Chain<'_>) -> Option<Cut> {
 }
 
 /// The cut of the least sum among those whose ranges take at most `limit` seconds each and fit the memory.
-fn least_sum_within(all: &Ranges<'_>, limit: f64) -> Option<Cut> {
+fn least_sum_within(all: &ChainRanges<'_>, limit: f64) -> Option<Cut> {
     let chain = all.chain;
-    let (ranges, count) = (chain.ranges(), chain.layers.len());
+    let (ranges, count) = (chain.count_ranges(), chain.layers.len());
     // By number of layers: the least sum of the ranges so far, and the layers of each range's predecessors.
     let mut sums = vec![f64::INFINITY; count + 1];
     sums[0] = 0.0;
@@ -186,7 +186,7 @@ fn least_sum_within(all: &Ranges<'_>, limit: f64) -> Option<Cut> {
         max = max.max(all.seconds(start, end));
         end = start;
     }
-    Some(Cut { layers, seconds: chain.step(sums[count], max) })
+    Some(Cut { layers, seconds: chain.step_seconds(sums[count], max) })
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
 
     /// The best of all cuts, one by one.
     fn exhaustive(chain: &Chain<'_>) -> Option<f64> {
-        let (ranges, count) = (chain.ranges(), chain.layers.len());
+        let (ranges, count) = (chain.count_ranges(), chain.layers.len());
         let mut best: Option<f64> = None;
         for ends in 0u32..1 << (count - 1) {
             if ends.count_ones() as usize + 1 != ranges {
@@ -235,7 +235,7 @@ mod tests {
                     (start, range) = (end, range + 1);
                 }
             }
-            let seconds = chain.step(sum, max);
+            let seconds = chain.step_seconds(sum, max);
             if fits && best.is_none_or(|best| seconds < best) {
                 best = Some(seconds);
             }
@@ -271,14 +271,14 @@ mod tests {
                 under_way: &under_way,
                 limit: 20 + below(&mut seed, 100),
             };
-            let expected = if chain.ranges() > count { None } else { exhaustive(&chain) };
-            let cut = cut(&chain);
+            let expected = if chain.count_ranges() > count { None } else { exhaustive(&chain) };
+            let cut = cut_chain(&chain);
             match (&cut, expected) {
                 (None, None) => none += 1,
                 (Some(cut), Some(expected)) => {
                     assert!((cut.seconds - expected).abs() < 1e-9, "{cut:?} {expected} {chain:?}");
                     assert_eq!(cut.layers.iter().sum::<usize>(), count);
-                    assert_eq!(cut.layers.len(), chain.ranges());
+                    assert_eq!(cut.layers.len(), chain.count_ranges());
                     found += 1;
                 }
                 _ => panic!("{cut:?} instead of {expected:?}: {chain:?}"),
@@ -306,7 +306,7 @@ mod tests {
             under_way: &under_way,
             limit: 90,
         };
-        let cut = cut(&chain).expect("there is one");
+        let cut = cut_chain(&chain).expect("there is one");
         let (sum, most) = (layers.iter().map(|layer| layer.seconds).sum::<f64>(), 63.0);
         let even = sum + most * sum / 8.0;
         assert!(cut.seconds >= even && cut.seconds < even * 1.01, "{} {even}", cut.seconds);
@@ -326,6 +326,9 @@ mod tests {
             under_way: &under_way,
             limit: 0,
         };
-        assert_eq!(cut(&chain), Some(Cut { layers: vec![12; 8], seconds: 96.0 + 11.0 * 12.0 }));
+        assert_eq!(
+            cut_chain(&chain),
+            Some(Cut { layers: vec![12; 8], seconds: 96.0 + 11.0 * 12.0 })
+        );
     }
 }

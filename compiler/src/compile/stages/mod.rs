@@ -43,16 +43,16 @@ use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
 
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::passes::layers::{Layers, layers};
+use crate::passes::layers::{Layers, find_layers};
 use crate::passes::loss::attach_loss;
 use crate::passes::samples::common_batch;
 use crate::planner::UNLIMITED;
 use crate::schedule::{MOST_MICROBATCHES, under_way};
 use crate::side_by_side::map_side_by_side;
 
-use cuts::{Chain, cut};
-use price::{Prices, price};
-use short::short;
+use cuts::{Chain, cut_chain};
+use price::{Prices, price_layers};
+use short::shorten_model;
 
 /// Numbers of microbatches that are priced with each number of stages, and how many of them whatever the effort.
 const MOST_COUNTS: usize = 8;
@@ -99,7 +99,10 @@ pub struct Choices {
 
 impl Choices {
     /// The choices of which whole plans are made: fewer with less effort.
-    pub(super) fn tried(&self, options: &CompileOptions) -> impl Iterator<Item = &PipelineReport> {
+    pub(super) fn choices_to_plan(
+        &self,
+        options: &CompileOptions,
+    ) -> impl Iterator<Item = &PipelineReport> {
         let most = options.within_effort(MOST_CHOICES as u64) as usize;
         self.ranked.iter().take(most).chain(self.unfit.iter().take(most))
     }
@@ -109,19 +112,19 @@ impl Choices {
 ///
 /// # Errors
 /// Where the options do not fit the graph, or nothing fits the memory.
-pub fn choose(
+pub fn choose_stages(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Choices, CompileError> {
-    Chooser::new(graph, options, cluster)?.choices(f64::INFINITY)
+    Chooser::new(graph, options, cluster)?.find_choices(f64::INFINITY)
 }
 
 /// The choices of these, best first.
-fn ranked(mut all: Vec<Priced>, bound: f64) -> Vec<PipelineReport> {
+fn sort_choices(mut all: Vec<PricedPipeline>, bound: f64) -> Vec<PipelineReport> {
     all.sort_by(|a, b| {
-        let size = |priced: &Priced| (priced.options.stages, priced.options.microbatches);
-        a.counted().total_cmp(&b.counted()).then_with(|| size(a).cmp(&size(b)))
+        let size = |priced: &PricedPipeline| (priced.options.stages, priced.options.microbatches);
+        a.compared_seconds().total_cmp(&b.compared_seconds()).then_with(|| size(a).cmp(&size(b)))
     });
     let bounded = |choice: PipelineReport| PipelineReport {
         bound_seconds: bound.min(choice.seconds),
@@ -131,7 +134,7 @@ fn ranked(mut all: Vec<Priced>, bound: f64) -> Vec<PipelineReport> {
 }
 
 /// The options with nothing left open.
-fn fixed(options: &CompileOptions) -> CompileOptions {
+fn fix_options(options: &CompileOptions) -> CompileOptions {
     CompileOptions { auto_stages: false, auto_microbatches: false, ..options.clone() }
 }
 
@@ -139,16 +142,16 @@ fn fixed(options: &CompileOptions) -> CompileOptions {
 ///
 /// # Errors
 /// Where the loss does not fit the graph.
-pub fn chosen(
+pub fn apply_choice(
     graph: &Graph,
     options: &CompileOptions,
     choice: &PipelineReport,
 ) -> Result<(Graph, CompileOptions), PassError> {
     let (stages, microbatches) = (choice.stages, choice.microbatches);
-    let resolved = CompileOptions { stages, microbatches, ..fixed(options) };
+    let resolved = CompileOptions { stages, microbatches, ..fix_options(options) };
     let mut graph = graph.clone();
     if choice.stages > 1 && graph.nodes.iter().all(|node| node.stage().is_none()) {
-        let Layers { of, .. } = layers(&attach_loss(graph.clone(), options)?, |_| true);
+        let Layers { of, .. } = find_layers(&attach_loss(graph.clone(), options)?, |_| true);
         let range_of: Vec<usize> = choice
             .layers
             .iter()
@@ -166,7 +169,7 @@ pub fn chosen(
 
 /// Numbers of stages: those that divide the first axis, with a layer at least for each of their chunks.
 fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -> Vec<usize> {
-    let chunks = options.schedule.chunks();
+    let chunks = options.schedule.chunks_per_stage();
     if let Some(ranges) = given {
         return vec![ranges / chunks];
     }
@@ -193,7 +196,7 @@ pub(super) fn microbatch_counts(
     }
     let batch = common_batch(graph);
     let ranks = options.mesh.first().map_or(1, |first| (first / stages).max(1));
-    let grouped = options.schedule.chunks() > 1;
+    let grouped = options.schedule.chunks_per_stage() > 1;
     let fits = |m: &usize| batch.is_multiple_of(*m) && (!grouped || m.is_multiple_of(stages));
     let of = |most: usize| (1..=most).rev().find(fits);
     std::iter::successors(of((batch / ranks).clamp(1, MOST_MICROBATCHES)), |count| of(count / 2))
@@ -202,7 +205,7 @@ pub(super) fn microbatch_counts(
 
 /// Numbers of stages and microbatches whose layers have been priced.
 #[derive(Clone)]
-struct Priced {
+struct PricedPipeline {
     /// With these numbers, and what is recomputed.
     options: CompileOptions,
     /// The best cut, whatever the memory.
@@ -217,19 +220,19 @@ struct Priced {
     short: bool,
 }
 
-impl Priced {
+impl PricedPipeline {
     /// Whether the best cut fits the memory.
-    fn fits(&self) -> bool {
+    fn fits_memory(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free.seconds)
     }
 
     /// The best cut whatever the memory as the choice.
-    fn unlimited(&self) -> Self {
+    fn with_unlimited_memory(&self) -> Self {
         Self { choice: Some(self.free.clone()), short: false, ..self.clone() }
     }
 
     /// The seconds by which the choice is compared.
-    fn counted(&self) -> f64 {
+    fn compared_seconds(&self) -> f64 {
         let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
         self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
     }
@@ -241,7 +244,7 @@ pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
 }
 
 /// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and
-/// [`Chooser::choices`] all others that may be better than these.
+/// [`Chooser::find_choices`] all others that may be better than these.
 pub(super) struct Chooser<'a> {
     graph: Graph,
     options: &'a CompileOptions,
@@ -250,7 +253,7 @@ pub(super) struct Chooser<'a> {
     /// Layers of the model.
     layers: usize,
     is_small: bool,
-    all: Vec<Priced>,
+    all: Vec<PricedPipeline>,
     /// The reason why there is none, if all that is asked for failed.
     cause: Option<Box<CompileError>>,
 }
@@ -269,9 +272,9 @@ impl<'a> Chooser<'a> {
         let annotated = graph.nodes.iter().any(|node| node.stage().is_some());
         let given = annotated.then_some(graph.stages.len());
         let graph = attach_loss(graph.clone(), options)?;
-        let found = layers(&graph, |_| true);
-        let model =
-            short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
+        let found = find_layers(&graph, |_| true);
+        let model = shorten_model(&graph, &found)
+            .map_err(|error| PassError::Op { pass: "stages", error })?;
         let (layers, all, cause) = (found.count, Vec::new(), None);
         let mut chooser = Self { graph, options, cluster, model, layers, is_small, all, cause };
         let counts = stage_counts(options, given, layers);
@@ -290,7 +293,7 @@ impl<'a> Chooser<'a> {
     pub fn in_one_stage(&self) -> Vec<PipelineReport> {
         match self.is_small {
             true => Vec::new(),
-            false => self.unfit(self.best(), self.bound()),
+            false => self.list_unfit(self.best_seconds(), self.bound()),
         }
     }
 
@@ -298,12 +301,12 @@ impl<'a> Chooser<'a> {
     ///
     /// # Errors
     /// Where nothing fits the memory.
-    pub fn choices(mut self, known: f64) -> Result<Choices, CompileError> {
+    pub fn find_choices(mut self, known: f64) -> Result<Choices, CompileError> {
         self.with_less_memory(known);
         let bound = self.bound();
-        let unfit = self.unfit(self.best(), bound);
+        let unfit = self.list_unfit(self.best_seconds(), bound);
         let fit = self.all.into_iter().filter(|priced| priced.choice.is_some());
-        let ranked = ranked(fit.collect(), bound);
+        let ranked = sort_choices(fit.collect(), bound);
         let (layers, cause) = (self.layers, self.cause);
         let none = ranked.is_empty().then_some(CompileError::NoPipeline { layers, cause });
         match none {
@@ -318,40 +321,40 @@ impl<'a> Chooser<'a> {
     }
 
     /// The seconds by which the best choice so far is compared.
-    fn best(&self) -> f64 {
-        self.all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min)
+    fn best_seconds(&self) -> f64 {
+        self.all.iter().map(PricedPipeline::compared_seconds).fold(f64::INFINITY, f64::min)
     }
 
     /// Choices that take less than `best` seconds if they fit the memory, which by their layers alone they do not.
     /// Whole plans keep less than layers that were planned with any of a few amounts of memory.
-    fn unfit(&self, best: f64, bound: f64) -> Vec<PipelineReport> {
-        let is_worth = |priced: &&Priced| match (self.is_small, &priced.choice) {
+    fn list_unfit(&self, best: f64, bound: f64) -> Vec<PipelineReport> {
+        let is_worth = |priced: &&PricedPipeline| match (self.is_small, &priced.choice) {
             (true, choice) => choice.is_none(),
-            (false, _) => priced.options.stages == 1 && !priced.fits(),
+            (false, _) => priced.options.stages == 1 && !priced.fits_memory(),
         };
         let unfit = self.all.iter().filter(is_worth).filter(|priced| priced.free.seconds < best);
-        let unlimited = |priced: &Priced| match self.is_small {
-            true => priced.unlimited(),
-            false => self.with_most_again(priced).unlimited(),
+        let unlimited = |priced: &PricedPipeline| match self.is_small {
+            true => priced.with_unlimited_memory(),
+            false => self.with_most_again(priced).with_unlimited_memory(),
         };
-        ranked(unfit.map(unlimited).collect(), bound)
+        sort_choices(unfit.map(unlimited).collect(), bound)
     }
 
     /// The prices of the same stages and microbatches with most computed again: where less does not fit, what is
     /// computed again in the whole plan is nearer to that.
-    fn with_most_again<'b>(&'b self, priced: &'b Priced) -> &'b Priced {
-        let size = |of: &Priced| (of.options.stages, of.options.microbatches);
+    fn with_most_again<'b>(&'b self, priced: &'b PricedPipeline) -> &'b PricedPipeline {
+        let size = |of: &PricedPipeline| (of.options.stages, of.options.microbatches);
         let same = self.all.iter().filter(|other| size(other) == size(priced));
         same.max_by(|one, other| one.free.seconds.total_cmp(&other.free.seconds)).unwrap_or(priced)
     }
 
-    fn limit(&self) -> u64 {
+    fn memory_limit(&self) -> u64 {
         self.options.memory.unwrap_or(self.cluster.device.memory)
     }
 
     /// Prices a number of stages, with fewer and fewer microbatches as long as that pays.
-    fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, CompileError> {
-        let mut all: Vec<Priced> = Vec::new();
+    fn of_stages(&self, stages: usize) -> Result<Vec<PricedPipeline>, CompileError> {
+        let mut all: Vec<PricedPipeline> = Vec::new();
         let ways: &[Recompute] = match self.options.recompute {
             Recompute::Auto => &[Recompute::None, Recompute::Selective, Recompute::Full],
             Recompute::Selective => &[Recompute::Selective],
@@ -365,11 +368,11 @@ impl<'a> Chooser<'a> {
             let mut least = f64::INFINITY;
             for &recompute in ways {
                 let options =
-                    CompileOptions { stages, microbatches, recompute, ..fixed(self.options) };
-                match self.priced(options) {
+                    CompileOptions { stages, microbatches, recompute, ..fix_options(self.options) };
+                match self.price_pipeline(options) {
                     Ok(found) => {
                         least = found.iter().map(|found| found.free.seconds).fold(least, f64::min);
-                        let fits = found.as_ref().is_some_and(Priced::fits);
+                        let fits = found.as_ref().is_some_and(PricedPipeline::fits_memory);
                         all.extend(found);
                         // What computes more again costs no less.
                         if fits {
@@ -392,14 +395,17 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, CompileError> {
-        let prices = price(&self.model, &options, self.cluster, None)?;
-        let free = self.cut(&options, &prices, UNLIMITED);
-        let choice = self.cut(&options, &prices, self.limit());
+    fn price_pipeline(
+        &self,
+        options: CompileOptions,
+    ) -> Result<Option<PricedPipeline>, CompileError> {
+        let prices = price_layers(&self.model, &options, self.cluster, None)?;
+        let free = self.find_cut(&options, &prices, UNLIMITED);
+        let choice = self.find_cut(&options, &prices, self.memory_limit());
         let priced = |free: PipelineReport| {
             let layers = self.model.stands.iter().map(|&layer| prices.layers[layer].resident);
             let resident = layers.sum::<u64>() / options.stages as u64;
-            Priced { options, free, peak: prices.peak, resident, choice, short: false }
+            PricedPipeline { options, free, peak: prices.peak, resident, choice, short: false }
         };
         Ok(free.map(priced))
     }
@@ -408,7 +414,7 @@ impl<'a> Chooser<'a> {
     /// what is known. With less memory layers cost no less, so the others need not be looked at: of each wave at most
     /// the last is looked at in vain.
     fn with_less_memory(&mut self, known: f64) {
-        let mut best = known.min(self.best());
+        let mut best = known.min(self.best_seconds());
         let all = &self.all;
         let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
         order.sort_by(|&a, &b| all[a].free.seconds.total_cmp(&all[b].free.seconds));
@@ -427,24 +433,26 @@ impl<'a> Chooser<'a> {
                 }
                 priced.short = choice.is_some();
                 priced.choice = choice;
-                best = best.min(priced.counted());
+                best = best.min(priced.compared_seconds());
             }
         }
     }
 
     /// The best cut of layers that were priced with so much less memory that it fits, unless that takes so much longer that it is
     /// no better than the best that is known.
-    fn in_less_memory(&self, priced: &Priced, best: f64) -> Option<PipelineReport> {
-        let may_fit = |share: &f64| priced.resident as f64 * share * share <= self.limit() as f64;
+    fn in_less_memory(&self, priced: &PricedPipeline, best: f64) -> Option<PipelineReport> {
+        let may_fit =
+            |share: &f64| priced.resident as f64 * share * share <= self.memory_limit() as f64;
         for share in MEMORY_SHARES.into_iter().filter(may_fit) {
             let less = (priced.peak as f64 * share) as u64;
-            let prices = price(&self.model, &priced.options, self.cluster, Some(less)).ok()?;
-            let choice = self.cut(&priced.options, &prices, self.limit());
+            let prices =
+                price_layers(&self.model, &priced.options, self.cluster, Some(less)).ok()?;
+            let choice = self.find_cut(&priced.options, &prices, self.memory_limit());
             if choice.is_some() {
                 return choice;
             }
             // With even less memory layers cost no less.
-            let free = self.cut(&priced.options, &prices, UNLIMITED)?;
+            let free = self.find_cut(&priced.options, &prices, UNLIMITED)?;
             if !may_pay(free.seconds, best) {
                 return None;
             }
@@ -452,7 +460,12 @@ impl<'a> Chooser<'a> {
         None
     }
 
-    fn cut(&self, options: &CompileOptions, prices: &Prices, limit: u64) -> Option<PipelineReport> {
+    fn find_cut(
+        &self,
+        options: &CompileOptions,
+        prices: &Prices,
+        limit: u64,
+    ) -> Option<PipelineReport> {
         let CompileOptions { stages, microbatches, schedule, .. } = *options;
         let stands = &self.model.stands;
         let layers: Vec<cuts::LayerCost> = stands.iter().map(|&l| prices.layers[l]).collect();
@@ -462,12 +475,12 @@ impl<'a> Chooser<'a> {
             layers: &layers,
             boundaries: &boundaries,
             stages,
-            chunks: schedule.chunks(),
+            chunks: schedule.chunks_per_stage(),
             microbatches,
             under_way: &under_way,
             limit,
         };
-        let cut = cut(&chain)?;
+        let cut = cut_chain(&chain)?;
         Some(PipelineReport {
             stages,
             microbatches,

@@ -14,11 +14,11 @@ use graphc_ir::plan::{Cluster, CompileOptions, Schedule};
 use super::cuts::LayerCost;
 use super::short::Short;
 use crate::boxing::Router;
-use crate::compile::forms::{Form, best_form, forms};
+use crate::compile::forms::{Form, best_form, prepare_forms};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::error::CompileError;
 use crate::pipeline::prepare_layers;
-use crate::planner::{Care, UNLIMITED, account};
+use crate::planner::{Care, UNLIMITED, account_by_node};
 
 /// Costs of the layers of a short model.
 pub struct Prices {
@@ -35,7 +35,7 @@ pub struct Prices {
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.
-pub fn price(
+pub fn price_layers(
     model: &Short,
     options: &CompileOptions,
     cluster: &Cluster,
@@ -53,14 +53,14 @@ pub fn price(
         ..options.clone()
     };
     // Numbers of stages are priced side by side already.
-    let mut forms = forms(&model.graph, &alone, None, |options| {
+    let mut forms = prepare_forms(&model.graph, &alone, None, |options| {
         let machines = (options, cluster);
         prepare_layers(model.graph.clone(), &model.layer_of, machines, memory.is_some())
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
     let (at, planned) = best_form(&decided, &alone, cluster, Care::Prices)?;
     let Form { decisions, with: layer_of, .. } = forms.swap_remove(at);
-    let account = account(&decisions, &planned.sharding, cluster, &alone);
+    let account = account_by_node(&decisions, &planned.sharding, cluster, &alone);
     let count = model.stands.iter().max().map_or(0, |last| last + 1);
     let mut layers = vec![LayerCost::default(); count];
     for (node, layer) in layer_of.iter().enumerate() {
@@ -70,13 +70,14 @@ pub fn price(
         cost.stashed += account.stashed[node];
         cost.transient = cost.transient.max(account.transient[node]);
     }
-    let boundaries = boundaries(&decisions, &planned.sharding, &layer_of, options, cluster, count);
+    let boundaries =
+        price_boundaries(&decisions, &planned.sharding, &layer_of, options, cluster, count);
     let peak = planned.memory.iter().copied().max().unwrap_or(0);
     Ok(Prices { layers, boundaries, peak })
 }
 
 /// Seconds of moving what each layer reads of earlier ones from one stage to the next, and its gradient back.
-fn boundaries(
+fn price_boundaries(
     decisions: &Decisions,
     sharding: &Sharding,
     layer_of: &[LayerId],
@@ -86,7 +87,7 @@ fn boundaries(
 ) -> Vec<f64> {
     let mut seconds = vec![0.0; count];
     let mesh = Placement::mesh(&options.mesh).ok().filter(|_| options.stages > 1);
-    let stage = |index: usize| mesh.as_ref()?.stage(index, options.stages);
+    let stage = |index: usize| mesh.as_ref()?.slice_stage(index, options.stages);
     let (Some(here), Some(there)) = (stage(0), stage(1)) else { return seconds };
     let mut router = Router::new(cluster, options.microbatches);
     let mut seen = BTreeSet::new();
@@ -107,7 +108,7 @@ fn boundaries(
             let from = decisions.layout(value, &here, from);
             let to = decisions.layout(value, &there, to);
             let ways = if made.ty.dtype.is_float() { 2.0 } else { 1.0 };
-            seconds[layer.index()] += ways * router.route(&from, &to).seconds;
+            seconds[layer.index()] += ways * router.find_route(&from, &to).seconds;
         }
     }
     seconds

@@ -23,11 +23,11 @@ pub struct Short {
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn short(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
+pub fn shorten_model(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
     let kept = layers.repeated.start + KEPT.min(layers.repeated.len());
     let dropped = kept..layers.repeated.end;
-    match (!dropped.is_empty()).then(|| replacements(graph, layers, &dropped)).flatten() {
-        Some(replaced) => without(graph, layers, dropped, &replaced),
+    match (!dropped.is_empty()).then(|| find_replacements(graph, layers, &dropped)).flatten() {
+        Some(replaced) => drop_layers(graph, layers, dropped, &replaced),
         None => Ok(Short {
             graph: graph.clone(),
             layer_of: layers.of.clone(),
@@ -38,7 +38,7 @@ pub fn short(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
 
 /// The value of the last kept layer that stands in the place of each value of a dropped one; `None` where layers
 /// differ.
-fn replacements(
+fn find_replacements(
     graph: &Graph,
     layers: &Layers,
     dropped: &std::ops::Range<usize>,
@@ -74,14 +74,14 @@ fn replacements(
     Some(replaced)
 }
 
-fn without(
+fn drop_layers(
     graph: &Graph,
     layers: &Layers,
     dropped: std::ops::Range<usize>,
     replaced: &[Option<ValueId>],
 ) -> Result<Short, OpError> {
     let of = |value: ValueId| replaced[value.index()].unwrap_or(value);
-    let live = live(graph, layers, &dropped, of);
+    let live = find_live_nodes(graph, layers, &dropped, of);
     let mut result = Graph::new(graph.name.clone());
     let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let mut layer_of = Vec::new();
@@ -112,7 +112,7 @@ fn without(
 }
 
 /// The nodes that are kept: what outputs need, without dropped layers.
-fn live(
+fn find_live_nodes(
     graph: &Graph,
     layers: &Layers,
     dropped: &std::ops::Range<usize>,

@@ -4,8 +4,8 @@
 use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
-use super::config::{Activation, Config};
-use super::parts::{Parts, dropped};
+use super::config::{HuggingFaceConfig, PerceptronActivation};
+use super::parts::{HuggingFaceParts, apply_dropout};
 
 /// What a configuration says of BERT.
 pub(super) struct Bert {
@@ -18,14 +18,14 @@ pub(super) struct Bert {
     vocabulary: usize,
     padding: Option<usize>,
     epsilon: f64,
-    activation: Activation,
+    activation: PerceptronActivation,
     /// Zeros, in training, in all that is normalized.
     dropout: f64,
-    head: Head,
+    head: BertHead,
 }
 
 /// What stands behind the encoder.
-enum Head {
+enum BertHead {
     /// The tokens, by the table of embeddings.
     Tokens,
     /// Classes of whole sequences, and the zeros before them.
@@ -35,34 +35,43 @@ enum Head {
 impl Bert {
     /// # Errors
     /// Where the configuration is not complete, or asks for what is not known.
-    pub(super) fn read(config: &Config, class: &str) -> Result<Self, ImportError> {
+    pub(super) fn from_config(
+        config: &HuggingFaceConfig,
+        class: &str,
+    ) -> Result<Self, ImportError> {
         config.expect_flag("is_decoder", false)?;
         config.expect_flag("tie_word_embeddings", true)?;
-        if config.text("position_embedding_type", "absolute")? != "absolute" {
+        if config.text_or("position_embedding_type", "absolute")? != "absolute" {
             let reason = "`position_embedding_type` is known as absolute alone";
-            return Err(config.fault(reason.into()));
+            return Err(config.config_error(reason.into()));
         }
-        let (width, heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
+        let (width, heads) =
+            (config.required_size("hidden_size")?, config.required_size("num_attention_heads")?);
         if !width.is_multiple_of(heads) {
-            return Err(config.fault(format!("{heads} heads do not divide a width of {width}")));
+            return Err(
+                config.config_error(format!("{heads} heads do not divide a width of {width}"))
+            );
         }
-        let vocabulary = config.size("vocab_size")?;
-        let dropout = config.number("hidden_dropout_prob", 0.1)?;
+        let vocabulary = config.required_size("vocab_size")?;
+        let dropout = config.number_or("hidden_dropout_prob", 0.1)?;
         let head = match class {
-            "BertForMaskedLM" => Head::Tokens,
-            _ => Head::Classes(config.classes()?, config.number("classifier_dropout", dropout)?),
+            "BertForMaskedLM" => BertHead::Tokens,
+            _ => BertHead::Classes(
+                config.class_count()?,
+                config.number_or("classifier_dropout", dropout)?,
+            ),
         };
         Ok(Self {
-            layers: config.layers("num_hidden_layers")?,
+            layers: config.layer_count("num_hidden_layers")?,
             width,
             heads,
-            hidden: config.size("intermediate_size")?,
-            positions: config.size("max_position_embeddings")?,
+            hidden: config.required_size("intermediate_size")?,
+            positions: config.required_size("max_position_embeddings")?,
             segments: config.optional_size("type_vocab_size")?.unwrap_or(2),
             vocabulary,
-            padding: config.padding(vocabulary, Some(0))?,
-            epsilon: config.number("layer_norm_eps", 1e-12)?,
-            activation: config.activation("hidden_act", "gelu")?,
+            padding: config.padding_token(vocabulary, Some(0))?,
+            epsilon: config.number_or("layer_norm_eps", 1e-12)?,
+            activation: config.activation_or("hidden_act", "gelu")?,
             dropout,
             head,
         })
@@ -70,14 +79,21 @@ impl Bert {
 
     /// # Errors
     /// Where there are more tokens than positions.
-    pub(super) fn check_time(&self, config: &Config, time: usize) -> Result<(), ImportError> {
+    pub(super) fn check_time(
+        &self,
+        config: &HuggingFaceConfig,
+        time: usize,
+    ) -> Result<(), ImportError> {
         config.check_positions("max_position_embeddings", self.positions, time)
     }
 
     /// The logits of tokens, or of the classes of sequences.
-    pub(super) fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
+    pub(super) fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         let table = |name: &str, rows: usize| {
-            parts.weight(&format!("bert.embeddings.{name}_embeddings.weight"), &[rows, self.width])
+            parts.add_weight(
+                &format!("bert.embeddings.{name}_embeddings.weight"),
+                &[rows, self.width],
+            )
         };
         let time = tokens.shape().last().copied().unwrap_or(0);
         let words = table("word", self.vocabulary);
@@ -85,34 +101,42 @@ impl Bert {
         let segment = table("token_type", self.segments).slice(0, 0..1);
         let sum = parts.embedding(&words, tokens, self.padding).add(&segment).add(&places);
         let normal = parts.layer_norm(&sum, "bert.embeddings.LayerNorm", self.epsilon);
-        let mut x = dropped(normal, self.dropout);
+        let mut x = apply_dropout(normal, self.dropout);
         for layer in 0..self.layers {
-            x = self.layer(parts, &x, &format!("bert.encoder.layer.{layer}"));
+            x = self.build_layer(parts, &x, &format!("bert.encoder.layer.{layer}"));
         }
         match self.head {
-            Head::Tokens => self.tokens(parts, &x, &words),
-            Head::Classes(classes, dropout) => self.classes(parts, &x, (classes, dropout)),
+            BertHead::Tokens => self.build_token_head(parts, &x, &words),
+            BertHead::Classes(classes, dropout) => {
+                self.build_class_head(parts, &x, (classes, dropout))
+            }
         }
     }
 
-    fn layer(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
-        let mixed = self.attention(parts, x, &format!("{name}.attention.self"));
+    fn build_layer(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
+        let mixed = self.build_attention(parts, x, &format!("{name}.attention.self"));
         let (width, hidden) = (self.width, self.hidden);
-        let x = self.add(parts, x, &mixed, &format!("{name}.attention.output"));
+        let x = self.add_and_normalize(parts, x, &mixed, &format!("{name}.attention.output"));
         let up = parts.linear(&x, &format!("{name}.intermediate.dense"), [width, hidden], true);
-        self.add(parts, &x, &self.activation.apply(&up), &format!("{name}.output"))
+        self.add_and_normalize(parts, &x, &self.activation.apply(&up), &format!("{name}.output"))
     }
 
     /// x and a product with what was computed of it, normalized.
-    fn add(&self, parts: &Parts<'_>, x: &Tensor, computed: &Tensor, name: &str) -> Tensor {
+    fn add_and_normalize(
+        &self,
+        parts: &HuggingFaceParts<'_>,
+        x: &Tensor,
+        computed: &Tensor,
+        name: &str,
+    ) -> Tensor {
         let inputs = computed.shape().last().copied().unwrap_or(0);
         let sizes = [inputs, self.width];
         let y = parts.linear(computed, &format!("{name}.dense"), sizes, true);
-        let sum = dropped(y, self.dropout).add(x);
+        let sum = apply_dropout(y, self.dropout).add(x);
         parts.layer_norm(&sum, &format!("{name}.LayerNorm"), self.epsilon)
     }
 
-    fn attention(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+    fn build_attention(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let [batch, time, width] = x.shape()[..] else { return x.clone() };
         let (heads, each) = (self.heads, width / self.heads);
         let [query, key, value] = ["query", "key", "value"].map(|part| {
@@ -122,20 +146,25 @@ impl Bert {
         query.attention(&key, &value, false).reshape(&[batch, time, width])
     }
 
-    fn tokens(&self, parts: &Parts<'_>, x: &Tensor, words: &Tensor) -> Tensor {
+    fn build_token_head(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, words: &Tensor) -> Tensor {
         const HEAD: &str = "cls.predictions";
         let sizes = [self.width, self.width];
         let y = parts.linear(x, &format!("{HEAD}.transform.dense"), sizes, true);
         let y = self.activation.apply(&y);
         let y = parts.layer_norm(&y, &format!("{HEAD}.transform.LayerNorm"), self.epsilon);
-        let bias = parts.weight(&format!("{HEAD}.bias"), &[self.vocabulary]);
+        let bias = parts.add_weight(&format!("{HEAD}.bias"), &[self.vocabulary]);
         y.matmul_transposed(words, false, true).add(&bias)
     }
 
-    fn classes(&self, parts: &Parts<'_>, x: &Tensor, (classes, dropout): (usize, f64)) -> Tensor {
+    fn build_class_head(
+        &self,
+        parts: &HuggingFaceParts<'_>,
+        x: &Tensor,
+        (classes, dropout): (usize, f64),
+    ) -> Tensor {
         let first = x.slice(1, 0..1).squeeze(1);
         let sizes = [self.width, self.width];
         let pooled = parts.linear(&first, "bert.pooler.dense", sizes, true).tanh();
-        parts.linear(&dropped(pooled, dropout), "classifier", [self.width, classes], true)
+        parts.linear(&apply_dropout(pooled, dropout), "classifier", [self.width, classes], true)
     }
 }

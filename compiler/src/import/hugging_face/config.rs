@@ -19,34 +19,34 @@ const MOST_LAYERS: usize = 4096;
 
 /// A configuration, or an object in it.
 #[derive(Clone, Debug)]
-pub(super) struct Config {
+pub(super) struct HuggingFaceConfig {
     path: PathBuf,
     values: Map<String, Value>,
 }
 
-impl Config {
+impl HuggingFaceConfig {
     /// # Errors
     /// Where it cannot be read or is no object of JSON.
     pub(super) fn read(path: &Path) -> Result<Self, ImportError> {
         let error = |reason: String| ImportError::Read { path: path.into(), reason };
-        let bytes = file::read(path, LONGEST).map_err(|reason| error(reason.to_string()))?;
+        let bytes = file::read_file(path, LONGEST).map_err(|reason| error(reason.to_string()))?;
         let values = serde_json::from_slice(&bytes).map_err(|reason| error(reason.to_string()))?;
         Ok(Self { path: path.into(), values })
     }
 
     /// An error of this file.
-    pub(super) fn fault(&self, reason: String) -> ImportError {
+    pub(super) fn config_error(&self, reason: String) -> ImportError {
         ImportError::Config { path: self.path.clone(), reason }
     }
 
     /// A value that is there and not null.
-    fn value(&self, key: &str) -> Option<&Value> {
+    fn find_value(&self, key: &str) -> Option<&Value> {
         self.values.get(key).filter(|value| !value.is_null())
     }
 
-    fn wrong(&self, key: &str, expected: &str) -> ImportError {
-        let found = self.value(key).map(Value::to_string).unwrap_or_default();
-        self.fault(format!("`{key}` is {expected}, not {found}"))
+    fn wrong_value(&self, key: &str, expected: &str) -> ImportError {
+        let found = self.find_value(key).map(Value::to_string).unwrap_or_default();
+        self.config_error(format!("`{key}` is {expected}, not {found}"))
     }
 
     /// A size, which may be left out.
@@ -54,9 +54,9 @@ impl Config {
     /// # Errors
     /// Where it is none.
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ImportError> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.find_value(key) else { return Ok(None) };
         let size = value.as_u64().filter(|size| (1..=GREATEST).contains(size));
-        let size = size.ok_or_else(|| self.wrong(key, "a whole number from 1 to 2^20"))?;
+        let size = size.ok_or_else(|| self.wrong_value(key, "a whole number from 1 to 2^20"))?;
         Ok(Some(size as usize))
     }
 
@@ -64,8 +64,8 @@ impl Config {
     ///
     /// # Errors
     /// Where there is none.
-    pub(super) fn size(&self, key: &str) -> Result<usize, ImportError> {
-        let missing = || self.fault(format!("it does not say `{key}`"));
+    pub(super) fn required_size(&self, key: &str) -> Result<usize, ImportError> {
+        let missing = || self.config_error(format!("it does not say `{key}`"));
         self.optional_size(key)?.ok_or_else(missing)
     }
 
@@ -73,11 +73,11 @@ impl Config {
     ///
     /// # Errors
     /// Where there is none, or more than a model has.
-    pub(super) fn layers(&self, key: &str) -> Result<usize, ImportError> {
-        let layers = self.size(key)?;
+    pub(super) fn layer_count(&self, key: &str) -> Result<usize, ImportError> {
+        let layers = self.required_size(key)?;
         match layers <= MOST_LAYERS {
             true => Ok(layers),
-            false => Err(self.wrong(key, &format!("at most {MOST_LAYERS}"))),
+            false => Err(self.wrong_value(key, &format!("at most {MOST_LAYERS}"))),
         }
     }
 
@@ -85,28 +85,28 @@ impl Config {
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn number(&self, key: &str, otherwise: f64) -> Result<f64, ImportError> {
-        let Some(value) = self.value(key) else { return Ok(otherwise) };
+    pub(super) fn number_or(&self, key: &str, otherwise: f64) -> Result<f64, ImportError> {
+        let Some(value) = self.find_value(key) else { return Ok(otherwise) };
         let number = value.as_f64().filter(|number| number.is_finite());
-        number.ok_or_else(|| self.wrong(key, "a number"))
+        number.ok_or_else(|| self.wrong_value(key, "a number"))
     }
 
     /// A truth value, or what it is where it is left out.
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn flag(&self, key: &str, otherwise: bool) -> Result<bool, ImportError> {
-        let Some(value) = self.value(key) else { return Ok(otherwise) };
-        value.as_bool().ok_or_else(|| self.wrong(key, "true or false"))
+    pub(super) fn flag_or(&self, key: &str, otherwise: bool) -> Result<bool, ImportError> {
+        let Some(value) = self.find_value(key) else { return Ok(otherwise) };
+        value.as_bool().ok_or_else(|| self.wrong_value(key, "true or false"))
     }
 
     /// A text, or what it is where it is left out.
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn text(&self, key: &str, otherwise: &str) -> Result<String, ImportError> {
-        let Some(value) = self.value(key) else { return Ok(otherwise.into()) };
-        value.as_str().map(str::to_owned).ok_or_else(|| self.wrong(key, "a text"))
+    pub(super) fn text_or(&self, key: &str, otherwise: &str) -> Result<String, ImportError> {
+        let Some(value) = self.find_value(key) else { return Ok(otherwise.into()) };
+        value.as_str().map(str::to_owned).ok_or_else(|| self.wrong_value(key, "a text"))
     }
 
     /// An object within; `None` where it is left out.
@@ -114,12 +114,12 @@ impl Config {
     /// # Errors
     /// Where it is none.
     pub(super) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
-        match self.value(key) {
+        match self.find_value(key) {
             None => Ok(None),
             Some(Value::Object(values)) => {
                 Ok(Some(Self { path: self.path.clone(), values: values.clone() }))
             }
-            Some(_) => Err(self.wrong(key, "an object")),
+            Some(_) => Err(self.wrong_value(key, "an object")),
         }
     }
 
@@ -128,8 +128,8 @@ impl Config {
     /// # Errors
     /// Where it does not say one.
     pub(super) fn architecture(&self) -> Result<String, ImportError> {
-        let first = self.value("architectures").and_then(|list| list.get(0)?.as_str());
-        let missing = || self.fault("it does not say its class as `architectures`".into());
+        let first = self.find_value("architectures").and_then(|list| list.get(0)?.as_str());
+        let missing = || self.config_error("it does not say its class as `architectures`".into());
         first.map(str::to_owned).ok_or_else(missing)
     }
 
@@ -137,13 +137,13 @@ impl Config {
     ///
     /// # Errors
     /// Where it is none that is known.
-    pub(super) fn dtype(&self) -> Result<DType, ImportError> {
-        let key = if self.value("dtype").is_some() { "dtype" } else { "torch_dtype" };
-        match self.text(key, "float32")?.as_str() {
+    pub(super) fn default_dtype(&self) -> Result<DType, ImportError> {
+        let key = if self.find_value("dtype").is_some() { "dtype" } else { "torch_dtype" };
+        match self.text_or(key, "float32")?.as_str() {
             "float32" => Ok(DType::F32),
             "float16" => Ok(DType::F16),
             "bfloat16" => Ok(DType::BF16),
-            _ => Err(self.wrong(key, "float32, float16 or bfloat16")),
+            _ => Err(self.wrong_value(key, "float32, float16 or bfloat16")),
         }
     }
 
@@ -151,13 +151,17 @@ impl Config {
     ///
     /// # Errors
     /// Where it is none that is known.
-    pub(super) fn activation(&self, key: &str, otherwise: &str) -> Result<Activation, ImportError> {
-        match self.text(key, otherwise)?.as_str() {
-            "silu" | "swish" => Ok(Activation::Silu),
-            "gelu" => Ok(Activation::Gelu),
-            "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
-            "relu" => Ok(Activation::Relu),
-            _ => Err(self.wrong(key, "silu, gelu, gelu_new, gelu_pytorch_tanh or relu")),
+    pub(super) fn activation_or(
+        &self,
+        key: &str,
+        otherwise: &str,
+    ) -> Result<PerceptronActivation, ImportError> {
+        match self.text_or(key, otherwise)?.as_str() {
+            "silu" | "swish" => Ok(PerceptronActivation::Silu),
+            "gelu" => Ok(PerceptronActivation::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" => Ok(PerceptronActivation::GeluTanh),
+            "relu" => Ok(PerceptronActivation::Relu),
+            _ => Err(self.wrong_value(key, "silu, gelu, gelu_new, gelu_pytorch_tanh or relu")),
         }
     }
 
@@ -165,7 +169,7 @@ impl Config {
     ///
     /// # Errors
     /// Where it is no token.
-    pub(super) fn padding(
+    pub(super) fn padding_token(
         &self,
         vocabulary: usize,
         usual: Option<usize>,
@@ -173,19 +177,19 @@ impl Config {
         const KEY: &str = "pad_token_id";
         let Some(value) = self.values.get(KEY) else { return Ok(usual) };
         let Some(token) = value.as_i64() else {
-            return if value.is_null() { Ok(None) } else { Err(self.wrong(KEY, "a token")) };
+            return if value.is_null() { Ok(None) } else { Err(self.wrong_value(KEY, "a token")) };
         };
         // Negative ones count from the end.
         let from_start = if token < 0 { token.saturating_add(vocabulary as i64) } else { token };
         let token = usize::try_from(from_start).ok().filter(|&token| token < vocabulary);
-        token.map(Some).ok_or_else(|| self.wrong(KEY, &format!("one of {vocabulary} tokens")))
+        token.map(Some).ok_or_else(|| self.wrong_value(KEY, &format!("one of {vocabulary} tokens")))
     }
 
     /// The number of classes of a head.
     ///
     /// # Errors
     /// Where it is none.
-    pub(super) fn classes(&self) -> Result<usize, ImportError> {
+    pub(super) fn class_count(&self) -> Result<usize, ImportError> {
         let named = self.object("id2label")?.map(|labels| labels.values.len());
         Ok(self.optional_size("num_labels")?.or(named).unwrap_or(2))
     }
@@ -202,7 +206,7 @@ impl Config {
     ) -> Result<(), ImportError> {
         match time <= positions {
             true => Ok(()),
-            false => Err(self.fault(format!(
+            false => Err(self.config_error(format!(
                 "the model has {positions} positions (`{key}`), and sequences have {time} tokens"
             ))),
         }
@@ -213,23 +217,23 @@ impl Config {
     /// # Errors
     /// Where it is not as is expected.
     pub(super) fn expect_flag(&self, key: &str, expected: bool) -> Result<(), ImportError> {
-        match self.flag(key, expected)? == expected {
+        match self.flag_or(key, expected)? == expected {
             true => Ok(()),
-            false => Err(self.fault(format!("`{key}` is known as {expected} alone"))),
+            false => Err(self.config_error(format!("`{key}` is known as {expected} alone"))),
         }
     }
 }
 
 /// Functions of perceptrons.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Activation {
+pub(super) enum PerceptronActivation {
     Silu,
     Gelu,
     GeluTanh,
     Relu,
 }
 
-impl Activation {
+impl PerceptronActivation {
     pub(super) fn apply(self, x: &Tensor) -> Tensor {
         match self {
             Self::Silu => x.silu(),

@@ -4,8 +4,8 @@
 use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
-use super::config::{Activation, Config, GREATEST};
-use super::parts::Parts;
+use super::config::{GREATEST, HuggingFaceConfig, PerceptronActivation};
+use super::parts::HuggingFaceParts;
 use super::rotary::Rotation;
 
 /// What a configuration says of a decoder.
@@ -20,7 +20,7 @@ pub(super) struct Decoder {
     /// Of a head.
     each: usize,
     epsilon: f64,
-    activation: Activation,
+    activation: PerceptronActivation,
     rotation: Rotation,
     biases: Biases,
     /// Whether queries and keys are normalized, head by head.
@@ -43,38 +43,45 @@ struct Biases {
 impl Decoder {
     /// # Errors
     /// Where the configuration is not complete, or asks for what is not known.
-    pub(super) fn read(config: &Config, class: &str) -> Result<Self, ImportError> {
-        let width = config.size("hidden_size")?;
-        let vocabulary = config.size("vocab_size")?;
-        let heads = config.size("num_attention_heads")?;
+    pub(super) fn from_config(
+        config: &HuggingFaceConfig,
+        class: &str,
+    ) -> Result<Self, ImportError> {
+        let width = config.required_size("hidden_size")?;
+        let vocabulary = config.required_size("vocab_size")?;
+        let heads = config.required_size("num_attention_heads")?;
         let shared = config.optional_size("num_key_value_heads")?.unwrap_or(heads);
         if !heads.is_multiple_of(shared) {
             let reason = format!("{shared} heads of keys do not divide {heads} heads of queries");
-            return Err(config.fault(reason));
+            return Err(config.config_error(reason));
         }
         let usual = if class == "Qwen3ForCausalLM" { 128 } else { width / heads };
         let each = config.optional_size("head_dim")?.unwrap_or(usual);
         if !each.is_multiple_of(2) || each == 0 {
-            return Err(config.fault(format!("a head of {each} elements has no pairs to turn")));
+            return Err(
+                config.config_error(format!("a head of {each} elements has no pairs to turn"))
+            );
         }
         if heads.saturating_mul(each) as u64 > GREATEST {
-            return Err(config.fault(format!("{heads} heads of {each} elements are too many")));
+            return Err(
+                config.config_error(format!("{heads} heads of {each} elements are too many"))
+            );
         }
         Ok(Self {
-            layers: config.layers("num_hidden_layers")?,
+            layers: config.layer_count("num_hidden_layers")?,
             width,
-            hidden: config.size("intermediate_size")?,
+            hidden: config.required_size("intermediate_size")?,
             vocabulary,
-            padding: config.padding(vocabulary, None)?,
+            padding: config.padding_token(vocabulary, None)?,
             heads: [heads, shared],
             each,
-            epsilon: config.number("rms_norm_eps", 1e-6)?,
-            activation: config.activation("hidden_act", "silu")?,
-            rotation: Rotation::read(config)?,
-            biases: Biases::read(config, class)?,
+            epsilon: config.number_or("rms_norm_eps", 1e-6)?,
+            activation: config.activation_or("hidden_act", "silu")?,
+            rotation: Rotation::from_config(config)?,
+            biases: Biases::from_config(config, class)?,
             norms: class == "Qwen3ForCausalLM",
-            tied: config.flag("tie_word_embeddings", false)?,
-            window: window(config, class)?,
+            tied: config.flag_or("tie_word_embeddings", false)?,
+            window: read_sliding_window(config, class)?,
         })
     }
 
@@ -84,10 +91,14 @@ impl Decoder {
 
     /// # Errors
     /// Where a token would not see all before it.
-    pub(super) fn check_time(&self, config: &Config, time: usize) -> Result<(), ImportError> {
+    pub(super) fn check_time(
+        &self,
+        config: &HuggingFaceConfig,
+        time: usize,
+    ) -> Result<(), ImportError> {
         match self.window.filter(|&window| time > window) {
             None => Ok(()),
-            Some(window) => Err(config.fault(format!(
+            Some(window) => Err(config.config_error(format!(
                 "a token sees {window} tokens (`sliding_window`), and attention over parts of a sequence is not known: give sequences of at \
                  most {window} tokens, not {time}"
             ))),
@@ -95,11 +106,11 @@ impl Decoder {
     }
 
     /// The logits of tokens.
-    pub(super) fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
-        let table = parts.weight("model.embed_tokens.weight", &[self.vocabulary, self.width]);
+    pub(super) fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
+        let table = parts.add_weight("model.embed_tokens.weight", &[self.vocabulary, self.width]);
         let mut x = parts.embedding(&table, tokens, self.padding);
         for layer in 0..self.layers {
-            x = self.layer(parts, &x, &format!("model.layers.{layer}"));
+            x = self.build_layer(parts, &x, &format!("model.layers.{layer}"));
         }
         let x = parts.rms_norm(&x, "model.norm", self.epsilon);
         match self.tied {
@@ -108,15 +119,15 @@ impl Decoder {
         }
     }
 
-    fn layer(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+    fn build_layer(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let normal = parts.rms_norm(x, &format!("{name}.input_layernorm"), self.epsilon);
-        let x = x.add(&self.attention(parts, &normal, &format!("{name}.self_attn")));
+        let x = x.add(&self.build_attention(parts, &normal, &format!("{name}.self_attn")));
         let after = format!("{name}.post_attention_layernorm");
         let normal = parts.rms_norm(&x, &after, self.epsilon);
-        x.add(&self.perceptron(parts, &normal, &format!("{name}.mlp")))
+        x.add(&self.build_perceptron(parts, &normal, &format!("{name}.mlp")))
     }
 
-    fn attention(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+    fn build_attention(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let [own, shared] = self.heads;
         let [batch, time, width] = x.shape()[..] else { return x.clone() };
         let part = |part: &str, heads: usize| {
@@ -138,7 +149,7 @@ impl Decoder {
         parts.linear(&mixed, &format!("{name}.o_proj"), sizes, self.biases.output)
     }
 
-    fn perceptron(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+    fn build_perceptron(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let (up, down) = ([self.width, self.hidden], [self.hidden, self.width]);
         let bias = self.biases.perceptron;
         let gate = parts.linear(x, &format!("{name}.gate_proj"), up, bias);
@@ -149,9 +160,9 @@ impl Decoder {
 }
 
 impl Biases {
-    fn read(config: &Config, class: &str) -> Result<Self, ImportError> {
-        let said = config.flag("attention_bias", false)?;
-        let perceptron = config.flag("mlp_bias", false)?;
+    fn from_config(config: &HuggingFaceConfig, class: &str) -> Result<Self, ImportError> {
+        let said = config.flag_or("attention_bias", false)?;
+        let perceptron = config.flag_or("mlp_bias", false)?;
         Ok(match class {
             "Qwen2ForCausalLM" => Self { inputs: true, output: false, perceptron: false },
             "MistralForCausalLM" => Self { inputs: false, output: false, perceptron: false },
@@ -161,11 +172,14 @@ impl Biases {
     }
 }
 
-fn window(config: &Config, class: &str) -> Result<Option<usize>, ImportError> {
+fn read_sliding_window(
+    config: &HuggingFaceConfig,
+    class: &str,
+) -> Result<Option<usize>, ImportError> {
     let has = match class {
         "MistralForCausalLM" => true,
         "LlamaForCausalLM" => false,
-        _ => config.flag("use_sliding_window", false)?,
+        _ => config.flag_or("use_sliding_window", false)?,
     };
     if has { config.optional_size("sliding_window") } else { Ok(None) }
 }

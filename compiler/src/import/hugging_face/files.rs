@@ -26,10 +26,10 @@ struct Index {
 ///
 /// # Errors
 /// Where a file is damaged, or one is missing that the index names.
-pub(super) fn tensors(
+pub(super) fn read_tensors(
     folder: &Path,
 ) -> Result<Option<BTreeMap<String, WeightTensor>>, ImportError> {
-    if let Some(tensors) = safetensors::tensors(&folder.join(SINGLE))? {
+    if let Some(tensors) = safetensors::read_tensors(&folder.join(SINGLE))? {
         return Ok(Some(tensors));
     }
     let path = folder.join(INDEX);
@@ -37,14 +37,14 @@ pub(super) fn tensors(
         return Ok(None);
     }
     let fault = |reason: String| ImportError::Read { path: path.clone(), reason };
-    let bytes = file::read(&path, LONGEST).map_err(|error| fault(error.to_string()))?;
+    let bytes = file::read_file(&path, LONGEST).map_err(|error| fault(error.to_string()))?;
     let index: Index = serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))?;
     let mut tensors = BTreeMap::new();
     for name in index.weight_map.values().collect::<BTreeSet<_>>() {
         if !is_plain(name) {
             return Err(fault(format!("`{name}` is no name of a file beside it")));
         }
-        let found = safetensors::tensors(&folder.join(name))?;
+        let found = safetensors::read_tensors(&folder.join(name))?;
         let missing = || fault(format!("it names the file `{name}`, which is not there"));
         tensors.extend(found.ok_or_else(missing)?);
     }

@@ -3,11 +3,11 @@
 use graphc_ir::builder::Tensor;
 
 use super::super::ImportError;
-use super::config::{Activation, Config};
-use super::parts::{Parts, dropped};
+use super::config::{HuggingFaceConfig, PerceptronActivation};
+use super::parts::{HuggingFaceParts, apply_dropout};
 
 /// What a configuration says of GPT-2.
-pub(super) struct Gpt2 {
+pub(super) struct HuggingFaceGpt2 {
     layers: usize,
     width: usize,
     heads: usize,
@@ -15,85 +15,107 @@ pub(super) struct Gpt2 {
     positions: usize,
     vocabulary: usize,
     epsilon: f64,
-    activation: Activation,
+    activation: PerceptronActivation,
     /// Zeros, in training: of embeddings, and of what is added to the residual.
     dropout: [f64; 2],
 }
 
-impl Gpt2 {
+impl HuggingFaceGpt2 {
     /// # Errors
     /// Where the configuration is not complete, or asks for what is not known.
-    pub(super) fn read(config: &Config) -> Result<Self, ImportError> {
+    pub(super) fn from_config(config: &HuggingFaceConfig) -> Result<Self, ImportError> {
         config.expect_flag("scale_attn_weights", true)?;
         config.expect_flag("scale_attn_by_inverse_layer_idx", false)?;
         config.expect_flag("add_cross_attention", false)?;
         config.expect_flag("tie_word_embeddings", true)?;
-        let (width, heads) = (config.size("n_embd")?, config.size("n_head")?);
+        let (width, heads) = (config.required_size("n_embd")?, config.required_size("n_head")?);
         if !width.is_multiple_of(heads) {
-            return Err(config.fault(format!("{heads} heads do not divide a width of {width}")));
+            return Err(
+                config.config_error(format!("{heads} heads do not divide a width of {width}"))
+            );
         }
         Ok(Self {
-            layers: config.layers("n_layer")?,
+            layers: config.layer_count("n_layer")?,
             width,
             heads,
             hidden: config.optional_size("n_inner")?.unwrap_or(4 * width),
-            positions: config.size("n_positions")?,
-            vocabulary: config.size("vocab_size")?,
-            epsilon: config.number("layer_norm_epsilon", 1e-5)?,
-            activation: config.activation("activation_function", "gelu_new")?,
-            dropout: [config.number("embd_pdrop", 0.1)?, config.number("resid_pdrop", 0.1)?],
+            positions: config.required_size("n_positions")?,
+            vocabulary: config.required_size("vocab_size")?,
+            epsilon: config.number_or("layer_norm_epsilon", 1e-5)?,
+            activation: config.activation_or("activation_function", "gelu_new")?,
+            dropout: [config.number_or("embd_pdrop", 0.1)?, config.number_or("resid_pdrop", 0.1)?],
         })
     }
 
     /// # Errors
     /// Where there are more tokens than positions.
-    pub(super) fn check_time(&self, config: &Config, time: usize) -> Result<(), ImportError> {
+    pub(super) fn check_time(
+        &self,
+        config: &HuggingFaceConfig,
+        time: usize,
+    ) -> Result<(), ImportError> {
         config.check_positions("n_positions", self.positions, time)
     }
 
     /// The logits of tokens.
-    pub(super) fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
+    pub(super) fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         // Files of the first release have no prefix.
         let prefix = match parts.tensors.contains_key("wte.weight") {
             true => "",
             false => "transformer.",
         };
         let time = tokens.shape().last().copied().unwrap_or(0);
-        let table = parts.weight(&format!("{prefix}wte.weight"), &[self.vocabulary, self.width]);
-        let places = parts.weight(&format!("{prefix}wpe.weight"), &[self.positions, self.width]);
+        let table =
+            parts.add_weight(&format!("{prefix}wte.weight"), &[self.vocabulary, self.width]);
+        let places =
+            parts.add_weight(&format!("{prefix}wpe.weight"), &[self.positions, self.width]);
         let x = table.embedding(tokens).add(&places.slice(0, 0..time));
-        let mut x = dropped(x, self.dropout[0]);
+        let mut x = apply_dropout(x, self.dropout[0]);
         for layer in 0..self.layers {
-            x = self.block(parts, &x, &format!("{prefix}h.{layer}"));
+            x = self.build_block(parts, &x, &format!("{prefix}h.{layer}"));
         }
         let x = parts.layer_norm(&x, &format!("{prefix}ln_f"), self.epsilon);
         x.matmul_transposed(&table, false, true)
     }
 
-    fn block(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+    fn build_block(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let normal = parts.layer_norm(x, &format!("{name}.ln_1"), self.epsilon);
-        let x = x.add(&self.attention(parts, &normal, &format!("{name}.attn")));
+        let x = x.add(&self.build_attention(parts, &normal, &format!("{name}.attn")));
         let normal = parts.layer_norm(&x, &format!("{name}.ln_2"), self.epsilon);
-        let up = product(parts, &normal, &format!("{name}.mlp.c_fc"), [self.width, self.hidden]);
+        let up = apply_projection(
+            parts,
+            &normal,
+            &format!("{name}.mlp.c_fc"),
+            [self.width, self.hidden],
+        );
         let up = self.activation.apply(&up);
-        let down = product(parts, &up, &format!("{name}.mlp.c_proj"), [self.hidden, self.width]);
-        x.add(&dropped(down, self.dropout[1]))
+        let down =
+            apply_projection(parts, &up, &format!("{name}.mlp.c_proj"), [self.hidden, self.width]);
+        x.add(&apply_dropout(down, self.dropout[1]))
     }
 
-    fn attention(&self, parts: &Parts<'_>, x: &Tensor, name: &str) -> Tensor {
+    fn build_attention(&self, parts: &HuggingFaceParts<'_>, x: &Tensor, name: &str) -> Tensor {
         let [batch, time, width] = x.shape()[..] else { return x.clone() };
         let (heads, each) = (self.heads, width / self.heads);
-        let all = product(parts, x, &format!("{name}.c_attn"), [width, 3 * width]);
+        let all = apply_projection(parts, x, &format!("{name}.c_attn"), [width, 3 * width]);
         let of_heads = |part: &Tensor| part.reshape(&[batch, time, heads, each]);
         let all: Vec<Tensor> = all.split(2, &[width; 3]).iter().map(of_heads).collect();
         let [query, key, value] = &all[..] else { return x.clone() };
         let mixed = query.attention(key, value, true).reshape(&[batch, time, width]);
-        dropped(product(parts, &mixed, &format!("{name}.c_proj"), [width, width]), self.dropout[1])
+        apply_dropout(
+            apply_projection(parts, &mixed, &format!("{name}.c_proj"), [width, width]),
+            self.dropout[1],
+        )
     }
 }
 
 /// x W + b, with `NAME.weight [inputs, outputs]`.
-fn product(parts: &Parts<'_>, x: &Tensor, name: &str, [inputs, outputs]: [usize; 2]) -> Tensor {
-    let weight = parts.weight(&format!("{name}.weight"), &[inputs, outputs]);
-    x.matmul(&weight).add(&parts.weight(&format!("{name}.bias"), &[outputs]))
+fn apply_projection(
+    parts: &HuggingFaceParts<'_>,
+    x: &Tensor,
+    name: &str,
+    [inputs, outputs]: [usize; 2],
+) -> Tensor {
+    let weight = parts.add_weight(&format!("{name}.weight"), &[inputs, outputs]);
+    x.matmul(&weight).add(&parts.add_weight(&format!("{name}.bias"), &[outputs]))
 }

@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::types::DType;
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
-use super::trained::{choose_trained, variables};
+use super::trained::{choose_trained, variables_mut};
 use super::weights::{WeightData, WeightTensor, Weights, WeightsError};
 use super::{ImportError, ImportOptions, Imported, Symbols};
-use config::Config;
-use parts::Parts;
+use config::HuggingFaceConfig;
+use parts::HuggingFaceParts;
 
 /// What the path of a folder begins with.
 const PREFIX: &str = "hf:";
@@ -36,19 +36,19 @@ const TOKENS: &str = "input_ids";
 const DIMS: [&str; 2] = ["batch", "time"];
 
 /// The folder that a path names by `hf:DIR`.
-pub(super) fn folder(path: &Path) -> Option<PathBuf> {
+pub(super) fn parse_folder_path(path: &Path) -> Option<PathBuf> {
     path.to_str()?.strip_prefix(PREFIX).map(PathBuf::from)
 }
 
 /// The file of a folder that says which model it is.
-pub(super) fn document(folder: &Path) -> PathBuf {
+pub(super) fn config_path(folder: &Path) -> PathBuf {
     folder.join("config.json")
 }
 
 /// A folder that was read: its configuration, and which tensors its files hold.
-pub(super) struct Folder {
+pub(super) struct HuggingFaceFolder {
     path: PathBuf,
-    config: Config,
+    config: HuggingFaceConfig,
     architecture: Architecture,
     tensors: Option<BTreeMap<String, WeightTensor>>,
 }
@@ -58,7 +58,7 @@ enum Architecture {
     /// LLaMA and what is like it.
     Decoder(Box<decoder::Decoder>),
     /// GPT-2.
-    Gpt2(gpt2::Gpt2),
+    Gpt2(gpt2::HuggingFaceGpt2),
     /// BERT.
     Bert(bert::Bert),
 }
@@ -68,33 +68,34 @@ const KNOWN: &str = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwe
                      and BertForSequenceClassification";
 
 impl Architecture {
-    fn read(config: &Config) -> Result<Self, ImportError> {
+    fn from_config(config: &HuggingFaceConfig) -> Result<Self, ImportError> {
         let name = config.architecture()?;
         match name.as_str() {
             "LlamaForCausalLM" | "MistralForCausalLM" | "Qwen2ForCausalLM" | "Qwen3ForCausalLM" => {
-                decoder::Decoder::read(config, &name).map(Box::new).map(Self::Decoder)
+                decoder::Decoder::from_config(config, &name).map(Box::new).map(Self::Decoder)
             }
-            "GPT2LMHeadModel" => gpt2::Gpt2::read(config).map(Self::Gpt2),
+            "GPT2LMHeadModel" => gpt2::HuggingFaceGpt2::from_config(config).map(Self::Gpt2),
             "BertForMaskedLM" | "BertForSequenceClassification" => {
-                bert::Bert::read(config, &name).map(Self::Bert)
+                bert::Bert::from_config(config, &name).map(Self::Bert)
             }
             other => {
-                Err(config.fault(format!("`{other}` is none of those that are known: {KNOWN}")))
+                Err(config
+                    .config_error(format!("`{other}` is none of those that are known: {KNOWN}")))
             }
         }
     }
 
     /// Writes the model; its logits.
-    fn build(&self, parts: &Parts<'_>, tokens: &Tensor) -> Tensor {
+    fn build_logits(&self, parts: &HuggingFaceParts<'_>, tokens: &Tensor) -> Tensor {
         match self {
-            Self::Decoder(model) => model.build(parts, tokens),
-            Self::Gpt2(model) => model.build(parts, tokens),
-            Self::Bert(model) => model.build(parts, tokens),
+            Self::Decoder(model) => model.build_logits(parts, tokens),
+            Self::Gpt2(model) => model.build_logits(parts, tokens),
+            Self::Bert(model) => model.build_logits(parts, tokens),
         }
     }
 
     /// Refuses sequences that the model does not take.
-    fn check_time(&self, config: &Config, time: usize) -> Result<(), ImportError> {
+    fn check_time(&self, config: &HuggingFaceConfig, time: usize) -> Result<(), ImportError> {
         match self {
             Self::Decoder(model) => model.check_time(config, time),
             Self::Gpt2(model) => model.check_time(config, time),
@@ -103,7 +104,7 @@ impl Architecture {
     }
 
     /// A tensor of the files that is another one's copy, and so no part of the model.
-    fn copies(&self, name: &str) -> bool {
+    fn is_copy(&self, name: &str) -> bool {
         match self {
             Self::Decoder(model) => model.is_tied() && name == "lm_head.weight",
             Self::Gpt2(_) => name == "lm_head.weight" || name.ends_with(".attn.bias"),
@@ -111,7 +112,7 @@ impl Architecture {
         }
     }
 
-    fn warnings(&self, config: &Config) -> Result<Vec<String>, ImportError> {
+    fn list_warnings(&self, config: &HuggingFaceConfig) -> Result<Vec<String>, ImportError> {
         let keys: &[&str] = match self {
             Self::Decoder(_) => &["attention_dropout"],
             Self::Gpt2(_) => &["attn_pdrop"],
@@ -119,7 +120,7 @@ impl Architecture {
         };
         let mut warnings = Vec::new();
         for key in keys {
-            if config.number(key, 0.0)? > 0.0 {
+            if config.number_or(key, 0.0)? > 0.0 {
                 warnings.push(format!(
                     "`{key}` is left out: a training has no dropout within attention"
                 ));
@@ -129,13 +130,13 @@ impl Architecture {
     }
 }
 
-impl Folder {
+impl HuggingFaceFolder {
     /// # Errors
     /// Where there is no configuration, or one of a model that is not known, or a file of weights is damaged.
     pub(super) fn read(path: PathBuf) -> Result<Self, ImportError> {
-        let config = Config::read(&document(&path))?;
-        let architecture = Architecture::read(&config)?;
-        let tensors = files::tensors(&path)?;
+        let config = HuggingFaceConfig::read(&config_path(&path))?;
+        let architecture = Architecture::from_config(&config)?;
+        let tensors = files::read_tensors(&path)?;
         Ok(Self { path, config, architecture, tensors })
     }
 
@@ -151,36 +152,37 @@ impl Folder {
         dims: &BTreeMap<String, usize>,
         options: &ImportOptions,
     ) -> Result<Imported, ImportError> {
-        let [batch, time] = [extent(dims, 0)?, extent(dims, 1)?];
+        let [batch, time] = [look_up_extent(dims, 0)?, look_up_extent(dims, 1)?];
         self.architecture.check_time(&self.config, time)?;
         let name = self.path.file_name().map_or("model".into(), |name| name.to_string_lossy());
-        let g = GraphBuilder::extend(Graph::new(name));
+        let g = GraphBuilder::from_graph(Graph::new(name));
         let nothing = BTreeMap::new();
         let tensors = self.tensors.as_ref().unwrap_or(&nothing);
-        let parts = Parts { g: &g, tensors, dtype: self.config.dtype()? };
+        let parts = HuggingFaceParts { g: &g, tensors, dtype: self.config.default_dtype()? };
         let tokens = g.input(TOKENS, DType::I64, [batch, time]);
-        g.output("logits", &self.architecture.build(&parts, &tokens));
-        let mut graph = g.finish().map_err(|errors| self.config.fault(errors.to_string()))?;
+        g.output("logits", &self.architecture.build_logits(&parts, &tokens));
+        let mut graph =
+            g.finish().map_err(|errors| self.config.config_error(errors.to_string()))?;
         choose_trained(&mut graph, options)?;
         let symbols = self.symbols().all;
-        let warnings = self.architecture.warnings(&self.config)?;
-        let weights = self.weights(&mut graph)?;
-        verify(&graph)?;
+        let warnings = self.architecture.list_warnings(&self.config)?;
+        let weights = self.collect_weights(&mut graph)?;
+        verify_graph(&graph)?;
         Ok(Imported { graph, weights, warnings, symbols, modules: BTreeMap::new() })
     }
 
     /// The tensors of the files for the graph's variables, and the others.
-    fn weights(self, graph: &mut Graph) -> Result<Weights, ImportError> {
+    fn collect_weights(self, graph: &mut Graph) -> Result<Weights, ImportError> {
         let mut found = self.tensors;
         let mut weights = Weights::default();
-        for variable in variables(graph) {
+        for variable in variables_mut(graph) {
             let (name, ty) = (&variable.name, &variable.ty);
             let tensor = match found.as_mut() {
                 Some(tensors) => {
                     let missing = || WeightsError::Missing { name: name.clone() };
                     tensors.remove(name).ok_or_else(missing)?
                 }
-                None => absent(&self.path, ty.dtype, &ty.shape),
+                None => absent_weight(&self.path, ty.dtype, &ty.shape),
             };
             if tensor.ty() != *ty {
                 let (name, expected) = (name.clone(), ty.clone());
@@ -190,13 +192,13 @@ impl Folder {
             weights.tensors.insert(name.clone(), tensor);
         }
         weights.others = found.unwrap_or_default();
-        weights.others.retain(|name, _| !self.architecture.copies(name));
+        weights.others.retain(|name, _| !self.architecture.is_copy(name));
         Ok(weights)
     }
 }
 
 /// A weight whose file is not there.
-fn absent(folder: &Path, dtype: DType, shape: &[usize]) -> WeightTensor {
+fn absent_weight(folder: &Path, dtype: DType, shape: &[usize]) -> WeightTensor {
     let path = folder.join(files::SINGLE);
     WeightTensor {
         dtype,
@@ -206,7 +208,7 @@ fn absent(folder: &Path, dtype: DType, shape: &[usize]) -> WeightTensor {
 }
 
 /// The value of a dim of the tokens.
-fn extent(dims: &BTreeMap<String, usize>, dim: usize) -> Result<usize, ImportError> {
+fn look_up_extent(dims: &BTreeMap<String, usize>, dim: usize) -> Result<usize, ImportError> {
     let name = DIMS[dim];
     let fault = |reason| ImportError::Dim { input: TOKENS.into(), dim, reason };
     match dims.get(name) {

@@ -9,7 +9,7 @@ use graphc_ir::types::DType;
 use super::super::weights::WeightTensor;
 
 /// Makes the variables of a model.
-pub(super) struct Parts<'a> {
+pub(super) struct HuggingFaceParts<'a> {
     pub(super) g: &'a GraphBuilder,
     /// The files' tensors.
     pub(super) tensors: &'a BTreeMap<String, WeightTensor>,
@@ -17,9 +17,9 @@ pub(super) struct Parts<'a> {
     pub(super) dtype: DType,
 }
 
-impl Parts<'_> {
+impl HuggingFaceParts<'_> {
     /// The weight of this name.
-    pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Tensor {
+    pub(super) fn add_weight(&self, name: &str, shape: &[usize]) -> Tensor {
         let dtype = self.tensors.get(name).map_or(self.dtype, |tensor| tensor.dtype);
         self.g.variable(name, dtype, shape, Init::Weights)
     }
@@ -46,10 +46,10 @@ impl Parts<'_> {
         [inputs, outputs]: [usize; 2],
         bias: bool,
     ) -> Tensor {
-        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs]);
+        let weight = self.add_weight(&format!("{name}.weight"), &[outputs, inputs]);
         let y = x.matmul_transposed(&weight, false, true);
         match bias {
-            true => y.add(&self.weight(&format!("{name}.bias"), &[outputs])),
+            true => y.add(&self.add_weight(&format!("{name}.bias"), &[outputs])),
             false => y,
         }
     }
@@ -57,19 +57,19 @@ impl Parts<'_> {
     /// Root-mean-square normalization over the last dim.
     pub(super) fn rms_norm(&self, x: &Tensor, name: &str, epsilon: f64) -> Tensor {
         let width = x.shape().last().copied().unwrap_or(0);
-        x.rms_norm(&self.weight(&format!("{name}.weight"), &[width]), epsilon)
+        x.rms_norm(&self.add_weight(&format!("{name}.weight"), &[width]), epsilon)
     }
 
     /// Layer normalization over the last dim.
     pub(super) fn layer_norm(&self, x: &Tensor, name: &str, epsilon: f64) -> Tensor {
         let width = x.shape().last().copied().unwrap_or(0);
         let [weight, bias] =
-            ["weight", "bias"].map(|part| self.weight(&format!("{name}.{part}"), &[width]));
+            ["weight", "bias"].map(|part| self.add_weight(&format!("{name}.{part}"), &[width]));
         x.layer_norm(&weight, &bias, epsilon)
     }
 }
 
 /// Zeros, in training, with this probability.
-pub(super) fn dropped(x: Tensor, probability: f64) -> Tensor {
+pub(super) fn apply_dropout(x: Tensor, probability: f64) -> Tensor {
     if probability > 0.0 { x.dropout(probability) } else { x }
 }

@@ -6,7 +6,7 @@ use graphc_ir::builder::Tensor;
 use graphc_ir::types::DType;
 
 use super::super::ImportError;
-use super::config::Config;
+use super::config::HuggingFaceConfig;
 
 /// How positions turn the pairs of a head.
 #[derive(Clone, Debug)]
@@ -35,32 +35,31 @@ enum Scaling {
 impl Rotation {
     /// # Errors
     /// Where the configuration asks for another rotation.
-    pub(super) fn read(config: &Config) -> Result<Self, ImportError> {
-        let base = config.number("rope_theta", 10_000.0)?;
+    pub(super) fn from_config(config: &HuggingFaceConfig) -> Result<Self, ImportError> {
+        let base = config.number_or("rope_theta", 10_000.0)?;
         let says = config.object("rope_parameters")?.or(config.object("rope_scaling")?);
         let Some(says) = says else { return Ok(Self { base, scaling: Scaling::None }) };
-        let base = says.number("rope_theta", base)?;
-        if says.number("partial_rotary_factor", 1.0)? != 1.0 {
-            return Err(
-                config.fault("only whole heads are turned: `partial_rotary_factor` is 1".into())
-            );
+        let base = says.number_or("rope_theta", base)?;
+        if says.number_or("partial_rotary_factor", 1.0)? != 1.0 {
+            return Err(config
+                .config_error("only whole heads are turned: `partial_rotary_factor` is 1".into()));
         }
-        let older = says.text("type", "default")?;
-        let factor = says.number("factor", 1.0)?;
-        let scaling = match says.text("rope_type", &older)?.as_str() {
+        let older = says.text_or("type", "default")?;
+        let factor = says.number_or("factor", 1.0)?;
+        let scaling = match says.text_or("rope_type", &older)?.as_str() {
             "default" => Scaling::None,
             "linear" => Scaling::Linear { factor },
             "llama3" => Scaling::Llama3 {
                 factor,
-                low: says.number("low_freq_factor", 1.0)?,
-                high: says.number("high_freq_factor", 4.0)?,
-                length: says.number("original_max_position_embeddings", 8192.0)?,
+                low: says.number_or("low_freq_factor", 1.0)?,
+                high: says.number_or("high_freq_factor", 4.0)?,
+                length: says.number_or("original_max_position_embeddings", 8192.0)?,
             },
             other => {
                 let reason = format!(
                     "positions of the kind `{other}` are not known: default, linear and llama3 are"
                 );
-                return Err(config.fault(reason));
+                return Err(config.config_error(reason));
             }
         };
         Ok(Self { base, scaling })

@@ -5,25 +5,27 @@ use graphc_ir::ops::{BinaryFunction, Concat, ReduceFunction, Softmax, UnaryFunct
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::gather::along;
-use super::known::Known;
+use super::gather::gather_along;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 use super::places::from_start;
 
 /// Results: the means of values, all keys and all values, and on demand the scores, raw or as weights.
-pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_attention(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let flat = cx.shape(&cx.operand(call, 0)?)?.len() == 3;
-    let query = heads(cx, call, 0, "q_num_heads")?;
-    let (key, value) = (heads(cx, call, 1, "kv_num_heads")?, heads(cx, call, 2, "kv_num_heads")?);
-    let ((key, past), (value, _)) = (behind(cx, call, 4, key)?, behind(cx, call, 5, value)?);
-    let raw = scores(cx, call, &query, &key)?;
-    let weights = weights(cx, call, &raw, past)?;
+    let query = read_heads(cx, call, 0, "q_num_heads")?;
+    let (key, value) =
+        (read_heads(cx, call, 1, "kv_num_heads")?, read_heads(cx, call, 2, "kv_num_heads")?);
+    let ((key, past), (value, _)) =
+        (concat_past(cx, call, 4, key)?, concat_past(cx, call, 5, value)?);
+    let raw = compute_scores(cx, call, &query, &key)?;
+    let weights = compute_weights(cx, call, &raw, past)?;
     let width = cx.shape(&query)?[1];
     let values = cx.shared_heads(&value, width)?;
     let mut means = cx.matmul(&weights, &values, false, false)?;
     if flat {
-        means = cx.together(&means)?;
+        means = cx.merge_heads(&means)?;
     }
     let mut results = vec![means, key, value];
     match call.int("qk_matmul_output_mode", 0)? {
@@ -35,29 +37,29 @@ pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// An operand as `[batch, heads, time, width]`.
-fn heads(cx: &mut Lowering, call: Call<'_>, position: usize, count: &str) -> Res<Val> {
+fn read_heads(cx: &mut Lowering, call: NodeCall<'_>, position: usize, count: &str) -> Res<Val> {
     let x = cx.operand(call, position)?;
     match cx.shape(&x)?[..] {
         [_, _, _, _] => Ok(x),
         [_, _, width] => {
             let heads = usize::try_from(call.int(count, 0)?).unwrap_or(0);
             if heads == 0 || !width.is_multiple_of(heads) {
-                return fail(format!("the attribute `{count}` must divide {width}"));
+                return fail_with(format!("the attribute `{count}` must divide {width}"));
             }
-            cx.apart(&x, heads)
+            cx.split_heads(&x, heads)
         }
-        _ => fail(format!("operand {position} must have 3 or 4 dims, not {}", cx.ty(&x)?)),
+        _ => fail_with(format!("operand {position} must have 3 or 4 dims, not {}", cx.ty(&x)?)),
     }
 }
 
 /// Keys or values behind those of earlier calls, and how many of these there are.
-pub(super) fn behind(
+pub(super) fn concat_past(
     cx: &mut Lowering,
-    call: Call<'_>,
+    call: NodeCall<'_>,
     position: usize,
     x: Val,
 ) -> Res<(Val, usize)> {
-    let Some(past) = cx.optional(call, position)? else { return Ok((x, 0)) };
+    let Some(past) = cx.optional_operand(call, position)? else { return Ok((x, 0)) };
     match cx.shape(&past)?.get(2).copied().unwrap_or(0) {
         0 => Ok((x, 0)),
         count => Ok((cx.apply(Op::Concat(Concat { axis: 2 }), &[past, x])?, count)),
@@ -65,50 +67,50 @@ pub(super) fn behind(
 }
 
 /// Products of queries and keys, scaled, and bounded where a bound is given.
-fn scores(cx: &mut Lowering, call: Call<'_>, query: &Val, key: &Val) -> Res<Val> {
+fn compute_scores(cx: &mut Lowering, call: NodeCall<'_>, query: &Val, key: &Val) -> Res<Val> {
     let shape = cx.shape(query)?;
     let default = 1.0 / (shape[3] as f64).sqrt();
-    let scale = if call.has("scale") { call.float("scale", 0.0)? } else { default };
-    let query = cx.unary(UnaryFunction::Scale(Scalar(scale)), query)?;
+    let scale = if call.has_attribute("scale") { call.float("scale", 0.0)? } else { default };
+    let query = cx.apply_unary(UnaryFunction::Scale(Scalar(scale)), query)?;
     let key = cx.shared_heads(key, shape[1])?;
     let scores = cx.matmul(&query, &key, false, true)?;
-    bounded(cx, &scores, call.float("softcap", 0.0)?)
+    apply_softcap(cx, &scores, call.float("softcap", 0.0)?)
 }
 
 /// bound tanh(x / bound), where a bound is given.
-pub(super) fn bounded(cx: &mut Lowering, x: &Val, bound: f64) -> Res<Val> {
+pub(super) fn apply_softcap(cx: &mut Lowering, x: &Val, bound: f64) -> Res<Val> {
     if bound <= 0.0 {
         return Ok(x.clone());
     }
-    let mut y = cx.unary(UnaryFunction::Scale(Scalar(1.0 / bound)), x)?;
-    y = cx.unary(UnaryFunction::Tanh, &y)?;
-    cx.unary(UnaryFunction::Scale(Scalar(bound)), &y)
+    let mut y = cx.apply_unary(UnaryFunction::Scale(Scalar(1.0 / bound)), x)?;
+    y = cx.apply_unary(UnaryFunction::Tanh, &y)?;
+    cx.apply_unary(UnaryFunction::Scale(Scalar(bound)), &y)
 }
 
 /// Softmax of what the masks leave; 0 for a query that sees no key.
-fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<Val> {
+fn compute_weights(cx: &mut Lowering, call: NodeCall<'_>, scores: &Val, past: usize) -> Res<Val> {
     let shape = cx.shape(scores)?;
-    let [.., queries, keys] = shape[..] else { return fail("scores have no dims") };
+    let [.., queries, keys] = shape[..] else { return fail_with("scores have no dims") };
     let mut scores = scores.clone();
     let size = |name: &str| call.int(name, -1).map(|size| usize::try_from(size).ok());
-    let reach = Reach {
+    let reach = AttentionReach {
         causal: call.int("is_causal", 0)? != 0,
         before: size("left_window_size")?,
         after: size("right_window_size")?,
     };
-    if let Some(seen) = reach.seen(cx, [queries, keys], past)? {
-        scores = hidden(cx, &seen, &scores)?;
+    if let Some(seen) = reach.seen_keys(cx, [queries, keys], past)? {
+        scores = hide_unseen(cx, &seen, &scores)?;
     }
-    let lengths = cx.optional(call, 6)?;
+    let lengths = cx.optional_operand(call, 6)?;
     if let Some(lengths) = &lengths {
-        let seen = within(cx, lengths, keys)?;
-        scores = hidden(cx, &seen, &scores)?;
+        let seen = mask_by_lengths(cx, lengths, keys)?;
+        scores = hide_unseen(cx, &seen, &scores)?;
     }
-    let given = cx.optional(call, 3)?;
+    let given = cx.optional_operand(call, 3)?;
     if let Some(mask) = &given {
         scores = match cx.ty(mask)?.dtype {
-            DType::Bool => hidden(cx, mask, &scores)?,
-            _ => cx.binary(BinaryFunction::Add, &scores, mask)?,
+            DType::Bool => hide_unseen(cx, mask, &scores)?,
+            _ => cx.apply_binary(BinaryFunction::Add, &scores, mask)?,
         };
     }
     let axis = shape.len() - 1;
@@ -117,32 +119,32 @@ fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<
     }
     // A softmax of nothing has no gradient, not even one of 0: such a query has scores of 0 instead, which it does not use.
     let greatest = cx.reduce(ReduceFunction::Max, &scores, &[axis], true)?;
-    let least = cx.number(&greatest, f64::NEG_INFINITY)?;
-    let none = cx.binary(BinaryFunction::Equal, &greatest, &least)?;
-    let zero = cx.number(&scores, 0.0)?;
+    let least = cx.number_like(&greatest, f64::NEG_INFINITY)?;
+    let none = cx.apply_binary(BinaryFunction::Equal, &greatest, &least)?;
+    let zero = cx.number_like(&scores, 0.0)?;
     let scores = cx.apply(Op::Where(Where {}), &[none.clone(), zero.clone(), scores])?;
     let weights = cx.apply(Op::Softmax(Softmax { axis }), &[scores])?;
     cx.apply(Op::Where(Where {}), &[none, zero, weights])
 }
 
 /// Which keys are within the lengths of their sequences, `[batch, 1, 1, keys]`.
-pub(super) fn within(cx: &mut Lowering, lengths: &Val, keys: usize) -> Res<Val> {
+pub(super) fn mask_by_lengths(cx: &mut Lowering, lengths: &Val, keys: usize) -> Res<Val> {
     let lengths = cx.cast(lengths, DType::I64)?;
     let batch = cx.shape(&lengths)?.iter().product();
     let lengths = cx.reshape(&lengths, &[batch, 1, 1, 1])?;
     let line: Vec<usize> = (0..keys).collect();
-    let line = cx.reshape(&Lowering::list(&line), &[1, 1, 1, keys])?;
-    cx.binary(BinaryFunction::Less, &line, &lengths)
+    let line = cx.reshape(&Lowering::known_list(&line), &[1, 1, 1, keys])?;
+    cx.apply_binary(BinaryFunction::Less, &line, &lengths)
 }
 
-fn hidden(cx: &mut Lowering, seen: &Val, scores: &Val) -> Res<Val> {
-    let least = cx.number(scores, f64::NEG_INFINITY)?;
+fn hide_unseen(cx: &mut Lowering, seen: &Val, scores: &Val) -> Res<Val> {
+    let least = cx.number_like(scores, f64::NEG_INFINITY)?;
     cx.apply(Op::Where(Where {}), &[seen.clone(), scores.clone(), least])
 }
 
 /// Which keys a query sees by its position.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Reach {
+pub(super) struct AttentionReach {
     /// None behind itself.
     pub causal: bool,
     /// As many before itself at most, where that is bounded.
@@ -151,9 +153,9 @@ pub(super) struct Reach {
     pub after: Option<usize>,
 }
 
-impl Reach {
+impl AttentionReach {
     /// Whether a query sees a key, `[queries, keys]`, behind `past` keys of earlier calls; nothing where all see all.
-    pub fn seen(
+    pub fn seen_keys(
         self,
         cx: &mut Lowering,
         [queries, keys]: [usize; 2],
@@ -161,10 +163,10 @@ impl Reach {
     ) -> Res<Option<Val>> {
         let line = |shape: [usize; 2], first: usize| {
             let numbers = (0..shape[0] * shape[1]).map(|i| (first + i) as f64).collect();
-            Val::Known(Known::new(TensorType::new(DType::I64, shape), numbers))
+            Val::Known(KnownValue::new(TensorType::new(DType::I64, shape), numbers))
         };
         let (query, key) = (line([queries, 1], past), line([1, keys], 0));
-        let ahead = cx.binary(BinaryFunction::Sub, &key, &query)?;
+        let ahead = cx.apply_binary(BinaryFunction::Sub, &key, &query)?;
         let bounds = [
             self.causal.then_some((BinaryFunction::LessEqual, 0.0)),
             self.after.map(|after| (BinaryFunction::LessEqual, after as f64)),
@@ -172,10 +174,10 @@ impl Reach {
         ];
         let mut seen = None;
         for (function, bound) in bounds.into_iter().flatten() {
-            let bound = cx.number(&ahead, bound)?;
-            let own = cx.binary(function, &ahead, &bound)?;
+            let bound = cx.number_like(&ahead, bound)?;
+            let own = cx.apply_binary(function, &ahead, &bound)?;
             seen = Some(match seen {
-                Some(seen) => cx.binary(BinaryFunction::And, &seen, &own)?,
+                Some(seen) => cx.apply_binary(BinaryFunction::And, &seen, &own)?,
                 None => own,
             });
         }
@@ -185,7 +187,7 @@ impl Reach {
 
 impl Lowering {
     /// `[batch, time, heads * width]` as `[batch, heads, time, width]`; what has four dims is so already.
-    pub(super) fn apart(&mut self, x: &Val, heads: usize) -> Res<Val> {
+    pub(super) fn split_heads(&mut self, x: &Val, heads: usize) -> Res<Val> {
         match self.shape(x)?[..] {
             [_, own, _, _] if own == heads => Ok(x.clone()),
             [batch, time, width] if width.is_multiple_of(heads) => {
@@ -194,13 +196,13 @@ impl Lowering {
             }
             _ => {
                 let ty = self.ty(x)?;
-                fail(format!("{ty} is not [batch, time, numbers] of {heads} heads"))
+                fail_with(format!("{ty} is not [batch, time, numbers] of {heads} heads"))
             }
         }
     }
 
     /// `[batch, heads, time, width]` as `[batch, time, heads * width]`.
-    pub(super) fn together(&mut self, x: &Val) -> Res<Val> {
+    pub(super) fn merge_heads(&mut self, x: &Val) -> Res<Val> {
         let x = self.transpose(x, vec![0, 2, 1, 3])?;
         let shape = self.shape(&x)?;
         self.reshape(&x, &[shape[0], shape[1], shape[2] * shape[3]])
@@ -209,12 +211,12 @@ impl Lowering {
     /// Heads `[batch, kv, time, width]` of which each stands for as many of `count`.
     pub(super) fn shared_heads(&mut self, x: &Val, count: usize) -> Res<Val> {
         let shape = self.shape(x)?;
-        let [batch, own, time, width] = shape[..] else { return fail("heads have four dims") };
+        let [batch, own, time, width] = shape[..] else { return fail_with("heads have four dims") };
         if own == count {
             return Ok(x.clone());
         }
         if own == 0 || !count.is_multiple_of(own) {
-            return fail(format!("{own} heads of keys do not divide {count} of queries"));
+            return fail_with(format!("{own} heads of keys do not divide {count} of queries"));
         }
         let x = self.reshape(x, &[batch, own, 1, time, width])?;
         let x = self.expand(&x, &[batch, own, count / own, time, width])?;
@@ -223,18 +225,22 @@ impl Lowering {
 }
 
 /// Pairs of elements turned by angles that are given by their cosines and sines.
-pub(super) fn rotary(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let x = heads(cx, call, 0, "num_heads")?;
+pub(super) fn lower_rotary_embedding(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let x = read_heads(cx, call, 0, "num_heads")?;
     let (given, shape) = (cx.shape(&cx.operand(call, 0)?)?, cx.shape(&x)?);
     let turned = match usize::try_from(call.int("rotary_embedding_dim", 0)?) {
         Ok(0) => shape[3],
         Ok(turned) if turned <= shape[3] && turned.is_multiple_of(2) => turned,
-        _ => return fail(format!("the attribute `rotary_embedding_dim` does not fit {shape:?}")),
+        _ => {
+            return fail_with(format!(
+                "the attribute `rotary_embedding_dim` does not fit {shape:?}"
+            ));
+        }
     };
-    let (cos, sin) = (angles(cx, call, 1)?, angles(cx, call, 2)?);
+    let (cos, sin) = (read_angles(cx, call, 1)?, read_angles(cx, call, 2)?);
     let interleaved = call.int("interleaved", 0)? != 0;
     let part = cx.slice(&x, 3, 0, turned, 1)?;
-    let mut parts = vec![rotate(cx, &part, [&cos, &sin], interleaved)?];
+    let mut parts = vec![rotate_pairs(cx, &part, [&cos, &sin], interleaved)?];
     if turned < shape[3] {
         parts.push(cx.slice(&x, 3, turned, shape[3], 1)?);
     }
@@ -250,39 +256,40 @@ pub(super) fn rotary(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// Pairs of elements turned by these angles, all of a head.
-pub(super) fn rotate(
+pub(super) fn rotate_pairs(
     cx: &mut Lowering,
     x: &Val,
     [cos, sin]: [&Val; 2],
     interleaved: bool,
 ) -> Res<Val> {
-    let [first, second] = pairs(cx, x, interleaved)?;
-    let mut product = |a: &Val, b: &Val| cx.binary(BinaryFunction::Mul, a, b);
+    let [first, second] = split_pairs(cx, x, interleaved)?;
+    let mut product = |a: &Val, b: &Val| cx.apply_binary(BinaryFunction::Mul, a, b);
     let (a, b) = (product(&first, cos)?, product(&second, sin)?);
     let (c, d) = (product(&first, sin)?, product(&second, cos)?);
-    let real = cx.binary(BinaryFunction::Sub, &a, &b)?;
-    let imaginary = cx.binary(BinaryFunction::Add, &c, &d)?;
-    joined(cx, [&real, &imaginary], interleaved)
+    let real = cx.apply_binary(BinaryFunction::Sub, &a, &b)?;
+    let imaginary = cx.apply_binary(BinaryFunction::Add, &c, &d)?;
+    join_pairs(cx, [&real, &imaginary], interleaved)
 }
 
 /// Cosines or sines as `[batch, 1, time, pairs]`: those of positions where these are given.
-fn angles(cx: &mut Lowering, call: Call<'_>, position: usize) -> Res<Val> {
+fn read_angles(cx: &mut Lowering, call: NodeCall<'_>, position: usize) -> Res<Val> {
     let mut angles = cx.operand(call, position)?;
-    if let Some(positions) = cx.optional(call, 3)? {
+    if let Some(positions) = cx.optional_operand(call, 3)? {
         let extent = cx.shape(&angles)?.first().copied().unwrap_or(0);
         let positions = from_start(cx, &positions, extent)?;
-        angles = along(cx, &angles, &positions, 0)?;
+        angles = gather_along(cx, &angles, &positions, 0)?;
     }
     match cx.shape(&angles)?[..] {
         [batch, time, pairs] => cx.reshape(&angles, &[batch, 1, time, pairs]),
-        _ => {
-            fail(format!("operand {position} gives angles of three dims, not {}", cx.ty(&angles)?))
-        }
+        _ => fail_with(format!(
+            "operand {position} gives angles of three dims, not {}",
+            cx.ty(&angles)?
+        )),
     }
 }
 
 /// The first and the second elements of all pairs.
-fn pairs(cx: &mut Lowering, x: &Val, interleaved: bool) -> Res<[Val; 2]> {
+fn split_pairs(cx: &mut Lowering, x: &Val, interleaved: bool) -> Res<[Val; 2]> {
     let width = cx.shape(x)?[3];
     let parts = match interleaved {
         true => [cx.slice(x, 3, 0, width, 2)?, cx.slice(x, 3, 1, width, 2)?],
@@ -291,7 +298,7 @@ fn pairs(cx: &mut Lowering, x: &Val, interleaved: bool) -> Res<[Val; 2]> {
     Ok(parts)
 }
 
-fn joined(cx: &mut Lowering, [first, second]: [&Val; 2], interleaved: bool) -> Res<Val> {
+fn join_pairs(cx: &mut Lowering, [first, second]: [&Val; 2], interleaved: bool) -> Res<Val> {
     let operands = [first.clone(), second.clone()];
     if !interleaved {
         return cx.apply(Op::Concat(Concat { axis: 3 }), &operands);

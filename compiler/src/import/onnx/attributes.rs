@@ -1,14 +1,14 @@
 //! The attributes that the standard's ops have, in any version from 7 on, so that one that an op has not is found.
 
 /// The attributes of an op; `None` where its domain says nothing of them.
-pub(super) fn of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
+pub(super) fn list_attributes(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
     match domain {
-        "" | "ai.onnx" => standard(op_type),
+        "" | "ai.onnx" => standard_attributes(op_type),
         _ => None,
     }
 }
 
-fn standard(op_type: &str) -> Option<&'static [&'static str]> {
+fn standard_attributes(op_type: &str) -> Option<&'static [&'static str]> {
     Some(match op_type {
         "Abs" | "Acosh" | "Add" | "And" | "Atanh" | "BitwiseAnd" | "BitwiseNot" | "BitwiseOr"
         | "BitwiseXor" | "Ceil" | "Cos" | "Cosh" | "Div" | "Equal" | "Erf" | "Exp" | "Expand"

@@ -4,7 +4,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::Concat;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
 /// As many elements of a border are taken one by one.
 const MOST_MIRRORED: usize = 1 << 8;
@@ -22,17 +22,17 @@ pub(super) enum Border {
 
 impl Border {
     /// The mode of this name.
-    pub fn named(name: &str) -> Res<Self> {
+    pub fn from_name(name: &str) -> Res<Self> {
         match name {
             "reflect" => Ok(Self::Reflect),
             "edge" => Ok(Self::Edge),
             "wrap" => Ok(Self::Wrap),
-            other => fail(format!("there is no mode `{other}`")),
+            other => fail_with(format!("there is no mode `{other}`")),
         }
     }
 
     /// The ranges of a dim of this extent that stand before and behind it, in order; a border of `low` and `high` elements.
-    fn parts(self, extent: usize, [low, high]: [usize; 2]) -> [Vec<(usize, usize)>; 2] {
+    fn ranges(self, extent: usize, [low, high]: [usize; 2]) -> [Vec<(usize, usize)>; 2] {
         let each = |places: Vec<usize>| places.into_iter().map(|at| (at, at + 1)).collect();
         let last = extent - 1;
         match self {
@@ -51,7 +51,7 @@ impl Border {
 
 impl Lowering {
     /// The tensor with a border along a dim.
-    pub fn bordered(
+    pub fn add_border(
         &mut self,
         x: &Val,
         dim: usize,
@@ -75,9 +75,11 @@ impl Lowering {
         }
         let [low, high] = widths;
         if low.max(high) > most || border != Border::Wrap && low.max(high) > MOST_MIRRORED {
-            return fail(format!("borders of {low} and {high} do not fit an extent of {extent}"));
+            return fail_with(format!(
+                "borders of {low} and {high} do not fit an extent of {extent}"
+            ));
         }
-        let [before, behind] = border.parts(extent, widths);
+        let [before, behind] = border.ranges(extent, widths);
         let mut parts = Vec::new();
         for (start, end) in before.into_iter().chain([(0, extent)]).chain(behind) {
             parts.push(self.slice(x, dim, start, end, 1)?);
@@ -87,16 +89,16 @@ impl Lowering {
 }
 
 /// Channels as blocks of places: [n, c b b, h, w] to [n, c, h b, w b].
-pub(super) fn depth_to_space(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, [n, c, h, w], block) = image(cx, call)?;
+pub(super) fn lower_depth_to_space(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let (x, [n, c, h, w], block) = read_image_blocks(cx, call)?;
     if !c.is_multiple_of(block * block) {
-        return fail(format!("{c} channels are no blocks of {block} x {block}"));
+        return fail_with(format!("{c} channels are no blocks of {block} x {block}"));
     }
     let channels = c / (block * block);
     let (apart, order) = match call.text("mode", "DCR")? {
         "DCR" => ([n, block, block, channels, h, w], vec![0, 3, 4, 1, 5, 2]),
         "CRD" => ([n, channels, block, block, h, w], vec![0, 1, 4, 2, 5, 3]),
-        other => return fail(format!("there is no mode `{other}`")),
+        other => return fail_with(format!("there is no mode `{other}`")),
     };
     let x = cx.reshape(&x, &apart)?;
     let x = cx.transpose(&x, order)?;
@@ -104,10 +106,10 @@ pub(super) fn depth_to_space(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>>
 }
 
 /// Blocks of places as channels: [n, c, h b, w b] to [n, b b c, h, w].
-pub(super) fn space_to_depth(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, [n, c, h, w], block) = image(cx, call)?;
+pub(super) fn lower_space_to_depth(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let (x, [n, c, h, w], block) = read_image_blocks(cx, call)?;
     if !h.is_multiple_of(block) || !w.is_multiple_of(block) {
-        return fail(format!("an image of {h} x {w} is no blocks of {block} x {block}"));
+        return fail_with(format!("an image of {h} x {w} is no blocks of {block} x {block}"));
     }
     let (h, w) = (h / block, w / block);
     let x = cx.reshape(&x, &[n, c, h, block, w, block])?;
@@ -116,14 +118,14 @@ pub(super) fn space_to_depth(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>>
 }
 
 /// An image, its shape, and the width of blocks.
-fn image(cx: &Lowering, call: Call<'_>) -> Res<(Val, [usize; 4], usize)> {
+fn read_image_blocks(cx: &Lowering, call: NodeCall<'_>) -> Res<(Val, [usize; 4], usize)> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
     let Ok(extents) = <[usize; 4]>::try_from(&shape[..]) else {
-        return fail(format!("an image needs four dims, not {shape:?}"));
+        return fail_with(format!("an image needs four dims, not {shape:?}"));
     };
     match usize::try_from(call.int("blocksize", 0)?) {
         Ok(block @ 1..=65536) => Ok((x, extents, block)),
-        _ => fail("the attribute `blocksize` must be 1 or more, and not huge"),
+        _ => fail_with("the attribute `blocksize` must be 1 or more, and not huge"),
     }
 }

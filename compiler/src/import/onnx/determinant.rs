@@ -6,18 +6,20 @@ use graphc_ir::ops::{BinaryFunction, Concat, ReduceFunction, UnaryFunction, Wher
 use graphc_ir::scalar::Scalar;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
 /// As many rows a matrix may have: each takes some twenty ops.
 const MOST_ROWS: usize = 32;
 
 /// Of matrices `[.., n, n]`.
-pub(super) fn determinant(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_determinant(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
-    let [ref outer @ .., rows, columns] = shape[..] else { return fail("a matrix has two dims") };
+    let [ref outer @ .., rows, columns] = shape[..] else {
+        return fail_with("a matrix has two dims");
+    };
     if rows != columns || !(1..=MOST_ROWS).contains(&rows) {
-        return fail(format!(
+        return fail_with(format!(
             "the determinant is supported of square matrices of 1 to {MOST_ROWS} rows, not of {rows} x {columns}"
         ));
     }
@@ -25,47 +27,47 @@ pub(super) fn determinant(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let mut rest = cx.reshape(&x, &[count, rows, rows])?;
     let mut product: Option<Val> = None;
     for left in (1..rows).rev() {
-        let (factor, smaller) = reflected(cx, &rest, left + 1)?;
+        let (factor, smaller) = reflect_column(cx, &rest, left + 1)?;
         rest = smaller;
-        product = Some(multiplied(cx, product, factor)?);
+        product = Some(multiply_into_product(cx, product, factor)?);
     }
-    let product = multiplied(cx, product, rest)?;
+    let product = multiply_into_product(cx, product, rest)?;
     Ok(vec![cx.reshape(&product, outer)?])
 }
 
-fn multiplied(cx: &mut Lowering, product: Option<Val>, factor: Val) -> Res<Val> {
+fn multiply_into_product(cx: &mut Lowering, product: Option<Val>, factor: Val) -> Res<Val> {
     match product {
-        Some(product) => cx.binary(BinaryFunction::Mul, &product, &factor),
+        Some(product) => cx.apply_binary(BinaryFunction::Mul, &product, &factor),
         None => Ok(factor),
     }
 }
 
 /// What a reflection makes of the first column `x` of matrices: its size with the sign of x0, `[count, 1, 1]`, by which the determinant
 /// is that of the matrices which it leaves. It reflects at v = x + sign(x0) |x| e0, and A becomes A - 2 v (v' A) / (v' v).
-fn reflected(cx: &mut Lowering, x: &Val, rows: usize) -> Res<(Val, Val)> {
+fn reflect_column(cx: &mut Lowering, x: &Val, rows: usize) -> Res<(Val, Val)> {
     let column = cx.slice(x, 2, 0, 1, 1)?;
-    let square = cx.binary(BinaryFunction::Mul, &column, &column)?;
+    let square = cx.apply_binary(BinaryFunction::Mul, &column, &column)?;
     let square = cx.reduce(ReduceFunction::Sum, &square, &[1], true)?;
-    let size = cx.unary(UnaryFunction::Sqrt, &square)?;
+    let size = cx.apply_unary(UnaryFunction::Sqrt, &square)?;
     let first = cx.slice(&column, 1, 0, 1, 1)?;
-    let zero = cx.number(&first, 0.0)?;
-    let negative = cx.binary(BinaryFunction::Less, &first, &zero)?;
-    let opposite = cx.unary(UnaryFunction::Neg, &size)?;
+    let zero = cx.number_like(&first, 0.0)?;
+    let negative = cx.apply_binary(BinaryFunction::Less, &first, &zero)?;
+    let opposite = cx.apply_unary(UnaryFunction::Neg, &size)?;
     let factor = cx.apply(Op::Where(Where {}), &[negative, opposite, size])?;
-    let head = cx.binary(BinaryFunction::Add, &first, &factor)?;
+    let head = cx.apply_binary(BinaryFunction::Add, &first, &factor)?;
     let tail = cx.slice(&column, 1, 1, rows, 1)?;
     let v = cx.apply(Op::Concat(Concat { axis: 1 }), &[head, tail.clone()])?;
-    let length = cx.binary(BinaryFunction::Mul, &v, &v)?;
+    let length = cx.apply_binary(BinaryFunction::Mul, &v, &v)?;
     let length = cx.reduce(ReduceFunction::Sum, &length, &[1], true)?;
     // A column of zeros is left as it is.
-    let none = cx.binary(BinaryFunction::Equal, &length, &zero)?;
-    let one = cx.number(&length, 1.0)?;
+    let none = cx.apply_binary(BinaryFunction::Equal, &length, &zero)?;
+    let one = cx.number_like(&length, 1.0)?;
     let length = cx.apply(Op::Where(Where {}), &[none, one, length])?;
     let others = cx.slice(x, 2, 1, rows, 1)?;
     let along = cx.matmul(&v, &others, true, false)?;
-    let along = cx.unary(UnaryFunction::Scale(Scalar(2.0)), &along)?;
-    let along = cx.binary(BinaryFunction::Div, &along, &length)?;
-    let change = cx.binary(BinaryFunction::Mul, &tail, &along)?;
+    let along = cx.apply_unary(UnaryFunction::Scale(Scalar(2.0)), &along)?;
+    let along = cx.apply_binary(BinaryFunction::Div, &along, &length)?;
+    let change = cx.apply_binary(BinaryFunction::Mul, &tail, &along)?;
     let below = cx.slice(&others, 1, 1, rows, 1)?;
-    Ok((factor, cx.binary(BinaryFunction::Sub, &below, &change)?))
+    Ok((factor, cx.apply_binary(BinaryFunction::Sub, &below, &change)?))
 }

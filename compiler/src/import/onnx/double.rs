@@ -8,7 +8,7 @@ use rten_onnx::onnx::{DataType, NodeProto};
 
 use super::lower::{Lowering, Val};
 use super::model::op_type;
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
 /// Ops whose results are numbers that they are given, or these without their sign: 32 bits give the same.
 const MOVES: [&str; 35] = [
@@ -76,10 +76,12 @@ impl Lowering {
         let computes = results.iter().any(|result| !matches!(result, Val::Known(_)));
         let compares = COMPARES.contains(&op);
         if reads && computes && compares && !self.are_exact(proto) {
-            return fail("it compares with a number of DOUBLE for which 32 bits are not enough");
+            return fail_with(
+                "it compares with a number of DOUBLE for which 32 bits are not enough",
+            );
         }
         if reads && computes && !compares && !MOVES.contains(&op) {
-            return fail(
+            return fail_with(
                 "it computes in DOUBLE, with numbers of 64 bits, and graphc has 32: export the model in float32 \
                  (model.float()), or cast to it before this node",
             );
@@ -113,7 +115,7 @@ impl Lowering {
 
     /// A value in another element type, which is `wide` where it is DOUBLE.
     pub fn cast_in_width(&mut self, x: &Val, dtype: DType, wide: bool) -> Res<Val> {
-        let known = self.foldable(x);
+        let known = self.find_foldable(x);
         match known.filter(|known| wide || (known.is_wide() && dtype == DType::F32)) {
             Some(known) => Ok(Val::Known(known.in_width(wide))),
             None => self.cast(x, dtype),
@@ -123,6 +125,6 @@ impl Lowering {
 
 /// Whether a cast is one to DOUBLE.
 fn is_double(proto: &NodeProto) -> bool {
-    let to = Call { proto, opset: 0 }.int("to", 0);
+    let to = NodeCall { proto, opset: 0 }.int("to", 0);
     to.is_ok_and(|to| to == i64::from(DataType::DOUBLE.0))
 }

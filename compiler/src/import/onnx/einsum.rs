@@ -1,13 +1,13 @@
 //! Sums of products by the names of dims.
 
-use graphc_ir::builder::{Products, einsum as sum_products};
+use graphc_ir::builder::{Products, apply_einsum as sum_products};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, ReduceFunction, Slice};
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Problem, Res};
+use super::node::{LoweringProblem, NodeCall, Res};
 
-pub(super) fn einsum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_einsum(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let equation = call.text("equation", "")?;
     let operands = cx.operands(call)?;
     Ok(vec![sum_products(cx, equation, operands)?])
@@ -15,7 +15,7 @@ pub(super) fn einsum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 
 impl Products for Lowering {
     type Tensor = Val;
-    type Error = Problem;
+    type Error = LoweringProblem;
 
     fn shape(&mut self, x: &Val) -> Res<Vec<usize>> {
         Self::shape(self, x)
@@ -34,12 +34,12 @@ impl Products for Lowering {
     }
 
     fn multiply(&mut self, a: &Val, b: &Val) -> Res<Val> {
-        self.binary(BinaryFunction::Mul, a, b)
+        self.apply_binary(BinaryFunction::Mul, a, b)
     }
 
-    fn every(&mut self, x: &Val, step: usize) -> Res<Val> {
+    fn take_every(&mut self, x: &Val, step: usize) -> Res<Val> {
         let shape = Self::shape(self, x)?;
-        self.apply(Op::Slice(Slice::every(&shape, step)), std::slice::from_ref(x))
+        self.apply(Op::Slice(Slice::stride_last_dim(&shape, step)), std::slice::from_ref(x))
     }
 
     fn matmul(&mut self, a: &Val, b: &Val) -> Res<Val> {

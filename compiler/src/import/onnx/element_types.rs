@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rten_onnx::onnx::{DataType, GraphProto, NodeProto, ValueInfoProto};
 
 use super::model::op_type;
-use super::node::Call;
+use super::node::NodeCall;
 
 /// Ops whose first result has the element type of the first operand.
 const PASSES_ON: [&str; 15] = [
@@ -30,11 +30,11 @@ const PASSES_ON: [&str; 15] = [
 /// The element types of names, as far as the file says them or they follow, those of graphs within nodes among them.
 pub(super) fn element_types(graph: &GraphProto) -> BTreeMap<String, DataType> {
     let mut types = BTreeMap::new();
-    collect(graph, &mut types);
+    collect_element_types(graph, &mut types);
     types
 }
 
-fn collect(graph: &GraphProto, types: &mut BTreeMap<String, DataType>) {
+fn collect_element_types(graph: &GraphProto, types: &mut BTreeMap<String, DataType>) {
     let tensors = graph.initializer.iter().map(|tensor| (&tensor.name, tensor.data_type));
     let infos = graph.input.iter().chain(&graph.value_info).chain(&graph.output);
     let infos = infos.map(|info| (&info.name, of_info(info)));
@@ -44,7 +44,10 @@ fn collect(graph: &GraphProto, types: &mut BTreeMap<String, DataType>) {
         }
     }
     for node in &graph.node {
-        node.attribute.iter().filter_map(|a| a.g.as_ref()).for_each(|inner| collect(inner, types));
+        node.attribute
+            .iter()
+            .filter_map(|a| a.g.as_ref())
+            .for_each(|inner| collect_element_types(inner, types));
         let Some(output) = node.output.first() else { continue };
         if let Some(data_type) = of_node(node, types) {
             types.entry(output.clone()).or_insert(data_type);
@@ -57,7 +60,7 @@ fn of_info(info: &ValueInfoProto) -> Option<DataType> {
 }
 
 fn of_node(node: &NodeProto, types: &BTreeMap<String, DataType>) -> Option<DataType> {
-    let call = Call { proto: node, opset: 0 };
+    let call = NodeCall { proto: node, opset: 0 };
     let of_operand = |at: usize| types.get(node.input.get(at)?).copied();
     match op_type(node) {
         "Cast" => Some(DataType(i32::try_from(call.int("to", 0).ok()?).ok()?)),

@@ -11,30 +11,30 @@ use graphc_ir::types::DType;
 use rten_onnx::onnx::DataType;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
-use super::tensor::stored;
+use super::node::{NodeCall, Res, fail_with};
+use super::tensor::stored_type;
 
 impl Lowering {
     /// An elementwise function of one operand.
-    pub fn unary(&mut self, function: UnaryFunction, x: &Val) -> Res<Val> {
+    pub fn apply_unary(&mut self, function: UnaryFunction, x: &Val) -> Res<Val> {
         self.apply(Op::Unary(Unary { function }), std::slice::from_ref(x))
     }
 
     /// An elementwise function of two operands. A number beside a larger floating-point tensor becomes part of the op.
-    pub fn binary(&mut self, function: BinaryFunction, a: &Val, b: &Val) -> Res<Val> {
-        if self.foldable(a).is_none()
+    pub fn apply_binary(&mut self, function: BinaryFunction, a: &Val, b: &Val) -> Res<Val> {
+        if self.find_foldable(a).is_none()
             && let Some(value) = self.number_beside(a, b)?
             && let Some(function) = with_number(function, value)
         {
-            return self.unary(function, a);
+            return self.apply_unary(function, a);
         }
         let commutes = matches!(function, BinaryFunction::Add | BinaryFunction::Mul);
         if commutes
-            && self.foldable(b).is_none()
+            && self.find_foldable(b).is_none()
             && let Some(value) = self.number_beside(b, a)?
             && let Some(function) = with_number(function, value)
         {
-            return self.unary(function, b);
+            return self.apply_unary(function, b);
         }
         self.apply(Op::Binary(Binary { function }), &[a.clone(), b.clone()])
     }
@@ -46,7 +46,7 @@ impl Lowering {
         let fits = skip.is_some_and(|skip| {
             ty.shape.iter().zip(&a.shape[skip..]).all(|(&b, &a)| b == 1 || b == a)
         });
-        Ok(self.splat(b).filter(|_| fits && a.dtype.is_float() && a.dtype == ty.dtype))
+        Ok(self.known_splat(b).filter(|_| fits && a.dtype.is_float() && a.dtype == ty.dtype))
     }
 
     /// A softmax of which whole rows are put aside, such as those that are masked, with numbers in these rows that are finite: the
@@ -64,7 +64,8 @@ impl Lowering {
         if !of_rows && !self.is_nan_of(condition, *id) {
             return Ok(None);
         }
-        let mut finite = [condition.clone(), self.number(&x, 0.0)?, self.number(&x, 0.0)?];
+        let mut finite =
+            [condition.clone(), self.number_like(&x, 0.0)?, self.number_like(&x, 0.0)?];
         finite[taken] = x;
         let x = self.apply(Op::Where(Where {}), &finite)?;
         Ok(Some(self.apply(Op::Softmax(softmax), &[x])?))
@@ -79,24 +80,26 @@ impl Lowering {
     }
 
     fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
-        self.unary(UnaryFunction::Scale(Scalar(factor)), x)
+        self.apply_unary(UnaryFunction::Scale(Scalar(factor)), x)
     }
 
     /// Half of exp(x) + exp(-x).
     fn cosh(&mut self, x: &Val) -> Res<Val> {
-        let negative = self.unary(UnaryFunction::Neg, x)?;
-        let (rising, falling) =
-            (self.unary(UnaryFunction::Exp, x)?, self.unary(UnaryFunction::Exp, &negative)?);
+        let negative = self.apply_unary(UnaryFunction::Neg, x)?;
+        let (rising, falling) = (
+            self.apply_unary(UnaryFunction::Exp, x)?,
+            self.apply_unary(UnaryFunction::Exp, &negative)?,
+        );
         let sum = self.add(&rising, &falling)?;
         self.scale(&sum, 0.5)
     }
 
     fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
-        self.binary(BinaryFunction::Mul, a, b)
+        self.apply_binary(BinaryFunction::Mul, a, b)
     }
 
     fn add(&mut self, a: &Val, b: &Val) -> Res<Val> {
-        self.binary(BinaryFunction::Add, a, b)
+        self.apply_binary(BinaryFunction::Add, a, b)
     }
 }
 
@@ -111,129 +114,152 @@ fn with_number(function: BinaryFunction, value: f64) -> Option<UnaryFunction> {
     })
 }
 
-pub(super) fn unary(cx: &mut Lowering, call: Call<'_>, function: UnaryFunction) -> Res<Vec<Val>> {
+pub(super) fn lower_unary(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: UnaryFunction,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    Ok(vec![cx.unary(function, &x)?])
+    Ok(vec![cx.apply_unary(function, &x)?])
 }
 
-pub(super) fn binary(cx: &mut Lowering, call: Call<'_>, function: BinaryFunction) -> Res<Vec<Val>> {
+pub(super) fn lower_binary(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: BinaryFunction,
+) -> Res<Vec<Val>> {
     let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    Ok(vec![cx.binary(function, &a, &b)?])
+    Ok(vec![cx.apply_binary(function, &a, &b)?])
 }
 
 /// Of integers the quotient is cut off, and known divisors are not 0.
-pub(super) fn divide(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_divide(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let divisor = cx.operand(call, 1)?;
-    let known = cx.foldable(&divisor).filter(|known| !known.ty.dtype.is_float());
-    if known.is_some_and(|known| known.ty.elements() > 0 && known.kept().data.contains(&0.0)) {
-        return fail("an integer is divided by 0");
+    let known = cx.find_foldable(&divisor).filter(|known| !known.ty.dtype.is_float());
+    if known
+        .is_some_and(|known| known.ty.elements() > 0 && known.kept_elements().data.contains(&0.0))
+    {
+        return fail_with("an integer is divided by 0");
     }
-    binary(cx, call, BinaryFunction::Div)
+    lower_binary(cx, call, BinaryFunction::Div)
 }
 
 /// The function between the first two operands, then that and the third, and so on.
-pub(super) fn variadic(
+pub(super) fn lower_variadic(
     cx: &mut Lowering,
-    call: Call<'_>,
+    call: NodeCall<'_>,
     function: BinaryFunction,
 ) -> Res<Vec<Val>> {
     let operands = cx.operands(call)?;
-    let Some((first, rest)) = operands.split_first() else { return fail("it has no operands") };
+    let Some((first, rest)) = operands.split_first() else {
+        return fail_with("it has no operands");
+    };
     let mut result = first.clone();
     for operand in rest {
-        result = cx.binary(function, &result, operand)?;
+        result = cx.apply_binary(function, &result, operand)?;
     }
     Ok(vec![result])
 }
 
-pub(super) fn mean(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let sum = variadic(cx, call, BinaryFunction::Add)?.swap_remove(0);
+pub(super) fn lower_mean(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let sum = lower_variadic(cx, call, BinaryFunction::Add)?.swap_remove(0);
     Ok(vec![cx.scale(&sum, 1.0 / call.proto.input.len() as f64)?])
 }
 
-pub(super) fn pow(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_pow(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (base, exponent) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let exponent = cx.cast(&exponent, cx.ty(&base)?.dtype)?;
-    Ok(vec![cx.binary(BinaryFunction::Pow, &base, &exponent)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::Pow, &base, &exponent)?])
 }
 
 /// To integers; what is one stays as it is.
-pub(super) fn rounded(cx: &mut Lowering, call: Call<'_>, function: UnaryFunction) -> Res<Vec<Val>> {
+pub(super) fn lower_rounding(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: UnaryFunction,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     if !cx.ty(&x)?.dtype.is_float() {
         return Ok(vec![x]);
     }
-    Ok(vec![cx.unary(function, &x)?])
+    Ok(vec![cx.apply_unary(function, &x)?])
 }
 
 /// Sine by cosine.
-pub(super) fn tangent(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_tangent(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (sine, cosine) = (cx.unary(UnaryFunction::Sin, &x)?, cx.unary(UnaryFunction::Cos, &x)?);
-    Ok(vec![cx.binary(BinaryFunction::Div, &sine, &cosine)?])
+    let (sine, cosine) =
+        (cx.apply_unary(UnaryFunction::Sin, &x)?, cx.apply_unary(UnaryFunction::Cos, &x)?);
+    Ok(vec![cx.apply_binary(BinaryFunction::Div, &sine, &cosine)?])
 }
 
-pub(super) fn hyperbolic_cosine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_hyperbolic_cosine(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     Ok(vec![cx.cosh(&x)?])
 }
 
 /// Tangent times cosine: a difference of exponentials would lose what is near 0.
-pub(super) fn hyperbolic_sine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_hyperbolic_sine(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (tangent, cosine) = (cx.unary(UnaryFunction::Tanh, &x)?, cx.cosh(&x)?);
+    let (tangent, cosine) = (cx.apply_unary(UnaryFunction::Tanh, &x)?, cx.cosh(&x)?);
     Ok(vec![cx.mul(&tangent, &cosine)?])
 }
 
 /// log(x + sqrt(x x - 1)).
-pub(super) fn inverse_hyperbolic_cosine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_inverse_hyperbolic_cosine(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let square = cx.mul(&x, &x)?;
-    let below = cx.unary(UnaryFunction::Offset(Scalar(-1.0)), &square)?;
-    let root = cx.unary(UnaryFunction::Sqrt, &below)?;
+    let below = cx.apply_unary(UnaryFunction::Offset(Scalar(-1.0)), &square)?;
+    let root = cx.apply_unary(UnaryFunction::Sqrt, &below)?;
     let sum = cx.add(&x, &root)?;
-    Ok(vec![cx.unary(UnaryFunction::Log, &sum)?])
+    Ok(vec![cx.apply_unary(UnaryFunction::Log, &sum)?])
 }
 
 /// Half of log(1 + x) - log(1 - x).
-pub(super) fn inverse_hyperbolic_tangent(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_inverse_hyperbolic_tangent(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let mut logarithm = |sign: f64| {
         let signed = cx.scale(&x, sign)?;
-        let sum = cx.unary(UnaryFunction::Offset(Scalar(1.0)), &signed)?;
-        cx.unary(UnaryFunction::Log, &sum)
+        let sum = cx.apply_unary(UnaryFunction::Offset(Scalar(1.0)), &signed)?;
+        cx.apply_unary(UnaryFunction::Log, &sum)
     };
     let (above, below) = (logarithm(1.0)?, logarithm(-1.0)?);
-    let difference = cx.binary(BinaryFunction::Sub, &above, &below)?;
+    let difference = cx.apply_binary(BinaryFunction::Sub, &above, &below)?;
     Ok(vec![cx.scale(&difference, 0.5)?])
 }
 
 /// Whether an element is infinite, of a sign that is looked for.
-pub(super) fn is_infinite(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_is_infinite(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let looked_for = |name| Ok::<bool, super::node::Problem>(call.int(name, 1)? != 0);
+    let looked_for = |name| Ok::<bool, super::node::LoweringProblem>(call.int(name, 1)? != 0);
     let (negative, positive) = (looked_for("detect_negative")?, looked_for("detect_positive")?);
-    let infinity = cx.number(&x, f64::INFINITY)?;
+    let infinity = cx.number_like(&x, f64::INFINITY)?;
     let compared = match (negative, positive) {
-        (true, true) => cx.unary(UnaryFunction::Abs, &x)?,
-        (true, false) => cx.unary(UnaryFunction::Neg, &x)?,
+        (true, true) => cx.apply_unary(UnaryFunction::Abs, &x)?,
+        (true, false) => cx.apply_unary(UnaryFunction::Neg, &x)?,
         (false, true) => x,
-        (false, false) => return fail("it looks for infinity of neither sign"),
+        (false, false) => return fail_with("it looks for infinity of neither sign"),
     };
-    Ok(vec![cx.binary(BinaryFunction::Equal, &compared, &infinity)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::Equal, &compared, &infinity)?])
 }
 
 /// Whether an element is no number: it is not equal to itself.
-pub(super) fn is_nan(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_is_nan(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    Ok(vec![cx.binary(BinaryFunction::NotEqual, &x, &x)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::NotEqual, &x, &x)?])
 }
 
-pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_where(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let mut operands = cx.operands(call)?;
     for (taken, other) in [(1, 2), (2, 1)] {
         if operands.len() == 3
-            && cx.foldable(&operands[other]).is_some()
+            && cx.find_foldable(&operands[other]).is_some()
             && let Some(softmax) = cx.softmax_where_taken(&operands, taken)?
         {
             operands[taken] = softmax;
@@ -243,20 +269,20 @@ pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// Passes its operand on; a detached one passes no gradient on (`aten.detach` in the exporter's metadata).
-pub(super) fn identity(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_identity(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let result = call.proto.output.first().map_or("", String::as_str);
-    let ends = cx.detached.contains(result) && cx.foldable(&x).is_none();
+    let ends = cx.detached.contains(result) && cx.find_foldable(&x).is_none();
     if ends && !matches!(x, Val::Sequence(_)) && cx.ty(&x)?.dtype.is_float() {
-        return Ok(vec![cx.unary(UnaryFunction::Detach, &x)?]);
+        return Ok(vec![cx.apply_unary(UnaryFunction::Detach, &x)?]);
     }
     Ok(vec![x])
 }
 
-pub(super) fn cast(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_cast(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let to = DataType(i32::try_from(call.int("to", 0)?).unwrap_or(0));
-    let Some(stored) = stored(to) else {
-        return fail(format!("the element type {to} is not supported"));
+    let Some(stored) = stored_type(to) else {
+        return fail_with(format!("the element type {to} is not supported"));
     };
     let x = cx.operand(call, 0)?;
     let signed = matches!(cx.ty(&x)?.dtype, DType::I32 | DType::I64);
@@ -264,7 +290,7 @@ pub(super) fn cast(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![if signed && to == DataType::UINT32 { cx.without_sign(&y)? } else { y }])
 }
 
-pub(super) fn cast_like(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_cast_like(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, like) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let dtype = cx.ty(&like)?.dtype;
     let wide = call.proto.input.get(1).is_some_and(|name| cx.is_double(name));
@@ -272,96 +298,96 @@ pub(super) fn cast_like(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// Bounds are operands since version 11, attributes before.
-pub(super) fn clip(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_clip(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (low, high) = (cx.optional(call, 1)?, cx.optional(call, 2)?);
+    let (low, high) = (cx.optional_operand(call, 1)?, cx.optional_operand(call, 2)?);
     let (least, most) = (call.float("min", f32::NEG_INFINITY)?, call.float("max", f32::INFINITY)?);
     let known = |bound: &Option<Val>, default: f64| match bound {
         None => Some(default),
-        Some(bound) => cx.known(bound, "").ok()?.as_splat(),
+        Some(bound) => cx.require_known(bound, "").ok()?.as_splat(),
     };
     let float = cx.ty(&x)?.dtype.is_float();
     if let (true, Some(low), Some(high)) = (float, known(&low, least), known(&high, most)) {
         // Of bounds that are the wrong way round the greatest counts.
         let function = UnaryFunction::Clip { low: Scalar(low.min(high)), high: Scalar(high) };
-        return Ok(vec![cx.unary(function, &x)?]);
+        return Ok(vec![cx.apply_unary(function, &x)?]);
     }
     let mut result = x;
     for (bound, function) in [(low, BinaryFunction::Max), (high, BinaryFunction::Min)] {
         if let Some(bound) = bound {
-            result = cx.binary(function, &result, &bound)?;
+            result = cx.apply_binary(function, &result, &bound)?;
         }
     }
     Ok(vec![result])
 }
 
-pub(super) fn gelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_gelu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     match call.text("approximate", "none")? {
-        "none" => unary(cx, call, UnaryFunction::Gelu),
-        "tanh" => unary(cx, call, UnaryFunction::GeluTanh),
-        other => fail(format!("GELU has no approximation `{other}`")),
+        "none" => lower_unary(cx, call, UnaryFunction::Gelu),
+        "tanh" => lower_unary(cx, call, UnaryFunction::GeluTanh),
+        other => fail_with(format!("GELU has no approximation `{other}`")),
     }
 }
 
 /// GELU of the sum of a tensor and, where it is given, a bias.
-pub(super) fn bias_gelu(
+pub(super) fn lower_bias_gelu(
     cx: &mut Lowering,
-    call: Call<'_>,
+    call: NodeCall<'_>,
     function: UnaryFunction,
 ) -> Res<Vec<Val>> {
     let mut x = cx.operand(call, 0)?;
-    if let Some(bias) = cx.optional(call, 1)? {
+    if let Some(bias) = cx.optional_operand(call, 1)? {
         x = cx.add(&x, &bias)?;
     }
-    Ok(vec![cx.unary(function, &x)?])
+    Ok(vec![cx.apply_unary(function, &x)?])
 }
 
 /// x sigmoid(alpha x)
-pub(super) fn swish(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_swish(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 1.0)?);
     if alpha == 1.0 {
-        return Ok(vec![cx.unary(UnaryFunction::Silu, &x)?]);
+        return Ok(vec![cx.apply_unary(UnaryFunction::Silu, &x)?]);
     }
     sigmoid_linear(cx, &x, alpha)
 }
 
-pub(super) fn quick_gelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_quick_gelu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 1.702)?);
     sigmoid_linear(cx, &x, alpha)
 }
 
 fn sigmoid_linear(cx: &mut Lowering, x: &Val, alpha: f64) -> Res<Vec<Val>> {
     let scaled = cx.scale(x, alpha)?;
-    let gate = cx.unary(UnaryFunction::Sigmoid, &scaled)?;
+    let gate = cx.apply_unary(UnaryFunction::Sigmoid, &scaled)?;
     Ok(vec![cx.mul(x, &gate)?])
 }
 
 /// max(0, min(1, alpha x + beta))
-pub(super) fn hard_sigmoid(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_hard_sigmoid(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    Ok(vec![hard(cx, &x, call.float("alpha", 0.2)?, call.float("beta", 0.5)?)?])
+    Ok(vec![apply_hard_sigmoid(cx, &x, call.float("alpha", 0.2)?, call.float("beta", 0.5)?)?])
 }
 
-pub(super) fn hard_swish(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_hard_swish(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let gate = hard(cx, &x, 1.0 / 6.0, 0.5)?;
+    let gate = apply_hard_sigmoid(cx, &x, 1.0 / 6.0, 0.5)?;
     Ok(vec![cx.mul(&x, &gate)?])
 }
 
-fn hard(cx: &mut Lowering, x: &Val, alpha: f64, beta: f64) -> Res<Val> {
+fn apply_hard_sigmoid(cx: &mut Lowering, x: &Val, alpha: f64, beta: f64) -> Res<Val> {
     let line = cx.scale(x, alpha)?;
-    let line = cx.unary(UnaryFunction::Offset(Scalar(beta)), &line)?;
-    cx.unary(UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(1.0) }, &line)
+    let line = cx.apply_unary(UnaryFunction::Offset(Scalar(beta)), &line)?;
+    cx.apply_unary(UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(1.0) }, &line)
 }
 
 /// max(x, 0) + log(1 + exp(-|x|)), which does not overflow
-pub(super) fn softplus(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_softplus(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    Ok(vec![soft_plus(cx, &x)?])
+    Ok(vec![apply_softplus(cx, &x)?])
 }
 
-fn soft_plus(cx: &mut Lowering, x: &Val) -> Res<Val> {
-    let mut small = cx.unary(UnaryFunction::Abs, x)?;
+fn apply_softplus(cx: &mut Lowering, x: &Val) -> Res<Val> {
+    let mut small = cx.apply_unary(UnaryFunction::Abs, x)?;
     let steps = [
         UnaryFunction::Neg,
         UnaryFunction::Exp,
@@ -369,51 +395,51 @@ fn soft_plus(cx: &mut Lowering, x: &Val) -> Res<Val> {
         UnaryFunction::Log,
     ];
     for step in steps {
-        small = cx.unary(step, &small)?;
+        small = cx.apply_unary(step, &small)?;
     }
-    let large = cx.unary(UnaryFunction::Relu, x)?;
+    let large = cx.apply_unary(UnaryFunction::Relu, x)?;
     cx.add(&large, &small)
 }
 
 /// x tanh(softplus(x))
-pub(super) fn mish(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_mish(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let plus = soft_plus(cx, &x)?;
-    let gate = cx.unary(UnaryFunction::Tanh, &plus)?;
+    let plus = apply_softplus(cx, &x)?;
+    let gate = cx.apply_unary(UnaryFunction::Tanh, &plus)?;
     Ok(vec![cx.mul(&x, &gate)?])
 }
 
 /// x / (1 + |x|)
-pub(super) fn softsign(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_softsign(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let size = cx.unary(UnaryFunction::Abs, &x)?;
-    let size = cx.unary(UnaryFunction::Offset(Scalar(1.0)), &size)?;
-    Ok(vec![cx.binary(BinaryFunction::Div, &x, &size)?])
+    let size = cx.apply_unary(UnaryFunction::Abs, &x)?;
+    let size = cx.apply_unary(UnaryFunction::Offset(Scalar(1.0)), &size)?;
+    Ok(vec![cx.apply_binary(BinaryFunction::Div, &x, &size)?])
 }
 
-pub(super) fn leaky_relu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_leaky_relu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, slope) = (cx.operand(call, 0)?, call.float("alpha", 0.01)?);
-    Ok(vec![leaky(cx, &x, slope)?])
+    Ok(vec![apply_leaky_relu(cx, &x, slope)?])
 }
 
 /// max(x, 0) - slope max(-x, 0)
-pub(super) fn leaky(cx: &mut Lowering, x: &Val, slope: f64) -> Res<Val> {
-    let (above, below) = halves(cx, x)?;
+pub(super) fn apply_leaky_relu(cx: &mut Lowering, x: &Val, slope: f64) -> Res<Val> {
+    let (above, below) = split_by_sign(cx, x)?;
     let below = cx.scale(&below, slope)?;
-    cx.binary(BinaryFunction::Sub, &above, &below)
+    cx.apply_binary(BinaryFunction::Sub, &above, &below)
 }
 
-pub(super) fn prelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_prelu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, slope) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let (above, below) = halves(cx, &x)?;
+    let (above, below) = split_by_sign(cx, &x)?;
     let below = cx.mul(&below, &slope)?;
-    Ok(vec![cx.binary(BinaryFunction::Sub, &above, &below)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::Sub, &above, &below)?])
 }
 
 /// max(x, 0) and max(-x, 0)
-fn halves(cx: &mut Lowering, x: &Val) -> Res<(Val, Val)> {
-    let negative = cx.unary(UnaryFunction::Neg, x)?;
-    Ok((cx.unary(UnaryFunction::Relu, x)?, cx.unary(UnaryFunction::Relu, &negative)?))
+fn split_by_sign(cx: &mut Lowering, x: &Val) -> Res<(Val, Val)> {
+    let negative = cx.apply_unary(UnaryFunction::Neg, x)?;
+    Ok((cx.apply_unary(UnaryFunction::Relu, x)?, cx.apply_unary(UnaryFunction::Relu, &negative)?))
 }
 
 /// The kinds of exponential linear units.
@@ -424,7 +450,7 @@ pub(super) enum Exponential {
 }
 
 /// gamma (max(x, 0) + alpha (exp(min(x, 0) / beta) - 1))
-pub(super) fn elu(cx: &mut Lowering, call: Call<'_>, kind: Exponential) -> Res<Vec<Val>> {
+pub(super) fn lower_elu(cx: &mut Lowering, call: NodeCall<'_>, kind: Exponential) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (alpha, beta, gamma) = match kind {
         Exponential::Elu => (call.float("alpha", 1.0)?, 1.0, 1.0),
@@ -433,7 +459,7 @@ pub(super) fn elu(cx: &mut Lowering, call: Call<'_>, kind: Exponential) -> Res<V
         }
         Exponential::Celu => (call.float("alpha", 1.0)?, call.float("alpha", 1.0)?, 1.0),
     };
-    let (above, below) = halves(cx, &x)?;
+    let (above, below) = split_by_sign(cx, &x)?;
     let mut curve = below;
     let steps = [
         UnaryFunction::Scale(Scalar(-1.0 / beta)),
@@ -442,30 +468,30 @@ pub(super) fn elu(cx: &mut Lowering, call: Call<'_>, kind: Exponential) -> Res<V
         UnaryFunction::Scale(Scalar(alpha)),
     ];
     for step in steps {
-        curve = cx.unary(step, &curve)?;
+        curve = cx.apply_unary(step, &curve)?;
     }
     let sum = cx.add(&above, &curve)?;
     Ok(vec![if gamma == 1.0 { sum } else { cx.scale(&sum, gamma)? }])
 }
 
 /// x where x > alpha, else 0
-pub(super) fn thresholded_relu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_thresholded_relu(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (alpha, zero) = (cx.number(&x, call.float("alpha", 1.0)?)?, cx.number(&x, 0.0)?);
-    let above = cx.binary(BinaryFunction::Greater, &x, &alpha)?;
+    let (alpha, zero) = (cx.number_like(&x, call.float("alpha", 1.0)?)?, cx.number_like(&x, 0.0)?);
+    let above = cx.apply_binary(BinaryFunction::Greater, &x, &alpha)?;
     Ok(vec![cx.apply(Op::Where(Where {}), &[above, x, zero])?])
 }
 
 /// x + bias below -lambd, x - bias above lambd, 0 between.
-pub(super) fn shrink(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_shrink(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (bias, bound) = (call.float("bias", 0.0)?, call.float("lambd", 0.5)?);
-    let zero = cx.number(&x, 0.0)?;
+    let zero = cx.number_like(&x, 0.0)?;
     let mut y = zero;
     for (function, side) in [(BinaryFunction::Less, -1.0), (BinaryFunction::Greater, 1.0)] {
-        let bound = cx.number(&x, side * bound)?;
-        let beyond = cx.binary(function, &x, &bound)?;
-        let moved = cx.unary(UnaryFunction::Offset(Scalar(-side * bias)), &x)?;
+        let bound = cx.number_like(&x, side * bound)?;
+        let beyond = cx.apply_binary(function, &x, &bound)?;
+        let moved = cx.apply_unary(UnaryFunction::Offset(Scalar(-side * bias)), &x)?;
         y = cx.apply(Op::Where(Where {}), &[beyond, moved, y])?;
     }
     Ok(vec![y])

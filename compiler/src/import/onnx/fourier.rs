@@ -5,10 +5,10 @@ use std::f64::consts::TAU;
 use graphc_ir::ops::BinaryFunction;
 use graphc_ir::types::{DType, TensorType};
 
-use super::gather::along;
-use super::known::Known;
+use super::gather::gather_along;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, axis, fail};
+use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
 /// As many numbers a table may have.
 const MOST_TABLE: usize = 1 << 22;
@@ -24,16 +24,16 @@ struct Transform {
 }
 
 impl Transform {
-    fn outputs(self) -> usize {
+    fn output_count(self) -> usize {
         if self.onesided { self.length / 2 + 1 } else { self.length }
     }
 
     /// Of each part of each element what it adds to the real and the imaginary part of each output, `[length * parts, outputs * 2]`.
-    fn table(self, parts: usize) -> Res<Known> {
-        let (rows, outputs) = (self.length * parts, self.outputs());
+    fn make_table(self, parts: usize) -> Res<KnownValue> {
+        let (rows, outputs) = (self.length * parts, self.output_count());
         let size = rows.saturating_mul(2 * outputs);
         if size > MOST_TABLE {
-            return fail(format!(
+            return fail_with(format!(
                 "a transform of {} elements takes a table of {size} numbers, and {MOST_TABLE} are the most",
                 self.length
             ));
@@ -55,119 +55,130 @@ impl Transform {
                 }
         };
         let numbers = (0..size).map(number).collect();
-        Ok(Known::new(TensorType::new(DType::F32, [rows, 2 * outputs]), numbers))
+        Ok(KnownValue::new(TensorType::new(DType::F32, [rows, 2 * outputs]), numbers))
     }
 
     /// Of `[.., n, parts]`, cut or filled with zeros to the length, `[.., outputs, 2]`.
-    fn of(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
+    fn apply(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
         let shape = cx.shape(x)?;
         let (outer, parts) = (&shape[..shape.len() - 2], shape[shape.len() - 1]);
-        let table = Val::Known(self.table(parts)?);
-        let x = self.fitted(cx, x)?;
+        let table = Val::Known(self.make_table(parts)?);
+        let x = self.fit_length(cx, x)?;
         let table = cx.cast(&table, cx.ty(&x)?.dtype)?;
         let flat = cx.reshape(&x, &[outer.iter().product(), self.length * parts])?;
         let y = cx.matmul(&flat, &table, false, false)?;
-        cx.reshape(&y, &[outer, &[self.outputs(), 2]].concat())
+        cx.reshape(&y, &[outer, &[self.output_count(), 2]].concat())
     }
 
-    fn fitted(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
+    fn fit_length(self, cx: &mut Lowering, x: &Val) -> Res<Val> {
         let shape = cx.shape(x)?;
         let dim = shape.len() - 2;
         let x = cx.slice(x, dim, 0, self.length.min(shape[dim]), 1)?;
         let missing = self.length.saturating_sub(shape[dim]);
-        super::volumes::padded(cx, &x, dim, [0, missing, 0], 0.0)
+        super::volumes::pad_dim(cx, &x, dim, [0, missing, 0], 0.0)
     }
 }
 
 /// How many elements a transform takes, as a node says it.
-fn length(cx: &Lowering, given: Option<Val>, usual: usize) -> Res<usize> {
+fn read_length(cx: &Lowering, given: Option<Val>, usual: usize) -> Res<usize> {
     let length = match given {
         Some(given) => {
-            usize::try_from(cx.integer(&given, "the length of a transform")?).unwrap_or(0)
+            usize::try_from(cx.known_integer(&given, "the length of a transform")?).unwrap_or(0)
         }
         None => usual,
     };
-    if length == 0 { fail("a transform of no elements is none") } else { Ok(length) }
+    if length == 0 { fail_with("a transform of no elements is none") } else { Ok(length) }
 }
 
 /// Of real numbers `[.., n, .., 1]` or complex ones `[.., n, .., 2]`.
-pub(super) fn discrete(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_dft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
     let rank = shape.len();
-    let of_operand = cx.optional(call, 2)?.map(|axis| cx.integer(&axis, "the axis")).transpose()?;
+    let of_operand = cx
+        .optional_operand(call, 2)?
+        .map(|axis| cx.known_integer(&axis, "the axis"))
+        .transpose()?;
     let usual = if call.opset < 20 { 1 } else { -2 };
     let named = match of_operand {
         Some(named) => named,
         None => call.int("axis", usual)?,
     };
-    let dim = axis(named, rank)?;
+    let dim = resolve_axis(named, rank)?;
     if rank < 2 || dim + 1 == rank || !matches!(shape[rank - 1], 1 | 2) {
         let ty = cx.ty(&x)?;
-        return fail(format!(
+        return fail_with(format!(
             "its numbers have a last dim of 1 or 2 parts, along which it is not: {ty}"
         ));
     }
-    let given = cx.optional(call, 1)?;
+    let given = cx.optional_operand(call, 1)?;
     let transform = Transform {
-        length: length(cx, given, shape[dim])?,
+        length: read_length(cx, given, shape[dim])?,
         inverse: call.int("inverse", 0)? != 0,
         onesided: call.int("onesided", 0)? != 0,
     };
     if transform.inverse && transform.onesided {
-        return fail("onesided=1 with inverse=1 is not supported: give both halves");
+        return fail_with("onesided=1 with inverse=1 is not supported: give both halves");
     }
     let there: Vec<usize> =
         (0..rank - 1).filter(|&other| other != dim).chain([dim, rank - 1]).collect();
     let x = cx.transpose(&x, there.clone())?;
-    let y = transform.of(cx, &x)?;
+    let y = transform.apply(cx, &x)?;
     let back = (0..rank).map(|dim| there.iter().position(|&from| from == dim).unwrap_or(dim));
     Ok(vec![cx.transpose(&y, back.collect())?])
 }
 
 /// Of each frame of a signal `[batch, n, parts]`, under a window where there is one.
-pub(super) fn short_time(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_stft(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (signal, step) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let step = usize::try_from(cx.integer(&step, "the step of frames")?).unwrap_or(0);
-    let [_, samples, _] = cx.shape(&signal)?[..] else { return fail("a signal has three dims") };
-    let window = cx.optional(call, 2)?;
+    let step = usize::try_from(cx.known_integer(&step, "the step of frames")?).unwrap_or(0);
+    let [_, samples, _] = cx.shape(&signal)?[..] else {
+        return fail_with("a signal has three dims");
+    };
+    let window = cx.optional_operand(call, 2)?;
     let usual = match &window {
         Some(window) => cx.ty(window)?.elements(),
         None => 0,
     };
-    let given = cx.optional(call, 3)?;
-    let length = length(cx, given, usual)?;
+    let given = cx.optional_operand(call, 3)?;
+    let length = read_length(cx, given, usual)?;
     if step == 0 || length > samples {
-        return fail(format!("frames of {length}, each {step} on, do not fit {samples} samples"));
+        return fail_with(format!(
+            "frames of {length}, each {step} on, do not fit {samples} samples"
+        ));
     }
     let frames = (samples - length) / step + 1;
     if frames.saturating_mul(length) > MOST_TABLE {
-        return fail(format!(
+        return fail_with(format!(
             "{frames} frames of {length} samples are more than {MOST_TABLE} together: cut the signal"
         ));
     }
     let places = (0..frames * length).map(|at| (at / length * step + at % length) as f64);
-    let places = Known::new(TensorType::new(DType::I64, [frames, length]), places.collect());
-    let mut x = along(cx, &signal, &Val::Known(places), 1)?;
+    let places = KnownValue::new(TensorType::new(DType::I64, [frames, length]), places.collect());
+    let mut x = gather_along(cx, &signal, &Val::Known(places), 1)?;
     if let Some(window) = window {
         let window = cx.reshape(&window, &[length, 1])?;
-        x = cx.binary(BinaryFunction::Mul, &x, &window)?;
+        x = cx.apply_binary(BinaryFunction::Mul, &x, &window)?;
     }
     let onesided = call.int("onesided", 1)? != 0;
-    Ok(vec![Transform { length, inverse: false, onesided }.of(cx, &x)?])
+    Ok(vec![Transform { length, inverse: false, onesided }.apply(cx, &x)?])
 }
 
 /// A sum of cosines with these factors, over one period.
-pub(super) fn window(cx: &mut Lowering, call: Call<'_>, factors: [f64; 3]) -> Res<Vec<Val>> {
-    let size = usize::try_from(cx.integer(&cx.operand(call, 0)?, "the size")?).unwrap_or(0);
+pub(super) fn lower_window(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    factors: [f64; 3],
+) -> Res<Vec<Val>> {
+    let size = usize::try_from(cx.known_integer(&cx.operand(call, 0)?, "the size")?).unwrap_or(0);
     if size > super::known::MOST_FOLDED {
-        return fail(format!("a window of {size} numbers is too long"));
+        return fail_with(format!("a window of {size} numbers is too long"));
     }
     let dtype = match call.int("output_datatype", 1)? {
         1 => DType::F32,
         10 => DType::F16,
         16 => DType::BF16,
-        other => return fail(format!("the element type {other} is not supported")),
+        other => return fail_with(format!("the element type {other} is not supported")),
     };
     let period = if call.int("periodic", 1)? != 0 { size } else { size.max(2) - 1 };
     let number = |at: usize| {
@@ -175,5 +186,5 @@ pub(super) fn window(cx: &mut Lowering, call: Call<'_>, factors: [f64; 3]) -> Re
         factors[0] - factors[1] * angle.cos() + factors[2] * (2.0 * angle).cos()
     };
     let ty = TensorType::new(dtype, [size]);
-    Ok(vec![Val::Known(Known::new(ty, (0..size).map(number).collect()))])
+    Ok(vec![Val::Known(KnownValue::new(ty, (0..size).map(number).collect()))])
 }

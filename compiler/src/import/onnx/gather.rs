@@ -4,27 +4,27 @@
 //! better. All other look-ups are a `gather`.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{BinaryFunction, Concat, Embedding, Gather, UnaryFunction, Where};
+use graphc_ir::ops::{BinaryFunction, Concat, EmbeddingOp, Gather, UnaryFunction, Where};
 use graphc_ir::types::DType;
 
-use super::known::Known;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, axis, fail};
-use super::places::{Coordinates, from_start};
+use super::node::{NodeCall, Res, fail_with, resolve_axis};
+use super::places::{TensorCoordinates, from_start};
 
 /// As many runs of known places are a slice each.
 const MOST_RUNS: usize = 32;
 
 /// Elements at places along a dim.
-pub(super) fn gather(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_gather(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let shape = cx.shape(&x)?;
-    let dim = axis(call.int("axis", 0)?, shape.len())?;
+    let dim = resolve_axis(call.int("axis", 0)?, shape.len())?;
     let places = from_start(cx, &places, shape[dim])?;
-    let found = along(cx, &x, &places, dim)?;
+    let found = gather_along(cx, &x, &places, dim)?;
     let result = call.proto.output.first().map_or("", String::as_str);
     match cx.padded.get(result) {
-        Some(&row) if dim == 0 && cx.foldable(&found).is_none() => {
+        Some(&row) if dim == 0 && cx.find_foldable(&found).is_none() => {
             Ok(vec![without_gradient_of(cx, &found, &places, row)?])
         }
         _ => Ok(vec![found]),
@@ -33,20 +33,20 @@ pub(super) fn gather(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 
 /// Rows of a table, found at places, through which nothing is learned where the place is `row`: those of `padding_idx` in PyTorch.
 fn without_gradient_of(cx: &mut Lowering, found: &Val, places: &Val, row: i64) -> Res<Val> {
-    let row = cx.number(places, row as f64)?;
-    let learns = cx.binary(BinaryFunction::NotEqual, places, &row)?;
+    let row = cx.number_like(places, row as f64)?;
+    let learns = cx.apply_binary(BinaryFunction::NotEqual, places, &row)?;
     let mut shape = cx.shape(places)?;
     shape.resize(cx.shape(found)?.len(), 1);
     let learns = cx.reshape(&learns, &shape)?;
-    let detached = cx.unary(UnaryFunction::Detach, found)?;
+    let detached = cx.apply_unary(UnaryFunction::Detach, found)?;
     cx.apply(Op::Where(Where {}), &[learns, found.clone(), detached])
 }
 
 /// Elements of lanes along a dim, at places of each lane's own.
-pub(super) fn gather_elements(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_gather_elements(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (mut x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let (shape, taken) = (cx.shape(&x)?, cx.shape(&places)?);
-    let dim = axis(call.int("axis", 0)?, shape.len())?;
+    let dim = resolve_axis(call.int("axis", 0)?, shape.len())?;
     check_lanes(&shape, &taken, dim)?;
     let places = from_start(cx, &places, shape[dim])?;
     for (other, &extent) in taken.iter().enumerate().filter(|(other, _)| *other != dim) {
@@ -58,18 +58,18 @@ pub(super) fn gather_elements(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>
 }
 
 /// Slices at places of which each has a coordinate for several dims.
-pub(super) fn gather_nd(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_gather_nd(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let shape = cx.shape(&x)?;
     let batch = usize::try_from(call.int("batch_dims", 0)?).unwrap_or(usize::MAX);
-    let at = Coordinates::new(cx, &places, &shape, batch)?;
+    let at = TensorCoordinates::new(cx, &places, &shape, batch)?;
     let behind = at.batch + at.extents.len();
     let result = [&at.shape[..], &shape[behind..]].concat();
-    if let Some(known) = at.known(cx)? {
-        return Ok(vec![along(cx, &x, &Val::Known(known), at.batch)?]);
+    if let Some(known) = at.known_places(cx)? {
+        return Ok(vec![gather_along(cx, &x, &Val::Known(known), at.batch)?]);
     }
     if at.extents.is_empty() {
-        let ones = vec![1; at.inner().len()];
+        let ones = vec![1; at.inner_shape().len()];
         let apart = cx.reshape(&x, &[&shape[..at.batch], &ones, &shape[behind..]].concat())?;
         return Ok(vec![cx.expand(&apart, &result)?]);
     }
@@ -85,15 +85,17 @@ pub(super) fn check_lanes(shape: &[usize], places: &[usize], dim: usize) -> Res<
     if shape.len() == places.len() && places.iter().zip(shape).enumerate().all(fits) {
         return Ok(());
     }
-    fail(format!("indices of shape {places:?} do not fit a tensor of {shape:?} along dim {dim}"))
+    fail_with(format!(
+        "indices of shape {places:?} do not fit a tensor of {shape:?} along dim {dim}"
+    ))
 }
 
 impl Lowering {
     /// Every so many-th element of a dim, from one place down to before another.
-    pub fn backward(&mut self, x: &Val, dim: usize, [from, to, step]: [i64; 3]) -> Res<Val> {
+    pub fn slice_backward(&mut self, x: &Val, dim: usize, [from, to, step]: [i64; 3]) -> Res<Val> {
         let below = step.unsigned_abs().try_into().unwrap_or(usize::MAX);
         let places: Vec<i64> = (to + 1..=from).rev().step_by(below).collect();
-        along(self, x, &Val::Known(Known::integers(&places)), dim)
+        gather_along(self, x, &Val::Known(KnownValue::from_integers(&places)), dim)
     }
 
     /// The tensor with a dim after all others.
@@ -110,36 +112,36 @@ impl Lowering {
     }
 
     /// A tensor whose dims that have coordinates are one, and the places in it, `[b.., m]`.
-    pub fn places_as_one(&mut self, x: &Val, at: &Coordinates) -> Res<(Val, Val)> {
+    pub fn places_as_one(&mut self, x: &Val, at: &TensorCoordinates) -> Res<(Val, Val)> {
         let shape = self.shape(x)?;
         let (batch, behind) = (&shape[..at.batch], &shape[at.batch + at.extents.len()..]);
         let extent: usize = at.extents.iter().product();
         let x = self.reshape(x, &[batch, &[extent], behind].concat())?;
-        let count: usize = at.inner().iter().product();
-        let places = at.joined(self)?;
+        let count: usize = at.inner_shape().iter().product();
+        let places = at.flatten_places(self)?;
         let places = self.reshape(&places, &[batch, &[count]].concat())?;
         Ok((x, places))
     }
 }
 
 /// The elements at places along a dim, `[.., n, ..]` to `[.., i.., ..]`.
-pub(super) fn along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize) -> Res<Val> {
+pub(super) fn gather_along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize) -> Res<Val> {
     let (shape, of_places) = (cx.shape(x)?, cx.shape(places)?);
-    if let (None, Some(known)) = (cx.foldable(x), cx.foldable(places)) {
-        if known.kept().shape != of_places {
+    if let (None, Some(known)) = (cx.find_foldable(x), cx.find_foldable(places)) {
+        if known.kept_elements().shape != of_places {
             // What every sample looks up alike is looked up once.
-            let kept = Known::new(known.kept_ty(), known.kept().data.clone());
-            let found = along(cx, x, &Val::Known(kept), dim)?;
+            let kept = KnownValue::new(known.kept_ty(), known.kept_elements().data.clone());
+            let found = gather_along(cx, x, &Val::Known(kept), dim)?;
             return cx.expand(&found, &[&shape[..dim], &of_places, &shape[dim + 1..]].concat());
         }
-        if let Some(runs) = runs(&known) {
-            return slices(cx, x, (&known, &runs), dim);
+        if let Some(runs) = find_runs(&known) {
+            return gather_runs(cx, x, (&known, &runs), dim);
         }
     }
     let rank = shape.len();
     let front = [dim].into_iter().chain((0..rank).filter(|&other| other != dim)).collect();
     let x = cx.transpose(x, front)?;
-    let found = rows(cx, &x, places)?;
+    let found = gather_rows(cx, &x, places)?;
     let count = of_places.len();
     let before = count..count + dim;
     let behind = count + dim..count + rank - 1;
@@ -148,17 +150,17 @@ pub(super) fn along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize) -> Res
 
 /// The elements at places `[i..]` of a tensor `[n, w..]`. Of numbers that are not known they are an embedding, which leaves each dim of
 /// the places its own, so that it can be cut along any of them.
-fn rows(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
+fn gather_rows(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
     let (ty, of_places) = (cx.ty(x)?, cx.shape(places)?);
     let result = [&of_places[..], &ty.shape[1..]].concat();
-    let known = cx.foldable(x).is_some() && cx.foldable(places).is_some();
+    let known = cx.find_foldable(x).is_some() && cx.find_foldable(places).is_some();
     let found = if known || !ty.dtype.is_float() {
         let flat = cx.reshape(places, &[of_places.iter().product()])?;
         cx.apply(Op::Gather(Gather {}), &[x.clone(), flat])?
     } else {
         let table = cx.reshape(x, &[ty.shape[0], ty.shape[1..].iter().product()])?;
         let places = if of_places.is_empty() { cx.reshape(places, &[1])? } else { places.clone() };
-        cx.apply(Op::Embedding(Embedding {}), &[table, places])?
+        cx.apply(Op::Embedding(EmbeddingOp {}), &[table, places])?
     };
     cx.reshape(&found, &result)
 }
@@ -166,13 +168,13 @@ fn rows(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
 /// The elements at places `[b.., m]` of a tensor `[b.., n, w..]`.
 fn look_up(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
     if cx.shape(places)?.len() == 1 {
-        return rows(cx, x, places);
+        return gather_rows(cx, x, places);
     }
     cx.apply(Op::Gather(Gather {}), &[x.clone(), places.clone()])
 }
 
 /// Known places that follow each other, as where each run begins and ends; `None` where there are too many.
-pub(super) fn runs(known: &Known) -> Option<Vec<(usize, usize)>> {
+pub(super) fn find_runs(known: &KnownValue) -> Option<Vec<(usize, usize)>> {
     debug_assert!(known.ty.dtype == DType::I64, "places are integers");
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for place in known.elements().into_iter().map(|place| place as usize) {
@@ -187,10 +189,10 @@ pub(super) fn runs(known: &Known) -> Option<Vec<(usize, usize)>> {
 }
 
 /// A slice for each run of places.
-fn slices(
+fn gather_runs(
     cx: &mut Lowering,
     x: &Val,
-    (places, runs): (&Known, &[(usize, usize)]),
+    (places, runs): (&KnownValue, &[(usize, usize)]),
     dim: usize,
 ) -> Res<Val> {
     let shape = cx.shape(x)?;

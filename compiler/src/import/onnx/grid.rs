@@ -5,16 +5,16 @@ use graphc_ir::ops::{BinaryFunction, Gather, ScatterSum, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::known::{Known, MOST_FOLDED};
+use super::known::{KnownValue, MOST_FOLDED};
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
 /// As many elements of columns of a sample have their places in a table.
 const MOST_COLUMNS: usize = 1 << 24;
 
 /// What stands for elements outside of an image.
 #[derive(Clone, Copy, PartialEq)]
-enum Outside {
+enum GridPadding {
     Zeros,
     /// The nearest element of the image.
     Border,
@@ -23,39 +23,42 @@ enum Outside {
 }
 
 /// Elements of images `[n, channels, h, w]` at places `[n, h', w', 2]` from -1 to 1, x before y.
-pub(super) fn sample(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_grid_sample(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, grid) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let ([n, c, h, w], [_, rows, columns, 2]) = (cx.four(&x)?, cx.four(&grid)?) else {
-        return fail(format!("its places have two coordinates, not {}", cx.ty(&grid)?));
+    let ([n, c, h, w], [_, rows, columns, 2]) = (cx.four_extents(&x)?, cx.four_extents(&grid)?)
+    else {
+        return fail_with(format!("its places have two coordinates, not {}", cx.ty(&grid)?));
     };
     if h == 0 || w == 0 {
-        return fail("its images have no elements");
+        return fail_with("its images have no elements");
     }
     let outside = match call.text("padding_mode", "zeros")? {
-        "zeros" => Outside::Zeros,
-        "border" => Outside::Border,
-        "reflection" => Outside::Reflection,
-        other => return fail(format!("there is no padding_mode `{other}`")),
+        "zeros" => GridPadding::Zeros,
+        "border" => GridPadding::Border,
+        "reflection" => GridPadding::Reflection,
+        other => return fail_with(format!("there is no padding_mode `{other}`")),
     };
     let aligned = call.int("align_corners", 0)? != 0;
     let mut places = Vec::new();
     for (at, extent) in [(1, h), (0, w)] {
         let place = cx.slice(&grid, 3, at, at + 1, 1)?;
         let place = cx.reshape(&place, &[n, rows * columns])?;
-        places.push(coordinate(cx, &place, extent, aligned, outside)?);
+        places.push(scale_coordinate(cx, &place, extent, aligned, outside)?);
     }
     let image = cx.reshape(&x, &[n, c, h * w])?;
     let image = cx.transpose(&image, vec![0, 2, 1])?;
     let of = Sampled { image, extents: [h, w], outside };
     let y = match call.text("mode", "linear")? {
         "nearest" => {
-            let y = cx.unary(UnaryFunction::Round, &places[0])?;
-            let x = cx.unary(UnaryFunction::Round, &places[1])?;
-            of.at(cx, [&y, &x])?
+            let y = cx.apply_unary(UnaryFunction::Round, &places[0])?;
+            let x = cx.apply_unary(UnaryFunction::Round, &places[1])?;
+            of.elements_at(cx, [&y, &x])?
         }
-        "linear" | "bilinear" => of.between(cx, [&places[0], &places[1]])?,
+        "linear" | "bilinear" => of.interpolate(cx, [&places[0], &places[1]])?,
         other => {
-            return fail(format!("the mode `{other}` is not supported: only linear and nearest"));
+            return fail_with(format!(
+                "the mode `{other}` is not supported: only linear and nearest"
+            ));
         }
     };
     let y = cx.transpose(&y, vec![0, 2, 1])?;
@@ -63,134 +66,134 @@ pub(super) fn sample(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// A place from -1 to 1 as one in elements, brought into the image where what is outside is not zero.
-fn coordinate(
+fn scale_coordinate(
     cx: &mut Lowering,
     place: &Val,
     extent: usize,
     aligned: bool,
-    outside: Outside,
+    outside: GridPadding,
 ) -> Res<Val> {
     let extent = extent as f64;
     let (factor, shift) = match aligned {
         true => ((extent - 1.0) / 2.0, (extent - 1.0) / 2.0),
         false => (extent / 2.0, (extent - 1.0) / 2.0),
     };
-    let place = cx.unary(UnaryFunction::Scale(Scalar(factor)), place)?;
-    let mut place = cx.unary(UnaryFunction::Offset(Scalar(shift)), &place)?;
-    if outside == Outside::Reflection {
+    let place = cx.apply_unary(UnaryFunction::Scale(Scalar(factor)), place)?;
+    let mut place = cx.apply_unary(UnaryFunction::Offset(Scalar(shift)), &place)?;
+    if outside == GridPadding::Reflection {
         let (first, span) = if aligned { (0.0, extent - 1.0) } else { (-0.5, extent) };
-        place = cx.reflected(&place, first, span)?;
+        place = cx.reflect_place(&place, first, span)?;
     }
-    if outside == Outside::Zeros {
+    if outside == GridPadding::Zeros {
         return Ok(place);
     }
     let (low, high) = (Scalar(0.0), Scalar(extent - 1.0));
-    cx.unary(UnaryFunction::Clip { low, high }, &place)
+    cx.apply_unary(UnaryFunction::Clip { low, high }, &place)
 }
 
 /// What is sampled: elements `[n, h w, channels]`.
 struct Sampled {
     image: Val,
     extents: [usize; 2],
-    outside: Outside,
+    outside: GridPadding,
 }
 
 impl Sampled {
     /// The elements at whole places `[n, m]`, 0 outside.
-    fn at(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
+    fn elements_at(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
         let [h, w] = self.extents;
         let mut within = Vec::new();
         let mut bounded = Vec::new();
         for (place, extent) in [(y, h), (x, w)] {
             let (low, high) = (Scalar(0.0), Scalar(extent as f64 - 1.0));
-            let inside = cx.unary(UnaryFunction::Clip { low, high }, place)?;
-            within.push(cx.binary(BinaryFunction::Equal, &inside, place)?);
+            let inside = cx.apply_unary(UnaryFunction::Clip { low, high }, place)?;
+            within.push(cx.apply_binary(BinaryFunction::Equal, &inside, place)?);
             bounded.push(cx.cast(&inside, DType::I64)?);
         }
-        let width = cx.number(&bounded[0], w as f64)?;
-        let row = cx.binary(BinaryFunction::Mul, &bounded[0], &width)?;
-        let index = cx.binary(BinaryFunction::Add, &row, &bounded[1])?;
+        let width = cx.number_like(&bounded[0], w as f64)?;
+        let row = cx.apply_binary(BinaryFunction::Mul, &bounded[0], &width)?;
+        let index = cx.apply_binary(BinaryFunction::Add, &row, &bounded[1])?;
         let found = cx.apply(Op::Gather(Gather {}), &[self.image.clone(), index])?;
-        if self.outside != Outside::Zeros {
+        if self.outside != GridPadding::Zeros {
             return Ok(found);
         }
-        let within = cx.binary(BinaryFunction::And, &within[0], &within[1])?;
-        let within = cx.column(&within)?;
-        let zero = cx.number(&found, 0.0)?;
+        let within = cx.apply_binary(BinaryFunction::And, &within[0], &within[1])?;
+        let within = cx.append_dim(&within)?;
+        let zero = cx.number_like(&found, 0.0)?;
         cx.apply(Op::Where(Where {}), &[within, found, zero])
     }
 
     /// Means of the four elements about places `[n, m]`, each by how near it is.
-    fn between(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
-        let (top, of_rows) = cx.parted(y)?;
-        let (left, of_columns) = cx.parted(x)?;
+    fn interpolate(&self, cx: &mut Lowering, [y, x]: [&Val; 2]) -> Res<Val> {
+        let (top, of_rows) = cx.split_place(y)?;
+        let (left, of_columns) = cx.split_place(x)?;
         let mut sum: Option<Val> = None;
         for (row, by_row) in of_rows.iter().enumerate() {
-            let y = cx.unary(UnaryFunction::Offset(Scalar(row as f64)), &top)?;
+            let y = cx.apply_unary(UnaryFunction::Offset(Scalar(row as f64)), &top)?;
             for (column, by_column) in of_columns.iter().enumerate() {
-                let x = cx.unary(UnaryFunction::Offset(Scalar(column as f64)), &left)?;
-                let found = self.at(cx, [&y, &x])?;
-                let weight = cx.binary(BinaryFunction::Mul, by_row, by_column)?;
-                let weight = cx.column(&weight)?;
-                let part = cx.binary(BinaryFunction::Mul, &found, &weight)?;
+                let x = cx.apply_unary(UnaryFunction::Offset(Scalar(column as f64)), &left)?;
+                let found = self.elements_at(cx, [&y, &x])?;
+                let weight = cx.apply_binary(BinaryFunction::Mul, by_row, by_column)?;
+                let weight = cx.append_dim(&weight)?;
+                let part = cx.apply_binary(BinaryFunction::Mul, &found, &weight)?;
                 sum = Some(match sum {
-                    Some(sum) => cx.binary(BinaryFunction::Add, &sum, &part)?,
+                    Some(sum) => cx.apply_binary(BinaryFunction::Add, &sum, &part)?,
                     None => part,
                 });
             }
         }
-        sum.map_or_else(|| fail("an image has no elements"), Ok)
+        sum.map_or_else(|| fail_with("an image has no elements"), Ok)
     }
 }
 
 impl Lowering {
-    fn four(&self, x: &Val) -> Res<[usize; 4]> {
+    fn four_extents(&self, x: &Val) -> Res<[usize; 4]> {
         let ty = self.ty(x)?;
         <[usize; 4]>::try_from(&ty.shape[..])
-            .or_else(|_| fail(format!("images and their places have four dims, not {ty}")))
+            .or_else(|_| fail_with(format!("images and their places have four dims, not {ty}")))
     }
 
     /// The whole part of a place, and the weights of the element there and of the next one.
-    fn parted(&mut self, place: &Val) -> Res<(Val, [Val; 2])> {
-        let whole = self.unary(UnaryFunction::Floor, place)?;
-        let next = self.binary(BinaryFunction::Sub, place, &whole)?;
-        let own = self.unary(UnaryFunction::Neg, &next)?;
-        let own = self.unary(UnaryFunction::Offset(Scalar(1.0)), &own)?;
+    fn split_place(&mut self, place: &Val) -> Res<(Val, [Val; 2])> {
+        let whole = self.apply_unary(UnaryFunction::Floor, place)?;
+        let next = self.apply_binary(BinaryFunction::Sub, place, &whole)?;
+        let own = self.apply_unary(UnaryFunction::Neg, &next)?;
+        let own = self.apply_unary(UnaryFunction::Offset(Scalar(1.0)), &own)?;
         Ok((whole, [own, next]))
     }
 
     /// `[n, m]` as `[n, m, 1]`.
-    fn column(&mut self, x: &Val) -> Res<Val> {
+    fn append_dim(&mut self, x: &Val) -> Res<Val> {
         let shape = self.shape(x)?;
         self.reshape(x, &[&shape[..], &[1]].concat())
     }
 
     /// A place mirrored at both ends of a span until it is within.
-    fn reflected(&mut self, place: &Val, first: f64, span: f64) -> Res<Val> {
+    fn reflect_place(&mut self, place: &Val, first: f64, span: f64) -> Res<Val> {
         if span == 0.0 {
-            return self.unary(UnaryFunction::Scale(Scalar(0.0)), place);
+            return self.apply_unary(UnaryFunction::Scale(Scalar(0.0)), place);
         }
-        let shifted = self.unary(UnaryFunction::Offset(Scalar(-first)), place)?;
-        let size = self.unary(UnaryFunction::Abs, &shifted)?;
+        let shifted = self.apply_unary(UnaryFunction::Offset(Scalar(-first)), place)?;
+        let size = self.apply_unary(UnaryFunction::Abs, &shifted)?;
         // The distance from the next even multiple of the span.
-        let turns = self.unary(UnaryFunction::Scale(Scalar(0.5 / span)), &size)?;
-        let turns = self.unary(UnaryFunction::Offset(Scalar(0.5)), &turns)?;
-        let turns = self.unary(UnaryFunction::Floor, &turns)?;
-        let even = self.unary(UnaryFunction::Scale(Scalar(2.0 * span)), &turns)?;
-        let rest = self.binary(BinaryFunction::Sub, &size, &even)?;
-        let rest = self.unary(UnaryFunction::Abs, &rest)?;
-        self.unary(UnaryFunction::Offset(Scalar(first)), &rest)
+        let turns = self.apply_unary(UnaryFunction::Scale(Scalar(0.5 / span)), &size)?;
+        let turns = self.apply_unary(UnaryFunction::Offset(Scalar(0.5)), &turns)?;
+        let turns = self.apply_unary(UnaryFunction::Floor, &turns)?;
+        let even = self.apply_unary(UnaryFunction::Scale(Scalar(2.0 * span)), &turns)?;
+        let rest = self.apply_binary(BinaryFunction::Sub, &size, &even)?;
+        let rest = self.apply_unary(UnaryFunction::Abs, &rest)?;
+        self.apply_unary(UnaryFunction::Offset(Scalar(first)), &rest)
     }
 }
 
 /// Grids of places from -1 to 1 under maps `[n, 2, 3]`.
-pub(super) fn affine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_affine_grid(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (maps, size) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let size = cx.integers(&size, "the size")?;
+    let size = cx.known_integers(&size, "the size")?;
     let size: Vec<usize> = size.iter().filter_map(|&e| usize::try_from(e).ok()).collect();
-    let [n, _, h, w] = size[..] else { return fail("only grids of images are supported") };
+    let [n, _, h, w] = size[..] else { return fail_with("only grids of images are supported") };
     if h.checked_mul(w).is_none_or(|places| places > MOST_FOLDED) {
-        return fail(format!("a grid of {h} x {w} has more than {MOST_FOLDED} places"));
+        return fail_with(format!("a grid of {h} x {w} has more than {MOST_FOLDED} places"));
     }
     let aligned = call.int("align_corners", 0)? != 0;
     let line = |extent: usize| -> Vec<f64> {
@@ -204,40 +207,42 @@ pub(super) fn affine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let points =
         rows.iter().flat_map(|&y| columns.iter().flat_map(move |&x| [x, y, 1.0])).collect();
     let ty = TensorType::new(cx.ty(&maps)?.dtype, [1, h * w, 3]);
-    let points = Val::Known(Known::new(ty, points));
+    let points = Val::Known(KnownValue::new(ty, points));
     let places = cx.matmul(&points, &maps, false, true)?;
     Ok(vec![cx.reshape(&places, &[n, h, w, 2])?])
 }
 
 /// Extents, steps and borders, none of them negative or huge.
-fn bounded(given: &[i64]) -> Res<Vec<usize>> {
+fn check_numbers(given: &[i64]) -> Res<Vec<usize>> {
     let number = |&value: &i64| usize::try_from(value).ok().filter(|&value| value < 1 << 20);
     let numbers: Option<Vec<usize>> = given.iter().map(number).collect();
     match numbers {
         Some(numbers) => Ok(numbers),
-        None => fail(format!("{given:?} must be numbers below 2^20, none negative")),
+        None => fail_with(format!("{given:?} must be numbers below 2^20, none negative")),
     }
 }
 
 /// Columns of blocks `[n, channels * kernel, blocks]`, each added where its block lies in the image.
-pub(super) fn from_columns(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_columns_to_image(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let list = |cx: &Lowering, at: usize, what: &str| -> Res<Vec<usize>> {
-        let list = cx.integers(&cx.operand(call, at)?, what)?;
-        bounded(&list)
+        let list = cx.known_integers(&cx.operand(call, at)?, what)?;
+        check_numbers(&list)
     };
     let (image, kernel) = (list(cx, 1, "the image")?, list(cx, 2, "the block")?);
     let (&[h, w], &[kh, kw]) = (&image[..], &kernel[..]) else {
-        return fail("only blocks of images are supported, of height and width");
+        return fail_with("only blocks of images are supported, of height and width");
     };
     let numbers = |name: &str, default: i64| -> Res<Vec<usize>> {
         let given = call.ints(name)?.map_or_else(|| vec![default; 2], <[i64]>::to_vec);
-        bounded(&given)
+        check_numbers(&given)
     };
     let (strides, dilations) = (numbers("strides", 1)?, numbers("dilations", 1)?);
-    let pads = bounded(call.ints("pads")?.unwrap_or(&[0; 4]))?;
-    let [top, left, bottom, right] = pads[..] else { return fail("its `pads` must be 4 numbers") };
-    let [n, width, blocks] = cx.shape(&x)?[..] else { return fail("columns have three dims") };
+    let pads = check_numbers(call.ints("pads")?.unwrap_or(&[0; 4]))?;
+    let [top, left, bottom, right] = pads[..] else {
+        return fail_with("its `pads` must be 4 numbers");
+    };
+    let [n, width, blocks] = cx.shape(&x)?[..] else { return fail_with("columns have three dims") };
     let steps = |dim: usize, extent: usize, kernel: usize| {
         let (stride, dilation) = (*strides.get(dim)?, *dilations.get(dim)?);
         let reach = dilation * (kernel.checked_sub(1)?) + 1;
@@ -245,10 +250,10 @@ pub(super) fn from_columns(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     };
     let (high, wide) = (h + top + bottom, w + left + right);
     let (Some(down), Some(across)) = (steps(0, high, kh), steps(1, wide, kw)) else {
-        return fail(format!("blocks of {kh} x {kw} do not fit an image of {high} x {wide}"));
+        return fail_with(format!("blocks of {kh} x {kw} do not fit an image of {high} x {wide}"));
     };
     if down.0 * across.0 != blocks || !width.is_multiple_of(kh * kw) {
-        return fail(format!(
+        return fail_with(format!(
             "{} blocks of {kh} x {kw} fit, not {:?}",
             down.0 * across.0,
             [width, blocks]
@@ -263,12 +268,12 @@ pub(super) fn from_columns(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     };
     let count = kh.saturating_mul(kw).saturating_mul(blocks);
     if count > MOST_COLUMNS {
-        return fail(format!(
+        return fail_with(format!(
             "{count} elements are in its columns, and {MOST_COLUMNS} are the most"
         ));
     }
     let places =
-        Known::new(TensorType::new(DType::I64, [1, count]), (0..count).map(place).collect());
+        KnownValue::new(TensorType::new(DType::I64, [1, count]), (0..count).map(place).collect());
     let places = cx.expand(&Val::Known(places), &[n, count])?;
     let values = cx.reshape(&x, &[n, channels, count])?;
     let values = cx.transpose(&values, vec![0, 2, 1])?;

@@ -8,30 +8,30 @@ use graphc_ir::ops::{
 use graphc_ir::scalar::Scalar;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
-use super::normalize::shortest;
+use super::node::{NodeCall, Res, fail_with};
+use super::normalize::shortest_number;
 use super::volumes;
 
-pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_convolution(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if volumes::is_volume(cx, call)? {
-        return volumes::convolution(cx, call);
+        return volumes::lower_convolution(cx, call);
     }
-    let (x, k) = (Image::of(cx, call, 0)?, Image::of(cx, call, 1)?);
+    let (x, k) = (Image::from_operand(cx, call, 0)?, Image::from_operand(cx, call, 1)?);
     check_kernel(call, &k)?;
     let window = given_window(call, &x, k.extents)?;
-    let groups = positive(call.int("group", 1)?, "group")?;
+    let groups = check_positive(call.int("group", 1)?, "group")?;
     let op = Op::Convolution(Convolution { window, groups, channels_last: false });
     let y = cx.apply(op, &[x.value.clone(), k.value])?;
-    biased(cx, call, &x, y)
+    add_bias(cx, call, &x, y)
 }
 
 /// Checks that `kernel_shape`, where it is given, is that of the kernels.
-fn check_kernel(call: Call<'_>, kernels: &Image) -> Res<()> {
-    match steps(call, "kernel_shape", kernels.rank)? {
+fn check_kernel(call: NodeCall<'_>, kernels: &Image) -> Res<()> {
+    match read_steps(call, "kernel_shape", kernels.rank)? {
         Some(given) if given != kernels.extents => {
             let (given, found) = (call.ints("kernel_shape")?.unwrap_or(&[]), kernels.extents);
             let found = &found[4 - kernels.rank..];
-            fail(format!(
+            fail_with(format!(
                 "the attribute `kernel_shape` is {given:?}, and its kernels are {found:?}"
             ))
         }
@@ -40,29 +40,29 @@ fn check_kernel(call: Call<'_>, kernels: &Image) -> Res<()> {
 }
 
 /// The gradient of a convolution's images, from the channels of the kernels' first dim to those of their second.
-pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_transposed_convolution(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if volumes::is_volume(cx, call)? {
-        return volumes::transposed_convolution(cx, call);
+        return volumes::lower_transposed_convolution(cx, call);
     }
-    let (x, k) = (Image::of(cx, call, 0)?, Image::of(cx, call, 1)?);
-    if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
-        return fail("auto_pad and output_shape are not supported: give `pads`");
+    let (x, k) = (Image::from_operand(cx, call, 0)?, Image::from_operand(cx, call, 1)?);
+    if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has_attribute("output_shape") {
+        return fail_with("auto_pad and output_shape are not supported: give `pads`");
     }
     check_kernel(call, &k)?;
     let window = given_window(call, &x, k.extents)?;
-    let groups = positive(call.int("group", 1)?, "group")?;
-    let more = numbers(call, "output_padding", x.rank)?.unwrap_or([0; 2]);
+    let groups = check_positive(call.int("group", 1)?, "group")?;
+    let more = read_numbers(call, "output_padding", x.rank)?.unwrap_or([0; 2]);
     let mut extents = [0; 2];
     for dim in [0, 1] {
         let reach = window.dilations[dim] * (k.extents[dim] - 1) + 1;
         let padded = (x.extents[dim].max(1) - 1) * window.strides[dim] + reach + more[dim];
         let border = window.pads[dim] + window.pads[dim + 2];
         if more[dim] >= window.strides[dim] {
-            return fail("the attribute `output_padding` must be less than the strides");
+            return fail_with("the attribute `output_padding` must be less than the strides");
         }
         match padded.checked_sub(border) {
             Some(extent @ 1..) => extents[dim] = extent,
-            _ => return fail(format!("the border of {border} leaves nothing of {padded}")),
+            _ => return fail_with(format!("the border of {border} leaves nothing of {padded}")),
         }
     }
     let op = Op::ConvolutionInputGrad(ConvolutionInputGrad {
@@ -72,45 +72,45 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
         channels_last: false,
     });
     let y = cx.apply(op, &[k.value, x.value.clone()])?;
-    biased(cx, call, &x, y)
+    add_bias(cx, call, &x, y)
 }
 
 /// What convolves, with the bias if there is one, in the rank of what was convolved.
-fn biased(cx: &mut Lowering, call: Call<'_>, x: &Image, y: Val) -> Res<Vec<Val>> {
-    let y = x.flattened(cx, y)?;
-    let Some(bias) = cx.optional(call, 2)? else { return Ok(vec![y]) };
+fn add_bias(cx: &mut Lowering, call: NodeCall<'_>, x: &Image, y: Val) -> Res<Vec<Val>> {
+    let y = x.restore_rank(cx, y)?;
+    let Some(bias) = cx.optional_operand(call, 2)? else { return Ok(vec![y]) };
     let mut shape = vec![1; x.rank - 1];
     shape[0] = cx.shape(&bias)?.iter().product();
     let bias = cx.reshape(&bias, &shape)?;
-    Ok(vec![cx.binary(BinaryFunction::Add, &y, &bias)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::Add, &y, &bias)?])
 }
 
-pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_max_pool(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if volumes::is_volume(cx, call)? {
-        return volumes::max_pool(cx, call);
+        return volumes::lower_max_pool(cx, call);
     }
-    let (x, kernel, window) = pool(cx, call)?;
+    let (x, kernel, window) = read_pool(cx, call)?;
     let y = cx.apply(
         Op::MaxPool(MaxPool { kernel, window, channels_last: false }),
         std::slice::from_ref(&x.value),
     )?;
-    Ok(vec![x.flattened(cx, y)?])
+    Ok(vec![x.restore_rank(cx, y)?])
 }
 
-pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_average_pool(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if volumes::is_volume(cx, call)? {
-        return volumes::average_pool(cx, call);
+        return volumes::lower_average_pool(cx, call);
     }
-    let (mut x, kernel, mut window) = pool(cx, call)?;
+    let (mut x, kernel, mut window) = read_pool(cx, call)?;
     let mut count_border = call.int("count_include_pad", 0)? != 0;
     if count_border && window != given_window(call, &x, kernel)? {
         // Zeros of the border count, and what windows reach beyond it does not.
-        window = x.bordered(cx, call, kernel)?;
+        window = x.pad_border(cx, call, kernel)?;
         count_border = false;
     }
     let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last: false });
     let y = cx.apply(op, std::slice::from_ref(&x.value))?;
-    Ok(vec![x.flattened(cx, y)?])
+    Ok(vec![x.restore_rank(cx, y)?])
 }
 
 /// An image `[n, c, h, w]`, or a sequence `[n, c, w]` as one of height 1.
@@ -123,7 +123,7 @@ struct Image {
 }
 
 impl Image {
-    fn of(cx: &mut Lowering, call: Call<'_>, position: usize) -> Res<Self> {
+    fn from_operand(cx: &mut Lowering, call: NodeCall<'_>, position: usize) -> Res<Self> {
         let value = cx.operand(call, position)?;
         match cx.shape(&value)?[..] {
             [_, _, h, w] => Ok(Self { value, extents: [h, w], rank: 4 }),
@@ -133,7 +133,7 @@ impl Image {
             }
             _ => {
                 let ty = cx.ty(&value)?;
-                fail(format!(
+                fail_with(format!(
                     "only sequences (batch, channels, width), images (batch, channels, height, width) and volumes (batch, channels, \
                      depth, height, width) are supported, not {ty}"
                 ))
@@ -142,9 +142,14 @@ impl Image {
     }
 
     /// Makes the border part of the image, and gives the window that then goes beyond it alone.
-    fn bordered(&mut self, cx: &mut Lowering, call: Call<'_>, kernel: [usize; 2]) -> Res<Window> {
+    fn pad_border(
+        &mut self,
+        cx: &mut Lowering,
+        call: NodeCall<'_>,
+        kernel: [usize; 2],
+    ) -> Res<Window> {
         let given = given_window(call, self, kernel)?;
-        let ceiled = given.ceiled(self.extents, kernel);
+        let ceiled = given.with_ceil_mode(self.extents, kernel);
         let [top, left, bottom, right] = given.pads;
         if given.pads != [0; 4] {
             let (low, high) = (vec![0, 0, top, left], vec![0, 0, bottom, right]);
@@ -157,7 +162,7 @@ impl Image {
     }
 
     /// A result in the model's rank.
-    fn flattened(&self, cx: &mut Lowering, y: Val) -> Res<Val> {
+    fn restore_rank(&self, cx: &mut Lowering, y: Val) -> Res<Val> {
         match (self.rank, &cx.shape(&y)?[..]) {
             (3, &[n, c, _, w]) => cx.reshape(&y, &[n, c, w]),
             _ => Ok(y),
@@ -166,32 +171,32 @@ impl Image {
 }
 
 /// With the statistics that the file holds; training takes those of the batch, and lets them run.
-pub(super) fn batch_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_batch_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let operands = cx.operands(call)?;
-    let [epsilon, momentum] =
-        [call.float("epsilon", 1e-5)?, call.float("momentum", 0.9)?].map(|x| Scalar(shortest(x)));
+    let [epsilon, momentum] = [call.float("epsilon", 1e-5)?, call.float("momentum", 0.9)?]
+        .map(|x| Scalar(shortest_number(x)));
     let op = Op::BatchNorm(BatchNorm { epsilon, momentum });
     Ok(vec![cx.apply(op, &operands)?])
 }
 
-fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Image, [usize; 2], Window)> {
-    let x = Image::of(cx, call, 0)?;
-    let Some(kernel) = steps(call, "kernel_shape", x.rank)? else {
-        return fail("the attribute `kernel_shape` is missing");
+fn read_pool(cx: &mut Lowering, call: NodeCall<'_>) -> Res<(Image, [usize; 2], Window)> {
+    let x = Image::from_operand(cx, call, 0)?;
+    let Some(kernel) = read_steps(call, "kernel_shape", x.rank)? else {
+        return fail_with("the attribute `kernel_shape` is missing");
     };
     let mut window = given_window(call, &x, kernel)?;
     if call.int("ceil_mode", 0)? != 0 {
-        window = window.ceiled(x.extents, kernel);
+        window = window.with_ceil_mode(x.extents, kernel);
     }
     Ok((x, kernel, window))
 }
 
 /// How the window goes, in places that lie within the border.
-fn given_window(call: Call<'_>, x: &Image, kernel: [usize; 2]) -> Res<Window> {
-    let strides = steps(call, "strides", x.rank)?.unwrap_or([1; 2]);
-    let dilations = steps(call, "dilations", x.rank)?.unwrap_or([1; 2]);
+fn given_window(call: NodeCall<'_>, x: &Image, kernel: [usize; 2]) -> Res<Window> {
+    let strides = read_steps(call, "strides", x.rank)?.unwrap_or([1; 2]);
+    let dilations = read_steps(call, "dilations", x.rank)?.unwrap_or([1; 2]);
     if kernel.contains(&0) {
-        return fail("the kernel is empty");
+        return fail_with("the kernel is empty");
     }
     let pads = match call.text("auto_pad", "NOTSET")? {
         "NOTSET" => given_pads(call, x.rank)?,
@@ -209,50 +214,55 @@ fn given_window(call: Call<'_>, x: &Image, kernel: [usize; 2]) -> Res<Window> {
             let [first, last] = if same == "SAME_UPPER" { [less, more] } else { [more, less] };
             [first[0], first[1], last[0], last[1]]
         }
-        other => return fail(format!("there is no auto_pad `{other}`")),
+        other => return fail_with(format!("there is no auto_pad `{other}`")),
     };
     Ok(Window { strides, pads, dilations })
 }
 
-fn given_pads(call: Call<'_>, rank: usize) -> Res<[usize; 4]> {
+fn given_pads(call: NodeCall<'_>, rank: usize) -> Res<[usize; 4]> {
     let Some(pads) = call.ints("pads")? else { return Ok([0; 4]) };
     let pads: Vec<usize> = pads.iter().filter_map(|&pad| usize::try_from(pad).ok()).collect();
     match (rank, &pads[..]) {
         (4, &[top, left, bottom, right]) => Ok([top, left, bottom, right]),
         (3, &[left, right]) => Ok([0, left, 0, right]),
-        _ => {
-            fail(format!("the attribute `pads` must be {} numbers, none negative", 2 * (rank - 2)))
-        }
+        _ => fail_with(format!(
+            "the attribute `pads` must be {} numbers, none negative",
+            2 * (rank - 2)
+        )),
     }
 }
 
 /// A number of at least 1 for height and one for width.
-fn steps(call: Call<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
-    match numbers(call, name, rank)? {
+fn read_steps(call: NodeCall<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
+    match read_numbers(call, name, rank)? {
         Some(found) if found.contains(&0) => {
-            fail(format!("the attribute `{name}` must be 1 or more"))
+            fail_with(format!("the attribute `{name}` must be 1 or more"))
         }
         found => Ok(found),
     }
 }
 
 /// A number for height and one for width; of a sequence the width's alone is given, and nothing is added to its height.
-fn numbers(call: Call<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
+fn read_numbers(call: NodeCall<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
     let Some(values) = call.ints(name)? else { return Ok(None) };
     let number = |value: i64| match usize::try_from(value) {
         Ok(value) if value < 1 << 20 => Ok(value),
-        _ => fail(format!("the attribute `{name}` must not be negative or huge, as {value} is")),
+        _ => {
+            fail_with(format!("the attribute `{name}` must not be negative or huge, as {value} is"))
+        }
     };
     match (rank, values) {
         (4, &[h, w]) => Ok(Some([number(h)?, number(w)?])),
         (3, &[w]) => Ok(Some([usize::from(name != "output_padding"), number(w)?])),
-        _ => fail(format!("the attribute `{name}` must be {} numbers", rank - 2)),
+        _ => fail_with(format!("the attribute `{name}` must be {} numbers", rank - 2)),
     }
 }
 
-fn positive(value: i64, name: &str) -> Res<usize> {
+fn check_positive(value: i64, name: &str) -> Res<usize> {
     match usize::try_from(value) {
         Ok(value) if (1..1 << 20).contains(&value) => Ok(value),
-        _ => fail(format!("the attribute `{name}` must be 1 or more, and not huge, not {value}")),
+        _ => fail_with(format!(
+            "the attribute `{name}` must be 1 or more, and not huge, not {value}"
+        )),
     }
 }

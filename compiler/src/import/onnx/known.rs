@@ -22,7 +22,7 @@ const MOST_WORK: f64 = (1 << 24) as f64;
 
 /// A known value.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownValue {
     /// Element type and shape.
     pub ty: TensorType,
     /// The elements; a dim along which they repeat has the extent 1.
@@ -30,17 +30,17 @@ pub(super) struct Known {
     /// Whether it is one of DOUBLE: elements of 64 bits, which are rounded where they leave that type, or stand in the graph.
     wide: bool,
     /// The op that makes the kept elements of those of other known values, where it is an easy one.
-    made: Option<Rc<Made>>,
+    made: Option<Rc<MakingOp>>,
 }
 
 /// An op on the kept elements of known values, repeated to these shapes.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct MakingOp {
     pub op: Op,
-    pub operands: Vec<(Known, Vec<usize>)>,
+    pub operands: Vec<(KnownValue, Vec<usize>)>,
 }
 
-impl Known {
+impl KnownValue {
     /// A value of these elements, rounded to the element type. There must be as many as the shape says.
     pub fn new(ty: TensorType, elements: Vec<f64>) -> Self {
         let kept = Array::new(ty.shape.clone(), elements);
@@ -48,13 +48,13 @@ impl Known {
     }
 
     /// A value of DOUBLE.
-    pub fn doubles(shape: &[usize], elements: Vec<f64>) -> Self {
+    pub fn from_doubles(shape: &[usize], elements: Vec<f64>) -> Self {
         let ty = TensorType::new(DType::F32, shape);
         Self::of_kept(ty, Array::new(shape.to_vec(), elements), true)
     }
 
     /// One number of DOUBLE everywhere.
-    pub fn double(shape: &[usize], value: f64) -> Self {
+    pub fn splat_double(shape: &[usize], value: f64) -> Self {
         let kept = Array::full(vec![1; shape.len()], value);
         Self::of_kept(TensorType::new(DType::F32, shape), kept, true)
     }
@@ -72,28 +72,28 @@ impl Known {
 
     /// Whether 32 bits are enough for its elements.
     pub fn is_exact(&self) -> bool {
-        self.kept.data.iter().all(|&x| x.is_nan() || round(self.ty.dtype, x) == x)
+        self.kept.data.iter().all(|&x| x.is_nan() || round_to_dtype(self.ty.dtype, x) == x)
     }
 
     /// One number everywhere.
     pub fn splat(ty: TensorType, value: f64) -> Self {
-        let kept = Array::full(vec![1; ty.shape.len()], round(ty.dtype, value));
+        let kept = Array::full(vec![1; ty.shape.len()], round_to_dtype(ty.dtype, value));
         Self { ty, kept, wide: false, made: None }
     }
 
     /// A list of integers.
-    pub fn integers(values: &[i64]) -> Self {
+    pub fn from_integers(values: &[i64]) -> Self {
         let elements = values.iter().map(|&value| value as f64).collect();
         Self::new(TensorType::new(DType::I64, [values.len()]), elements)
     }
 
     /// One integer, of shape `[]`.
-    pub fn integer(value: i64) -> Self {
+    pub fn from_integer(value: i64) -> Self {
         Self::splat(TensorType::new(DType::I64, []), value as f64)
     }
 
     /// One truth value, of shape `[]`.
-    pub fn truth(value: bool) -> Self {
+    pub fn from_truth(value: bool) -> Self {
         Self::splat(TensorType::new(DType::Bool, []), f64::from(u8::from(value)))
     }
 
@@ -102,7 +102,7 @@ impl Known {
             return Self::splat(ty, 0.0);
         }
         let wide = wide && ty.dtype == DType::F32;
-        kept.data.iter_mut().filter(|_| !wide).for_each(|x| *x = round(ty.dtype, *x));
+        kept.data.iter_mut().filter(|_| !wide).for_each(|x| *x = round_to_dtype(ty.dtype, *x));
         for dim in 0..kept.shape.len() {
             kept = without_repetition(kept, dim);
         }
@@ -111,7 +111,7 @@ impl Known {
 
     /// All elements, row-major.
     pub fn elements(&self) -> Vec<f64> {
-        repeated(&self.kept, &self.ty.shape).data
+        repeat_array(&self.kept, &self.ty.shape).data
     }
 
     /// The number that it is everywhere, if it is.
@@ -120,7 +120,7 @@ impl Known {
     }
 
     /// The elements, each dim along which they repeat with the extent 1.
-    pub fn kept(&self) -> &Array {
+    pub fn kept_elements(&self) -> &Array {
         &self.kept
     }
 
@@ -130,13 +130,13 @@ impl Known {
     }
 
     /// The op that made the kept elements.
-    pub fn made(&self) -> Option<&Made> {
+    pub fn making_op(&self) -> Option<&MakingOp> {
         self.made.as_deref()
     }
 
     /// The dim along which it goes from one number in equal steps, that number and the step, where it is the same along
     /// all other dims.
-    pub fn line(&self) -> Option<(usize, f64, f64)> {
+    pub fn as_line(&self) -> Option<(usize, f64, f64)> {
         let dim = self.kept.shape.iter().position(|&extent| extent > 1)?;
         let data = &self.kept.data;
         let (start, step) = (data[0], data[1] - data[0]);
@@ -146,10 +146,10 @@ impl Known {
     }
 
     /// Whether it counts from 0 along a dim and is the same along all others.
-    pub fn counts(&self, dim: usize) -> bool {
+    pub fn counts_along(&self, dim: usize) -> bool {
         match self.as_splat() {
             Some(value) => value == 0.0 && self.ty.shape[dim] == 1,
-            None => self.line() == Some((dim, 0.0, 1.0)),
+            None => self.as_line() == Some((dim, 0.0, 1.0)),
         }
     }
 
@@ -187,7 +187,7 @@ fn without_repetition(array: Array, dim: usize) -> Array {
 }
 
 /// The array with dims of extent 1 repeated to a shape.
-fn repeated(array: &Array, shape: &[usize]) -> Array {
+fn repeat_array(array: &Array, shape: &[usize]) -> Array {
     if array.shape == shape {
         return array.clone();
     }
@@ -198,7 +198,7 @@ fn repeated(array: &Array, shape: &[usize]) -> Array {
 }
 
 /// The value that an element type holds of a number.
-fn round(dtype: DType, x: f64) -> f64 {
+fn round_to_dtype(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => f64::from(x as f32),
         DType::I64 => (x as i64) as f64,
@@ -212,33 +212,40 @@ fn round(dtype: DType, x: f64) -> f64 {
 ///
 /// # Errors
 /// Where the op does not take such operands.
-pub(super) fn fold(op: &Op, operands: &[Known]) -> Result<Option<Vec<Known>>, OpError> {
+pub(super) fn fold_op(
+    op: &Op,
+    operands: &[KnownValue],
+) -> Result<Option<Vec<KnownValue>>, OpError> {
     let types: Vec<&TensorType> = operands.iter().map(|known| &known.ty).collect();
-    let results = op.infer(&types)?;
+    let results = op.infer_types(&types)?;
     if results.iter().all(|ty| ty.elements() == 0) {
-        return Ok(Some(results.into_iter().map(|ty| Known::splat(ty, 0.0)).collect()));
+        return Ok(Some(results.into_iter().map(|ty| KnownValue::splat(ty, 0.0)).collect()));
     }
     let (reduced, shapes) = on_kept(op, operands, &results[0]);
     let dtypes = operands.iter().map(|known| known.ty.dtype);
     let types: Vec<TensorType> =
         dtypes.zip(&shapes).map(|(dtype, shape)| TensorType::new(dtype, &shape[..])).collect();
-    let of_kept = reduced.infer(&types.iter().collect::<Vec<_>>())?;
+    let of_kept = reduced.infer_types(&types.iter().collect::<Vec<_>>())?;
     let rule = reduced.operation().rule(&types.iter().collect::<Vec<_>>())?;
     let large = |ty: &TensorType| ty.elements() > MOST_FOLDED;
     let slow = reduced.operation().flops(&rule) > MOST_WORK;
     if slow || types.iter().chain(&of_kept).any(large) {
         return Ok(None);
     }
-    let arrays: Vec<Array> =
-        operands.iter().zip(&shapes).map(|(known, shape)| repeated(&known.kept, shape)).collect();
-    let found = evaluate(&reduced, &types, &arrays, &of_kept)?;
+    let arrays: Vec<Array> = operands
+        .iter()
+        .zip(&shapes)
+        .map(|(known, shape)| repeat_array(&known.kept, shape))
+        .collect();
+    let found = evaluate_op(&reduced, &types, &arrays, &of_kept)?;
     let wide = operands.iter().any(|known| known.wide);
     let known = results.into_iter().zip(found);
-    let mut known: Vec<Known> = known.map(|(ty, array)| Known::of_kept(ty, array, wide)).collect();
+    let mut known: Vec<KnownValue> =
+        known.map(|(ty, array)| KnownValue::of_kept(ty, array, wide)).collect();
     // What is computed with 64 bits is not computed again with 32.
     if !wide && is_easy(&reduced) && known[0].kept.shape == of_kept[0].shape {
         let operands = operands.iter().cloned().zip(shapes).collect();
-        known[0].made = Some(Rc::new(Made { op: reduced, operands }));
+        known[0].made = Some(Rc::new(MakingOp { op: reduced, operands }));
     }
     Ok(Some(known))
 }
@@ -250,7 +257,7 @@ fn is_easy(op: &Op) -> bool {
 }
 
 /// The op that does to kept elements what an op does to values, and how far each operand must be repeated for it.
-fn on_kept(op: &Op, operands: &[Known], result: &TensorType) -> (Op, Vec<Vec<usize>>) {
+fn on_kept(op: &Op, operands: &[KnownValue], result: &TensorType) -> (Op, Vec<Vec<usize>>) {
     let kept = || operands.iter().map(|known| known.kept.shape.clone()).collect();
     let whole = || operands.iter().map(|known| known.ty.shape.clone()).collect();
     match op {
@@ -262,20 +269,24 @@ fn on_kept(op: &Op, operands: &[Known], result: &TensorType) -> (Op, Vec<Vec<usi
             shape.extend(&known.kept.shape);
             (Op::Reshape(Reshape { shape }), kept())
         }
-        Op::Reshape(_) => match reshaped(&operands[0], &result.shape) {
+        Op::Reshape(_) => match reshape_kept(&operands[0], &result.shape) {
             Some(shape) => (Op::Reshape(Reshape { shape }), kept()),
             None => (op.clone(), whole()),
         },
         Op::Slice(slice) => (Op::Slice(of_slice(slice, &operands[0])), kept()),
-        Op::Concat(concat) => (op.clone(), alike(operands, |dim| dim == concat.axis, usize::MAX)),
+        Op::Concat(concat) => {
+            (op.clone(), align_shapes(operands, |dim| dim == concat.axis, usize::MAX))
+        }
         Op::Triangle(_) => {
             let rank = result.shape.len();
-            (op.clone(), alike(operands, |dim| dim + 2 >= rank, usize::MAX))
+            (op.clone(), align_shapes(operands, |dim| dim + 2 >= rank, usize::MAX))
         }
-        Op::CumulativeSum(sum) => (op.clone(), alike(operands, |dim| dim == sum.axis, usize::MAX)),
+        Op::CumulativeSum(sum) => {
+            (op.clone(), align_shapes(operands, |dim| dim == sum.axis, usize::MAX))
+        }
         Op::Gather(_) => {
             let batch = operands[1].ty.shape.len() - 1;
-            let mut shapes = alike(operands, |_| false, batch);
+            let mut shapes = align_shapes(operands, |_| false, batch);
             shapes[0][batch] = operands[0].ty.shape[batch];
             (op.clone(), shapes)
         }
@@ -285,18 +296,23 @@ fn on_kept(op: &Op, operands: &[Known], result: &TensorType) -> (Op, Vec<Vec<usi
 
 /// Operands repeated to the same extent in the first `shared` dims: as little as can be, but whole in those that say so.
 /// In later dims they stay as they are.
-fn alike(operands: &[Known], whole: impl Fn(usize) -> bool, shared: usize) -> Vec<Vec<usize>> {
-    let extent = |known: &Known, dim: usize| {
-        let needed = |other: &Known| other.kept.shape[dim] != 1;
+fn align_shapes(
+    operands: &[KnownValue],
+    whole: impl Fn(usize) -> bool,
+    shared: usize,
+) -> Vec<Vec<usize>> {
+    let extent = |known: &KnownValue, dim: usize| {
+        let needed = |other: &KnownValue| other.kept.shape[dim] != 1;
         let all = dim < shared && (whole(dim) || operands.iter().any(needed));
         if all { known.ty.shape[dim] } else { known.kept.shape[dim] }
     };
-    let shape = |known: &Known| (0..known.ty.shape.len()).map(|dim| extent(known, dim)).collect();
+    let shape =
+        |known: &KnownValue| (0..known.ty.shape.len()).map(|dim| extent(known, dim)).collect();
     operands.iter().map(shape).collect()
 }
 
 /// The shape of kept elements after a change of shape; `None` where dims that repeat are joined with others or cut.
-fn reshaped(known: &Known, shape: &[usize]) -> Option<Vec<usize>> {
+fn reshape_kept(known: &KnownValue, shape: &[usize]) -> Option<Vec<usize>> {
     if known.as_splat().is_some() {
         return Some(vec![1; shape.len()]);
     }
@@ -312,7 +328,7 @@ fn reshaped(known: &Known, shape: &[usize]) -> Option<Vec<usize>> {
 }
 
 /// The slice of kept elements.
-fn of_slice(slice: &Slice, known: &Known) -> Slice {
+fn of_slice(slice: &Slice, known: &KnownValue) -> Slice {
     let mut slice = slice.clone();
     for (dim, &extent) in known.kept.shape.iter().enumerate() {
         if extent == 1 {
@@ -322,7 +338,7 @@ fn of_slice(slice: &Slice, known: &Known) -> Slice {
     slice
 }
 
-fn evaluate(
+fn evaluate_op(
     op: &Op,
     types: &[TensorType],
     arrays: &[Array],
@@ -341,13 +357,13 @@ mod tests {
 
     use super::*;
 
-    fn line(extent: usize, shape: &[usize]) -> Known {
+    fn line(extent: usize, shape: &[usize]) -> KnownValue {
         let elements = (0..extent).map(|i| i as f64).collect();
-        Known::new(TensorType::new(DType::I64, shape), elements)
+        KnownValue::new(TensorType::new(DType::I64, shape), elements)
     }
 
-    fn folded(op: Op, operands: &[Known]) -> Known {
-        fold(&op, operands).expect("fits").expect("is known").swap_remove(0)
+    fn folded(op: Op, operands: &[KnownValue]) -> KnownValue {
+        fold_op(&op, operands).expect("fits").expect("is known").swap_remove(0)
     }
 
     #[test]
@@ -356,7 +372,7 @@ mod tests {
         let op = Op::Binary(Binary { function: BinaryFunction::LessEqual });
         let mask = folded(op, &[columns, rows]);
         let batch = folded(Op::Expand(Expand { shape: vec![5, 3, 3] }), &[mask]);
-        assert_eq!(batch.kept().shape, [1, 3, 3]);
+        assert_eq!(batch.kept_elements().shape, [1, 3, 3]);
         assert_eq!(batch.elements()[9..18], [1., 0., 0., 1., 1., 0., 1., 1., 1.]);
     }
 
@@ -364,20 +380,20 @@ mod tests {
     fn what_repeats_is_joined_and_looked_up_as_little_as_can_be() {
         let batch = folded(Op::Expand(Expand { shape: vec![4, 3] }), &[line(3, &[1, 3])]);
         let joined = folded(Op::Concat(Concat { axis: 1 }), &[batch.clone(), batch]);
-        assert_eq!(joined.kept().shape, [1, 6]);
-        let places = Known::new(TensorType::new(DType::I64, [4, 2]), [5., 1.].repeat(4));
+        assert_eq!(joined.kept_elements().shape, [1, 6]);
+        let places = KnownValue::new(TensorType::new(DType::I64, [4, 2]), [5., 1.].repeat(4));
         let found = folded(Op::Gather(Gather {}), &[joined, places]);
         assert_eq!(
-            (found.kept().shape.as_slice(), found.kept().data.as_slice()),
+            (found.kept_elements().shape.as_slice(), found.kept_elements().data.as_slice()),
             (&[1, 2][..], &[2., 1.][..])
         );
     }
 
     #[test]
     fn lines_are_found() {
-        assert_eq!(line(4, &[1, 4, 1]).line(), Some((1, 0.0, 1.0)));
-        assert!(line(4, &[4, 1]).counts(0));
-        assert!(!line(4, &[2, 2]).counts(0));
-        assert_eq!(line(4, &[2, 2]).line(), None);
+        assert_eq!(line(4, &[1, 4, 1]).as_line(), Some((1, 0.0, 1.0)));
+        assert!(line(4, &[4, 1]).counts_along(0));
+        assert!(!line(4, &[2, 2]).counts_along(0));
+        assert_eq!(line(4, &[2, 2]).as_line(), None);
     }
 }

@@ -6,7 +6,7 @@ use graphc_ir::ops::{BinaryFunction, MatMul, UnaryFunction};
 use graphc_ir::scalar::Scalar;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
 impl Lowering {
     pub(super) fn matmul(
@@ -25,11 +25,11 @@ impl Lowering {
 }
 
 /// As NumPy's: an operand of one dim is a row on the left, a column on the right, and the dim goes again.
-pub(super) fn matmul(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_matmul(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (mut a, mut b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let (shape_a, shape_b) = (cx.shape(&a)?, cx.shape(&b)?);
     if shape_a.is_empty() || shape_b.is_empty() {
-        return fail("an operand has no dims");
+        return fail_with("an operand has no dims");
     }
     let (row, column) = (shape_a.len() == 1, shape_b.len() == 1);
     if row {
@@ -50,24 +50,24 @@ pub(super) fn matmul(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// alpha A B + beta C
-pub(super) fn gemm(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_gemm(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     if cx.shape(&a)?.len() != 2 || cx.shape(&b)?.len() != 2 {
         let (a, b) = (cx.ty(&a)?, cx.ty(&b)?);
-        return fail(format!("its operands must be matrices, not {a} and {b}"));
+        return fail_with(format!("its operands must be matrices, not {a} and {b}"));
     }
     let (alpha, beta) = (call.float("alpha", 1.0)?, call.float("beta", 1.0)?);
     let product = cx.matmul(&a, &b, call.int("transA", 0)? != 0, call.int("transB", 0)? != 0)?;
-    let product = scaled(cx, product, alpha)?;
-    match cx.optional(call, 2)? {
+    let product = scale_value(cx, product, alpha)?;
+    match cx.optional_operand(call, 2)? {
         Some(c) if beta != 0.0 => {
-            let c = scaled(cx, c, beta)?;
-            Ok(vec![cx.binary(BinaryFunction::Add, &product, &c)?])
+            let c = scale_value(cx, c, beta)?;
+            Ok(vec![cx.apply_binary(BinaryFunction::Add, &product, &c)?])
         }
         _ => Ok(vec![product]),
     }
 }
 
-fn scaled(cx: &mut Lowering, x: Val, factor: f64) -> Res<Val> {
-    if factor == 1.0 { Ok(x) } else { cx.unary(UnaryFunction::Scale(Scalar(factor)), &x) }
+fn scale_value(cx: &mut Lowering, x: Val, factor: f64) -> Res<Val> {
+    if factor == 1.0 { Ok(x) } else { cx.apply_unary(UnaryFunction::Scale(Scalar(factor)), &x) }
 }

@@ -12,10 +12,10 @@ use graphc_ir::ops::{Cast, Input};
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataType, NodeProto};
 
-use super::derived;
-use super::known::{Known, MOST_FOLDED, MOST_KNOWN, fold};
-use super::model::{op_type, title};
-use super::node::{Call, Problem, Res, fail};
+use super::known::{KnownValue, MOST_FOLDED, MOST_KNOWN, fold_op};
+use super::model::{node_title, op_type};
+use super::node::{LoweringProblem, NodeCall, Res, fail_with};
+use super::onnx_source;
 use crate::import::ImportError;
 use crate::import::unsupported::{UnsupportedOp, UnsupportedOps};
 use crate::import::weights::WeightTensor;
@@ -27,7 +27,7 @@ const MOST_READ: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(super) enum Val {
     /// A value that is known.
-    Known(Known),
+    Known(KnownValue),
     /// A tensor of the file; a variable once an op takes it.
     Weight(String),
     /// A value of the graph.
@@ -37,7 +37,7 @@ pub(super) enum Val {
 }
 
 /// Lowers one node: its results, in order; trailing ones that it has not are an error where the model names them.
-pub(super) type Lower = fn(&mut Lowering, Call<'_>) -> Res<Vec<Val>>;
+pub(super) type Lower = fn(&mut Lowering, NodeCall<'_>) -> Res<Vec<Val>>;
 
 /// The ops of a domain, each with what lowers it.
 type Table = fn(&str) -> &'static [(&'static str, Lower)];
@@ -149,22 +149,24 @@ impl Lowering {
     }
 
     /// Adds an input of the graph.
-    pub fn input(&mut self, input: Input) -> Result<(), ImportError> {
+    pub fn add_input(&mut self, input: Input) -> Result<(), ImportError> {
         let name = input.name.clone();
-        self.source = derived(&name, "input");
+        self.source = onnx_source(&name, "input");
         let results = self.push(Op::Input(input), Vec::new());
-        let ids = results
-            .map_err(|Problem(reason)| ImportError::Tensor { name: name.clone(), reason })?;
-        self.name(&Val::Tensor(ids[0]), &name);
+        let ids = results.map_err(|LoweringProblem(reason)| ImportError::Tensor {
+            name: name.clone(),
+            reason,
+        })?;
+        self.name_value(&Val::Tensor(ids[0]), &name);
         self.values.insert(name, Val::Tensor(ids[0]));
         Ok(())
     }
 
     /// Lowers a node of the model.
-    pub fn node(&mut self, proto: &NodeProto) -> Result<(), ImportError> {
-        let (node, op_type) = (title(proto), op_type(proto));
+    pub fn lower_node(&mut self, proto: &NodeProto) -> Result<(), ImportError> {
+        let (node, op_type) = (node_title(proto), op_type(proto));
         let domain = proto.domain.as_deref().unwrap_or("");
-        self.source = derived(&node, op_type);
+        self.source = onnx_source(&node, op_type);
         let table = (self.table)(domain);
         let entry = table.iter().find(|(name, _)| *name == op_type);
         let Some(lower) = entry.map(|(_, lower)| lower) else {
@@ -172,8 +174,8 @@ impl Lowering {
             let kind = UnsupportedOp::new(node, domain, op_type, &supported);
             return Err(ImportError::Unsupported { ops: UnsupportedOps(vec![kind]) });
         };
-        let call = Call { proto, opset: self.opset };
-        let problem = |Problem(reason)| ImportError::Node {
+        let call = NodeCall { proto, opset: self.opset };
+        let problem = |LoweringProblem(reason)| ImportError::Node {
             node: node.clone(),
             op_type: op_type.into(),
             reason,
@@ -190,40 +192,40 @@ impl Lowering {
                     continue;
                 }
                 let reason = format!("its result {index}, `{name}`, is not supported");
-                return Err(problem(Problem(reason)));
+                return Err(problem(LoweringProblem(reason)));
             };
-            self.name(value, name);
+            self.name_value(value, name);
             self.values.insert(name.clone(), value.clone());
         }
         Ok(())
     }
 
     /// Checks that an op has no operands behind those that it takes.
-    fn all_asked(&self, call: Call<'_>) -> Res<()> {
+    fn all_asked(&self, call: NodeCall<'_>) -> Res<()> {
         // A loop's and a branch's own nodes have been lowered meanwhile.
-        let nests = call.has("body") || call.has("then_branch");
+        let nests = call.has_attribute("body") || call.has_attribute("then_branch");
         let given = call.proto.input.iter().rposition(|name| !name.is_empty());
         match (given.map_or(0, |last| last + 1), self.asked.get()) {
             (given, taken) if given > taken && !nests => {
-                fail(format!("it has {given} operands, and takes {taken}"))
+                fail_with(format!("it has {given} operands, and takes {taken}"))
             }
             _ => Ok(()),
         }
     }
 
     /// The value of an output of the graph.
-    pub fn output(&mut self, name: &str) -> Result<ValueId, ImportError> {
-        self.source = derived(name, "output");
-        let error = |Problem(reason)| ImportError::Tensor { name: name.into(), reason };
+    pub fn lower_output(&mut self, name: &str) -> Result<ValueId, ImportError> {
+        self.source = onnx_source(name, "output");
+        let error = |LoweringProblem(reason)| ImportError::Tensor { name: name.into(), reason };
         let value = self.values.get(name).cloned();
-        let value = value.ok_or_else(|| error(Problem("nobody makes it".into())))?;
-        let id = self.id(&value).map_err(error)?;
-        self.name(&Val::Tensor(id), name);
+        let value = value.ok_or_else(|| error(LoweringProblem("nobody makes it".into())))?;
+        let id = self.value_id(&value).map_err(error)?;
+        self.name_value(&Val::Tensor(id), name);
         Ok(id)
     }
 
     /// Gives a value the model's name for it, unless it has one.
-    pub(super) fn name(&mut self, value: &Val, name: &str) {
+    pub(super) fn name_value(&mut self, value: &Val, name: &str) {
         if let Val::Tensor(id) = value
             && self.graph.value(*id).name.is_none()
             && self.names.insert(name.into())
@@ -233,32 +235,32 @@ impl Lowering {
     }
 
     /// The operand at a position, `None` where it is left out.
-    pub fn optional(&self, call: Call<'_>, position: usize) -> Res<Option<Val>> {
+    pub fn optional_operand(&self, call: NodeCall<'_>, position: usize) -> Res<Option<Val>> {
         self.asked.set(self.asked.get().max(position + 1));
         match call.proto.input.get(position).filter(|name| !name.is_empty()) {
             None => Ok(None),
-            Some(name) => self.value(name).map(Some),
+            Some(name) => self.find_value(name).map(Some),
         }
     }
 
     /// What a name of the model stands for.
-    pub fn value(&self, name: &str) -> Res<Val> {
+    pub fn find_value(&self, name: &str) -> Res<Val> {
         match self.values.get(name) {
             Some(value) => Ok(value.clone()),
-            None => fail(format!("`{name}` is not known")),
+            None => fail_with(format!("`{name}` is not known")),
         }
     }
 
     /// The operand at a position.
-    pub fn operand(&self, call: Call<'_>, position: usize) -> Res<Val> {
-        match self.optional(call, position)? {
+    pub fn operand(&self, call: NodeCall<'_>, position: usize) -> Res<Val> {
+        match self.optional_operand(call, position)? {
             Some(value) => Ok(value),
-            None => fail(format!("operand {position} is missing")),
+            None => fail_with(format!("operand {position} is missing")),
         }
     }
 
     /// All operands.
-    pub fn operands(&self, call: Call<'_>) -> Res<Vec<Val>> {
+    pub fn operands(&self, call: NodeCall<'_>) -> Res<Vec<Val>> {
         (0..call.proto.input.len()).map(|position| self.operand(call, position)).collect()
     }
 
@@ -268,10 +270,10 @@ impl Lowering {
             Val::Known(known) => Ok(known.ty.clone()),
             Val::Weight(name) => match self.tensors.get(name) {
                 Some(tensor) => Ok(tensor.ty()),
-                None => fail(format!("there is no tensor `{name}`")),
+                None => fail_with(format!("there is no tensor `{name}`")),
             },
             Val::Tensor(id) => Ok(self.graph.value(*id).ty.clone()),
-            Val::Sequence(_) => fail("a sequence stands where a tensor is needed"),
+            Val::Sequence(_) => fail_with("a sequence stands where a tensor is needed"),
         }
     }
 
@@ -281,22 +283,22 @@ impl Lowering {
     }
 
     /// A value that must be known, such as a shape; `what` is for the error.
-    pub fn known(&self, value: &Val, what: &str) -> Res<Known> {
+    pub fn require_known(&self, value: &Val, what: &str) -> Res<KnownValue> {
         if self.ty(value)?.elements() > MOST_READ {
-            return fail(format!("{what} has too many elements"));
+            return fail_with(format!("{what} has too many elements"));
         }
         match value {
             Val::Known(known) => Ok(known.clone()),
             Val::Weight(name) => match self.tensors.get(name) {
                 Some(tensor) => {
                     self.mark_read(name);
-                    Ok(Known::new(tensor.ty(), tensor.elements(name)?))
+                    Ok(KnownValue::new(tensor.ty(), tensor.elements(name)?))
                 }
-                None => fail(format!("there is no tensor `{name}`")),
+                None => fail_with(format!("there is no tensor `{name}`")),
             },
-            _ => {
-                fail(format!("{what} must be known when the model is imported, but it is computed"))
-            }
+            _ => fail_with(format!(
+                "{what} must be known when the model is imported, but it is computed"
+            )),
         }
     }
 
@@ -306,20 +308,20 @@ impl Lowering {
     }
 
     /// A list of integers that must be known.
-    pub fn integers(&self, value: &Val, what: &str) -> Res<Vec<i64>> {
-        Ok(self.known(value, what)?.elements().into_iter().map(|x| x as i64).collect())
+    pub fn known_integers(&self, value: &Val, what: &str) -> Res<Vec<i64>> {
+        Ok(self.require_known(value, what)?.elements().into_iter().map(|x| x as i64).collect())
     }
 
     /// One integer that must be known.
-    pub fn integer(&self, value: &Val, what: &str) -> Res<i64> {
-        match self.integers(value, what)?.as_slice() {
+    pub fn known_integer(&self, value: &Val, what: &str) -> Res<i64> {
+        match self.known_integers(value, what)?.as_slice() {
             [one] => Ok(*one),
-            many => fail(format!("{what} must be one number, not {}", many.len())),
+            many => fail_with(format!("{what} must be one number, not {}", many.len())),
         }
     }
 
     /// What is known of an operand of an op: what a file of weights may change is not.
-    pub fn foldable(&self, value: &Val) -> Option<Known> {
+    pub fn find_foldable(&self, value: &Val) -> Option<KnownValue> {
         match value {
             Val::Known(known) => Some(known.clone()),
             Val::Weight(name) if !self.kept.contains(name) => {
@@ -329,7 +331,7 @@ impl Lowering {
                 let small = tensor.ty().elements() <= most;
                 let elements = if small { tensor.elements(name).ok() } else { None };
                 self.read.borrow_mut().extend(elements.as_ref().map(|_| name.clone()));
-                Some(Known::new(tensor.ty(), elements?))
+                Some(KnownValue::new(tensor.ty(), elements?))
             }
             _ => None,
         }
@@ -341,45 +343,46 @@ impl Lowering {
     }
 
     /// The number that a value is everywhere, where that is known.
-    pub fn splat(&self, value: &Val) -> Option<f64> {
-        self.foldable(value)?.as_splat()
+    pub fn known_splat(&self, value: &Val) -> Option<f64> {
+        self.find_foldable(value)?.as_splat()
     }
 
     /// Applies an op with one result.
     pub fn apply(&mut self, op: Op, operands: &[Val]) -> Res<Val> {
         match self.apply_all(op, operands)?.into_iter().next() {
             Some(value) => Ok(value),
-            None => fail("an op without results"),
+            None => fail_with("an op without results"),
         }
     }
 
     /// Applies an op: at once where its operands are known, and the results are not too large.
     pub fn apply_all(&mut self, op: Op, operands: &[Val]) -> Res<Vec<Val>> {
-        let known: Option<Vec<Known>> = operands.iter().map(|value| self.foldable(value)).collect();
-        if let Some(results) = known.map(|known| fold(&op, &known)).transpose()?.flatten() {
-            results.iter().try_for_each(|known| bounded(&known.ty))?;
+        let known: Option<Vec<KnownValue>> =
+            operands.iter().map(|value| self.find_foldable(value)).collect();
+        if let Some(results) = known.map(|known| fold_op(&op, &known)).transpose()?.flatten() {
+            results.iter().try_for_each(|known| check_size(&known.ty))?;
             return Ok(results.into_iter().map(Val::Known).collect());
         }
-        let ids = self.ids(&op, operands)?;
+        let ids = self.operand_ids(&op, operands)?;
         Ok(self.push(op, ids)?.into_iter().map(Val::Tensor).collect())
     }
 
     /// Adds a node without operands.
-    pub fn source(&mut self, op: Op) -> Res<Val> {
+    pub fn push_source(&mut self, op: Op) -> Res<Val> {
         Ok(Val::Tensor(self.push(op, Vec::new())?[0]))
     }
 
     pub(super) fn push(&mut self, op: Op, operands: Vec<ValueId>) -> Res<Vec<ValueId>> {
         let id = self.graph.push(op, operands, self.source.clone())?;
         let results = self.graph.node(id).results.clone();
-        results.iter().try_for_each(|&result| bounded(&self.graph.value(result).ty))?;
+        results.iter().try_for_each(|&result| check_size(&self.graph.value(result).ty))?;
         Ok(results)
     }
 
     /// A literal of the model: known where it has few different elements, else a table.
-    pub fn constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
-        let known = Known::new(tensor.ty(), tensor.elements(name)?);
-        if known.kept().data.len() > MOST_KNOWN {
+    pub fn add_constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
+        let known = KnownValue::new(tensor.ty(), tensor.elements(name)?);
+        if known.kept_elements().data.len() > MOST_KNOWN {
             self.tensors.insert(name.into(), tensor);
             return Ok(Val::Weight(name.into()));
         }
@@ -394,7 +397,7 @@ impl Lowering {
     }
 
     /// What a tensor is made of, side by side along its last dim.
-    pub fn pieces(&self, whole: &Val) -> Option<Vec<Val>> {
+    pub fn find_pieces(&self, whole: &Val) -> Option<Vec<Val>> {
         match whole {
             Val::Tensor(id) => self.pieces.get(id).cloned(),
             _ => None,
@@ -402,19 +405,19 @@ impl Lowering {
     }
 
     /// A number of the element type of another value, of shape `[]`.
-    pub fn number(&self, like: &Val, value: f64) -> Res<Val> {
+    pub fn number_like(&self, like: &Val, value: f64) -> Res<Val> {
         let ty = TensorType::new(self.ty(like)?.dtype, []);
-        Ok(Val::Known(Known::splat(ty, value)))
+        Ok(Val::Known(KnownValue::splat(ty, value)))
     }
 
     /// A list of integers, e.g. a shape.
-    pub fn list(values: &[usize]) -> Val {
+    pub fn known_list(values: &[usize]) -> Val {
         let values: Vec<i64> = values.iter().map(|&value| value as i64).collect();
-        Val::Known(Known::integers(&values))
+        Val::Known(KnownValue::from_integers(&values))
     }
 
     /// A key for random numbers, another on each call.
-    pub fn key(&mut self) -> u64 {
+    pub fn next_key(&mut self) -> u64 {
         self.keys += 1;
         self.keys
     }
@@ -446,13 +449,14 @@ impl Lowering {
 const MOST_DIMS: usize = 32;
 
 /// No tensor is so large that later sums and products of extents overflow.
-fn bounded(ty: &TensorType) -> Res<()> {
+fn check_size(ty: &TensorType) -> Res<()> {
     let elements = ty.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent.max(1)));
     match elements.filter(|&elements| elements < 1 << 48) {
-        Some(_) if ty.shape.len() > MOST_DIMS => {
-            fail(format!("its result has {} dims, and {MOST_DIMS} are the most", ty.shape.len()))
-        }
+        Some(_) if ty.shape.len() > MOST_DIMS => fail_with(format!(
+            "its result has {} dims, and {MOST_DIMS} are the most",
+            ty.shape.len()
+        )),
         Some(_) => Ok(()),
-        None => fail(format!("its result {ty} has too many elements")),
+        None => fail_with(format!("its result {ty} has too many elements")),
     }
 }

@@ -4,38 +4,38 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
-use crate::cycle::{cycle, text};
+use crate::cycle::{find_cycle, format_cycle};
 use crate::import::ImportError;
 
 /// The indices of the nodes in topological order, which is that of the file where that is one.
 ///
 /// # Errors
 /// Where a name is given twice, a node reads what nobody makes, or nodes wait for each other.
-pub(super) fn order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
-    let given = given(graph)?;
-    let producers = producers(graph, &given)?;
+pub(super) fn order_nodes(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
+    let given = list_given_names(graph)?;
+    let producers = index_producers(graph, &given)?;
     for node in &graph.node {
-        for input in reads(node) {
+        for input in list_node_reads(node) {
             if !given.contains(input) && !producers.contains_key(input) {
-                let (node, op) = (title(node), op_type(node));
-                return structure(format!(
+                let (node, op) = (node_title(node), op_type(node));
+                return fail_structure(format!(
                     "node `{node}` of type {op} reads `{input}`, which is no input, initializer or result"
                 ));
             }
         }
     }
-    outputs(graph, &given, &producers)?;
-    sorted(graph, &producers)
+    check_outputs(graph, &given, &producers)?;
+    sort_nodes(graph, &producers)
 }
 
 /// As [`order`], of a graph within a node, which may read what stands around it.
 pub(super) fn inner_order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
-    let given = given(graph)?;
-    sorted(graph, &producers(graph, &given)?)
+    let given = list_given_names(graph)?;
+    sort_nodes(graph, &index_producers(graph, &given)?)
 }
 
 /// What a node reads: its operands, and what the graphs within it read of what stands around them.
-pub(super) fn reads(node: &NodeProto) -> Vec<&str> {
+pub(super) fn list_node_reads(node: &NodeProto) -> Vec<&str> {
     let mut found: Vec<&str> =
         node.input.iter().map(String::as_str).filter(|input| !input.is_empty()).collect();
     for graph in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
@@ -45,34 +45,36 @@ pub(super) fn reads(node: &NodeProto) -> Vec<&str> {
             .chain(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)))
             .collect();
         let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
-        let within = graph.node.iter().flat_map(reads).chain(outputs);
+        let within = graph.node.iter().flat_map(list_node_reads).chain(outputs);
         found.extend(within.filter(|name| !own.contains(name)));
     }
     found
 }
 
 /// All names that a node or an output of the graph reads, or of a graph within it.
-pub(super) fn wanted(graph: &GraphProto) -> BTreeSet<String> {
+pub(super) fn list_graph_reads(graph: &GraphProto) -> BTreeSet<String> {
     let outputs = graph.output.iter().filter_map(|output| output.name.clone());
     let mut names: BTreeSet<String> = outputs.collect();
     for node in &graph.node {
         names.extend(node.input.iter().cloned());
         let inner = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
-        inner.for_each(|graph| names.extend(wanted(graph)));
+        inner.for_each(|graph| names.extend(list_graph_reads(graph)));
     }
     names
 }
 
 /// The nodes in an order in which each comes behind those whose results it reads.
-fn sorted(
+fn sort_nodes(
     graph: &GraphProto,
     producers: &BTreeMap<&str, usize>,
 ) -> Result<Vec<usize>, ImportError> {
     let mut waits: Vec<usize> = Vec::new();
     let mut readers = vec![BTreeSet::new(); graph.node.len()];
     for (index, node) in graph.node.iter().enumerate() {
-        let sources: BTreeSet<usize> =
-            reads(node).iter().filter_map(|&input| producers.get(input).copied()).collect();
+        let sources: BTreeSet<usize> = list_node_reads(node)
+            .iter()
+            .filter_map(|&input| producers.get(input).copied())
+            .collect();
         waits.push(sources.len());
         sources.into_iter().for_each(|source| _ = readers[source].insert(index));
     }
@@ -91,36 +93,39 @@ fn sorted(
         let edges: Vec<(u32, u32)> = (readers.iter().enumerate())
             .flat_map(|(from, readers)| readers.iter().map(move |&to| (from as u32, to as u32)))
             .collect();
-        let name = |node: &u32| format!("`{}`", title(&graph.node[*node as usize]));
-        let names: Vec<String> = cycle(&edges).iter().map(name).collect();
-        return structure(format!("nodes wait for each other in a cycle: {}", text(&names)));
+        let name = |node: &u32| format!("`{}`", node_title(&graph.node[*node as usize]));
+        let names: Vec<String> = find_cycle(&edges).iter().map(name).collect();
+        return fail_structure(format!(
+            "nodes wait for each other in a cycle: {}",
+            format_cycle(&names)
+        ));
     }
     Ok(order)
 }
 
 /// Names of inputs and initializers. An old file lists an initializer as an input too.
-fn given(graph: &GraphProto) -> Result<BTreeSet<&str>, ImportError> {
+fn list_given_names(graph: &GraphProto) -> Result<BTreeSet<&str>, ImportError> {
     let mut initializers = BTreeSet::new();
     for tensor in &graph.initializer {
         let name = tensor.name.as_deref().unwrap_or("");
         if !initializers.insert(name) {
-            return structure(format!("two initializers are called `{name}`"));
+            return fail_structure(format!("two initializers are called `{name}`"));
         }
     }
     let mut inputs = BTreeSet::new();
     for input in &graph.input {
         let name = input.name.as_deref().unwrap_or("");
         if name.is_empty() {
-            return structure("an input has no name".into());
+            return fail_structure("an input has no name".into());
         }
         if !inputs.insert(name) {
-            return structure(format!("two inputs are called `{name}`"));
+            return fail_structure(format!("two inputs are called `{name}`"));
         }
     }
     Ok(initializers.union(&inputs).copied().collect())
 }
 
-fn producers<'a>(
+fn index_producers<'a>(
     graph: &'a GraphProto,
     given: &BTreeSet<&str>,
 ) -> Result<BTreeMap<&'a str, usize>, ImportError> {
@@ -129,8 +134,8 @@ fn producers<'a>(
         for output in node.output.iter().filter(|output| !output.is_empty()) {
             let twice = producers.insert(output.as_str(), index).is_some();
             if twice || given.contains(output.as_str()) {
-                let (node, op) = (title(node), op_type(node));
-                return structure(format!(
+                let (node, op) = (node_title(node), op_type(node));
+                return fail_structure(format!(
                     "node `{node}` of type {op} makes `{output}`, a name that is given twice"
                 ));
             }
@@ -139,33 +144,33 @@ fn producers<'a>(
     Ok(producers)
 }
 
-fn outputs(
+fn check_outputs(
     graph: &GraphProto,
     given: &BTreeSet<&str>,
     producers: &BTreeMap<&str, usize>,
 ) -> Result<(), ImportError> {
     if graph.output.is_empty() {
-        return structure("it has no outputs".into());
+        return fail_structure("it has no outputs".into());
     }
     let mut seen = BTreeSet::new();
     for output in &graph.output {
         let name = output.name.as_deref().unwrap_or("");
         if !given.contains(name) && !producers.contains_key(name) {
-            return structure(format!("nobody makes the output `{name}`"));
+            return fail_structure(format!("nobody makes the output `{name}`"));
         }
         if !seen.insert(name) {
-            return structure(format!("two outputs are called `{name}`"));
+            return fail_structure(format!("two outputs are called `{name}`"));
         }
     }
     Ok(())
 }
 
-fn structure<T>(reason: String) -> Result<T, ImportError> {
+fn fail_structure<T>(reason: String) -> Result<T, ImportError> {
     Err(ImportError::Structure { reason })
 }
 
 /// What a node is called: its name, or that of its first result.
-pub(super) fn title(node: &NodeProto) -> String {
+pub(super) fn node_title(node: &NodeProto) -> String {
     let name = node.name.as_deref().filter(|name| !name.is_empty());
     name.or(node.output.first().map(String::as_str)).unwrap_or("").to_string()
 }

@@ -7,7 +7,7 @@ use super::attributes;
 
 /// A node.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(super) struct NodeCall<'a> {
     pub proto: &'a NodeProto,
     /// The version of the standard operators.
     pub opset: i64,
@@ -15,35 +15,35 @@ pub(super) struct Call<'a> {
 
 /// Why a node cannot be lowered; the node is named by who catches it.
 #[derive(Debug)]
-pub(super) struct Problem(pub String);
+pub(super) struct LoweringProblem(pub String);
 
-pub(super) type Res<T> = Result<T, Problem>;
+pub(super) type Res<T> = Result<T, LoweringProblem>;
 
-impl From<String> for Problem {
+impl From<String> for LoweringProblem {
     fn from(reason: String) -> Self {
         Self(reason)
     }
 }
 
-impl From<OpError> for Problem {
+impl From<OpError> for LoweringProblem {
     fn from(error: OpError) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<crate::import::weights::WeightsError> for Problem {
+impl From<crate::import::weights::WeightsError> for LoweringProblem {
     fn from(error: crate::import::weights::WeightsError) -> Self {
         Self(error.to_string())
     }
 }
 
 /// A problem.
-pub(super) fn fail<T>(reason: impl Into<String>) -> Res<T> {
-    Err(Problem(reason.into()))
+pub(super) fn fail_with<T>(reason: impl Into<String>) -> Res<T> {
+    Err(LoweringProblem(reason.into()))
 }
 
-impl<'a> Call<'a> {
-    fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
+impl<'a> NodeCall<'a> {
+    fn find_attribute(&self, name: &str) -> Option<&'a AttributeProto> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
     }
 
@@ -51,29 +51,34 @@ impl<'a> Call<'a> {
     pub fn check_attributes(&self) -> Res<()> {
         let domain = self.proto.domain.as_deref().unwrap_or("");
         let op_type = self.proto.op_type.as_deref().unwrap_or("");
-        let Some(known) = attributes::of(domain, op_type) else { return Ok(()) };
+        let Some(known) = attributes::list_attributes(domain, op_type) else { return Ok(()) };
         let mut given = self.proto.attribute.iter().filter_map(|given| given.name.as_deref());
         match given.find(|name| !known.contains(name)) {
             None => Ok(()),
             Some(name) if known.is_empty() => {
-                fail(format!("the attribute `{name}` is unknown: the op has none"))
+                fail_with(format!("the attribute `{name}` is unknown: the op has none"))
             }
             Some(name) => {
                 let known = known.join("`, `");
-                fail(format!("the attribute `{name}` is unknown: the op has `{known}`"))
+                fail_with(format!("the attribute `{name}` is unknown: the op has `{known}`"))
             }
         }
     }
 
     /// Whether it is given.
-    pub fn has(&self, name: &str) -> bool {
-        self.attribute(name).is_some()
+    pub fn has_attribute(&self, name: &str) -> bool {
+        self.find_attribute(name).is_some()
     }
 
-    fn kind(&self, name: &str, kind: AttributeType, what: &str) -> Res<Option<&'a AttributeProto>> {
-        match self.attribute(name) {
+    fn typed_attribute(
+        &self,
+        name: &str,
+        kind: AttributeType,
+        what: &str,
+    ) -> Res<Option<&'a AttributeProto>> {
+        match self.find_attribute(name) {
             Some(attribute) if attribute.r#type.is_some_and(|found| found != kind) => {
-                fail(format!("the attribute `{name}` is not {what}"))
+                fail_with(format!("the attribute `{name}` is not {what}"))
             }
             found => Ok(found),
         }
@@ -85,69 +90,69 @@ impl<'a> Call<'a> {
     }
 
     pub fn optional_int(&self, name: &str) -> Res<Option<i64>> {
-        let attribute = self.kind(name, AttributeType::INT, "an integer")?;
+        let attribute = self.typed_attribute(name, AttributeType::INT, "an integer")?;
         // protobuf leaves out what is 0.
         Ok(attribute.map(|attribute| attribute.i.unwrap_or(0)))
     }
 
     /// A number.
     pub fn float(&self, name: &str, default: f32) -> Res<f64> {
-        let attribute = self.kind(name, AttributeType::FLOAT, "a number")?;
+        let attribute = self.typed_attribute(name, AttributeType::FLOAT, "a number")?;
         Ok(f64::from(attribute.map_or(default, |attribute| attribute.f.unwrap_or(0.0))))
     }
 
     /// A list of integers.
     pub fn ints(&self, name: &str) -> Res<Option<&'a [i64]>> {
-        let attribute = self.kind(name, AttributeType::INTS, "a list of integers")?;
+        let attribute = self.typed_attribute(name, AttributeType::INTS, "a list of integers")?;
         Ok(attribute.map(|attribute| attribute.ints.as_slice()))
     }
 
     /// A list of numbers.
     pub fn floats(&self, name: &str) -> Res<Option<&'a [f32]>> {
-        let attribute = self.kind(name, AttributeType::FLOATS, "a list of numbers")?;
+        let attribute = self.typed_attribute(name, AttributeType::FLOATS, "a list of numbers")?;
         Ok(attribute.map(|attribute| attribute.floats.as_slice()))
     }
 
     /// A text.
     pub fn text(&self, name: &str, default: &'static str) -> Res<&'a str> {
-        let attribute = self.kind(name, AttributeType::STRING, "a text")?;
+        let attribute = self.typed_attribute(name, AttributeType::STRING, "a text")?;
         Ok(attribute.and_then(|attribute| attribute.s.as_deref()).unwrap_or(default))
     }
 
     /// A list of texts; empty where it is not given.
     pub fn texts(&self, name: &str) -> Res<&'a [String]> {
-        let attribute = self.kind(name, AttributeType::STRINGS, "a list of texts")?;
+        let attribute = self.typed_attribute(name, AttributeType::STRINGS, "a list of texts")?;
         Ok(attribute.map_or(&[], |attribute| attribute.strings.as_slice()))
     }
 
     /// A graph.
     pub fn graph(&self, name: &str) -> Res<&'a GraphProto> {
-        let attribute = self.kind(name, AttributeType::GRAPH, "a graph")?;
+        let attribute = self.typed_attribute(name, AttributeType::GRAPH, "a graph")?;
         match attribute.and_then(|attribute| attribute.g.as_ref()) {
             Some(graph) => Ok(graph),
-            None => fail(format!("the attribute `{name}` is missing")),
+            None => fail_with(format!("the attribute `{name}` is missing")),
         }
     }
 
     /// A tensor.
     pub fn tensor(&self, name: &str) -> Res<Option<&'a TensorProto>> {
-        let attribute = self.kind(name, AttributeType::TENSOR, "a tensor")?;
+        let attribute = self.typed_attribute(name, AttributeType::TENSOR, "a tensor")?;
         Ok(attribute.and_then(|attribute| attribute.t.as_ref()))
     }
 }
 
 /// The dim that an axis names; negative ones count from the last.
-pub(super) fn axis(axis: i64, rank: usize) -> Res<usize> {
+pub(super) fn resolve_axis(axis: i64, rank: usize) -> Res<usize> {
     let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
     match usize::try_from(from_start) {
         Ok(dim) if dim < rank => Ok(dim),
-        _ => fail(format!("there is no axis {axis} in a tensor of rank {rank}")),
+        _ => fail_with(format!("there is no axis {axis} in a tensor of rank {rank}")),
     }
 }
 
 /// The dims that axes name, ascending, each once.
-pub(super) fn axes(axes: &[i64], rank: usize) -> Res<Vec<usize>> {
-    let mut dims = axes.iter().map(|&a| axis(a, rank)).collect::<Res<Vec<_>>>()?;
+pub(super) fn resolve_axes(axes: &[i64], rank: usize) -> Res<Vec<usize>> {
+    let mut dims = axes.iter().map(|&a| resolve_axis(a, rank)).collect::<Res<Vec<_>>>()?;
     dims.sort_unstable();
     dims.dedup();
     Ok(dims)

@@ -2,21 +2,21 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    AveragePool, BinaryFunction, Dropout, Full, LogSoftmax, Normalize, ReduceFunction, Softmax,
+    AveragePool, BinaryFunction, DropoutOp, Full, LogSoftmax, Normalize, ReduceFunction, Softmax,
     UnaryFunction, Where, Window,
 };
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, axis, fail};
+use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
 /// Over one dim since version 13; before, over all dims from one on, as if they were one.
-pub(super) fn softmax(cx: &mut Lowering, call: Call<'_>, log: bool) -> Res<Vec<Val>> {
+pub(super) fn lower_softmax(cx: &mut Lowering, call: NodeCall<'_>, log: bool) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
     let old = call.opset < 13;
-    let dim = axis(call.int("axis", if old { 1 } else { -1 })?, shape.len())?;
+    let dim = resolve_axis(call.int("axis", if old { 1 } else { -1 })?, shape.len())?;
     let op = |axis| match log {
         true => Op::LogSoftmax(LogSoftmax { axis }),
         false => Op::Softmax(Softmax { axis }),
@@ -31,13 +31,13 @@ pub(super) fn softmax(cx: &mut Lowering, call: Call<'_>, log: bool) -> Res<Vec<V
 }
 
 /// Results: the normalized tensor, the mean, and the inverse of the standard deviation.
-pub(super) fn layer_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_layer_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (y, root) = normalize(cx, call, &x, true)?;
+    let (y, root) = normalize_from_axis(cx, call, &x, true)?;
     let mut results = vec![scale_and_shift(cx, call, y)?];
     if call.proto.output.iter().skip(1).any(|name| !name.is_empty()) {
         let rank = cx.shape(&x)?.len();
-        let first = axis(call.int("axis", -1)?, rank)?;
+        let first = resolve_axis(call.int("axis", -1)?, rank)?;
         let axes: Vec<usize> = (first..rank).collect();
         results.push(cx.reduce(ReduceFunction::Mean, &x, &axes, true)?);
         results.push(root);
@@ -45,24 +45,31 @@ pub(super) fn layer_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<
     Ok(results)
 }
 
-pub(super) fn rms_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_rms_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (y, root) = normalize(cx, call, &x, false)?;
+    let (y, root) = normalize_from_axis(cx, call, &x, false)?;
     Ok(vec![scale_and_shift(cx, call, y)?, root])
 }
 
 /// Normalizes over all dims from the axis on, as if they were one.
-fn normalize(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(Val, Val)> {
+fn normalize_from_axis(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    x: &Val,
+    center: bool,
+) -> Res<(Val, Val)> {
     let shape = cx.shape(x)?;
-    let first = axis(call.int("axis", -1)?, shape.len())?;
-    let epsilon = Scalar(shortest(call.float("epsilon", 1e-5)?));
+    let first = resolve_axis(call.int("axis", -1)?, shape.len())?;
+    let epsilon = Scalar(shortest_number(call.float("epsilon", 1e-5)?));
     let op = Op::Normalize(Normalize { center, epsilon });
     let last = first + 1 == shape.len();
     let flat = [&shape[..first], &[shape[first..].iter().product()]].concat();
     let x = if last { x.clone() } else { cx.reshape(x, &flat)? };
     let mut results = cx.apply_all(op, &[x])?;
     let (root, y) = (results.pop(), results.pop());
-    let (Some(y), Some(root)) = (y, root) else { return fail("normalization has two results") };
+    let (Some(y), Some(root)) = (y, root) else {
+        return fail_with("normalization has two results");
+    };
     if last {
         return Ok((y, root));
     }
@@ -72,20 +79,20 @@ fn normalize(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(V
 }
 
 /// Each channel of each sample by its own statistics; scale and shift are of channels.
-pub(super) fn instance_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_instance_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let channels = channels(cx, &x, 3)?;
+    let channels = channel_count(cx, &x, 3)?;
     let y = normalize_groups(cx, call, &x, channels)?;
     of_channels(cx, call, y).map(|y| vec![y])
 }
 
 /// Groups of channels by their own statistics; scale and shift are of channels, before version 21 of groups.
-pub(super) fn group_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_group_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let channels = channels(cx, &x, 2)?;
+    let channels = channel_count(cx, &x, 2)?;
     let groups = usize::try_from(call.int("num_groups", 0)?).unwrap_or(0);
     if groups == 0 || !channels.is_multiple_of(groups) {
-        return fail(format!("the attribute `num_groups` must divide {channels} channels"));
+        return fail_with(format!("the attribute `num_groups` must divide {channels} channels"));
     }
     let y = normalize_groups(cx, call, &x, groups)?;
     if call.opset >= 21 {
@@ -99,17 +106,17 @@ pub(super) fn group_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<
 }
 
 /// The extent of dim 1 of a tensor that has so many dims at least.
-fn channels(cx: &Lowering, x: &Val, least: usize) -> Res<usize> {
+fn channel_count(cx: &Lowering, x: &Val, least: usize) -> Res<usize> {
     match cx.shape(x)?[..] {
         [_, channels, ref rest @ ..] if rest.len() + 2 >= least => Ok(channels),
-        _ => fail(format!("{least} dims or more are needed, not {}", cx.ty(x)?)),
+        _ => fail_with(format!("{least} dims or more are needed, not {}", cx.ty(x)?)),
     }
 }
 
 /// Normalizes over all of a group of channels of a sample.
-fn normalize_groups(cx: &mut Lowering, call: Call<'_>, x: &Val, groups: usize) -> Res<Val> {
+fn normalize_groups(cx: &mut Lowering, call: NodeCall<'_>, x: &Val, groups: usize) -> Res<Val> {
     let shape = cx.shape(x)?;
-    let epsilon = Scalar(shortest(call.float("epsilon", 1e-5)?));
+    let epsilon = Scalar(shortest_number(call.float("epsilon", 1e-5)?));
     let each = shape[1..].iter().product::<usize>() / groups.max(1);
     let flat = cx.reshape(x, &[shape[0], groups, each])?;
     let normalized = cx.apply_all(Op::Normalize(Normalize { center: true, epsilon }), &[flat])?;
@@ -117,7 +124,7 @@ fn normalize_groups(cx: &mut Lowering, call: Call<'_>, x: &Val, groups: usize) -
 }
 
 /// Scaled and shifted by operands of the second dim.
-fn of_channels(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Val> {
+fn of_channels(cx: &mut Lowering, call: NodeCall<'_>, y: Val) -> Res<Val> {
     let rank = cx.shape(&y)?.len();
     let mut y = y;
     for (position, function) in [(1, BinaryFunction::Mul), (2, BinaryFunction::Add)] {
@@ -125,101 +132,113 @@ fn of_channels(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Val> {
         let mut shape = vec![1; rank - 1];
         shape[0] = cx.shape(&operand)?.iter().product();
         let operand = cx.reshape(&operand, &shape)?;
-        y = cx.binary(function, &y, &operand)?;
+        y = cx.apply_binary(function, &y, &operand)?;
     }
     Ok(y)
 }
 
 /// The number that a user meant by an `f32`: the shortest text that reads as it.
-pub(super) fn shortest(x: f64) -> f64 {
+pub(super) fn shortest_number(x: f64) -> f64 {
     (x as f32).to_string().parse().unwrap_or(x)
 }
 
-fn scale_and_shift(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Val> {
+fn scale_and_shift(cx: &mut Lowering, call: NodeCall<'_>, y: Val) -> Res<Val> {
     let mut y = y;
-    if let Some(scale) = cx.optional(call, 1)? {
-        y = cx.binary(BinaryFunction::Mul, &y, &scale)?;
+    if let Some(scale) = cx.optional_operand(call, 1)? {
+        y = cx.apply_binary(BinaryFunction::Mul, &y, &scale)?;
     }
-    if let Some(bias) = cx.optional(call, 2)? {
-        y = cx.binary(BinaryFunction::Add, &y, &bias)?;
+    if let Some(bias) = cx.optional_operand(call, 2)? {
+        y = cx.apply_binary(BinaryFunction::Add, &y, &bias)?;
     }
     Ok(y)
 }
 
 /// Dropout as in inference; training turns it on.
-pub(super) fn dropout(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_dropout(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     // Whether it drops something is the command's to say, not the model's (`training_mode`).
-    cx.optional(call, 2)?;
-    let ratio = match cx.optional(call, 1)? {
-        Some(ratio) => cx.known(&ratio, "the ratio")?.as_splat(),
-        None => Some(shortest(call.float("ratio", 0.5)?)),
+    cx.optional_operand(call, 2)?;
+    let ratio = match cx.optional_operand(call, 1)? {
+        Some(ratio) => cx.require_known(&ratio, "the ratio")?.as_splat(),
+        None => Some(shortest_number(call.float("ratio", 0.5)?)),
     };
     let Some(ratio) = ratio.filter(|ratio| (0.0..1.0).contains(ratio)) else {
-        return fail("the ratio must be one number from 0 to less than 1");
+        return fail_with("the ratio must be one number from 0 to less than 1");
     };
-    let op = Dropout { probability: Scalar(shortest(ratio)), key: cx.key(), training: false };
+    let op = DropoutOp {
+        probability: Scalar(shortest_number(ratio)),
+        key: cx.next_key(),
+        training: false,
+    };
     let mut results = vec![if ratio == 0.0 {
         x.clone()
     } else {
         cx.apply(Op::Dropout(op), std::slice::from_ref(&x))?
     }];
     if call.proto.output.get(1).is_some_and(|name| cx.wanted.contains(name)) {
-        results.push(kept(cx, &x, op)?);
+        results.push(make_dropout_mask(cx, &x, op)?);
     }
     Ok(results)
 }
 
 /// Which elements a dropout keeps: the same random numbers drop the same ones of a tensor of ones.
-fn kept(cx: &mut Lowering, x: &Val, op: Dropout) -> Res<Val> {
+fn make_dropout_mask(cx: &mut Lowering, x: &Val, op: DropoutOp) -> Res<Val> {
     let ones = TensorType::new(DType::F32, cx.shape(x)?);
-    let ones = cx.source(Op::Full(Full { ty: ones, value: Scalar(1.0) }))?;
+    let ones = cx.push_source(Op::Full(Full { ty: ones, value: Scalar(1.0) }))?;
     let kept = cx.apply(Op::Dropout(op), &[ones])?;
-    let zero = cx.number(&kept, 0.0)?;
-    cx.binary(BinaryFunction::Greater, &kept, &zero)
+    let zero = cx.number_like(&kept, 0.0)?;
+    cx.apply_binary(BinaryFunction::Greater, &kept, &zero)
 }
 
 /// Each element by a power of the mean square of those next to it in other channels.
-pub(super) fn local_response(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_local_response_normalization(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
-    let [n, c, ..] = shape[..] else { return fail("its operand has a dim of channels") };
+    let [n, c, ..] = shape[..] else { return fail_with("its operand has a dim of channels") };
     let size = match usize::try_from(call.int("size", 0)?) {
         Ok(size @ 1..) if size <= 2 * c.max(1) => size,
-        _ => return fail(format!("the attribute `size` must be from 1 to twice the {c} channels")),
+        _ => {
+            return fail_with(format!(
+                "the attribute `size` must be from 1 to twice the {c} channels"
+            ));
+        }
     };
-    let square = cx.binary(BinaryFunction::Mul, &x, &x)?;
+    let square = cx.apply_binary(BinaryFunction::Mul, &x, &x)?;
     let flat = cx.reshape(&square, &[n, 1, c, shape[2..].iter().product()])?;
     let window = Window { pads: [(size - 1) / 2, 0, size / 2, 0], ..Window::PLAIN };
     let kernel = [size, 1];
     let pool = AveragePool { kernel, window, count_border: true, channels_last: false };
     let mean = cx.apply(Op::AveragePool(pool), &[flat])?;
     let mean = cx.reshape(&mean, &shape)?;
-    let scaled = cx.unary(UnaryFunction::Scale(Scalar(call.float("alpha", 1e-4)?)), &mean)?;
-    let shifted = cx.unary(UnaryFunction::Offset(Scalar(call.float("bias", 1.0)?)), &scaled)?;
+    let scaled = cx.apply_unary(UnaryFunction::Scale(Scalar(call.float("alpha", 1e-4)?)), &mean)?;
+    let shifted =
+        cx.apply_unary(UnaryFunction::Offset(Scalar(call.float("bias", 1.0)?)), &scaled)?;
     let power = -call.float("beta", 0.75)?;
-    let factor = cx.unary(UnaryFunction::PowScalar(Scalar(power)), &shifted)?;
-    Ok(vec![cx.binary(BinaryFunction::Mul, &x, &factor)?])
+    let factor = cx.apply_unary(UnaryFunction::PowScalar(Scalar(power)), &shifted)?;
+    Ok(vec![cx.apply_binary(BinaryFunction::Mul, &x, &factor)?])
 }
 
 /// By the sum of sizes, or the root of the sum of squares, along a dim; what is 0 there stays so.
-pub(super) fn by_norm(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_lp_normalization(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let dim = axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;
+    let dim = resolve_axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;
     let norm = match call.int("p", 2)? {
         1 => {
-            let sizes = cx.unary(UnaryFunction::Abs, &x)?;
+            let sizes = cx.apply_unary(UnaryFunction::Abs, &x)?;
             cx.reduce(ReduceFunction::Sum, &sizes, &[dim], true)?
         }
         2 => {
-            let squares = cx.binary(BinaryFunction::Mul, &x, &x)?;
+            let squares = cx.apply_binary(BinaryFunction::Mul, &x, &x)?;
             let sum = cx.reduce(ReduceFunction::Sum, &squares, &[dim], true)?;
-            cx.unary(UnaryFunction::Sqrt, &sum)?
+            cx.apply_unary(UnaryFunction::Sqrt, &sum)?
         }
-        other => return fail(format!("the attribute `p` must be 1 or 2, not {other}")),
+        other => return fail_with(format!("the attribute `p` must be 1 or 2, not {other}")),
     };
-    let (zero, one) = (cx.number(&norm, 0.0)?, cx.number(&norm, 1.0)?);
-    let none = cx.binary(BinaryFunction::Equal, &norm, &zero)?;
+    let (zero, one) = (cx.number_like(&norm, 0.0)?, cx.number_like(&norm, 1.0)?);
+    let none = cx.apply_binary(BinaryFunction::Equal, &norm, &zero)?;
     let norm = cx.apply(Op::Where(Where {}), &[none, one, norm])?;
-    Ok(vec![cx.binary(BinaryFunction::Div, &x, &norm)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::Div, &x, &norm)?])
 }

@@ -7,12 +7,12 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Where};
 use graphc_ir::types::DType;
 
-use super::known::Known;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Res, fail};
+use super::node::{Res, fail_with};
 
 /// Coordinates `[b.., i.., k]` in a tensor `[b.., n1, .., nk, w..]`.
-pub(super) struct Coordinates {
+pub(super) struct TensorCoordinates {
     /// How many dims of batches there are.
     pub batch: usize,
     /// The coordinates of each dim, `[b.., i..]`.
@@ -23,20 +23,22 @@ pub(super) struct Coordinates {
     pub extents: Vec<usize>,
 }
 
-impl Coordinates {
+impl TensorCoordinates {
     /// The coordinates in a tensor of this shape, which has `batch` dims of batches. A coordinate that counts a dim is one
     /// more of these.
     pub fn new(cx: &mut Lowering, places: &Val, tensor: &[usize], batch: usize) -> Res<Self> {
         let shape = cx.shape(places)?;
         let Some((&count, outer)) = shape.split_last() else {
-            return fail("the indices have no dims");
+            return fail_with("the indices have no dims");
         };
         let fits = batch <= outer.len() && batch + count <= tensor.len();
         if !fits || outer[..batch] != tensor[..batch] {
-            return fail(format!("indices of shape {shape:?} do not fit a tensor of {tensor:?}"));
+            return fail_with(format!(
+                "indices of shape {shape:?} do not fit a tensor of {tensor:?}"
+            ));
         }
         let extents = tensor[batch..batch + count].to_vec();
-        let columns = columns(cx, places, outer)?;
+        let columns = split_columns(cx, places, outer)?;
         let mut own = Self { batch, columns, shape: outer.into(), extents };
         while own.counts_a_dim(cx) {
             own.batch += 1;
@@ -49,37 +51,37 @@ impl Coordinates {
     fn counts_a_dim(&self, cx: &Lowering) -> bool {
         let Some(first) = self.columns.first() else { return false };
         let alike = self.shape.get(self.batch) == self.extents.first();
-        alike && cx.foldable(first).is_some_and(|known| known.counts(self.batch))
+        alike && cx.find_foldable(first).is_some_and(|known| known.counts_along(self.batch))
     }
 
     /// The dims of the places within a batch.
-    pub fn inner(&self) -> &[usize] {
+    pub fn inner_shape(&self) -> &[usize] {
         &self.shape[self.batch..]
     }
 
     /// The places `[i..]`, where they are known, lie along one dim, and are the same in all batches.
-    pub fn known(&self, cx: &Lowering) -> Res<Option<Known>> {
+    pub fn known_places(&self, cx: &Lowering) -> Res<Option<KnownValue>> {
         let [column] = self.columns.as_slice() else { return Ok(None) };
-        let same = cx.foldable(column).and_then(|known| known.without_dims(self.batch));
+        let same = cx.find_foldable(column).and_then(|known| known.without_dims(self.batch));
         same.map(|known| known_from_start(&known, self.extents[0])).transpose()
     }
 
     /// The places `[b.., i..]` as if all dims were one. Of coordinates that are not all within their dims the place is
     /// beyond the last.
-    pub fn joined(&self, cx: &mut Lowering) -> Res<Val> {
+    pub fn flatten_places(&self, cx: &mut Lowering) -> Res<Val> {
         let places: usize = self.extents.iter().product();
         let mut stride = places;
         let (mut sum, mut beyond) = (cx.integer_value(0), None);
         for (column, &extent) in self.columns.iter().zip(&self.extents) {
             stride /= extent.max(1);
             let column = from_start(cx, column, extent)?;
-            if self.columns.len() > 1 && cx.foldable(&column).is_none() {
-                let own = outside(cx, &column, extent)?;
-                beyond = Some(either(cx, beyond, own)?);
+            if self.columns.len() > 1 && cx.find_foldable(&column).is_none() {
+                let own = mask_outside(cx, &column, extent)?;
+                beyond = Some(or_into_mask(cx, beyond, own)?);
             }
             let stride = cx.integer_value(stride as i64);
-            let step = cx.binary(BinaryFunction::Mul, &column, &stride)?;
-            sum = cx.binary(BinaryFunction::Add, &sum, &step)?;
+            let step = cx.apply_binary(BinaryFunction::Mul, &column, &stride)?;
+            sum = cx.apply_binary(BinaryFunction::Add, &sum, &step)?;
         }
         let sum = cx.expand(&sum, &self.shape)?;
         let Some(beyond) = beyond else { return Ok(sum) };
@@ -91,14 +93,14 @@ impl Coordinates {
 impl Lowering {
     fn integer_value(&self, value: i64) -> Val {
         let ty = graphc_ir::types::TensorType::new(DType::I64, []);
-        Val::Known(Known::splat(ty, value as f64))
+        Val::Known(KnownValue::splat(ty, value as f64))
     }
 }
 
 /// The coordinates of each dim, of shape `outer`.
-fn columns(cx: &mut Lowering, places: &Val, outer: &[usize]) -> Res<Vec<Val>> {
-    if let Some(pieces) = cx.pieces(places) {
-        let columns = pieces.iter().map(|piece| columns(cx, piece, outer));
+fn split_columns(cx: &mut Lowering, places: &Val, outer: &[usize]) -> Res<Vec<Val>> {
+    if let Some(pieces) = cx.find_pieces(places) {
+        let columns = pieces.iter().map(|piece| split_columns(cx, piece, outer));
         return Ok(columns.collect::<Res<Vec<_>>>()?.concat());
     }
     let count = cx.shape(places)?[outer.len()];
@@ -110,43 +112,43 @@ fn columns(cx: &mut Lowering, places: &Val, outer: &[usize]) -> Res<Vec<Val>> {
 }
 
 /// Whether a place is outside its dim.
-fn outside(cx: &mut Lowering, place: &Val, extent: usize) -> Res<Val> {
+fn mask_outside(cx: &mut Lowering, place: &Val, extent: usize) -> Res<Val> {
     let (zero, extent) = (cx.integer_value(0), cx.integer_value(extent as i64));
-    let before = cx.binary(BinaryFunction::Less, place, &zero)?;
-    let behind = cx.binary(BinaryFunction::GreaterEqual, place, &extent)?;
-    cx.binary(BinaryFunction::Or, &before, &behind)
+    let before = cx.apply_binary(BinaryFunction::Less, place, &zero)?;
+    let behind = cx.apply_binary(BinaryFunction::GreaterEqual, place, &extent)?;
+    cx.apply_binary(BinaryFunction::Or, &before, &behind)
 }
 
-fn either(cx: &mut Lowering, a: Option<Val>, b: Val) -> Res<Val> {
-    a.map_or(Ok(b.clone()), |a| cx.binary(BinaryFunction::Or, &a, &b))
+fn or_into_mask(cx: &mut Lowering, a: Option<Val>, b: Val) -> Res<Val> {
+    a.map_or(Ok(b.clone()), |a| cx.apply_binary(BinaryFunction::Or, &a, &b))
 }
 
 /// Places along a dim, as `i64` and counted from the start: negative ones count from the end.
 pub(super) fn from_start(cx: &mut Lowering, places: &Val, extent: usize) -> Res<Val> {
     let dtype = cx.ty(places)?.dtype;
     if dtype.is_float() || dtype == DType::Bool {
-        return fail(format!("indices are integers, not {dtype}"));
+        return fail_with(format!("indices are integers, not {dtype}"));
     }
     let places = cx.cast(places, DType::I64)?;
-    match cx.foldable(&places) {
+    match cx.find_foldable(&places) {
         Some(known) => Ok(Val::Known(known_from_start(&known, extent)?)),
-        None => wrapped(cx, &places, extent),
+        None => wrap_negative(cx, &places, extent),
     }
 }
 
 /// Integers with what is added to negative ones.
-pub(super) fn wrapped(cx: &mut Lowering, places: &Val, extent: usize) -> Res<Val> {
-    let (zero, extent) = (cx.number(places, 0.0)?, cx.number(places, extent as f64)?);
-    let negative = cx.binary(BinaryFunction::Less, places, &zero)?;
-    let shifted = cx.binary(BinaryFunction::Add, places, &extent)?;
+pub(super) fn wrap_negative(cx: &mut Lowering, places: &Val, extent: usize) -> Res<Val> {
+    let (zero, extent) = (cx.number_like(places, 0.0)?, cx.number_like(places, extent as f64)?);
+    let negative = cx.apply_binary(BinaryFunction::Less, places, &zero)?;
+    let shifted = cx.apply_binary(BinaryFunction::Add, places, &extent)?;
     cx.apply(Op::Where(Where {}), &[negative, shifted, places.clone()])
 }
 
-fn known_from_start(known: &Known, extent: usize) -> Res<Known> {
+fn known_from_start(known: &KnownValue, extent: usize) -> Res<KnownValue> {
     let end = extent as f64;
-    match known.kept().data.iter().find(|&&place| !(-end..end).contains(&place)) {
+    match known.kept_elements().data.iter().find(|&&place| !(-end..end).contains(&place)) {
         Some(place) if known.ty.elements() > 0 => {
-            fail(format!("the index {place} is not in 0..{extent}"))
+            fail_with(format!("the index {place} is not in 0..{extent}"))
         }
         _ => Ok(known.map(|place| if place < 0.0 { place + end } else { place })),
     }

@@ -7,18 +7,18 @@ use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::DataType;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
-use super::tensor::stored;
+use super::node::{NodeCall, Res, fail_with};
+use super::tensor::stored_type;
 
 /// What is drawn.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum RandomKind {
     Uniform,
     Normal,
 }
 
-impl Kind {
-    fn distribution(self, call: Call<'_>) -> Res<Distribution> {
+impl RandomKind {
+    fn read_distribution(self, call: NodeCall<'_>) -> Res<Distribution> {
         let number = |name, default| call.float(name, default).map(Scalar);
         Ok(match self {
             Self::Uniform => {
@@ -32,43 +32,51 @@ impl Kind {
 }
 
 /// Numbers of a shape that the node gives.
-pub(super) fn of_shape(cx: &mut Lowering, call: Call<'_>, kind: Kind) -> Res<Vec<Val>> {
+pub(super) fn lower_random_of_shape(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    kind: RandomKind,
+) -> Res<Vec<Val>> {
     let given = call.ints("shape")?.unwrap_or_default();
-    let shape = super::tensor::shape(given)?;
-    let ty = TensorType::new(dtype(call)?.unwrap_or(DType::F32), shape);
-    Ok(vec![drawn(cx, ty, kind.distribution(call)?)?])
+    let shape = super::tensor::check_shape(given)?;
+    let ty = TensorType::new(read_dtype(call)?.unwrap_or(DType::F32), shape);
+    Ok(vec![draw_numbers(cx, ty, kind.read_distribution(call)?)?])
 }
 
 /// Numbers of the shape of a tensor.
-pub(super) fn like(cx: &mut Lowering, call: Call<'_>, kind: Kind) -> Res<Vec<Val>> {
+pub(super) fn lower_random_like(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    kind: RandomKind,
+) -> Res<Vec<Val>> {
     let own = cx.ty(&cx.operand(call, 0)?)?;
-    let ty = TensorType::new(dtype(call)?.unwrap_or(own.dtype), own.shape);
-    Ok(vec![drawn(cx, ty, kind.distribution(call)?)?])
+    let ty = TensorType::new(read_dtype(call)?.unwrap_or(own.dtype), own.shape);
+    Ok(vec![draw_numbers(cx, ty, kind.read_distribution(call)?)?])
 }
 
 /// 1 with the probability that each element says, else 0.
-pub(super) fn bernoulli(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_bernoulli(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let own = cx.ty(&x)?;
     let uniform = Distribution::Uniform { low: Scalar(0.0), high: Scalar(1.0) };
-    let drawn = drawn(cx, own.clone(), uniform)?;
-    let hit = cx.binary(BinaryFunction::Less, &drawn, &x)?;
-    Ok(vec![cx.cast(&hit, dtype(call)?.unwrap_or(own.dtype))?])
+    let drawn = draw_numbers(cx, own.clone(), uniform)?;
+    let hit = cx.apply_binary(BinaryFunction::Less, &drawn, &x)?;
+    Ok(vec![cx.cast(&hit, read_dtype(call)?.unwrap_or(own.dtype))?])
 }
 
-fn drawn(cx: &mut Lowering, ty: TensorType, distribution: Distribution) -> Res<Val> {
+fn draw_numbers(cx: &mut Lowering, ty: TensorType, distribution: Distribution) -> Res<Val> {
     if !ty.dtype.is_float() {
-        return fail(format!("random numbers are floating-point numbers, not {}", ty.dtype));
+        return fail_with(format!("random numbers are floating-point numbers, not {}", ty.dtype));
     }
-    let key = cx.key();
-    cx.source(Op::Random(Random { ty, distribution, key }))
+    let key = cx.next_key();
+    cx.push_source(Op::Random(Random { ty, distribution, key }))
 }
 
 /// The element type that the node names.
-fn dtype(call: Call<'_>) -> Res<Option<DType>> {
+fn read_dtype(call: NodeCall<'_>) -> Res<Option<DType>> {
     let Some(named) = call.optional_int("dtype")? else { return Ok(None) };
-    match stored(DataType(i32::try_from(named).unwrap_or(0))) {
+    match stored_type(DataType(i32::try_from(named).unwrap_or(0))) {
         Some(stored) => Ok(Some(stored.dtype)),
-        None => fail(format!("the element type {named} is not supported")),
+        None => fail_with(format!("the element type {named} is not supported")),
     }
 }

@@ -4,64 +4,67 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Cell, Concat, Recurrence};
 use graphc_ir::types::TensorType;
 
-use super::known::Known;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
-pub(super) fn lstm(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_lstm(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if call.int("input_forget", 0)? != 0 {
-        return fail("input_forget=1, which ties two gates, is not supported");
+        return fail_with("input_forget=1, which ties two gates, is not supported");
     }
-    if cx.optional(call, 7)?.is_some() {
-        return fail("peepholes (operand 7, `P`) are not supported");
+    if cx.optional_operand(call, 7)?.is_some() {
+        return fail_with("peepholes (operand 7, `P`) are not supported");
     }
-    activations(call, &["sigmoid", "tanh", "tanh"])?;
-    layer(cx, call, Cell::Lstm)
+    check_activations(call, &["sigmoid", "tanh", "tanh"])?;
+    lower_layer(cx, call, Cell::Lstm)
 }
 
-pub(super) fn gru(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_gru(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     if call.int("linear_before_reset", 0)? == 0 {
-        return fail(
+        return fail_with(
             "linear_before_reset=0 is not supported: only 1, where the reset gate multiplies what the state's weights \
              have made, as PyTorch and cuDNN have it",
         );
     }
-    activations(call, &["sigmoid", "tanh"])?;
-    layer(cx, call, Cell::Gru)
+    check_activations(call, &["sigmoid", "tanh"])?;
+    lower_layer(cx, call, Cell::Gru)
 }
 
-pub(super) fn rnn(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_rnn(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let relu =
         call.texts("activations")?.first().is_some_and(|name| name.eq_ignore_ascii_case("relu"));
     let (cell, name) = if relu { (Cell::Relu, "relu") } else { (Cell::Tanh, "tanh") };
-    activations(call, &[name])?;
-    layer(cx, call, cell)
+    check_activations(call, &[name])?;
+    lower_layer(cx, call, cell)
 }
 
 /// Checks that every direction has the usual activations, with nothing to bound or scale them.
-fn activations(call: Call<'_>, usual: &[&str]) -> Res<()> {
+fn check_activations(call: NodeCall<'_>, usual: &[&str]) -> Res<()> {
     let given = call.texts("activations")?;
     let same = |(at, name): (usize, &String)| name.eq_ignore_ascii_case(usual[at % usual.len()]);
     if !given.len().is_multiple_of(usual.len()) || !given.iter().enumerate().all(same) {
-        return fail(format!(
+        return fail_with(format!(
             "the activations {} are not supported: only {} in each direction",
             given.join(", "),
             usual.join(", ")
         ));
     }
-    match ["clip", "activation_alpha", "activation_beta"].into_iter().find(|name| call.has(name)) {
-        Some(name) => fail(format!("the attribute `{name}` is not supported")),
+    match ["clip", "activation_alpha", "activation_beta"]
+        .into_iter()
+        .find(|name| call.has_attribute(name))
+    {
+        Some(name) => fail_with(format!("the attribute `{name}` is not supported")),
         None => Ok(()),
     }
 }
 
 /// A layer: the states after all steps, the last ones, and what is kept last if the cell keeps something.
-fn layer(cx: &mut Lowering, call: Call<'_>, cell: Cell) -> Res<Vec<Val>> {
-    let layer = Layer::of(cx, call, cell)?;
+fn lower_layer(cx: &mut Lowering, call: NodeCall<'_>, cell: Cell) -> Res<Vec<Val>> {
+    let layer = RecurrentLayer::from_call(cx, call, cell)?;
     let mut states = Vec::new();
-    let mut last = vec![Vec::new(); if cell.keeps() { 2 } else { 1 }];
+    let mut last = vec![Vec::new(); if cell.keeps_values() { 2 } else { 1 }];
     for (direction, reverse) in layer.directions.clone().into_iter().enumerate() {
-        let made = layer.direction(cx, direction, reverse)?;
+        let made = layer.lower_direction(cx, direction, reverse)?;
         let step = if reverse { 0 } else { layer.time - 1 };
         for (last, all) in last.iter_mut().zip(&made) {
             let state = cx.slice(all, 1, step, step + 1, 1)?;
@@ -69,15 +72,15 @@ fn layer(cx: &mut Lowering, call: Call<'_>, cell: Cell) -> Res<Vec<Val>> {
         }
         states.push(made[0].clone());
     }
-    let mut results = vec![layer.states(cx, states)?];
+    let mut results = vec![layer.arrange_states(cx, states)?];
     for states in last {
-        results.push(joined(cx, states, layer.direction_dim())?);
+        results.push(join_values(cx, states, layer.direction_dim())?);
     }
     Ok(results)
 }
 
 /// What a node says of a layer.
-struct Layer {
+struct RecurrentLayer {
     cell: Cell,
     /// [n, t, inputs]
     x: Val,
@@ -98,12 +101,12 @@ struct Layer {
     first: [Option<Val>; 2],
 }
 
-impl Layer {
-    fn of(cx: &mut Lowering, call: Call<'_>, cell: Cell) -> Res<Self> {
+impl RecurrentLayer {
+    fn from_call(cx: &mut Lowering, call: NodeCall<'_>, cell: Cell) -> Res<Self> {
         let batch_first = match call.int("layout", 0)? {
             0 => false,
             1 => true,
-            other => return fail(format!("there is no layout {other}")),
+            other => return fail_with(format!("there is no layout {other}")),
         };
         let mut x = cx.operand(call, 0)?;
         if cx.shape(&x)?.len() == 3 && !batch_first {
@@ -112,26 +115,28 @@ impl Layer {
         let (inputs, recurrent) = (cx.operand(call, 1)?, cx.operand(call, 2)?);
         let (of_x, of_r) = (cx.shape(&x)?, cx.shape(&recurrent)?);
         let (&[batch, time, _], &[_, _, width]) = (&of_x[..], &of_r[..]) else {
-            return fail(format!(
+            return fail_with(format!(
                 "its inputs and weights need three dims, not {of_x:?} and {of_r:?}"
             ));
         };
         if time == 0 {
-            return fail("the sequence has no steps");
+            return fail_with("the sequence has no steps");
         }
         if call.int("hidden_size", width as i64)? != width as i64 {
-            return fail(format!("hidden_size is not the width of the weights {of_r:?}"));
+            return fail_with(format!("hidden_size is not the width of the weights {of_r:?}"));
         }
         same_lengths(cx, call, time)?;
         let directions = match call.text("direction", "forward")? {
             "forward" => vec![false],
             "reverse" => vec![true],
             "bidirectional" => vec![false, true],
-            other => return fail(format!("there is no direction `{other}`")),
+            other => return fail_with(format!("there is no direction `{other}`")),
         };
-        let biases = cx.optional(call, 3)?;
-        let first =
-            [cx.optional(call, 5)?, if cell.keeps() { cx.optional(call, 6)? } else { None }];
+        let biases = cx.optional_operand(call, 3)?;
+        let first = [
+            cx.optional_operand(call, 5)?,
+            if cell.keeps_values() { cx.optional_operand(call, 6)? } else { None },
+        ];
         let layer = Self {
             cell,
             x,
@@ -145,18 +150,18 @@ impl Layer {
             biases,
             first,
         };
-        layer.check(cx)?;
+        layer.check_shapes(cx)?;
         Ok(layer)
     }
 
-    fn gates(&self) -> usize {
-        self.cell.gates() * self.width
+    fn gates_width(&self) -> usize {
+        self.cell.count_gates() * self.width
     }
 
     /// Checks the shapes of what is cut into directions.
-    fn check(&self, cx: &Lowering) -> Res<()> {
+    fn check_shapes(&self, cx: &Lowering) -> Res<()> {
         let inputs = cx.shape(&self.x)?[2];
-        let (directions, gates) = (self.directions.len(), self.gates());
+        let (directions, gates) = (self.directions.len(), self.gates_width());
         let mut state = vec![directions, self.batch, self.width];
         if self.batch_first {
             state.swap(0, 1);
@@ -172,7 +177,9 @@ impl Layer {
             let Some(value) = value else { continue };
             let found = cx.shape(value)?;
             if found != expected {
-                return fail(format!("its operand `{name}` must be {expected:?}, not {found:?}"));
+                return fail_with(format!(
+                    "its operand `{name}` must be {expected:?}, not {found:?}"
+                ));
             }
         }
         Ok(())
@@ -184,8 +191,8 @@ impl Layer {
     }
 
     /// All states of a direction, and what is kept if the cell keeps something, [n, t, width].
-    fn direction(&self, cx: &mut Lowering, direction: usize, reverse: bool) -> Res<Vec<Val>> {
-        let gates = self.gates();
+    fn lower_direction(&self, cx: &mut Lowering, direction: usize, reverse: bool) -> Res<Vec<Val>> {
+        let gates = self.gates_width();
         let weight = |cx: &mut Lowering, all: &Val| -> Res<Val> {
             let shape = cx.shape(all)?;
             let own = cx.slice(all, 0, direction, direction + 1, 1)?;
@@ -194,33 +201,33 @@ impl Layer {
         let (inputs, recurrent) = (weight(cx, &self.inputs)?, weight(cx, &self.recurrent)?);
         let mut x = cx.matmul(&self.x, &inputs, false, true)?;
         let bias = match &self.biases {
-            None => Val::Known(Known::splat(TensorType::new(cx.ty(&x)?.dtype, [gates]), 0.0)),
+            None => Val::Known(KnownValue::splat(TensorType::new(cx.ty(&x)?.dtype, [gates]), 0.0)),
             Some(biases) => {
                 let both = weight(cx, biases)?;
                 let of_x = cx.slice(&both, 0, 0, gates, 1)?;
                 let of_state = cx.slice(&both, 0, gates, 2 * gates, 1)?;
                 if self.cell == Cell::Gru {
-                    x = cx.binary(BinaryFunction::Add, &x, &of_x)?;
+                    x = cx.apply_binary(BinaryFunction::Add, &x, &of_x)?;
                     of_state
                 } else {
-                    cx.binary(BinaryFunction::Add, &of_x, &of_state)?
+                    cx.apply_binary(BinaryFunction::Add, &of_x, &of_state)?
                 }
             }
         };
-        let mut operands = vec![x, recurrent, bias, self.first(cx, 0, direction)?];
-        if self.cell.keeps() {
-            operands.push(self.first(cx, 1, direction)?);
+        let mut operands = vec![x, recurrent, bias, self.first_state(cx, 0, direction)?];
+        if self.cell.keeps_values() {
+            operands.push(self.first_state(cx, 1, direction)?);
         }
         cx.apply_all(Op::Recurrence(Recurrence { cell: self.cell, reverse }), &operands)
     }
 
     /// A state before the first step, [n, width].
-    fn first(&self, cx: &mut Lowering, which: usize, direction: usize) -> Res<Val> {
+    fn first_state(&self, cx: &mut Lowering, which: usize, direction: usize) -> Res<Val> {
         let shape = [self.batch, self.width];
         match &self.first[which] {
             None => {
                 let dtype = cx.ty(&self.x)?.dtype;
-                Ok(Val::Known(Known::splat(TensorType::new(dtype, shape), 0.0)))
+                Ok(Val::Known(KnownValue::splat(TensorType::new(dtype, shape), 0.0)))
             }
             Some(all) => {
                 let own = cx.slice(all, self.direction_dim(), direction, direction + 1, 1)?;
@@ -239,15 +246,15 @@ impl Layer {
     }
 
     /// The states of all directions in the model's order: [t, directions, n, width] or [n, t, directions, width].
-    fn states(&self, cx: &mut Lowering, states: Vec<Val>) -> Res<Val> {
+    fn arrange_states(&self, cx: &mut Lowering, states: Vec<Val>) -> Res<Val> {
         let count = states.len();
-        let all = joined(cx, states, 2)?;
+        let all = join_values(cx, states, 2)?;
         let all = cx.reshape(&all, &[self.batch, self.time, count, self.width])?;
         if self.batch_first { Ok(all) } else { cx.transpose(&all, vec![1, 2, 0, 3]) }
     }
 }
 
-fn joined(cx: &mut Lowering, values: Vec<Val>, axis: usize) -> Res<Val> {
+fn join_values(cx: &mut Lowering, values: Vec<Val>, axis: usize) -> Res<Val> {
     match &values[..] {
         [one] => Ok(one.clone()),
         _ => cx.apply(Op::Concat(Concat { axis }), &values),
@@ -255,11 +262,11 @@ fn joined(cx: &mut Lowering, values: Vec<Val>, axis: usize) -> Res<Val> {
 }
 
 /// Checks that all sequences have all steps.
-fn same_lengths(cx: &Lowering, call: Call<'_>, time: usize) -> Res<()> {
-    let Some(lengths) = cx.optional(call, 4)? else { return Ok(()) };
-    let known = cx.integers(&lengths, "the lengths of sequences (operand 4)")?;
+fn same_lengths(cx: &Lowering, call: NodeCall<'_>, time: usize) -> Res<()> {
+    let Some(lengths) = cx.optional_operand(call, 4)? else { return Ok(()) };
+    let known = cx.known_integers(&lengths, "the lengths of sequences (operand 4)")?;
     match known.iter().find(|&&length| length != time as i64) {
-        Some(length) => fail(format!(
+        Some(length) => fail_with(format!(
             "sequences of different lengths are not supported: one has {length} of {time} steps"
         )),
         None => Ok(()),

@@ -7,9 +7,9 @@ use graphc_ir::ops::{
 };
 use graphc_ir::types::{DType, TensorType};
 
-use super::known::Known;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, axes, axis, fail};
+use super::node::{NodeCall, Res, fail_with, resolve_axes, resolve_axis};
 
 impl Lowering {
     /// A reduction over dims.
@@ -28,26 +28,36 @@ impl Lowering {
     }
 }
 
-pub(super) fn reduce(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction) -> Res<Vec<Val>> {
+pub(super) fn lower_reduce(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: ReduceFunction,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    Ok(vec![over(cx, call, function, &x)?])
+    Ok(vec![reduce_over_axes(cx, call, function, &x)?])
 }
 
 /// A reduction as the node says: axes as an operand or an attribute; without any, over all dims or none.
-fn over(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction, x: &Val) -> Res<Val> {
-    let (dims, keep_dims) = dims(cx, call, x)?;
+fn reduce_over_axes(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: ReduceFunction,
+    x: &Val,
+) -> Res<Val> {
+    let (dims, keep_dims) = read_dims(cx, call, x)?;
     cx.reduce(function, x, &dims, keep_dims)
 }
 
 /// The dims that a reduction is over, and whether they stay, with extent 1.
-fn dims(cx: &mut Lowering, call: Call<'_>, x: &Val) -> Res<(Vec<usize>, bool)> {
+fn read_dims(cx: &mut Lowering, call: NodeCall<'_>, x: &Val) -> Res<(Vec<usize>, bool)> {
     let rank = cx.shape(x)?.len();
-    let given = match cx.optional(call, 1)? {
-        Some(list) => cx.integers(&list, "the axes")?,
+    let given = match cx.optional_operand(call, 1)? {
+        Some(list) => cx.known_integers(&list, "the axes")?,
         None => call.ints("axes")?.unwrap_or_default().to_vec(),
     };
     let none = given.is_empty() && call.int("noop_with_empty_axes", 0)? != 0;
-    let dims = if given.is_empty() && !none { (0..rank).collect() } else { axes(&given, rank)? };
+    let dims =
+        if given.is_empty() && !none { (0..rank).collect() } else { resolve_axes(&given, rank)? };
     Ok((dims, call.int("keepdims", 1)? != 0))
 }
 
@@ -58,49 +68,49 @@ pub(super) enum Norm {
     SumSquare,
 }
 
-pub(super) fn norm(cx: &mut Lowering, call: Call<'_>, norm: Norm) -> Res<Vec<Val>> {
+pub(super) fn lower_norm(cx: &mut Lowering, call: NodeCall<'_>, norm: Norm) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let terms = match norm {
-        Norm::L1 => cx.unary(UnaryFunction::Abs, &x)?,
-        Norm::L2 | Norm::SumSquare => cx.binary(BinaryFunction::Mul, &x, &x)?,
+        Norm::L1 => cx.apply_unary(UnaryFunction::Abs, &x)?,
+        Norm::L2 | Norm::SumSquare => cx.apply_binary(BinaryFunction::Mul, &x, &x)?,
     };
-    let sum = over(cx, call, ReduceFunction::Sum, &terms)?;
+    let sum = reduce_over_axes(cx, call, ReduceFunction::Sum, &terms)?;
     Ok(vec![match norm {
-        Norm::L2 => cx.unary(UnaryFunction::Sqrt, &sum)?,
+        Norm::L2 => cx.apply_unary(UnaryFunction::Sqrt, &sum)?,
         Norm::L1 | Norm::SumSquare => sum,
     }])
 }
 
-pub(super) fn log_sum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let sum = reduce(cx, call, ReduceFunction::Sum)?.swap_remove(0);
-    Ok(vec![cx.unary(UnaryFunction::Log, &sum)?])
+pub(super) fn lower_reduce_log_sum(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let sum = lower_reduce(cx, call, ReduceFunction::Sum)?.swap_remove(0);
+    Ok(vec![cx.apply_unary(UnaryFunction::Log, &sum)?])
 }
 
 /// 1 at the first of the greatest elements along a dim, else 0.
-pub(super) fn hard_max(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_hard_max(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
-    let axis = axis(call.int("axis", -1)?, shape.len())?;
+    let axis = resolve_axis(call.int("axis", -1)?, shape.len())?;
     let best = cx.apply(Op::ArgMax(ArgMax { axis, keep_dims: true }), std::slice::from_ref(&x))?;
     let best = cx.cast(&best, DType::I64)?;
     let mut line = vec![1; shape.len()];
     line[axis] = shape[axis];
     let ty = TensorType::new(DType::I64, line);
-    let places = cx.source(Op::Iota(Iota { ty, dim: axis }))?;
-    let hit = cx.binary(BinaryFunction::Equal, &best, &places)?;
+    let places = cx.push_source(Op::Iota(Iota { ty, dim: axis }))?;
+    let hit = cx.apply_binary(BinaryFunction::Equal, &best, &places)?;
     Ok(vec![cx.cast(&hit, cx.ty(&x)?.dtype)?])
 }
 
 /// log(sum(exp(x))), about the greatest, so that no power is too large.
-pub(super) fn log_sum_exp(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_log_sum_exp(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (dims, keep_dims) = dims(cx, call, &x)?;
+    let (dims, keep_dims) = read_dims(cx, call, &x)?;
     let greatest = cx.reduce(ReduceFunction::Max, &x, &dims, true)?;
-    let below = cx.binary(BinaryFunction::Sub, &x, &greatest)?;
-    let powers = cx.unary(UnaryFunction::Exp, &below)?;
+    let below = cx.apply_binary(BinaryFunction::Sub, &x, &greatest)?;
+    let powers = cx.apply_unary(UnaryFunction::Exp, &below)?;
     let sum = cx.reduce(ReduceFunction::Sum, &powers, &dims, true)?;
-    let log = cx.unary(UnaryFunction::Log, &sum)?;
-    let whole = cx.binary(BinaryFunction::Add, &log, &greatest)?;
+    let log = cx.apply_unary(UnaryFunction::Log, &sum)?;
+    let whole = cx.apply_binary(BinaryFunction::Add, &log, &greatest)?;
     let shape = cx.shape(&x)?;
     let kept = (0..shape.len()).filter(|dim| keep_dims || !dims.contains(dim));
     let result: Vec<usize> =
@@ -109,42 +119,42 @@ pub(super) fn log_sum_exp(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// The product over dims; of numbers that are known when the model is read, as sizes are, it is one that is known.
-pub(super) fn product(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_product(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (dims, keep_dims) = dims(cx, call, &x)?;
-    let known = cx.foldable(&x).filter(|known| dims.len() == known.ty.shape.len());
+    let (dims, keep_dims) = read_dims(cx, call, &x)?;
+    let known = cx.find_foldable(&x).filter(|known| dims.len() == known.ty.shape.len());
     let Some(known) = known else {
-        return Ok(vec![multiplied(cx, &x, &dims, keep_dims)?]);
+        return Ok(vec![multiply_dims(cx, &x, &dims, keep_dims)?]);
     };
     let shape = if keep_dims { vec![1; dims.len()] } else { Vec::new() };
     let product = known.elements().iter().product();
-    Ok(vec![Val::Known(Known::splat(TensorType::new(known.ty.dtype, shape), product))])
+    Ok(vec![Val::Known(KnownValue::splat(TensorType::new(known.ty.dtype, shape), product))])
 }
 
 /// A product over dims, of each the first half by the second until one element is left, so gradients are right beside zeros too.
-fn multiplied(cx: &mut Lowering, x: &Val, dims: &[usize], keep_dims: bool) -> Res<Val> {
+fn multiply_dims(cx: &mut Lowering, x: &Val, dims: &[usize], keep_dims: bool) -> Res<Val> {
     let mut shape = cx.shape(x)?;
     dims.iter().for_each(|&dim| shape[dim] = 1);
     let kept = (0..shape.len()).filter(|dim| keep_dims || !dims.contains(dim));
     let left: Vec<usize> = kept.map(|dim| shape[dim]).collect();
     let ty = cx.ty(x)?;
     if dims.iter().any(|&dim| ty.shape[dim] == 0) {
-        return Ok(Val::Known(Known::splat(TensorType::new(ty.dtype, left), 1.0)));
+        return Ok(Val::Known(KnownValue::splat(TensorType::new(ty.dtype, left), 1.0)));
     }
     let mut product = x.clone();
     for &dim in dims {
         while let extent @ 2.. = cx.shape(&product)?[dim] {
-            product = halved(cx, &product, dim, extent)?;
+            product = halve_dim(cx, &product, dim, extent)?;
         }
     }
     cx.reshape(&product, &left)
 }
 
 /// The first half of a dim by the second, and the last element of an odd number behind.
-fn halved(cx: &mut Lowering, x: &Val, dim: usize, extent: usize) -> Res<Val> {
+fn halve_dim(cx: &mut Lowering, x: &Val, dim: usize, extent: usize) -> Res<Val> {
     let half = extent / 2;
     let (first, second) = (cx.slice(x, dim, 0, half, 1)?, cx.slice(x, dim, half, 2 * half, 1)?);
-    let product = cx.binary(BinaryFunction::Mul, &first, &second)?;
+    let product = cx.apply_binary(BinaryFunction::Mul, &first, &second)?;
     if extent == 2 * half {
         return Ok(product);
     }
@@ -153,14 +163,20 @@ fn halved(cx: &mut Lowering, x: &Val, dim: usize, extent: usize) -> Res<Val> {
 }
 
 /// The index of the greatest, or of the least.
-pub(super) fn arg(cx: &mut Lowering, call: Call<'_>, least: bool) -> Res<Vec<Val>> {
+pub(super) fn lower_arg_extreme(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    least: bool,
+) -> Res<Vec<Val>> {
     let mut x = cx.operand(call, 0)?;
-    let axis = axis(call.int("axis", 0)?, cx.shape(&x)?.len())?;
+    let axis = resolve_axis(call.int("axis", 0)?, cx.shape(&x)?.len())?;
     if call.int("select_last_index", 0)? != 0 {
-        return fail("select_last_index=1 is not supported: the first of equal elements is taken");
+        return fail_with(
+            "select_last_index=1 is not supported: the first of equal elements is taken",
+        );
     }
     if least {
-        x = cx.unary(UnaryFunction::Neg, &x)?;
+        x = cx.apply_unary(UnaryFunction::Neg, &x)?;
     }
     let keep_dims = call.int("keepdims", 1)? != 0;
     let index = cx.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[x])?;
@@ -168,14 +184,16 @@ pub(super) fn arg(cx: &mut Lowering, call: Call<'_>, least: bool) -> Res<Vec<Val
 }
 
 /// The best elements along a dim and their places, the best first.
-pub(super) fn top_k(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_top_k(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let dim = axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;
-    let count = match cx.optional(call, 1)? {
-        Some(count) => cx.integer(&count, "the number of elements")?,
+    let dim = resolve_axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;
+    let count = match cx.optional_operand(call, 1)? {
+        Some(count) => cx.known_integer(&count, "the number of elements")?,
         None => call.int("k", 0)?,
     };
-    let Ok(count) = usize::try_from(count) else { return fail(format!("there are no {count}")) };
+    let Ok(count) = usize::try_from(count) else {
+        return fail_with(format!("there are no {count}"));
+    };
     let op = Op::TopK(TopK { count, greatest: call.int("largest", 1)? != 0 });
     let x = cx.moved_last(&x, dim)?;
     let results = cx.apply_all(op, &[x])?;
@@ -183,10 +201,10 @@ pub(super) fn top_k(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// The sum of all elements along a dim up to each. Of truth values and bytes it counts in `i64`.
-pub(super) fn cumulative_sum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_cumulative_sum(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let mut x = cx.operand(call, 0)?;
-    let dim = cx.integer(&cx.operand(call, 1)?, "the axis")?;
-    let axis = axis(dim, cx.shape(&x)?.len())?;
+    let dim = cx.known_integer(&cx.operand(call, 1)?, "the axis")?;
+    let axis = resolve_axis(dim, cx.shape(&x)?.len())?;
     let (exclusive, reverse) = (call.int("exclusive", 0)? != 0, call.int("reverse", 0)? != 0);
     let dtype = cx.ty(&x)?.dtype;
     if matches!(dtype, DType::U8 | DType::Bool) {
@@ -198,16 +216,20 @@ pub(super) fn cumulative_sum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>>
 }
 
 /// The mean over all dims but the first two.
-pub(super) fn global_average(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    global(cx, call, ReduceFunction::Mean)
+pub(super) fn lower_global_average(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    lower_global_reduce(cx, call, ReduceFunction::Mean)
 }
 
-pub(super) fn global_max(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    global(cx, call, ReduceFunction::Max)
+pub(super) fn lower_global_max(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    lower_global_reduce(cx, call, ReduceFunction::Max)
 }
 
 /// Over all dims but batch and channels, which stay with extent 1.
-fn global(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction) -> Res<Vec<Val>> {
+fn lower_global_reduce(
+    cx: &mut Lowering,
+    call: NodeCall<'_>,
+    function: ReduceFunction,
+) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let axes: Vec<usize> = (2..cx.shape(&x)?.len()).collect();
     Ok(vec![cx.reduce(function, &x, &axes, true)?])

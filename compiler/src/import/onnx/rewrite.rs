@@ -9,7 +9,7 @@ use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataLocation, DataType};
 
 use super::tensor;
-use super::wire::{self, Field, fields};
+use super::wire::{self, OnnxField, decode_fields};
 use crate::import::ImportError;
 use crate::import::file::LONGEST_MODEL;
 use crate::import::weights::Weights;
@@ -47,12 +47,12 @@ pub struct Rewritten {
 /// Where the bytes are no ONNX model, a weight has no initializer or another type than that, its bytes are not to be had, or the
 /// model is larger than a file of protobuf may be, which is 2 GiB.
 pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, ImportError> {
-    wire::check(model)?;
-    let mut rewriter = Rewriter { weights, seen: BTreeSet::new(), external: Vec::new() };
+    wire::check_encoding(model)?;
+    let mut rewriter = WeightRewriter { weights, seen: BTreeSet::new(), external: Vec::new() };
     let mut bytes = Vec::with_capacity(model.len());
-    for field in fields(model) {
+    for field in decode_fields(model) {
         match field.number {
-            GRAPH => put(&mut bytes, GRAPH, &rewriter.graph(field.content)?),
+            GRAPH => put_field(&mut bytes, GRAPH, &rewriter.rewrite_graph(field.content)?),
             _ => bytes.extend_from_slice(field.whole),
         }
     }
@@ -75,25 +75,26 @@ pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, I
     Ok(Rewritten { bytes, external: rewriter.external })
 }
 
-struct Rewriter<'a> {
+struct WeightRewriter<'a> {
     weights: &'a Weights,
     seen: BTreeSet<String>,
     external: Vec<String>,
 }
 
-impl Rewriter<'_> {
-    fn graph(&mut self, graph: &[u8]) -> Result<Vec<u8>, ImportError> {
-        let initializers = fields(graph).filter(|field| field.number == INITIALIZER);
-        let heads = initializers.map(|field| Head::of(field.content));
-        let heads: BTreeMap<String, Head> = heads.map(|head| (head.name.clone(), head)).collect();
+impl WeightRewriter<'_> {
+    fn rewrite_graph(&mut self, graph: &[u8]) -> Result<Vec<u8>, ImportError> {
+        let initializers = decode_fields(graph).filter(|field| field.number == INITIALIZER);
+        let heads = initializers.map(|field| TensorHead::from_tensor(field.content));
+        let heads: BTreeMap<String, TensorHead> =
+            heads.map(|head| (head.name.clone(), head)).collect();
         let mut bytes = Vec::with_capacity(graph.len());
-        for field in fields(graph) {
+        for field in decode_fields(graph) {
             let tensor = match field.number {
-                NODE => self.copy(&field, &heads)?,
-                _ => self.initializer(&field)?,
+                NODE => self.rewrite_copy(&field, &heads)?,
+                _ => self.rewrite_initializer(&field)?,
             };
             match tensor {
-                Some(tensor) => put(&mut bytes, INITIALIZER, &tensor),
+                Some(tensor) => put_field(&mut bytes, INITIALIZER, &tensor),
                 None => bytes.extend_from_slice(field.whole),
             }
         }
@@ -101,13 +102,13 @@ impl Rewriter<'_> {
     }
 
     /// The initializer that comes in the place of a node which gives another the name of a weight.
-    fn copy(
+    fn rewrite_copy(
         &mut self,
-        node: &Field<'_>,
-        heads: &BTreeMap<String, Head>,
+        node: &OnnxField<'_>,
+        heads: &BTreeMap<String, TensorHead>,
     ) -> Result<Option<Vec<u8>>, ImportError> {
         let text = |number: u64| {
-            let field = fields(node.content).find(|field| field.number == number);
+            let field = decode_fields(node.content).find(|field| field.number == number);
             field.map(|field| String::from_utf8_lossy(field.content).into_owned())
         };
         let (source, name) = (text(INPUT), text(OUTPUT).unwrap_or_default());
@@ -115,7 +116,7 @@ impl Rewriter<'_> {
         let is_weight = self.weights.tensors.contains_key(&name) && !heads.contains_key(&name);
         let is_copy = is_weight && text(OP_TYPE).as_deref() == Some("Identity");
         let Some(source) = source.filter(|_| is_copy) else { return Ok(None) };
-        let head = Head { name, dims: source.dims.clone(), ..*source };
+        let head = TensorHead { name, dims: source.dims.clone(), ..*source };
         let mut bytes = Vec::new();
         for &dim in &head.dims {
             put_varint(&mut bytes, DIMS << 3);
@@ -123,38 +124,41 @@ impl Rewriter<'_> {
         }
         put_varint(&mut bytes, DATA_TYPE << 3);
         put_varint(&mut bytes, head.data_type.0 as u64);
-        put(&mut bytes, NAME, head.name.as_bytes());
-        put(&mut bytes, RAW_DATA, &self.content(&head)?);
+        put_field(&mut bytes, NAME, head.name.as_bytes());
+        put_field(&mut bytes, RAW_DATA, &self.weight_content(&head)?);
         self.seen.insert(head.name);
         Ok(Some(bytes))
     }
 
     /// What comes in the place of a graph's field, if anything does.
-    fn initializer(&mut self, field: &Field<'_>) -> Result<Option<Vec<u8>>, ImportError> {
+    fn rewrite_initializer(
+        &mut self,
+        field: &OnnxField<'_>,
+    ) -> Result<Option<Vec<u8>>, ImportError> {
         if field.number != INITIALIZER {
             return Ok(None);
         }
-        let head = Head::of(field.content);
+        let head = TensorHead::from_tensor(field.content);
         if !self.weights.tensors.contains_key(&head.name) {
             if head.external {
                 self.external.push(head.name);
             }
             return Ok(None);
         }
-        let content = self.content(&head)?;
-        let kept = fields(field.content).filter(|field| !CONTENT.contains(&field.number));
+        let content = self.weight_content(&head)?;
+        let kept = decode_fields(field.content).filter(|field| !CONTENT.contains(&field.number));
         let mut bytes: Vec<u8> = kept.flat_map(|field| field.whole.to_vec()).collect();
-        put(&mut bytes, RAW_DATA, &content);
+        put_field(&mut bytes, RAW_DATA, &content);
         self.seen.insert(head.name);
         Ok(Some(bytes))
     }
 
     /// The elements of the weight as the initializer stores them.
-    fn content(&self, head: &Head) -> Result<Vec<u8>, ImportError> {
+    fn weight_content(&self, head: &TensorHead) -> Result<Vec<u8>, ImportError> {
         let name = &head.name;
         let error = |reason: String| ImportError::Tensor { name: name.clone(), reason };
-        let shape = tensor::shape(&head.dims).map_err(error)?;
-        let stored = tensor::stored(head.data_type);
+        let shape = tensor::check_shape(&head.dims).map_err(error)?;
+        let stored = tensor::stored_type(head.data_type);
         let expected = stored.map(|stored| TensorType::new(stored.dtype, shape));
         let found = self.weights.tensors[name].ty();
         if expected.as_ref() != Some(&found) {
@@ -164,38 +168,38 @@ impl Rewriter<'_> {
         }
         let bytes = self.weights.bytes(name).map_err(|failure| error(failure.to_string()))?;
         match (head.data_type, found.dtype) {
-            (DataType::DOUBLE, DType::F32) => Ok(widened(&bytes)),
-            _ if stored.is_some_and(tensor::Stored::is_exact) => Ok(bytes.to_vec()),
+            (DataType::DOUBLE, DType::F32) => Ok(widen_floats(&bytes)),
+            _ if stored.is_some_and(tensor::StoredType::is_exact) => Ok(bytes.to_vec()),
             (other, _) => Err(error(format!("a weight of {found} is not stored as {other}"))),
         }
     }
 }
 
-fn widened(bytes: &[u8]) -> Vec<u8> {
+fn widen_floats(bytes: &[u8]) -> Vec<u8> {
     let wide = |chunk: &[u8; 4]| f64::from(f32::from_le_bytes(*chunk)).to_le_bytes();
     bytes.as_chunks::<4>().0.iter().flat_map(wide).collect()
 }
 
 /// What a tensor says of itself before its elements.
-struct Head {
+struct TensorHead {
     name: String,
     dims: Vec<i64>,
     data_type: DataType,
     external: bool,
 }
 
-impl Head {
-    fn of(tensor: &[u8]) -> Self {
+impl TensorHead {
+    fn from_tensor(tensor: &[u8]) -> Self {
         let mut head =
             Self { name: String::new(), dims: Vec::new(), data_type: DataType(0), external: false };
-        for field in fields(tensor) {
+        for field in decode_fields(tensor) {
             match field.number {
                 NAME => head.name = String::from_utf8_lossy(field.content).into_owned(),
-                DIMS => head.dims.extend(numbers(field.content)),
-                DATA_TYPE => head.data_type = DataType(last(field.content) as i32),
+                DIMS => head.dims.extend(decode_numbers(field.content)),
+                DATA_TYPE => head.data_type = DataType(last_number(field.content) as i32),
                 DATA_LOCATION => {
                     head.external =
-                        DataLocation(last(field.content) as i32) == DataLocation::EXTERNAL;
+                        DataLocation(last_number(field.content) as i32) == DataLocation::EXTERNAL;
                 }
                 _ => {}
             }
@@ -205,17 +209,17 @@ impl Head {
 }
 
 /// Numbers one after the other: one, or a packed run of them.
-fn numbers(content: &[u8]) -> impl Iterator<Item = i64> {
+fn decode_numbers(content: &[u8]) -> impl Iterator<Item = i64> {
     let mut at = 0;
-    std::iter::from_fn(move || wire::varint(content, &mut at).map(|number| number as i64))
+    std::iter::from_fn(move || wire::decode_varint(content, &mut at).map(|number| number as i64))
 }
 
-fn last(content: &[u8]) -> i64 {
-    numbers(content).last().unwrap_or(0)
+fn last_number(content: &[u8]) -> i64 {
+    decode_numbers(content).last().unwrap_or(0)
 }
 
 /// Appends a field of bytes.
-fn put(to: &mut Vec<u8>, number: u64, content: &[u8]) {
+fn put_field(to: &mut Vec<u8>, number: u64, content: &[u8]) {
     put_varint(to, number << 3 | 2);
     put_varint(to, content.len() as u64);
     to.extend_from_slice(content);

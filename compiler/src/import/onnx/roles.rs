@@ -6,7 +6,7 @@ use rten_onnx::onnx::{GraphProto, NodeProto};
 
 use super::model::op_type;
 use super::shared;
-use super::uses::{Uses, statistics};
+use super::uses::{InitializerUses, running_statistics};
 use super::wire::Kinds;
 use crate::import::weights::WeightTensor;
 
@@ -17,31 +17,36 @@ const MOST_NAMES: usize = 6;
 ///
 /// With metadata: those that it marks PARAMETER, and unmarked floats that a matmul, convolution or gather takes as its
 /// weight, because the exporter's optimizer folds and renames weights. Without: what is used as a parameter is.
-pub(super) fn roles(
+pub(super) fn find_trained(
     graph: &GraphProto,
     order: &[usize],
     kinds: &Kinds,
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
 ) -> (BTreeSet<String>, Vec<String>) {
-    if marked(kinds, tensors) {
+    if has_marks(kinds, tensors) {
         return by_marks(graph, kinds, tensors);
     }
-    by_use(&Uses::new(graph, order, tensors, copies), statistics(graph), tensors, copies)
+    by_use(
+        &InitializerUses::new(graph, order, tensors, copies),
+        running_statistics(graph),
+        tensors,
+        copies,
+    )
 }
 
 /// Initializers of a file without marks that were written once because they begin with the same numbers: the copies, and
 /// what each is one of. A weight that is used twice has one name. Names that the exporter makes up say nothing: what they
 /// name begins as one number everywhere, or there is a copy that does not, as where layers begin as copies of each other.
-pub(super) fn copies(
+pub(super) fn find_copies(
     graph: &GraphProto,
     kinds: &Kinds,
     tensors: &BTreeMap<String, WeightTensor>,
 ) -> BTreeMap<String, String> {
-    if marked(kinds, tensors) {
+    if has_marks(kinds, tensors) {
         return BTreeMap::new();
     }
-    let copies = graph.node.iter().filter(|node| op_type(node) == "Identity").filter_map(copy);
+    let copies = graph.node.iter().filter(|node| op_type(node) == "Identity").filter_map(copy_pair);
     let float = |tensor: &WeightTensor| tensor.dtype.is_float() && !tensor.shape.is_empty();
     let copies: Vec<(&str, &str)> =
         copies.filter(|(_, source)| tensors.get(*source).is_some_and(float)).collect();
@@ -57,12 +62,12 @@ pub(super) fn copies(
 
 /// Floating-point initializers that are no numbers of the exporter's: parameters, whether they are trained or not, and buffers.
 /// Without metadata those that have a name of the author's; one number alone is a setting, unless PyTorch has named it.
-pub(super) fn authored(
+pub(super) fn find_authored(
     kinds: &Kinds,
     tensors: &BTreeMap<String, WeightTensor>,
     is_pytorch: bool,
 ) -> BTreeSet<String> {
-    let has_marks = marked(kinds, tensors);
+    let has_marks = has_marks(kinds, tensors);
     let authored = |(name, tensor): &(&String, &WeightTensor)| match has_marks {
         true => {
             kinds.get(*name).is_some_and(|kind| matches!(kind.as_str(), "PARAMETER" | "BUFFER"))
@@ -72,7 +77,7 @@ pub(super) fn authored(
     tensors.iter().filter(authored).map(|(name, _)| name.clone()).collect()
 }
 
-fn copy(node: &NodeProto) -> Option<(&str, &str)> {
+fn copy_pair(node: &NodeProto) -> Option<(&str, &str)> {
     Some((node.output.first()?.as_str(), node.input.first()?.as_str()))
 }
 
@@ -80,7 +85,7 @@ fn is_one_number(name: &str, tensor: &WeightTensor) -> bool {
     tensor.elements(name).is_ok_and(|elements| elements.windows(2).all(|w| w[0] == w[1]))
 }
 
-fn marked(kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> bool {
+fn has_marks(kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> bool {
     tensors.keys().any(|name| kinds.contains_key(name))
 }
 
@@ -89,7 +94,7 @@ fn by_marks(
     kinds: &Kinds,
     tensors: &BTreeMap<String, WeightTensor>,
 ) -> (BTreeSet<String>, Vec<String>) {
-    let used = weights(graph);
+    let used = map_weights_to_ops(graph);
     let (mut trained, mut guessed) = (BTreeSet::new(), Vec::new());
     for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float()) {
         let kind = kinds.get(name).map(String::as_str);
@@ -105,14 +110,14 @@ fn by_marks(
              Where this model is to be trained, export it with optimize=False: the exporter's optimizer joins, \
              folds and renames weights, so that fewer are trained than PyTorch would",
             guessed.len(),
-            listed(&guessed)
+            format_names(&guessed)
         )
     }));
     (trained, warnings)
 }
 
 fn by_use(
-    uses: &Uses<'_>,
+    uses: &InitializerUses<'_>,
     statistics: BTreeSet<&str>,
     tensors: &BTreeMap<String, WeightTensor>,
     copies: &BTreeMap<String, String>,
@@ -123,7 +128,7 @@ fn by_use(
         if !weighs || statistics.contains(name.as_str()) {
             continue;
         }
-        match uses.role(name, tensor) {
+        match uses.check_parameter(name, tensor) {
             Ok(()) => _ = trained.insert(name.clone()),
             Err(Some(reason)) => left.push(format!("`{name}` ({reason})")),
             Err(None) => {}
@@ -137,21 +142,21 @@ fn by_use(
         trained.len()
     );
     if !left.is_empty() {
-        text += &format!(" and {} are not: {}", left.len(), listed(&left));
+        text += &format!(" and {} are not: {}", left.len(), format_names(&left));
     }
     let unusual: Vec<String> =
         trained.iter().filter(|name| !is_usual(name)).map(|name| format!("`{name}`")).collect();
     if !unusual.is_empty() {
-        let (count, names) = (unusual.len(), listed(&unusual));
+        let (count, names) = (unusual.len(), format_names(&unusual));
         text += &format!(
             "; of these {count} are called neither weight nor bias, as buffers are: {names}"
         );
     }
-    let shared = shared::copies(&trained, tensors);
+    let shared = shared::describe_copies(&trained, tensors);
     if !shared.is_empty() {
         text += &format!(
             "; copies of others, which the exporter makes of weights that are shared, are trained apart: {}",
-            listed(&shared)
+            format_names(&shared)
         );
     }
     if !copies.is_empty() {
@@ -170,7 +175,7 @@ fn is_usual(name: &str) -> bool {
     name.starts_with("onnx::") || last.contains("weight") || last.contains("bias")
 }
 
-fn listed(names: &[String]) -> String {
+fn format_names(names: &[String]) -> String {
     let shown = names[..names.len().min(MOST_NAMES)].join(", ");
     match names.len().checked_sub(MOST_NAMES) {
         Some(more) if more > 0 => format!("{shown} and {more} more"),
@@ -179,7 +184,7 @@ fn listed(names: &[String]) -> String {
 }
 
 /// The operand that an op takes as its weight, directly or through a change of form, with the type of the op.
-fn weights(graph: &GraphProto) -> BTreeMap<&str, &str> {
+fn map_weights_to_ops(graph: &GraphProto) -> BTreeMap<&str, &str> {
     let mut sources: BTreeMap<&str, &str> = BTreeMap::new();
     for node in &graph.node {
         let forms = ["Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze"];

@@ -5,60 +5,60 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, Concat, Scatter, ScatterFunction, ScatterSum};
 
-use super::gather::{check_lanes, runs};
+use super::gather::{check_lanes, find_runs};
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, axis, fail};
-use super::places::{Coordinates, from_start};
+use super::node::{NodeCall, Res, fail_with, resolve_axis};
+use super::places::{TensorCoordinates, from_start};
 
 /// The effect of values at their places.
 #[derive(Clone, Copy)]
-enum Reduction {
+enum ScatterReduction {
     Sum,
     Function(ScatterFunction),
 }
 
-fn reduction(call: Call<'_>) -> Res<Reduction> {
+fn read_reduction(call: NodeCall<'_>) -> Res<ScatterReduction> {
     Ok(match call.text("reduction", "none")? {
-        "none" => Reduction::Function(ScatterFunction::Set),
-        "add" => Reduction::Sum,
-        "mul" => Reduction::Function(ScatterFunction::Mul),
-        "max" => Reduction::Function(ScatterFunction::Max),
-        "min" => Reduction::Function(ScatterFunction::Min),
-        other => return fail(format!("there is no reduction `{other}`")),
+        "none" => ScatterReduction::Function(ScatterFunction::Set),
+        "add" => ScatterReduction::Sum,
+        "mul" => ScatterReduction::Function(ScatterFunction::Mul),
+        "max" => ScatterReduction::Function(ScatterFunction::Max),
+        "min" => ScatterReduction::Function(ScatterFunction::Min),
+        other => return fail_with(format!("there is no reduction `{other}`")),
     })
 }
 
 /// Slices put to places of which each has a coordinate for several dims.
-pub(super) fn scatter_nd(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_scatter_nd(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, places, values) = (cx.operand(call, 0)?, cx.operand(call, 1)?, cx.operand(call, 2)?);
-    let (shape, reduction) = (cx.shape(&x)?, reduction(call)?);
-    let at = Coordinates::new(cx, &places, &shape, 0)?;
+    let (shape, reduction) = (cx.shape(&x)?, read_reduction(call)?);
+    let at = TensorCoordinates::new(cx, &places, &shape, 0)?;
     let inner = &shape[at.batch + at.extents.len()..];
     let expected = [&at.shape[..], inner].concat();
     if cx.shape(&values)? != expected {
         let found = cx.ty(&values)?;
-        return fail(format!("the updates are {found}, and their shape must be {expected:?}"));
+        return fail_with(format!("the updates are {found}, and their shape must be {expected:?}"));
     }
-    if let Reduction::Function(ScatterFunction::Set) = reduction
-        && cx.foldable(&x).is_none()
-        && let Some(known) = at.known(cx)?
-        && let Some([(start, end)]) = runs(&known).as_deref()
-        && at.inner().len() == 1
+    if let ScatterReduction::Function(ScatterFunction::Set) = reduction
+        && cx.find_foldable(&x).is_none()
+        && let Some(known) = at.known_places(cx)?
+        && let Some([(start, end)]) = find_runs(&known).as_deref()
+        && at.inner_shape().len() == 1
     {
-        return Ok(vec![replaced(cx, &x, &values, at.batch, [*start, *end])?]);
+        return Ok(vec![replace_slice(cx, &x, &values, at.batch, [*start, *end])?]);
     }
     if at.extents.is_empty() {
-        return fail("indices that name no element of their own are not supported");
+        return fail_with("indices that name no element of their own are not supported");
     }
-    let count: usize = at.inner().iter().product();
+    let count: usize = at.inner_shape().iter().product();
     let values = cx.reshape(&values, &[&shape[..at.batch], &[count], inner].concat())?;
     let (flat, places) = cx.places_as_one(&x, &at)?;
-    let y = joined(cx, [&flat, &places, &values], reduction)?;
+    let y = scatter_values(cx, [&flat, &places, &values], reduction)?;
     Ok(vec![cx.reshape(&y, &shape)?])
 }
 
 /// A part of a dim replaced.
-fn replaced(
+fn replace_slice(
     cx: &mut Lowering,
     x: &Val,
     values: &Val,
@@ -81,48 +81,52 @@ fn replaced(
 }
 
 /// Elements put to lanes along a dim, at places of each lane's own.
-pub(super) fn scatter_elements(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_scatter_elements(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let (x, places, values) = (cx.operand(call, 0)?, cx.operand(call, 1)?, cx.operand(call, 2)?);
     let (shape, given) = (cx.shape(&x)?, cx.shape(&places)?);
-    let dim = axis(call.int("axis", 0)?, shape.len())?;
+    let dim = resolve_axis(call.int("axis", 0)?, shape.len())?;
     check_lanes(&shape, &given, dim)?;
     if cx.shape(&values)? != given {
         let found = cx.ty(&values)?;
-        return fail(format!("the updates are {found}, and their shape must be {given:?}"));
+        return fail_with(format!("the updates are {found}, and their shape must be {given:?}"));
     }
     let places = from_start(cx, &places, shape[dim])?;
-    Ok(vec![lanes(cx, [&x, &places, &values], dim, reduction(call)?)?])
+    Ok(vec![scatter_lanes(cx, [&x, &places, &values], dim, read_reduction(call)?)?])
 }
 
 /// Lanes that have no places stay as they are.
-fn lanes(
+fn scatter_lanes(
     cx: &mut Lowering,
     [x, places, values]: [&Val; 3],
     dim: usize,
-    reduction: Reduction,
+    reduction: ScatterReduction,
 ) -> Res<Val> {
     let (shape, given) = (cx.shape(x)?, cx.shape(places)?);
     let shorter = |&other: &usize| other != dim && given[other] < shape[other];
     if let Some(other) = (0..shape.len()).find(shorter) {
         let part = cx.slice(x, other, 0, given[other], 1)?;
         let rest = cx.slice(x, other, given[other], shape[other], 1)?;
-        let part = lanes(cx, [&part, places, values], dim, reduction)?;
+        let part = scatter_lanes(cx, [&part, places, values], dim, reduction)?;
         return cx.apply(Op::Concat(Concat { axis: other }), &[part, rest]);
     }
     let x = cx.moved_last(x, dim)?;
     let (places, values) = (cx.moved_last(places, dim)?, cx.moved_last(values, dim)?);
-    let y = joined(cx, [&x, &places, &values], reduction)?;
+    let y = scatter_values(cx, [&x, &places, &values], reduction)?;
     cx.moved_from_last(&y, dim)
 }
 
 /// Values `[b.., m, w..]` at places `[b.., m]` of a tensor `[b.., n, w..]`.
-fn joined(cx: &mut Lowering, [x, places, values]: [&Val; 3], reduction: Reduction) -> Res<Val> {
+fn scatter_values(
+    cx: &mut Lowering,
+    [x, places, values]: [&Val; 3],
+    reduction: ScatterReduction,
+) -> Res<Val> {
     let operands = [x.clone(), places.clone(), values.clone()];
-    if let Reduction::Function(function) = reduction {
+    if let ScatterReduction::Function(function) = reduction {
         return cx.apply(Op::Scatter(Scatter { function }), &operands);
     }
     let (shape, rank) = (cx.shape(x)?, cx.shape(places)?.len());
     let op = Op::ScatterSum(ScatterSum { places: shape[rank - 1] });
     let sums = cx.apply(op, &operands[1..])?;
-    cx.binary(BinaryFunction::Add, x, &sums)
+    cx.apply_binary(BinaryFunction::Add, x, &sums)
 }

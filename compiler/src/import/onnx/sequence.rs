@@ -3,9 +3,9 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Concat, Split};
 
-use super::known::Known;
+use super::known::KnownValue;
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, axis, fail};
+use super::node::{NodeCall, Res, fail_with, resolve_axis};
 
 impl Lowering {
     /// Parts of these extents along a dim.
@@ -18,38 +18,40 @@ impl Lowering {
 }
 
 /// As many parts of `size` as there are, the last smaller if need be.
-pub(super) fn chunks(extent: usize, size: i64) -> Res<Vec<usize>> {
+pub(super) fn chunk_extents(extent: usize, size: i64) -> Res<Vec<usize>> {
     let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else {
-        return fail(format!("parts of {size} elements are none"));
+        return fail_with(format!("parts of {size} elements are none"));
     };
     if extent.div_ceil(size) > 1 << 16 {
-        return fail(format!("{extent} elements in parts of {size} are too many parts"));
+        return fail_with(format!("{extent} elements in parts of {size} are too many parts"));
     }
     let starts = (0..extent).step_by(size);
     Ok(starts.map(|start| size.min(extent - start)).collect())
 }
 
 /// Extents that a model gives.
-pub(super) fn sizes(given: &[i64]) -> Res<Vec<usize>> {
+pub(super) fn convert_extents(given: &[i64]) -> Res<Vec<usize>> {
     let sizes: Option<Vec<usize>> = given.iter().map(|&size| usize::try_from(size).ok()).collect();
     match sizes {
         Some(sizes) if !sizes.is_empty() => Ok(sizes),
-        _ => fail(format!("{given:?} are no extents")),
+        _ => fail_with(format!("{given:?} are no extents")),
     }
 }
 
-pub(super) fn split(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_split_to_sequence(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
-    let axis = axis(call.int("axis", 0)?, shape.len())?;
+    let axis = resolve_axis(call.int("axis", 0)?, shape.len())?;
     let extent = shape[axis];
-    let (parts, drop) = match cx.optional(call, 1)? {
+    let (parts, drop) = match cx.optional_operand(call, 1)? {
         // Parts of one, and only then may the dim go.
-        None => (chunks(extent, 1)?, call.int("keepdims", 1)? == 0),
+        None => (chunk_extents(extent, 1)?, call.int("keepdims", 1)? == 0),
         Some(list) if cx.shape(&list)?.is_empty() => {
-            (chunks(extent, cx.integer(&list, "the extent of a part")?)?, false)
+            (chunk_extents(extent, cx.known_integer(&list, "the extent of a part")?)?, false)
         }
-        Some(list) => (sizes(&cx.integers(&list, "the extents of the parts")?)?, false),
+        Some(list) => {
+            (convert_extents(&cx.known_integers(&list, "the extents of the parts")?)?, false)
+        }
     };
     let mut values = cx.split(&x, axis, parts)?;
     if drop {
@@ -62,20 +64,20 @@ pub(super) fn split(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![Val::Sequence(values)])
 }
 
-pub(super) fn construct(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_sequence_construct(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     Ok(vec![Val::Sequence(cx.operands(call)?)])
 }
 
-pub(super) fn empty(_: &mut Lowering, _: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_sequence_empty(_: &mut Lowering, _: NodeCall<'_>) -> Res<Vec<Val>> {
     Ok(vec![Val::Sequence(Vec::new())])
 }
 
 /// At a position, or at the end.
-pub(super) fn insert(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let mut values = sequence(cx, call)?;
+pub(super) fn lower_sequence_insert(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let mut values = read_sequence(cx, call)?;
     let value = cx.operand(call, 1)?;
-    let position = match cx.optional(call, 2)? {
-        Some(position) => place(cx, &position, values.len() + 1)?,
+    let position = match cx.optional_operand(call, 2)? {
+        Some(position) => read_position(cx, &position, values.len() + 1)?,
         None => values.len(),
     };
     values.insert(position, value);
@@ -83,43 +85,44 @@ pub(super) fn insert(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// At a position, or the last one.
-pub(super) fn erase(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let mut values = sequence(cx, call)?;
-    let position = match cx.optional(call, 1)? {
-        Some(position) => place(cx, &position, values.len())?,
-        None if values.is_empty() => return fail("the sequence is empty"),
+pub(super) fn lower_sequence_erase(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let mut values = read_sequence(cx, call)?;
+    let position = match cx.optional_operand(call, 1)? {
+        Some(position) => read_position(cx, &position, values.len())?,
+        None if values.is_empty() => return fail_with("the sequence is empty"),
         None => values.len() - 1,
     };
     values.remove(position);
     Ok(vec![Val::Sequence(values)])
 }
 
-pub(super) fn length(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    Ok(vec![Val::Known(Known::integer(sequence(cx, call)?.len() as i64))])
+pub(super) fn lower_sequence_length(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    Ok(vec![Val::Known(KnownValue::from_integer(read_sequence(cx, call)?.len() as i64))])
 }
 
 /// One of so many positions, which must be known.
-fn place(cx: &Lowering, position: &Val, count: usize) -> Res<usize> {
-    let position = cx.integer(position, "the position")?;
-    axis(position, count).or_else(|_| fail(format!("{position} is none of its {count} positions")))
+fn read_position(cx: &Lowering, position: &Val, count: usize) -> Res<usize> {
+    let position = cx.known_integer(position, "the position")?;
+    resolve_axis(position, count)
+        .or_else(|_| fail_with(format!("{position} is none of its {count} positions")))
 }
 
-pub(super) fn at(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let values = sequence(cx, call)?;
+pub(super) fn lower_sequence_at(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let values = read_sequence(cx, call)?;
     let position = cx.operand(call, 1)?;
-    let position = axis(cx.integer(&position, "the position")?, values.len());
+    let position = resolve_axis(cx.known_integer(&position, "the position")?, values.len());
     match position {
         Ok(position) => Ok(vec![values[position].clone()]),
-        Err(_) => fail(format!("a sequence of {} has not this position", values.len())),
+        Err(_) => fail_with(format!("a sequence of {} has not this position", values.len())),
     }
 }
 
-pub(super) fn concat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let mut values = sequence(cx, call)?;
-    let Some(first) = values.first() else { return fail("the sequence is empty") };
+pub(super) fn lower_concat_from_sequence(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    let mut values = read_sequence(cx, call)?;
+    let Some(first) = values.first() else { return fail_with("the sequence is empty") };
     let rank = cx.shape(first)?.len();
     let new = call.int("new_axis", 0)? != 0;
-    let axis = axis(call.int("axis", 0)?, rank + usize::from(new))?;
+    let axis = resolve_axis(call.int("axis", 0)?, rank + usize::from(new))?;
     if new {
         for value in &mut values {
             let mut shape = cx.shape(value)?;
@@ -133,9 +136,9 @@ pub(super) fn concat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
 }
 
-fn sequence(cx: &Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+fn read_sequence(cx: &Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     match cx.operand(call, 0)? {
         Val::Sequence(values) => Ok(values),
-        _ => fail("a tensor stands where a sequence is needed"),
+        _ => fail_with("a tensor stands where a sequence is needed"),
     }
 }

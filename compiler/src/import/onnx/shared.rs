@@ -11,12 +11,13 @@ use crate::import::weights::WeightTensor;
 const SAMPLED: usize = 64;
 
 /// A sentence for each trained weight that the exporter has named and that begins as another one, as it is or turned.
-pub(super) fn copies(
+pub(super) fn describe_copies(
     trained: &BTreeSet<String>,
     tensors: &BTreeMap<String, WeightTensor>,
 ) -> Vec<String> {
-    let matrices = trained.iter().filter_map(|name| Matrix::of(name, tensors.get(name)?));
-    let (made, named): (Vec<Matrix<'_>>, Vec<Matrix<'_>>) =
+    let matrices =
+        trained.iter().filter_map(|name| WeightMatrix::from_tensor(name, tensors.get(name)?));
+    let (made, named): (Vec<WeightMatrix<'_>>, Vec<WeightMatrix<'_>>) =
         matrices.partition(|matrix| matrix.name.starts_with("onnx::"));
     let mut found = Vec::new();
     for copy in made {
@@ -31,15 +32,15 @@ pub(super) fn copies(
 }
 
 /// A weight of two dims.
-struct Matrix<'a> {
+struct WeightMatrix<'a> {
     name: &'a str,
     tensor: &'a WeightTensor,
     shape: [usize; 2],
     bytes: OnceCell<Option<Arc<[u8]>>>,
 }
 
-impl<'a> Matrix<'a> {
-    fn of(name: &'a str, tensor: &'a WeightTensor) -> Option<Self> {
+impl<'a> WeightMatrix<'a> {
+    fn from_tensor(name: &'a str, tensor: &'a WeightTensor) -> Option<Self> {
         let &[rows, columns] = &tensor.shape[..] else { return None };
         let bytes = OnceCell::new();
         (rows > 1 && columns > 1).then_some(Self { name, tensor, shape: [rows, columns], bytes })
@@ -56,12 +57,12 @@ impl<'a> Matrix<'a> {
         let size = self.tensor.dtype.size();
         let same = |at: usize| {
             let there = if turned { at % rows * columns + at / rows } else { at };
-            element(own, at, size) == element(theirs, there, size)
+            element_bytes(own, at, size) == element_bytes(theirs, there, size)
         };
         let count = rows * columns;
         let mut sampled = (0..SAMPLED).map(|i| i * (count - 1) / (SAMPLED - 1));
-        let first = element(own, 0, size);
-        let mut others = (1..count).map(|at| element(own, at, size));
+        let first = element_bytes(own, 0, size);
+        let mut others = (1..count).map(|at| element_bytes(own, at, size));
         sampled.all(same) && others.any(|other| other != first) && (0..count).all(same)
     }
 
@@ -71,6 +72,6 @@ impl<'a> Matrix<'a> {
     }
 }
 
-fn element(bytes: &[u8], at: usize, size: usize) -> &[u8] {
+fn element_bytes(bytes: &[u8], at: usize, size: usize) -> &[u8] {
     &bytes[at * size..][..size]
 }

@@ -5,8 +5,8 @@ use graphc_ir::ops::Input;
 use rten_onnx::onnx::NodeProto;
 
 use super::lower::{Lowering, Val};
-use super::model::{reads, title};
-use super::node::Problem;
+use super::model::{list_node_reads, node_title};
+use super::node::LoweringProblem;
 use crate::import::{ImportError, RefusedNode};
 
 impl Lowering {
@@ -16,11 +16,11 @@ impl Lowering {
         &mut self,
         proto: &NodeProto,
     ) -> Result<Option<RefusedNode>, ImportError> {
-        if reads(proto).iter().any(|name| self.unknown.contains(*name)) {
+        if list_node_reads(proto).iter().any(|name| self.unknown.contains(*name)) {
             self.stand_in(proto)?;
             return Ok(None);
         }
-        let refused = match self.node(proto) {
+        let refused = match self.lower_node(proto) {
             Ok(()) => return Ok(None),
             Err(ImportError::Node { node, op_type, reason }) => {
                 Some(RefusedNode { node, op_type, reason })
@@ -40,9 +40,9 @@ impl Lowering {
                 continue;
             };
             let input = Op::Input(Input::new(format!("{name} of a node that is refused"), ty));
-            let made = self
-                .push(input, Vec::new())
-                .map_err(|Problem(reason)| ImportError::Tensor { name: title(proto), reason })?;
+            let made = self.push(input, Vec::new()).map_err(|LoweringProblem(reason)| {
+                ImportError::Tensor { name: node_title(proto), reason }
+            })?;
             self.values.insert(name.clone(), Val::Tensor(made[0]));
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::import::weights::{WeightData, WeightTensor};
 
 /// An element type of a file: how it is stored, and what it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredType {
     data_type: i32,
     /// Bytes of a stored element.
     size: usize,
@@ -19,7 +19,7 @@ pub(super) struct Stored {
 }
 
 /// How graphc reads an element type; `None` where it does not. What it lacks becomes the next that it has.
-pub(super) fn stored(data_type: DataType) -> Option<Stored> {
+pub(super) fn stored_type(data_type: DataType) -> Option<StoredType> {
     let (size, dtype) = match data_type {
         DataType::FLOAT => (4, DType::F32),
         DataType::DOUBLE => (8, DType::F32),
@@ -34,10 +34,10 @@ pub(super) fn stored(data_type: DataType) -> Option<Stored> {
         DataType::BOOL => (1, DType::Bool),
         _ => return None,
     };
-    Some(Stored { data_type: data_type.0, size, dtype })
+    Some(StoredType { data_type: data_type.0, size, dtype })
 }
 
-impl Stored {
+impl StoredType {
     /// Whether elements are kept as they are stored.
     pub fn is_exact(self) -> bool {
         let exact = [DataType::FLOAT, DataType::FLOAT16, DataType::BFLOAT16, DataType::INT64]
@@ -47,8 +47,8 @@ impl Stored {
     }
 
     /// Stored bytes as the bytes of the element type that they become.
-    fn convert(self, bytes: &[u8]) -> Vec<u8> {
-        fn each<const N: usize, const M: usize>(
+    fn convert_bytes(self, bytes: &[u8]) -> Vec<u8> {
+        fn convert_chunks<const N: usize, const M: usize>(
             b: &[u8],
             f: impl Fn([u8; N]) -> [u8; M],
         ) -> Vec<u8> {
@@ -56,19 +56,19 @@ impl Stored {
         }
         match DataType(self.data_type) {
             DataType::DOUBLE => {
-                each(bytes, |b: [u8; 8]| (f64::from_le_bytes(b) as f32).to_le_bytes())
+                convert_chunks(bytes, |b: [u8; 8]| (f64::from_le_bytes(b) as f32).to_le_bytes())
             }
             DataType::UINT32 => {
-                each(bytes, |b: [u8; 4]| i64::from(u32::from_le_bytes(b)).to_le_bytes())
+                convert_chunks(bytes, |b: [u8; 4]| i64::from(u32::from_le_bytes(b)).to_le_bytes())
             }
             DataType::INT16 => {
-                each(bytes, |b: [u8; 2]| i32::from(i16::from_le_bytes(b)).to_le_bytes())
+                convert_chunks(bytes, |b: [u8; 2]| i32::from(i16::from_le_bytes(b)).to_le_bytes())
             }
             DataType::UINT16 => {
-                each(bytes, |b: [u8; 2]| i32::from(u16::from_le_bytes(b)).to_le_bytes())
+                convert_chunks(bytes, |b: [u8; 2]| i32::from(u16::from_le_bytes(b)).to_le_bytes())
             }
             DataType::INT8 => {
-                each(bytes, |b: [u8; 1]| i32::from(i8::from_le_bytes(b)).to_le_bytes())
+                convert_chunks(bytes, |b: [u8; 1]| i32::from(i8::from_le_bytes(b)).to_le_bytes())
             }
             DataType::BOOL => bytes.iter().map(|&byte| u8::from(byte != 0)).collect(),
             _ => bytes.to_vec(),
@@ -80,18 +80,21 @@ impl Stored {
 ///
 /// # Errors
 /// Where its element type is not known, or its bytes do not fit its shape.
-pub(super) fn read(tensor: &TensorProto, base_dir: &Path) -> Result<WeightTensor, ImportError> {
+pub(super) fn read_tensor(
+    tensor: &TensorProto,
+    base_dir: &Path,
+) -> Result<WeightTensor, ImportError> {
     let name = tensor.name.as_deref().unwrap_or("");
     let error = |reason: String| ImportError::Tensor { name: name.into(), reason };
     let data_type = tensor.data_type.ok_or_else(|| error("it has no element type".into()))?;
-    let stored = stored(data_type)
+    let stored = stored_type(data_type)
         .ok_or_else(|| error(format!("the element type {data_type} is not supported")))?;
-    let shape = shape(&tensor.dims).map_err(error)?;
+    let shape = check_shape(&tensor.dims).map_err(error)?;
     let ty = TensorType::new(stored.dtype, shape);
     let data = if tensor.data_location == Some(DataLocation::EXTERNAL) {
-        external(tensor, base_dir, &ty, stored).map_err(error)?
+        read_external(tensor, base_dir, &ty, stored).map_err(error)?
     } else {
-        inside(tensor, &ty, stored).map_err(error)?
+        read_inline(tensor, &ty, stored).map_err(error)?
     };
     Ok(WeightTensor { dtype: ty.dtype, shape: ty.shape, data })
 }
@@ -99,8 +102,8 @@ pub(super) fn read(tensor: &TensorProto, base_dir: &Path) -> Result<WeightTensor
 /// The elements of a tensor of DOUBLE that lie inside of the file, as they are; `None` of any other.
 ///
 /// # Errors
-/// As of [`read`].
-pub(super) fn doubles(
+/// As of [`read_tensor`].
+pub(super) fn read_doubles(
     tensor: &TensorProto,
     base_dir: &Path,
 ) -> Result<Option<Vec<f64>>, ImportError> {
@@ -108,7 +111,7 @@ pub(super) fn doubles(
     if tensor.data_type != Some(DataType::DOUBLE) || is_external {
         return Ok(None);
     }
-    read(tensor, base_dir)?;
+    read_tensor(tensor, base_dir)?;
     let raw = tensor.raw_data.as_ref().map(|raw| raw.borrow());
     Ok(Some(match raw.filter(|raw| !raw.is_empty()) {
         Some(raw) => raw.as_chunks().0.iter().map(|&chunk| f64::from_le_bytes(chunk)).collect(),
@@ -116,7 +119,7 @@ pub(super) fn doubles(
     }))
 }
 
-pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+pub(super) fn check_shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     let shape: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let shape = shape.ok_or_else(|| format!("its shape {dims:?} has a negative extent"))?;
     let size =
@@ -127,11 +130,11 @@ pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     }
 }
 
-fn external(
+fn read_external(
     tensor: &TensorProto,
     base_dir: &Path,
     ty: &TensorType,
-    stored: Stored,
+    stored: StoredType,
 ) -> Result<WeightData, String> {
     let entry = |key: &str| {
         let entry = tensor.external_data.iter().find(|entry| entry.key.as_deref() == Some(key));
@@ -162,10 +165,14 @@ fn external(
     // What becomes another type is read at once.
     let raw = WeightTensor { dtype: DType::U8, shape: vec![expected], data: file };
     let bytes = raw.bytes(location).map_err(|error| error.to_string())?;
-    Ok(WeightData::Bytes(stored.convert(&bytes).into()))
+    Ok(WeightData::Bytes(stored.convert_bytes(&bytes).into()))
 }
 
-fn inside(tensor: &TensorProto, ty: &TensorType, stored: Stored) -> Result<WeightData, String> {
+fn read_inline(
+    tensor: &TensorProto,
+    ty: &TensorType,
+    stored: StoredType,
+) -> Result<WeightData, String> {
     let raw = tensor.raw_data.as_ref().map(|raw| raw.borrow());
     let bytes = match raw.filter(|raw| !raw.is_empty()) {
         Some(raw) => {
@@ -173,33 +180,36 @@ fn inside(tensor: &TensorProto, ty: &TensorType, stored: Stored) -> Result<Weigh
             if raw.len() != expected {
                 return Err(format!("it has {} bytes, and {ty} needs {expected}", raw.len()));
             }
-            stored.convert(&raw)
+            stored.convert_bytes(&raw)
         }
         None => {
-            let bytes = typed(tensor, stored);
+            let bytes = encode_fields(tensor, stored);
             let (found, expected) = (bytes.len() / stored.size, ty.elements());
             if found != expected {
                 return Err(format!("it has {found} elements, and {ty} needs {expected}"));
             }
-            stored.convert(&bytes)
+            stored.convert_bytes(&bytes)
         }
     };
     Ok(WeightData::Bytes(bytes.into()))
 }
 
 /// The fields for numbers as stored bytes. Small integers, halves and truth values stand in that of `int32`.
-fn typed(tensor: &TensorProto, stored: Stored) -> Vec<u8> {
-    fn each<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+fn encode_fields(tensor: &TensorProto, stored: StoredType) -> Vec<u8> {
+    fn flatten_bytes<T: Copy, const N: usize>(
+        values: &[T],
+        bytes: impl Fn(T) -> [u8; N],
+    ) -> Vec<u8> {
         values.iter().flat_map(|&value| bytes(value)).collect()
     }
     match DataType(stored.data_type) {
-        DataType::FLOAT => each(&tensor.float_data, f32::to_le_bytes),
-        DataType::DOUBLE => each(&tensor.double_data, f64::to_le_bytes),
-        DataType::INT64 => each(&tensor.int64_data, i64::to_le_bytes),
+        DataType::FLOAT => flatten_bytes(&tensor.float_data, f32::to_le_bytes),
+        DataType::DOUBLE => flatten_bytes(&tensor.double_data, f64::to_le_bytes),
+        DataType::INT64 => flatten_bytes(&tensor.int64_data, i64::to_le_bytes),
         _ => match stored.size {
-            1 => each(&tensor.int32_data, |value| [value as u8]),
-            2 => each(&tensor.int32_data, |value| (value as u16).to_le_bytes()),
-            _ => each(&tensor.int32_data, i32::to_le_bytes),
+            1 => flatten_bytes(&tensor.int32_data, |value| [value as u8]),
+            2 => flatten_bytes(&tensor.int32_data, |value| (value as u16).to_le_bytes()),
+            _ => flatten_bytes(&tensor.int32_data, i32::to_le_bytes),
         },
     }
 }

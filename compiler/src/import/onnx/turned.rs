@@ -7,7 +7,7 @@ use super::node::Res;
 
 impl Lowering {
     /// The op that made a value of the graph, and its first operand.
-    pub fn producer(&self, x: &Val) -> Option<(Op, Val)> {
+    pub fn find_producer(&self, x: &Val) -> Option<(Op, Val)> {
         let Val::Tensor(id) = x else { return None };
         let node = self.graph.producer(*id);
         Some((node.op.clone(), Val::Tensor(*node.operands.first()?)))
@@ -32,7 +32,7 @@ impl Lowering {
 
 /// Of a transposition to `shape` whose last dims stay in their place, and are merged to make `to`: how many they become, and the
 /// permutation of all others and these. `None` where other dims change as well.
-pub(super) fn merged(
+pub(super) fn merge_last_dims(
     permutation: &[usize],
     shape: &[usize],
     to: &[usize],

@@ -11,7 +11,7 @@ use super::model::{inner_order, op_type};
 use crate::import::weights::WeightTensor;
 
 /// Which names have data in them, and where initializers meet data.
-pub(super) struct Uses<'a> {
+pub(super) struct InitializerUses<'a> {
     /// The ops that take an initializer as a parameter.
     parameters: BTreeMap<&'a str, &'a str>,
     /// The ops that take it as something else.
@@ -19,12 +19,12 @@ pub(super) struct Uses<'a> {
 }
 
 /// Running means and variances of batch norm.
-pub(super) fn statistics(graph: &GraphProto) -> BTreeSet<&str> {
+pub(super) fn running_statistics(graph: &GraphProto) -> BTreeSet<&str> {
     let norms = graph.node.iter().filter(|node| op_type(node) == "BatchNormalization");
     norms.flat_map(|node| node.input.iter().skip(3).take(2)).map(String::as_str).collect()
 }
 
-impl<'a> Uses<'a> {
+impl<'a> InitializerUses<'a> {
     /// The uses in a graph whose nodes come in this order. Copies are made by nodes, and are initializers all the same.
     pub fn new(
         graph: &'a GraphProto,
@@ -35,13 +35,13 @@ impl<'a> Uses<'a> {
         let fed = graph.input.iter().filter_map(|info| info.name.as_deref());
         let fed: BTreeSet<&str> = fed.filter(|name| !tensors.contains_key(*name)).collect();
         let roots = tensors.keys().map(|name| (name.as_str(), BTreeSet::from([name.as_str()])));
-        let mut walk = Walk { data: fed.clone(), fed, roots: roots.collect() };
+        let mut walk = DataWalk { data: fed.clone(), fed, roots: roots.collect() };
         let mut uses = Self { parameters: BTreeMap::new(), others: BTreeMap::new() };
         for node in order.iter().map(|&index| &graph.node[index]) {
             let is_copy = node.output.first().is_some_and(|name| copies.contains_key(name));
             if !is_copy {
-                uses.note(&walk, node);
-                walk.pass(node);
+                uses.record_uses(&walk, node);
+                walk.trace_node(node);
                 uses.visit_graphs(&mut walk, node);
             }
         }
@@ -49,27 +49,27 @@ impl<'a> Uses<'a> {
     }
 
     /// The uses in the graphs within a node. What a loop carries may be computed of data from its second turn on.
-    fn visit_graphs(&mut self, walk: &mut Walk<'a>, node: &'a NodeProto) {
+    fn visit_graphs(&mut self, walk: &mut DataWalk<'a>, node: &'a NodeProto) {
         let graphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
         for graph in graphs {
             let Ok(order) = inner_order(graph) else { continue };
-            walk.enter(node, graph);
+            walk.enter_graph(node, graph);
             for turn in 0..2 {
                 for inner in order.iter().map(|&index| &graph.node[index]) {
                     if turn == 1 {
-                        self.note(walk, inner);
+                        self.record_uses(walk, inner);
                     }
-                    walk.pass(inner);
+                    walk.trace_node(inner);
                     if turn == 1 {
                         self.visit_graphs(walk, inner);
                     }
                 }
-                walk.carry(node, graph);
+                walk.carry_results(node, graph);
             }
         }
     }
 
-    fn note(&mut self, walk: &Walk<'a>, node: &'a NodeProto) {
+    fn record_uses(&mut self, walk: &DataWalk<'a>, node: &'a NodeProto) {
         let meets_data = node.input.iter().any(|input| walk.data.contains(input.as_str()));
         for (position, input) in node.input.iter().enumerate().filter(|_| meets_data) {
             let table = if walk.is_parameter(node, position) {
@@ -84,7 +84,7 @@ impl<'a> Uses<'a> {
     }
 
     /// Whether an initializer is a parameter, and if it is none although it is used, why.
-    pub fn role(&self, name: &str, tensor: &WeightTensor) -> Result<(), Option<String>> {
+    pub fn check_parameter(&self, name: &str, tensor: &WeightTensor) -> Result<(), Option<String>> {
         let other = self.others.get(name).map(|op| format!("read by {op}"));
         let Some(&op) = self.parameters.get(name) else { return Err(other) };
         // Only what is added or multiplied may as well be no parameter.
@@ -110,7 +110,7 @@ fn are_waves(elements: &[f64], shape: &[usize]) -> bool {
     positions > 1 && both && bounded && first.iter().all(|&x| x == 0.0 || x == 1.0)
 }
 
-struct Walk<'a> {
+struct DataWalk<'a> {
     fed: BTreeSet<&'a str>,
     /// Names whose values depend on what is fed.
     data: BTreeSet<&'a str>,
@@ -118,9 +118,9 @@ struct Walk<'a> {
     roots: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> DataWalk<'a> {
     /// Traces the results of a node back to what they are made of. Shapes are no data.
-    fn pass(&mut self, node: &'a NodeProto) {
+    fn trace_node(&mut self, node: &'a NodeProto) {
         let shape = matches!(op_type(node), "Shape" | "Size");
         let has_data = node.input.iter().any(|input| self.data.contains(input.as_str()));
         let outputs = node.output.iter().map(String::as_str);
@@ -149,14 +149,14 @@ impl<'a> Walk<'a> {
     }
 
     /// What the values are of which a graph within a node begins.
-    fn enter(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
+    fn enter_graph(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
         for (outer, inner) in node.input.iter().zip(&graph.input) {
-            self.name(outer, inner.name.as_deref());
+            self.alias_value(outer, inner.name.as_deref());
         }
     }
 
     /// What the values are that a graph within a node hands to its next turn, and to what reads the node.
-    fn carry(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
+    fn carry_results(&mut self, node: &'a NodeProto, graph: &'a GraphProto) {
         let made = |at: usize| graph.output.get(at).and_then(|output| output.name.as_deref());
         // A loop's body gives first whether it goes on, and takes the number of its turn before that.
         let (taken, given) = match op_type(node) {
@@ -166,18 +166,18 @@ impl<'a> Walk<'a> {
         };
         for (at, input) in graph.input.iter().enumerate().skip(taken) {
             if let Some(made) = made(at - taken + given) {
-                self.name(made, input.name.as_deref());
+                self.alias_value(made, input.name.as_deref());
             }
         }
         for (at, output) in node.output.iter().enumerate() {
             if let Some(made) = made(at + given) {
-                self.name(made, Some(output));
+                self.alias_value(made, Some(output));
             }
         }
     }
 
     /// Gives what a value is another name.
-    fn name(&mut self, from: &str, to: Option<&'a str>) {
+    fn alias_value(&mut self, from: &str, to: Option<&'a str>) {
         let Some(to) = to else { return };
         if self.data.contains(from) {
             self.data.insert(to);

@@ -10,14 +10,14 @@ use graphc_ir::ops::{
 use graphc_ir::scalar::Scalar;
 
 use super::lower::{Lowering, Val};
-use super::node::{Call, Res, fail};
+use super::node::{NodeCall, Res, fail_with};
 
 /// As deep kernels may be: each place in their depth is a convolution of its own.
 const MOST_DEEP: usize = 1 << 10;
 
 /// How a window goes along one dim.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Way {
+struct WindowDim {
     kernel: usize,
     stride: usize,
     dilation: usize,
@@ -25,41 +25,48 @@ struct Way {
     pads: [usize; 2],
 }
 
-impl Way {
+impl WindowDim {
     fn reach(self) -> usize {
         self.dilation * (self.kernel - 1) + 1
     }
 }
 
 /// Whether an operand is a volume.
-pub(super) fn is_volume(cx: &Lowering, call: Call<'_>) -> Res<bool> {
+pub(super) fn is_volume(cx: &Lowering, call: NodeCall<'_>) -> Res<bool> {
     Ok(cx.shape(&cx.operand(call, 0)?)?.len() == 5)
 }
 
-fn extents(cx: &Lowering, x: &Val) -> Res<[usize; 5]> {
-    <[usize; 5]>::try_from(cx.shape(x)?).or_else(|_| fail("a volume has five dims"))
+fn volume_extents(cx: &Lowering, x: &Val) -> Res<[usize; 5]> {
+    <[usize; 5]>::try_from(cx.shape(x)?).or_else(|_| fail_with("a volume has five dims"))
 }
 
 /// Three numbers of an attribute, depth first.
-fn three(call: Call<'_>, name: &str, default: usize, least: usize) -> Res<[usize; 3]> {
+fn read_three(call: NodeCall<'_>, name: &str, default: usize, least: usize) -> Res<[usize; 3]> {
     let Some(given) = call.ints(name)? else { return Ok([default; 3]) };
     let fits = |&value: &i64| usize::try_from(value).ok().filter(|v| (least..1 << 20).contains(v));
     let numbers: Option<Vec<usize>> = given.iter().map(fits).collect();
     match numbers.map(<[usize; 3]>::try_from) {
         Some(Ok(numbers)) => Ok(numbers),
-        _ => fail(format!("the attribute `{name}` must be 3 numbers from {least}, not {given:?}")),
+        _ => fail_with(format!(
+            "the attribute `{name}` must be 3 numbers from {least}, not {given:?}"
+        )),
     }
 }
 
 /// The ways along depth, height and width.
-fn ways(call: Call<'_>, extents: [usize; 3], kernel: [usize; 3]) -> Res<[Way; 3]> {
+fn read_window_dims(
+    call: NodeCall<'_>,
+    extents: [usize; 3],
+    kernel: [usize; 3],
+) -> Res<[WindowDim; 3]> {
     if kernel.contains(&0) {
-        return fail("the kernel is empty");
+        return fail_with("the kernel is empty");
     }
     if kernel[0] > MOST_DEEP {
-        return fail(format!("kernels are {} deep, and {MOST_DEEP} is the most", kernel[0]));
+        return fail_with(format!("kernels are {} deep, and {MOST_DEEP} is the most", kernel[0]));
     }
-    let (strides, dilations) = (three(call, "strides", 1, 1)?, three(call, "dilations", 1, 1)?);
+    let (strides, dilations) =
+        (read_three(call, "strides", 1, 1)?, read_three(call, "dilations", 1, 1)?);
     let given = call.ints("pads")?.unwrap_or(&[0; 6]);
     let pads: Vec<usize> = given
         .iter()
@@ -69,10 +76,10 @@ fn ways(call: Call<'_>, extents: [usize; 3], kernel: [usize; 3]) -> Res<[Way; 3]
     let auto = call.text("auto_pad", "NOTSET")?;
     let way = |dim: usize| {
         let (stride, dilation, kernel) = (strides[dim], dilations[dim], kernel[dim]);
-        let mut way = Way { kernel, stride, dilation, pads: [0; 2] };
+        let mut way = WindowDim { kernel, stride, dilation, pads: [0; 2] };
         match auto {
             "NOTSET" if pads.len() == 6 => way.pads = [pads[dim], pads[dim + 3]],
-            "NOTSET" => return fail("the attribute `pads` must be 6 numbers, none negative"),
+            "NOTSET" => return fail_with("the attribute `pads` must be 6 numbers, none negative"),
             "VALID" => {}
             "SAME_UPPER" | "SAME_LOWER" => {
                 let extent = extents[dim].max(1);
@@ -81,14 +88,14 @@ fn ways(call: Call<'_>, extents: [usize; 3], kernel: [usize; 3]) -> Res<[Way; 3]
                 let (less, more) = (border / 2, border - border / 2);
                 way.pads = if auto == "SAME_UPPER" { [less, more] } else { [more, less] };
             }
-            other => return fail(format!("there is no auto_pad `{other}`")),
+            other => return fail_with(format!("there is no auto_pad `{other}`")),
         }
         Ok(way)
     };
     Ok([way(0)?, way(1)?, way(2)?])
 }
 
-fn window([rows, columns]: [Way; 2]) -> Window {
+fn image_window([rows, columns]: [WindowDim; 2]) -> Window {
     Window {
         strides: [rows.stride, columns.stride],
         pads: [rows.pads[0], columns.pads[0], rows.pads[1], columns.pads[1]],
@@ -96,38 +103,40 @@ fn window([rows, columns]: [Way; 2]) -> Window {
     }
 }
 
-fn groups(call: Call<'_>) -> Res<usize> {
+fn read_groups(call: NodeCall<'_>) -> Res<usize> {
     match usize::try_from(call.int("group", 1)?) {
         Ok(groups @ 1..) => Ok(groups),
-        _ => fail("the attribute `group` must be 1 or more"),
+        _ => fail_with("the attribute `group` must be 1 or more"),
     }
 }
 
 /// The extents of kernels, which `kernel_shape` repeats where it is given.
-fn kernels(cx: &mut Lowering, call: Call<'_>) -> Res<(Val, [usize; 3])> {
+fn read_kernels(cx: &mut Lowering, call: NodeCall<'_>) -> Res<(Val, [usize; 3])> {
     let value = cx.operand(call, 1)?;
-    let [_, _, d, h, w] = extents(cx, &value)?;
-    match three(call, "kernel_shape", 0, 0)? {
+    let [_, _, d, h, w] = volume_extents(cx, &value)?;
+    match read_three(call, "kernel_shape", 0, 0)? {
         [0, 0, 0] => Ok((value, [d, h, w])),
         given if given == [d, h, w] => Ok((value, given)),
-        given => fail(format!("`kernel_shape` is {given:?}, and its kernels are {d}, {h}, {w}")),
+        given => {
+            fail_with(format!("`kernel_shape` is {given:?}, and its kernels are {d}, {h}, {w}"))
+        }
     }
 }
 
-pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_convolution(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let (kernels, kernel) = kernels(cx, call)?;
-    let [n, c, d, h, w] = extents(cx, &x)?;
-    let [deep, rows, columns] = ways(call, [d, h, w], kernel)?;
-    let x = padded(cx, &x, 2, [deep.pads[0], deep.pads[1], 0], 0.0)?;
+    let (kernels, kernel) = read_kernels(cx, call)?;
+    let [n, c, d, h, w] = volume_extents(cx, &x)?;
+    let [deep, rows, columns] = read_window_dims(call, [d, h, w], kernel)?;
+    let x = pad_dim(cx, &x, 2, [deep.pads[0], deep.pads[1], 0], 0.0)?;
     let x = cx.transpose(&x, vec![0, 2, 1, 3, 4])?;
     let Some(room) = (d + deep.pads[0] + deep.pads[1]).checked_sub(deep.reach()) else {
-        return fail(format!("kernels of depth {} do not fit a depth of {d}", deep.reach()));
+        return fail_with(format!("kernels of depth {} do not fit a depth of {d}", deep.reach()));
     };
     let depth = room / deep.stride + 1;
     let op = Convolution {
-        window: window([rows, columns]),
-        groups: groups(call)?,
+        window: image_window([rows, columns]),
+        groups: read_groups(call)?,
         channels_last: false,
     };
     let mut sum: Option<Val> = None;
@@ -138,43 +147,43 @@ pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         let images = cx.reshape(&layers, &[n * depth, c, h, w])?;
         let kernels = kernels_at(cx, &kernels, at)?;
         let y = cx.apply(Op::Convolution(op), &[images, kernels])?;
-        sum = Some(added(cx, sum, y)?);
+        sum = Some(add_into_sum(cx, sum, y)?);
     }
-    let y = volume(cx, sum, [n, depth])?;
-    biased(cx, call, y)
+    let y = stack_images(cx, sum, [n, depth])?;
+    add_bias(cx, call, y)
 }
 
 /// The kernels at a place of their depth.
 fn kernels_at(cx: &mut Lowering, kernels: &Val, at: usize) -> Res<Val> {
-    let [o, c, _, h, w] = extents(cx, kernels)?;
+    let [o, c, _, h, w] = volume_extents(cx, kernels)?;
     let part = cx.slice(kernels, 2, at, at + 1, 1)?;
     cx.reshape(&part, &[o, c, h, w])
 }
 
-fn added(cx: &mut Lowering, sum: Option<Val>, y: Val) -> Res<Val> {
+fn add_into_sum(cx: &mut Lowering, sum: Option<Val>, y: Val) -> Res<Val> {
     match sum {
-        Some(sum) => cx.binary(BinaryFunction::Add, &sum, &y),
+        Some(sum) => cx.apply_binary(BinaryFunction::Add, &sum, &y),
         None => Ok(y),
     }
 }
 
 /// Images `[n * depth, channels, height, width]` as volumes.
-fn volume(cx: &mut Lowering, images: Option<Val>, [n, depth]: [usize; 2]) -> Res<Val> {
-    let Some(images) = images else { return fail("the kernel is empty") };
-    let [_, c, h, w] = cx.shape(&images)?[..] else { return fail("an image has four dims") };
+fn stack_images(cx: &mut Lowering, images: Option<Val>, [n, depth]: [usize; 2]) -> Res<Val> {
+    let Some(images) = images else { return fail_with("the kernel is empty") };
+    let [_, c, h, w] = cx.shape(&images)?[..] else { return fail_with("an image has four dims") };
     let y = cx.reshape(&images, &[n, depth, c, h, w])?;
     cx.transpose(&y, vec![0, 2, 1, 3, 4])
 }
 
-fn biased(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Vec<Val>> {
-    let Some(bias) = cx.optional(call, 2)? else { return Ok(vec![y]) };
+fn add_bias(cx: &mut Lowering, call: NodeCall<'_>, y: Val) -> Res<Vec<Val>> {
+    let Some(bias) = cx.optional_operand(call, 2)? else { return Ok(vec![y]) };
     let count = cx.shape(&bias)?.iter().product();
     let bias = cx.reshape(&bias, &[count, 1, 1, 1])?;
-    Ok(vec![cx.binary(BinaryFunction::Add, &y, &bias)?])
+    Ok(vec![cx.apply_binary(BinaryFunction::Add, &y, &bias)?])
 }
 
 /// A border of a dim: elements before, behind, and between two neighbours.
-pub(super) fn padded(
+pub(super) fn pad_dim(
     cx: &mut Lowering,
     x: &Val,
     dim: usize,
@@ -196,15 +205,15 @@ pub(super) fn padded(
 }
 
 /// Each place in the depth of kernels makes images that lie as many places further on: their sum, without the border.
-pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
-        return fail("auto_pad and output_shape are not supported: give `pads`");
+pub(super) fn lower_transposed_convolution(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has_attribute("output_shape") {
+        return fail_with("auto_pad and output_shape are not supported: give `pads`");
     }
     let x = cx.operand(call, 0)?;
-    let (kernels, kernel) = kernels(cx, call)?;
-    let [n, c, d, h, w] = extents(cx, &x)?;
-    let ways = ways(call, [d, h, w], kernel)?;
-    let more = three(call, "output_padding", 0, 0)?;
+    let (kernels, kernel) = read_kernels(cx, call)?;
+    let [n, c, d, h, w] = volume_extents(cx, &x)?;
+    let ways = read_window_dims(call, [d, h, w], kernel)?;
+    let more = read_three(call, "output_padding", 0, 0)?;
     let mut extents = [0; 3];
     for (dim, extent) in [d, h, w].into_iter().enumerate() {
         let way = ways[dim];
@@ -212,17 +221,17 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
         match whole.checked_sub(way.pads[0] + way.pads[1]) {
             Some(left @ 1..) if more[dim] < way.stride => extents[dim] = left,
             Some(1..) => {
-                return fail("the attribute `output_padding` must be less than the strides");
+                return fail_with("the attribute `output_padding` must be less than the strides");
             }
-            _ => return fail(format!("its border leaves nothing of {whole}")),
+            _ => return fail_with(format!("its border leaves nothing of {whole}")),
         }
     }
     let [deep, rows, columns] = ways;
     let images = cx.transpose(&x, vec![0, 2, 1, 3, 4])?;
     let images = cx.reshape(&images, &[n * d, c, h, w])?;
     let op = ConvolutionInputGrad {
-        window: window([rows, columns]),
-        groups: groups(call)?,
+        window: image_window([rows, columns]),
+        groups: read_groups(call)?,
         extents: [extents[1], extents[2]],
         channels_last: false,
     };
@@ -231,52 +240,54 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
     for at in 0..deep.kernel {
         let kernels = kernels_at(cx, &kernels, at)?;
         let y = cx.apply(Op::ConvolutionInputGrad(op), &[kernels, images.clone()])?;
-        let y = volume(cx, Some(y), [n, d])?;
+        let y = stack_images(cx, Some(y), [n, d])?;
         let first = at * deep.dilation;
         let behind = whole - first - ((d.max(1) - 1) * deep.stride + 1);
-        let y = padded(cx, &y, 2, [first, behind, deep.stride - 1], 0.0)?;
-        sum = Some(added(cx, sum, y)?);
+        let y = pad_dim(cx, &y, 2, [first, behind, deep.stride - 1], 0.0)?;
+        sum = Some(add_into_sum(cx, sum, y)?);
     }
-    let Some(sum) = sum else { return fail("the kernel is empty") };
+    let Some(sum) = sum else { return fail_with("the kernel is empty") };
     let y = cx.slice(&sum, 2, deep.pads[0], deep.pads[0] + extents[0], 1)?;
-    biased(cx, call, y)
+    add_bias(cx, call, y)
 }
 
-pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    pooled(cx, call, |kernel, window| Op::MaxPool(MaxPool { kernel, window, channels_last: false }))
+pub(super) fn lower_max_pool(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
+    pool_volume(cx, call, |kernel, window| {
+        Op::MaxPool(MaxPool { kernel, window, channels_last: false })
+    })
 }
 
 /// The number of elements of a window is the product of those along each dim, so the mean is one of means.
-pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+pub(super) fn lower_average_pool(cx: &mut Lowering, call: NodeCall<'_>) -> Res<Vec<Val>> {
     let count_border = call.int("count_include_pad", 0)? != 0;
     if count_border && call.int("ceil_mode", 0)? != 0 {
-        return fail("count_include_pad=1 with ceil_mode=1 is not supported of volumes");
+        return fail_with("count_include_pad=1 with ceil_mode=1 is not supported of volumes");
     }
-    pooled(cx, call, |kernel, window| {
+    pool_volume(cx, call, |kernel, window| {
         Op::AveragePool(AveragePool { kernel, window, count_border, channels_last: false })
     })
 }
 
-fn pooled(
+fn pool_volume(
     cx: &mut Lowering,
-    call: Call<'_>,
+    call: NodeCall<'_>,
     op: impl Fn([usize; 2], Window) -> Op,
 ) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
-    let [n, c, d, h, w] = extents(cx, &x)?;
-    let kernel = three(call, "kernel_shape", 0, 0)?;
-    let [deep, rows, columns] = ways(call, [d, h, w], kernel)?;
+    let [n, c, d, h, w] = volume_extents(cx, &x)?;
+    let kernel = read_three(call, "kernel_shape", 0, 0)?;
+    let [deep, rows, columns] = read_window_dims(call, [d, h, w], kernel)?;
     let ceil = call.int("ceil_mode", 0)? != 0;
-    let of = |ways: [Way; 2], extents: [usize; 2]| {
-        let (kernel, window) = (ways.map(|way| way.kernel), window(ways));
-        (kernel, if ceil { window.ceiled(extents, kernel) } else { window })
+    let of = |ways: [WindowDim; 2], extents: [usize; 2]| {
+        let (kernel, window) = (ways.map(|way| way.kernel), image_window(ways));
+        (kernel, if ceil { window.with_ceil_mode(extents, kernel) } else { window })
     };
     let images = cx.reshape(&x, &[n, c * d, h, w])?;
     let (kernel, flat) = of([rows, columns], [h, w]);
     let y = cx.apply(op(kernel, flat), &[images])?;
-    let [_, _, h, w] = cx.shape(&y)?[..] else { return fail("an image has four dims") };
+    let [_, _, h, w] = cx.shape(&y)?[..] else { return fail_with("an image has four dims") };
     let y = cx.reshape(&y, &[n, c, d, h * w])?;
-    let still = Way { kernel: 1, stride: 1, dilation: 1, pads: [0; 2] };
+    let still = WindowDim { kernel: 1, stride: 1, dilation: 1, pads: [0; 2] };
     let (kernel, upright) = of([deep, still], [d, h * w]);
     let y = cx.apply(op(kernel, upright), &[y])?;
     let depth = cx.shape(&y)?[2];

@@ -9,7 +9,7 @@ use crate::import::ImportError;
 
 /// The messages of onnx.proto that are decoded, with those within them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Message {
+enum OnnxMessage {
     Model,
     Graph,
     Node,
@@ -26,17 +26,17 @@ enum Message {
 }
 
 /// How the bytes of a field are to be read.
-enum Content {
-    Message(&'static str, Message),
+enum OnnxFieldContent {
+    Message(&'static str, OnnxMessage),
     /// Repeated numbers in one run of bytes: of so many bytes each, or varints.
     Fixed(usize),
     Varints,
     Opaque,
 }
 
-impl Message {
-    fn content(self, field: u64) -> Content {
-        use Message::*;
+impl OnnxMessage {
+    fn field_content(self, field: u64) -> OnnxFieldContent {
+        use OnnxMessage::*;
         let (name, message) = match (self, field) {
             (Model, 7) => ("graph", Graph),
             (Model, 8) => ("opset_import", OperatorSet),
@@ -57,12 +57,12 @@ impl Message {
             (Sequence, 1) => ("elem_type", Type),
             (TensorType, 2) => ("shape", Shape),
             (Shape, 1) => ("dim", Dimension),
-            (Tensor, 4) => return Content::Fixed(4),
-            (Tensor, 10) => return Content::Fixed(8),
-            (Tensor, 5 | 7 | 11) => return Content::Varints,
-            _ => return Content::Opaque,
+            (Tensor, 4) => return OnnxFieldContent::Fixed(4),
+            (Tensor, 10) => return OnnxFieldContent::Fixed(8),
+            (Tensor, 5 | 7 | 11) => return OnnxFieldContent::Varints,
+            _ => return OnnxFieldContent::Opaque,
         };
-        Content::Message(name, message)
+        OnnxFieldContent::Message(name, message)
     }
 }
 
@@ -87,16 +87,16 @@ pub(super) struct Metadata {
 ///
 /// # Errors
 /// Where a length or a number does not fit, with its byte and the message that holds it.
-pub(super) fn check(bytes: &[u8]) -> Result<Metadata, ImportError> {
-    let mut walk = Walk { path: Vec::new(), found: Metadata::default() };
-    walk.message(Message::Model, bytes, 0)?;
+pub(super) fn check_encoding(bytes: &[u8]) -> Result<Metadata, ImportError> {
+    let mut walk = EncodingWalk { path: Vec::new(), found: Metadata::default() };
+    walk.walk_message(OnnxMessage::Model, bytes, 0)?;
     Ok(walk.found)
 }
 
 /// Messages within messages, at most. The deepest model that is read has a third of it.
 const DEEPEST: usize = 40;
 
-struct Walk {
+struct EncodingWalk {
     /// Field names and positions from the model down.
     path: Vec<(&'static str, usize)>,
     found: Metadata,
@@ -104,7 +104,7 @@ struct Walk {
 
 /// What a message says of itself.
 #[derive(Default)]
-struct Named {
+struct OnnxMessageInfo {
     name: Option<String>,
     kind: Option<String>,
     is_computed: bool,
@@ -117,7 +117,7 @@ struct Named {
     class: Option<String>,
 }
 
-impl Named {
+impl OnnxMessageInfo {
     /// What a node is called, and its module. The older exporter has no more than the node's name for it, `/layers.0/norm/Add`.
     fn module(&self) -> Option<(String, String)> {
         let title = self.title.as_ref().filter(|title| !title.is_empty()).or(self.name.as_ref())?;
@@ -132,8 +132,8 @@ impl Named {
     }
 }
 
-impl Walk {
-    fn corrupt<T>(&self, byte: usize, reason: impl Into<String>) -> Result<T, ImportError> {
+impl EncodingWalk {
+    fn corrupt_at<T>(&self, byte: usize, reason: impl Into<String>) -> Result<T, ImportError> {
         let path: Vec<String> = self.path.iter().map(|(name, i)| format!("{name}[{i}]")).collect();
         let within = if path.is_empty() { "the model".into() } else { path.join(".") };
         Err(ImportError::Corrupt {
@@ -143,122 +143,131 @@ impl Walk {
     }
 
     /// Walks over a message whose first byte is byte `base` of the file.
-    fn message(&mut self, message: Message, bytes: &[u8], base: usize) -> Result<(), ImportError> {
+    fn walk_message(
+        &mut self,
+        message: OnnxMessage,
+        bytes: &[u8],
+        base: usize,
+    ) -> Result<(), ImportError> {
         if self.path.len() > DEEPEST {
-            return self.corrupt(base, "messages are nested too deeply");
+            return self.corrupt_at(base, "messages are nested too deeply");
         }
         let mut at = 0;
         let mut counts = BTreeMap::new();
-        let mut named = Named::default();
+        let mut named = OnnxMessageInfo::default();
         while at < bytes.len() {
             let start = at;
-            let tag = self.varint(bytes, &mut at, base)?;
+            let tag = self.read_varint(bytes, &mut at, base)?;
             let field = tag >> 3;
             let length = match tag & 7 {
                 0 => {
-                    self.varint(bytes, &mut at, base)?;
+                    self.read_varint(bytes, &mut at, base)?;
                     continue;
                 }
                 1 => 8,
-                2 => self.varint(bytes, &mut at, base)?,
+                2 => self.read_varint(bytes, &mut at, base)?,
                 5 => 4,
-                _ => return self.corrupt(base + start, format!("{} is no kind of field", tag & 7)),
+                _ => {
+                    return self
+                        .corrupt_at(base + start, format!("{} is no kind of field", tag & 7));
+                }
             };
             let left = bytes.len() - at;
             let Some(length) = usize::try_from(length).ok().filter(|&length| length <= left) else {
                 let reason = format!("field {field} has {length} bytes, and {left} are left");
-                return self.corrupt(base + start, reason);
+                return self.corrupt_at(base + start, reason);
             };
             let (content, from) = (&bytes[at..at + length], base + at);
             at += length;
             if tag & 7 == 2 {
                 let index = counts.entry(field).or_insert(0);
-                self.field(message, field, *index, content, from, &mut named)?;
+                self.walk_field(message, field, *index, content, from, &mut named)?;
                 *index += 1;
             }
         }
-        if message == Message::Node
+        if message == OnnxMessage::Node
             && let Some((title, module)) = named.module()
         {
             self.found.modules.insert(title, module);
         }
         match named {
-            Named { name: Some(name), is_detached: true, .. } => {
+            OnnxMessageInfo { name: Some(name), is_detached: true, .. } => {
                 self.found.detached.insert(name);
             }
-            Named { name: Some(name), padding: Some(row), .. } => {
+            OnnxMessageInfo { name: Some(name), padding: Some(row), .. } => {
                 self.found.padded.insert(name, row);
             }
-            Named { name: Some(name), kind: Some(kind), is_computed, .. } => {
+            OnnxMessageInfo { name: Some(name), kind: Some(kind), is_computed, .. } => {
                 if is_computed {
                     self.found.computed.insert(name.clone());
                 }
                 self.found.kinds.insert(name, kind);
             }
-            Named { .. } => {}
+            OnnxMessageInfo { .. } => {}
         }
         Ok(())
     }
 
-    fn field(
+    fn walk_field(
         &mut self,
-        message: Message,
+        message: OnnxMessage,
         field: u64,
         index: usize,
         content: &[u8],
         from: usize,
-        named: &mut Named,
+        named: &mut OnnxMessageInfo,
     ) -> Result<(), ImportError> {
-        match message.content(field) {
-            Content::Message(name, inner) => {
+        match message.field_content(field) {
+            OnnxFieldContent::Message(name, inner) => {
                 self.path.push((name, index));
-                self.message(inner, content, from)?;
+                self.walk_message(inner, content, from)?;
                 self.path.pop();
-                if inner == Message::Entry
-                    && matches!(message, Message::Tensor | Message::ValueInfo)
+                if inner == OnnxMessage::Entry
+                    && matches!(message, OnnxMessage::Tensor | OnnxMessage::ValueInfo)
                 {
-                    named.kind = kind(content).or(named.kind.take());
+                    named.kind = entry_kind(content).or(named.kind.take());
                     named.is_computed |= is_computed(content);
                 }
-                if inner == Message::Entry && message == Message::Node {
+                if inner == OnnxMessage::Entry && message == OnnxMessage::Node {
                     named.is_detached |= is_detach(content);
-                    named.padding = padding(content).or(named.padding);
+                    named.padding = padding_row(content).or(named.padding);
                     named.scope = scope(content, "name_scopes").or(named.scope.take());
                     named.class = scope(content, "class_hierarchy").or(named.class.take());
                 }
             }
-            Content::Fixed(size) if !content.len().is_multiple_of(size) => {
-                return self.corrupt(from, format!("{} bytes of numbers of {size}", content.len()));
+            OnnxFieldContent::Fixed(size) if !content.len().is_multiple_of(size) => {
+                return self
+                    .corrupt_at(from, format!("{} bytes of numbers of {size}", content.len()));
             }
-            Content::Varints => {
+            OnnxFieldContent::Varints => {
                 let mut at = 0;
                 while at < content.len() {
-                    self.varint(content, &mut at, from)?;
+                    self.read_varint(content, &mut at, from)?;
                 }
             }
-            Content::Fixed(_) | Content::Opaque => {}
+            OnnxFieldContent::Fixed(_) | OnnxFieldContent::Opaque => {}
         }
-        let names = [(Message::Tensor, 8), (Message::ValueInfo, 1), (Message::Node, 2)];
+        let names = [(OnnxMessage::Tensor, 8), (OnnxMessage::ValueInfo, 1), (OnnxMessage::Node, 2)];
         // Of the results of a node the first.
-        if names.contains(&(message, field)) && (message != Message::Node || index == 0) {
+        if names.contains(&(message, field)) && (message != OnnxMessage::Node || index == 0) {
             named.name = String::from_utf8(content.to_vec()).ok();
         }
-        if (message, field) == (Message::Node, 3) {
+        if (message, field) == (OnnxMessage::Node, 3) {
             named.title = String::from_utf8(content.to_vec()).ok();
         }
         Ok(())
     }
 
-    fn varint(&self, bytes: &[u8], at: &mut usize, base: usize) -> Result<u64, ImportError> {
+    fn read_varint(&self, bytes: &[u8], at: &mut usize, base: usize) -> Result<u64, ImportError> {
         let start = *at;
-        match varint(bytes, at) {
+        match decode_varint(bytes, at) {
             Some(value) => Ok(value),
-            None => self.corrupt(base + start, "a number has no end"),
+            None => self.corrupt_at(base + start, "a number has no end"),
         }
     }
 }
 
-pub(super) fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+pub(super) fn decode_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = *bytes.get(*at)?;
@@ -272,7 +281,7 @@ pub(super) fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
 }
 
 /// A field of a message. The content of a number is its encoding, that of anything else its bytes.
-pub(super) struct Field<'a> {
+pub(super) struct OnnxField<'a> {
     pub number: u64,
     pub content: &'a [u8],
     /// With its tag and length.
@@ -280,66 +289,66 @@ pub(super) struct Field<'a> {
 }
 
 /// The fields of a message that has been checked; the first that is not whole ends them.
-pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
+pub(super) fn decode_fields(message: &[u8]) -> impl Iterator<Item = OnnxField<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let start = at;
-        let tag = varint(message, &mut at)?;
+        let tag = decode_varint(message, &mut at)?;
         let mut from = at;
         match tag & 7 {
-            0 => _ = varint(message, &mut at)?,
+            0 => _ = decode_varint(message, &mut at)?,
             1 => at += 8,
             5 => at += 4,
             _ => {
-                let length = usize::try_from(varint(message, &mut at)?).ok()?;
+                let length = usize::try_from(decode_varint(message, &mut at)?).ok()?;
                 from = at;
                 at = at.checked_add(length)?;
             }
         }
         let (content, whole) = (message.get(from..at)?, message.get(start..at)?);
-        Some(Field { number: tag >> 3, content, whole })
+        Some(OnnxField { number: tag >> 3, content, whole })
     })
 }
 
 /// The value of an entry, which has been walked over, if its key is the one that tells parameters from buffers.
-fn kind(entry: &[u8]) -> Option<String> {
-    let (key, value) = pair(entry)?;
+fn entry_kind(entry: &[u8]) -> Option<String> {
+    let (key, value) = entry_pair(entry)?;
     key.ends_with("InputSpec.kind").then(|| value.to_string())
 }
 
 /// Whether an entry says that PyTorch does not save a buffer.
 fn is_computed(entry: &[u8]) -> bool {
-    let said = pair(entry).filter(|(key, _)| key.ends_with("InputSpec.persistent"));
+    let said = entry_pair(entry).filter(|(key, _)| key.ends_with("InputSpec.persistent"));
     said.is_some_and(|(_, value)| value == "False")
 }
 
 /// Whether an entry of a node says that it stands for `Tensor.detach`.
 fn is_detach(entry: &[u8]) -> bool {
-    let said = pair(entry).filter(|(key, _)| key.ends_with("fx_node"));
+    let said = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"));
     said.is_some_and(|(_, value)| value.contains("target=torch.ops.aten.detach.default"))
 }
 
 /// Of an entry of a node that lists scopes from the model down to the node, as Python writes lists, the innermost module's:
 /// `['', 'layers', 'layers.0', 'linear']`.
 fn scope(entry: &[u8], kind: &str) -> Option<String> {
-    let (_, value) = pair(entry).filter(|(key, _)| key.ends_with(kind))?;
+    let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with(kind))?;
     let mut names = value.strip_prefix('[')?.strip_suffix(']')?.rsplit(", ");
     names.nth(1).map(|name| name.trim_matches(['\'', '"']).to_owned())
 }
 
 /// The row of a table that learns nothing, where an entry of a node says that it stands for such a look-up:
 /// `torch.ops.aten.embedding.default](args = (%table, %rows, 0), ..`. A row of -1 is none.
-fn padding(entry: &[u8]) -> Option<i64> {
-    let (_, value) = pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
+fn padding_row(entry: &[u8]) -> Option<i64> {
+    let (_, value) = entry_pair(entry).filter(|(key, _)| key.ends_with("fx_node"))?;
     let (_, call) = value.split_once("target=torch.ops.aten.embedding.default](args = (")?;
     let row = call.split([')', ']']).next()?.split(',').nth(2)?;
     row.trim().parse().ok().filter(|&row: &i64| row >= 0)
 }
 
 /// The key of an entry, and its value.
-fn pair(entry: &[u8]) -> Option<(&str, &str)> {
+fn entry_pair(entry: &[u8]) -> Option<(&str, &str)> {
     let text = |number| {
-        let field = fields(entry).filter(|field| field.number == number).last();
+        let field = decode_fields(entry).filter(|field| field.number == number).last();
         field.map_or(Some(""), |field| std::str::from_utf8(field.content).ok())
     };
     Some((text(1)?, text(2)?))

@@ -9,12 +9,12 @@ use super::Span;
 
 /// The lives of all items (none of those that live always) in the order without repeated blocks, and its length.
 /// `starts` are the places where blocks begin, the last one past all.
-pub fn lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
-    let places = kept(items, starts);
+pub fn distinct_lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
+    let places = find_kept_blocks(items, starts);
     let length = places.iter().flatten().map(|&(start, block)| start + block).max().unwrap_or(0);
     let times = items.iter().map(|item| {
         let mut lives: Vec<Span> = Vec::new();
-        each(item, starts, &mut |block, first, last| {
+        visit_blocks(item, starts, &mut |block, first, last| {
             let Some((start, _)) = places[block] else { return };
             match lives.last_mut() {
                 Some(before) if before.1 + 1 >= start + first => before.1 = start + last,
@@ -27,14 +27,14 @@ pub fn lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
 }
 
 /// The beginning and the length of each block that is kept.
-fn kept(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
+fn find_kept_blocks(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
     let blocks = starts.len().saturating_sub(1);
     let mut prints = vec![(0u64, 0u64); blocks];
     for (index, item) in items.iter().enumerate() {
-        each(item, starts, &mut |block, first, last| {
+        visit_blocks(item, starts, &mut |block, first, last| {
             let print = &mut prints[block];
-            print.0 = print.0.wrapping_add(mixed(index, first, last, 0x9E37_79B9_7F4A_7C15));
-            print.1 = print.1.wrapping_add(mixed(index, first, last, 0xC2B2_AE3D_27D4_EB4F));
+            print.0 = print.0.wrapping_add(mix_hash(index, first, last, 0x9E37_79B9_7F4A_7C15));
+            print.1 = print.1.wrapping_add(mix_hash(index, first, last, 0xC2B2_AE3D_27D4_EB4F));
         });
     }
     let mut known = BTreeSet::new();
@@ -50,7 +50,7 @@ fn kept(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
 }
 
 /// Every block in which an item lives, with the first and last place of it there.
-fn each(item: &[Span], starts: &[usize], found: &mut dyn FnMut(usize, usize, usize)) {
+fn visit_blocks(item: &[Span], starts: &[usize], found: &mut dyn FnMut(usize, usize, usize)) {
     let mut block = 0;
     for &(made, last) in item {
         if starts[block + 1] <= made {
@@ -69,7 +69,7 @@ fn each(item: &[Span], starts: &[usize], found: &mut dyn FnMut(usize, usize, usi
 
 /// A number that is like no other for other arguments, nearly surely. Where it is, two items share bytes that may not,
 /// and the plan's proof (`check::memory`) fails.
-fn mixed(item: usize, first: usize, last: usize, seed: u64) -> u64 {
+fn mix_hash(item: usize, first: usize, last: usize, seed: u64) -> u64 {
     let mut hash = seed;
     for part in [item, first, last] {
         hash = (hash ^ part as u64).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
@@ -87,7 +87,7 @@ mod tests {
         // Blocks of 3 places; the first item lives inside each, the second from each to the next.
         let inside = [(0, 1), (3, 4), (6, 7), (9, 10)];
         let across = [(2, 3), (5, 6), (8, 9)];
-        let (times, length) = lives(&[&inside, &across], &[0, 3, 6, 9, 12]);
+        let (times, length) = distinct_lives(&[&inside, &across], &[0, 3, 6, 9, 12]);
         assert_eq!(length, 9, "the third block is as the second");
         assert_eq!(times[0], [(0, 1), (3, 4), (6, 7)]);
         assert_eq!(times[1], [(2, 3), (5, 6)]);
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_life_over_several_blocks_is_kept_whole() {
-        let (times, length) = lives(&[&[(1, 7)]], &[0, 3, 6, 9]);
+        let (times, length) = distinct_lives(&[&[(1, 7)]], &[0, 3, 6, 9]);
         assert_eq!((times[0].as_slice(), length), (&[(1, 7)][..], 9));
-        assert_eq!(lives(&[&[]], &[0, 3, 6]).1, 3, "both blocks are empty");
+        assert_eq!(distinct_lives(&[&[]], &[0, 3, 6]).1, 3, "both blocks are empty");
     }
 }

@@ -3,25 +3,29 @@
 use super::{Engine, Wait};
 
 /// One line for each stream that has not done all its steps.
-pub fn describe(engine: &Engine<'_>) -> Vec<String> {
+pub fn describe_waits(engine: &Engine<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     for (class, state) in engine.ranks.iter().enumerate() {
         for stream in 0..state.streams.len() {
-            if let Some(action) = engine.next(class, stream) {
+            if let Some(action) = engine.next_action(class, stream) {
                 let actor = &state.program.actors[action.actor.index()];
                 let reason = match &state.streams[stream].waits {
-                    Some(wait) => reason(engine, class, wait),
+                    Some(wait) => wait_reason(engine, class, wait),
                     None => "cannot go on".into(),
                 };
                 let at = format!("microbatch {} of step {}", action.microbatch, action.step);
-                lines.push(format!("{}: `{}` ({at}) {reason}", name(engine, class), actor.name));
+                lines.push(format!(
+                    "{}: `{}` ({at}) {reason}",
+                    class_name(engine, class),
+                    actor.name
+                ));
             }
         }
     }
     lines
 }
 
-fn reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
+fn wait_reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
     let program = engine.ranks[class].program;
     match wait {
         Wait::Register(blocked) => blocked.describe(
@@ -30,23 +34,25 @@ fn reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
         ),
         Wait::Stream => "waits for the other stream".into(),
         Wait::Meeting(meeting, party) => {
-            let present = engine.meetings.present(*meeting);
+            let present = engine.meetings.present_classes(*meeting);
             let absent = party.iter().filter(|class| !present.contains(class));
-            let absent: Vec<String> = absent.map(|&class| place(engine, class)).collect();
+            let absent: Vec<String> = absent.map(|&class| describe_class(engine, class)).collect();
             format!("waits for {}", absent.join(", "))
         }
         Wait::Receiver(class) => {
             format!(
                 "waits until its channel has room for what it sends to {}",
-                place(engine, *class)
+                describe_class(engine, *class)
             )
         }
-        Wait::Sender(class) => format!("waits for what is sent by {}", place(engine, *class)),
+        Wait::Sender(class) => {
+            format!("waits for what is sent by {}", describe_class(engine, *class))
+        }
     }
 }
 
 /// `rank 3`, or `rank 3 and 7 like it`.
-fn name(engine: &Engine<'_>, class: usize) -> String {
+fn class_name(engine: &Engine<'_>, class: usize) -> String {
     let rank = engine.classes.first[class];
     match engine.classes.size[class] {
         1 => format!("rank {rank}"),
@@ -55,15 +61,15 @@ fn name(engine: &Engine<'_>, class: usize) -> String {
 }
 
 /// Ranks and what they are at.
-fn place(engine: &Engine<'_>, class: usize) -> String {
+fn describe_class(engine: &Engine<'_>, class: usize) -> String {
     let actions = engine.ranks[class].streams.iter().enumerate();
-    let actions = actions.filter_map(|(stream, _)| engine.next(class, stream));
+    let actions = actions.filter_map(|(stream, _)| engine.next_action(class, stream));
     let names: Vec<String> = actions
         .map(|action| {
             format!("`{}`", engine.ranks[class].program.actors[action.actor.index()].name)
         })
         .collect();
-    let rank = name(engine, class);
+    let rank = class_name(engine, class);
     match names.as_slice() {
         [] => format!("{rank}, which has done everything"),
         names => format!("{rank}, which is at {}", names.join(" and ")),

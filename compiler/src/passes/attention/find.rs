@@ -14,9 +14,9 @@ use graphc_ir::types::DType;
 
 use super::heads::{Heads, Matrices};
 use super::kept::Kept;
-use super::masks::{Seen, is_low, seen};
-use super::terms::{Form, Nature, Source, Term};
-use crate::passes::constants::{Constants, repeated};
+use super::masks::{SeenKeys, find_seen_keys, is_low};
+use super::terms::{Nature, ScoreTerm, TermForm, TermSource};
+use crate::passes::constants::{Constants, repeat_array};
 use crate::passes::joined::check_joined;
 use crate::passes::pins::pin_of;
 
@@ -31,18 +31,18 @@ pub struct Place {
     /// The softmax.
     pub softmax: NodeId,
     /// What is to stand for it, or what keeps it as it is.
-    pub(super) found: Result<Found, Kept>,
+    pub(super) found: Result<FoundAttention, Kept>,
 }
 
 impl Place {
     /// What keeps it as it is; `None` where one op stands for it.
-    pub fn kept(&self) -> Option<Kept> {
+    pub fn kept_reason(&self) -> Option<Kept> {
         self.found.as_ref().err().copied()
     }
 }
 
 /// What is to stand for a product, all that it is made of, and only it.
-pub(super) struct Found {
+pub(super) struct FoundAttention {
     /// The product of weights and values.
     pub product: NodeId,
     /// The nodes between it and queries, keys and values, which nothing else reads.
@@ -51,10 +51,10 @@ pub(super) struct Found {
     /// Queries, keys and values.
     pub operands: [Heads; 3],
     /// What is added to the scores.
-    pub terms: Vec<(Term, Form)>,
+    pub terms: Vec<(ScoreTerm, TermForm)>,
 }
 
-impl Found {
+impl FoundAttention {
     /// The values that it is made of.
     pub fn roots(&self) -> impl Iterator<Item = ValueId> {
         let of_terms = self.terms.iter().map(|(term, _)| term.root());
@@ -63,21 +63,22 @@ impl Found {
 }
 
 /// All places of a graph, in its order.
-pub fn places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
+pub fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
     let softmax = |node: &Node| matches!(node.op, Op::Softmax(_));
     if !graph.nodes.iter().any(softmax) {
         return Vec::new();
     }
-    let consumers = graph.consumers();
-    let mut finder = Finder { graph, options, consumers, constants: Constants::new(graph) };
+    let consumers = graph.list_consumers();
+    let mut finder =
+        AttentionFinder { graph, options, consumers, constants: Constants::new(graph) };
     let products = graph.iter().filter(|(_, node)| matches!(node.op, Op::MatMul(_)));
-    let mut places: Vec<Place> = products.filter_map(|(id, _)| finder.place(id)).collect();
-    separate(&mut places);
+    let mut places: Vec<Place> = products.filter_map(|(id, _)| finder.find_place(id)).collect();
+    separate_places(&mut places);
     places
 }
 
 /// Of places that have a node in common only the first is to be one op.
-fn separate(places: &mut [Place]) {
+fn separate_places(places: &mut [Place]) {
     let mut taken = BTreeSet::new();
     for place in places {
         let Ok(found) = &place.found else { continue };
@@ -90,7 +91,7 @@ fn separate(places: &mut [Place]) {
     }
 }
 
-pub(super) struct Finder<'a> {
+pub(super) struct AttentionFinder<'a> {
     pub graph: &'a Graph,
     options: &'a CompileOptions,
     consumers: Vec<Vec<NodeId>>,
@@ -113,8 +114,8 @@ pub(super) struct Path {
     /// What scores are multiplied by so far.
     factor: f64,
     /// What is added to the scores: causal masks, and all else.
-    past: Vec<Term>,
-    terms: Vec<Term>,
+    past: Vec<ScoreTerm>,
+    terms: Vec<ScoreTerm>,
     /// The window of causal masks that have one.
     window: Option<NonZeroU32>,
     /// The bound of the scores.
@@ -122,14 +123,14 @@ pub(super) struct Path {
 }
 
 impl Path {
-    fn keep(&mut self, kept: Kept) {
+    fn mark_kept(&mut self, kept: Kept) {
         self.kept.get_or_insert(kept);
     }
 }
 
-impl<'a> Finder<'a> {
+impl<'a> AttentionFinder<'a> {
     /// The place that ends in a product, if one does.
-    fn place(&mut self, product: NodeId) -> Option<Place> {
+    fn find_place(&mut self, product: NodeId) -> Option<Place> {
         let mut path = Path { factor: 1.0, of_weights: true, ..Path::default() };
         let graph = self.graph;
         let values = graph.node(product);
@@ -138,7 +139,9 @@ impl<'a> Finder<'a> {
         let scores = self.product_of(graph.node(softmax).operands[0], &mut path)?;
         let found = match path.kept {
             Some(kept) => Err(kept),
-            None => self.check(product, &path).and_then(|()| self.found(product, scores, path)),
+            None => self
+                .check_product(product, &path)
+                .and_then(|()| self.assemble_attention(product, scores, path)),
         };
         Some(Place { softmax, found })
     }
@@ -153,15 +156,15 @@ impl<'a> Finder<'a> {
             value = match &node.op {
                 Op::Softmax(Softmax { axis }) => {
                     if axis + 1 != graph.value(value).ty.shape.len() {
-                        path.keep(Kept::Axis);
+                        path.mark_kept(Kept::Axis);
                     }
                     return Some(id);
                 }
                 Op::Cast(_) if self.casts_floats(node) => node.operands[0],
                 Op::Reshape(_) if self.keeps_matrices(node) => node.operands[0],
                 Op::Dropout(dropout) => {
-                    if dropout.drops() {
-                        path.keep(Kept::Dropout);
+                    if dropout.can_drop() {
+                        path.mark_kept(Kept::Dropout);
                     }
                     node.operands[0]
                 }
@@ -182,7 +185,7 @@ impl<'a> Finder<'a> {
             let id = graph.value(value).producer;
             let node = graph.node(id);
             path.inside.insert(id);
-            if let Some((operand, factor)) = self.scaled(node) {
+            if let Some((operand, factor)) = self.match_scaling(node) {
                 path.factor *= factor;
                 value = operand;
                 continue;
@@ -194,9 +197,9 @@ impl<'a> Finder<'a> {
                 }
                 Op::Reshape(_) if self.keeps_matrices(node) => node.operands[0],
                 Op::Where(_) if self.is_guarded(node, path) => node.operands[2],
-                Op::Where(_) => self.chosen(node, path)?,
+                Op::Where(_) => self.match_choice(node, path)?,
                 Op::Binary(Binary { function: BinaryFunction::Add | BinaryFunction::Sub }) => {
-                    self.summed(node, path)?
+                    self.match_sum(node, path)?
                 }
                 // Exporters add a mask of zeros where there is none.
                 Op::Unary(Unary { function: UnaryFunction::Offset(by) }) if by.0 == 0.0 => {
@@ -204,7 +207,7 @@ impl<'a> Finder<'a> {
                 }
                 Op::Unary(Unary { function: UnaryFunction::Tanh }) => {
                     if path.cap.is_some() || path.factor <= 0.0 {
-                        path.keep(Kept::SoftCap);
+                        path.mark_kept(Kept::SoftCap);
                     }
                     path.cap = Some(path.factor);
                     node.operands[0]
@@ -220,7 +223,7 @@ impl<'a> Finder<'a> {
         if !node.op.operation().is_elementwise() {
             return None;
         }
-        path.keep(Kept::Other(node.op.name()));
+        path.mark_kept(Kept::Other(node.op.name()));
         let shape = |value: ValueId| &self.graph.value(value).ty.shape;
         let computed = |value: &&ValueId| {
             !self.constants.contains(**value) && shape(**value) == shape(node.results[0])
@@ -247,7 +250,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Of a product with a number the other operand and the number.
-    fn scaled(&mut self, node: &Node) -> Option<(ValueId, f64)> {
+    fn match_scaling(&mut self, node: &Node) -> Option<(ValueId, f64)> {
         let [a, rest @ ..] = &node.operands[..] else { return None };
         let (operand, factor) = match (&node.op, rest) {
             (Op::Unary(Unary { function: UnaryFunction::Scale(factor) }), []) => (*a, factor.0),
@@ -268,7 +271,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The summand that is scores, where the other one is a mask or a bias.
-    fn summed(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
+    fn match_sum(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
         let &[a, b] = &node.operands[..] else { return None };
         let subtracts = matches!(node.op, Op::Binary(Binary { function: BinaryFunction::Sub }));
         let shape = |value: ValueId| &self.graph.value(value).ty.shape;
@@ -289,18 +292,25 @@ impl<'a> Finder<'a> {
             return None;
         }
         let factor = if subtracts { -path.factor } else { path.factor };
-        self.add(mask, factor, scores, path, MOST_STEPS);
+        self.add_summands(mask, factor, scores, path, MOST_STEPS);
         Some(scores)
     }
 
     /// Takes in what is added to scores, and of sums each summand.
-    fn add(&mut self, value: ValueId, factor: f64, scores: ValueId, path: &mut Path, steps: usize) {
+    fn add_summands(
+        &mut self,
+        value: ValueId,
+        factor: f64,
+        scores: ValueId,
+        path: &mut Path,
+        steps: usize,
+    ) {
         let node = self.graph.producer(value);
         let constant = self.constants.contains(value);
         let sum = Op::Binary(Binary { function: BinaryFunction::Add });
         if !constant && steps > 0 && node.op == sum {
             for &summand in &node.operands {
-                self.add(summand, factor, scores, path, steps - 1);
+                self.add_summands(summand, factor, scores, path, steps - 1);
             }
             return;
         }
@@ -309,7 +319,7 @@ impl<'a> Finder<'a> {
             array.data.iter_mut().for_each(|x| *x *= factor / path.factor);
             array
         });
-        self.hide(scaled, (Source::Added(value), factor), value, scores, path);
+        self.add_term(scaled, (TermSource::Added(value), factor), value, scores, path);
     }
 
     /// Whether ops on elements lead from a product to a value.
@@ -334,7 +344,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The branch that is scores, where a condition hides some of them.
-    fn chosen(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
+    fn match_choice(&mut self, node: &Node, path: &mut Path) -> Option<ValueId> {
         let &[condition, a, b] = &node.operands[..] else { return None };
         let shape = |value: ValueId| &self.graph.value(value).ty.shape;
         let (scores, other) = if self.constants.contains(a) { (b, a) } else { (a, b) };
@@ -346,42 +356,44 @@ impl<'a> Finder<'a> {
             true => self.constants.elements(condition).zip(self.constants.elements(other)),
             false => None,
         };
-        let mask = elements.map(|(condition, low)| masked(&condition, &low, scores == a));
+        let mask =
+            elements.map(|(condition, low)| mask_from_condition(&condition, &low, scores == a));
         let low = self.constants.number(other);
         let hides = |low: &f64| is_low(*low, self.dtype(other), path.factor);
         let Some(low) = low.filter(hides) else {
             let nothing = mask.is_some_and(|mask| mask.data.iter().all(|&x| x == 0.0));
             if !nothing {
-                path.keep(if known { Kept::Bias } else { Kept::MaskOfData });
+                path.mark_kept(if known { Kept::Bias } else { Kept::MaskOfData });
             }
             return Some(scores);
         };
-        let source = Source::Chosen { condition, low, where_true: scores != a };
-        self.hide(mask, (source, path.factor), other, scores, path);
+        let source = TermSource::Chosen { condition, low, where_true: scores != a };
+        self.add_term(mask, (source, path.factor), other, scores, path);
         Some(scores)
     }
 
     /// Takes in a summand of scores, of which the elements may be known; it is of the element type of a value.
-    fn hide(
+    fn add_term(
         &mut self,
         mask: Option<Array>,
-        (source, factor): (Source, f64),
+        (source, factor): (TermSource, f64),
         like: ValueId,
         scores: ValueId,
         path: &mut Path,
     ) {
         let shape = &self.graph.value(scores).ty.shape;
-        let [.., queries, keys] = shape[..] else { return path.keep(Kept::OtherMask) };
-        let found = mask.map(|mask| seen(&mask, self.dtype(like), path.factor, [queries, keys]));
-        let term = Term { source, factor, scores: shape.clone() };
-        if path.cap.is_some() && found != Some(Some(Seen::All)) {
+        let [.., queries, keys] = shape[..] else { return path.mark_kept(Kept::OtherMask) };
+        let found =
+            mask.map(|mask| find_seen_keys(&mask, self.dtype(like), path.factor, [queries, keys]));
+        let term = ScoreTerm { source, factor, scores: shape.clone() };
+        if path.cap.is_some() && found != Some(Some(SeenKeys::All)) {
             // It would be bounded as well.
-            path.keep(Kept::SoftCap);
+            path.mark_kept(Kept::SoftCap);
         }
         match found.flatten() {
-            Some(Seen::All) => {}
-            Some(Seen::Past) => path.past.push(term),
-            Some(Seen::Near(window)) => {
+            Some(SeenKeys::All) => {}
+            Some(SeenKeys::Past) => path.past.push(term),
+            Some(SeenKeys::Near(window)) => {
                 path.window = Some(path.window.map_or(window, |other| other.min(window)));
                 path.past.push(term);
             }
@@ -390,14 +402,19 @@ impl<'a> Finder<'a> {
     }
 
     /// Checks that nothing but the product needs what would be no more.
-    fn check(&self, product: NodeId, path: &Path) -> Result<(), Kept> {
+    fn check_product(&self, product: NodeId, path: &Path) -> Result<(), Kept> {
         check_joined(self.graph, self.options, &self.consumers, (product, &path.inside))?;
         let is_inside = |value: &ValueId| path.inside.contains(&self.graph.value(*value).producer);
         if path.watched.iter().all(is_inside) { Ok(()) } else { Err(Kept::Other("where")) }
     }
 
     /// The op, of queries, keys and values that fit it.
-    fn found(&mut self, product: NodeId, scores: NodeId, path: Path) -> Result<Found, Kept> {
+    fn assemble_attention(
+        &mut self,
+        product: NodeId,
+        scores: NodeId,
+        path: Path,
+    ) -> Result<FoundAttention, Kept> {
         let graph = self.graph;
         let (of_values, of_scores) = (graph.node(product), graph.node(scores));
         let (Op::MatMul(second), Op::MatMul(first)) = (&of_values.op, &of_scores.op) else {
@@ -422,9 +439,10 @@ impl<'a> Finder<'a> {
         let mut factor = path.factor;
         let mut operand = |place: usize| {
             let (value, turned) = sides[place];
-            let way = self.way(value, of_values, place != VALUES);
+            let way = self.trace_operand(value, of_values, place != VALUES);
             let matrices = Matrices { batch: &batch, turned };
-            let (heads, own) = earliest(graph, value, &way, matrices).ok_or(Kept::Shared)?;
+            let (heads, own) =
+                find_earliest_heads(graph, value, &way, matrices).ok_or(Kept::Shared)?;
             factor *= own;
             Ok::<Heads, Kept>(heads)
         };
@@ -438,26 +456,26 @@ impl<'a> Finder<'a> {
             return Err(Kept::Shared);
         }
         let soft_cap = path.cap.map(Scalar);
-        let (causal, terms) = self.settle(path.past, path.terms, path.zeroed)?;
-        let form = |term: Term| {
-            let form = term.form(graph, &batch).ok_or(Kept::MaskOfData)?;
+        let (causal, terms) = self.choose_causal(path.past, path.terms, path.zeroed)?;
+        let form = |term: ScoreTerm| {
+            let form = term.find_form(graph, &batch).ok_or(Kept::MaskOfData)?;
             Ok((term, form))
         };
         let terms = terms.into_iter().map(form).collect::<Result<Vec<_>, Kept>>()?;
         let window = path.window.filter(|_| causal);
         let op = Attention { causal, scale: Scalar(factor), window, soft_cap };
-        Ok(Found { product, inside: path.inside, op, operands, terms })
+        Ok(FoundAttention { product, inside: path.inside, op, operands, terms })
     }
 
     /// Whether the op is to be causal, and what it adds to scores. A causal mask is added too where others hide keys as well: of a query
     /// whose keys are all hidden by low numbers, softmax makes something of those behind it.
-    fn settle(
+    fn choose_causal(
         &self,
-        past: Vec<Term>,
-        mut terms: Vec<Term>,
+        past: Vec<ScoreTerm>,
+        mut terms: Vec<ScoreTerm>,
         zeroed: bool,
-    ) -> Result<(bool, Vec<Term>), Kept> {
-        let nature = |term: &Term| term.nature(self.graph, &self.constants);
+    ) -> Result<(bool, Vec<ScoreTerm>), Kept> {
+        let nature = |term: &ScoreTerm| term.nature(self.graph, &self.constants);
         let worst = terms.iter().map(nature).max().unwrap_or(Nature::Ordinary);
         let nothing_left = zeroed && past.iter().all(|term| nature(term) == Nature::Infinite);
         let causal = !past.is_empty() && (worst == Nature::Ordinary || nothing_left);
@@ -476,7 +494,7 @@ impl<'a> Finder<'a> {
     }
 
     /// What an operand of a product was before elements were moved and, where `scaled`, multiplied by numbers.
-    fn way(&mut self, value: ValueId, like: &Node, scaled: bool) -> Vec<Step<'a>> {
+    fn trace_operand(&mut self, value: ValueId, like: &Node, scaled: bool) -> Vec<OperandStep<'a>> {
         let graph = self.graph;
         let (mut way, mut value) = (Vec::new(), value);
         while way.len() < MOST_STEPS {
@@ -487,10 +505,10 @@ impl<'a> Finder<'a> {
             }
             let step = match &node.op {
                 Op::Transpose(_) | Op::Reshape(_) | Op::Expand(_) => {
-                    Step { moves: Some(node), from: node.operands[0], factor: 1.0 }
+                    OperandStep { moves: Some(node), from: node.operands[0], factor: 1.0 }
                 }
-                _ if scaled => match self.scaled(node) {
-                    Some((from, factor)) => Step { moves: None, from, factor },
+                _ if scaled => match self.match_scaling(node) {
+                    Some((from, factor)) => OperandStep { moves: None, from, factor },
                     None => break,
                 },
                 _ => break,
@@ -503,7 +521,7 @@ impl<'a> Finder<'a> {
 }
 
 /// One step from a value to what it was before.
-struct Step<'a> {
+struct OperandStep<'a> {
     /// The op that moves elements, if one does.
     moves: Option<&'a Node>,
     from: ValueId,
@@ -512,22 +530,22 @@ struct Step<'a> {
 }
 
 /// An operand of a product as heads of the earliest value that it is one of, and the number that it is multiplied by on the way.
-fn earliest(
+fn find_earliest_heads(
     graph: &Graph,
     value: ValueId,
-    way: &[Step<'_>],
+    way: &[OperandStep<'_>],
     matrices: Matrices<'_>,
 ) -> Option<(Heads, f64)> {
     (0..=way.len()).rev().find_map(|steps| {
         let root = way[..steps].last().map_or(value, |step| step.from);
         let factor = way[..steps].iter().map(|step| step.factor).product();
         let moves: Vec<&Node> = way[..steps].iter().rev().filter_map(|step| step.moves).collect();
-        Heads::of(graph, root, &moves, matrices).map(|heads| (heads, factor))
+        Heads::from_moves(graph, root, &moves, matrices).map(|heads| (heads, factor))
     })
 }
 
 /// What is added to scores where they are chosen by a condition, else what is low.
-fn masked(condition: &Array, low: &Array, where_true: bool) -> Array {
+fn mask_from_condition(condition: &Array, low: &Array, where_true: bool) -> Array {
     let rank = condition.shape.len().max(low.shape.len());
     let extent = |array: &Array, dim: usize| {
         let missing = rank - array.shape.len();
@@ -535,7 +553,7 @@ fn masked(condition: &Array, low: &Array, where_true: bool) -> Array {
     };
     let shape: Vec<usize> =
         (0..rank).map(|dim| extent(condition, dim).max(extent(low, dim))).collect();
-    let (condition, mut mask) = (repeated(condition, &shape), repeated(low, &shape));
+    let (condition, mut mask) = (repeat_array(condition, &shape), repeat_array(low, &shape));
     for (x, &holds) in mask.data.iter_mut().zip(&condition.data) {
         if (holds != 0.0) == where_true {
             *x = 0.0;

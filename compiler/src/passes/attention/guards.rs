@@ -5,15 +5,15 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Binary, BinaryFunction, Reduce, ReduceFunction};
 
-use super::find::{Finder, Path};
+use super::find::{AttentionFinder, Path};
 
-impl Finder<'_> {
+impl AttentionFinder<'_> {
     /// Whether a choice is its last branch in all rows that have a key: what tells others is watched.
     pub fn is_guarded(&mut self, node: &Node, path: &mut Path) -> bool {
         if self.constants.contains(node.operands[0]) {
             return false;
         }
-        let Some((scores, nodes)) = self.guard(node.operands[0]) else { return false };
+        let Some((scores, nodes)) = self.match_guard(node.operands[0]) else { return false };
         path.watched.push(scores);
         path.inside.extend(nodes);
         path.zeroed |= self.constants.number(node.operands[1]) == Some(0.0) && path.of_weights;
@@ -22,7 +22,7 @@ impl Finder<'_> {
 
     /// The scores of which a condition says that a row has no key, and the nodes that it is made of: weights that are no numbers, a
     /// greatest score of -inf, or a row of scores that all are -inf.
-    fn guard(&mut self, condition: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
+    fn match_guard(&mut self, condition: ValueId) -> Option<(ValueId, Vec<NodeId>)> {
         let graph = self.graph;
         let mut nodes = Vec::new();
         let mut above = |value: ValueId| {
@@ -50,7 +50,7 @@ impl Finder<'_> {
                 (a == b).then_some(weights.operands[0])?
             }
             Op::Binary(Binary { function: BinaryFunction::Equal }) => {
-                let greatest = above(self.compared(node)?);
+                let greatest = above(self.match_comparison(node)?);
                 (over_keys(greatest) == Some(ReduceFunction::Max)).then(|| greatest.operands[0])?
             }
             Op::Reduce(_) if over_keys(node) == Some(ReduceFunction::Min) => {
@@ -58,7 +58,7 @@ impl Finder<'_> {
                 let Op::Binary(Binary { function: BinaryFunction::Equal }) = each.op else {
                     return None;
                 };
-                self.compared(each)?
+                self.match_comparison(each)?
             }
             _ => return None,
         };
@@ -66,7 +66,7 @@ impl Finder<'_> {
     }
 
     /// What is compared with -inf.
-    fn compared(&mut self, node: &Node) -> Option<ValueId> {
+    fn match_comparison(&mut self, node: &Node) -> Option<ValueId> {
         let &[a, b] = &node.operands[..] else { return None };
         let least = |number: Option<f64>| number == Some(f64::NEG_INFINITY);
         if least(self.constants.number(b)) {

@@ -5,8 +5,8 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::Transpose;
 
-use crate::passes::joined::reshape;
-use crate::passes::views::{View, ascending, reshaped};
+use crate::passes::joined::push_reshape;
+use crate::passes::views::{BaseView, is_ascending, reshape_view};
 
 /// How an operand of a product is had of an earlier value: reshaped, its dims moved, reshaped again; heads that are repeated are had
 /// once.
@@ -33,52 +33,57 @@ pub(super) struct Matrices<'a> {
 
 /// A value whose dims are dims of a root, of which some are repetitions.
 #[derive(Clone)]
-struct Moved {
+struct MovedValue {
     /// Extents of the root's dims, cut so far that they are moved as a whole, and behind them of repetitions.
     shape: Vec<usize>,
     /// Whether each is a repetition.
     repeated: Vec<bool>,
     /// The value's dims, made of these.
-    view: View,
+    view: BaseView,
 }
 
 impl Heads {
     /// How an operand of a product is had of a root by these ops, in order: transposes, reshapes and expansions. `None` where it is
     /// not, or where something but heads is repeated.
-    pub fn of(
+    pub fn from_moves(
         graph: &Graph,
         root: ValueId,
         moves: &[&Node],
         matrices: Matrices<'_>,
     ) -> Option<Self> {
-        let mut moved = Moved::whole(root, &graph.value(root).ty.shape);
+        let mut moved = MovedValue::from_root(root, &graph.value(root).ty.shape);
         for node in moves {
             let shape = |value: ValueId| &graph.value(value).ty.shape;
-            moved.step(&node.op, shape(node.operands[0]), shape(node.results[0]))?;
+            moved.apply_op(&node.op, shape(node.operands[0]), shape(node.results[0]))?;
         }
         let last = moves.last().map_or(root, |node| node.results[0]);
         moved.gather_heads(&graph.value(last).ty.shape, matrices)
     }
 
     /// Appends what makes the operand of the op.
-    pub fn make(&self, graph: &mut Graph, root: ValueId, like: &Node) -> Result<ValueId, OpError> {
-        if ascending(&self.order, &self.cut) {
-            return reshape(graph, root, &self.shape, like);
+    pub fn push_operand(
+        &self,
+        graph: &mut Graph,
+        root: ValueId,
+        like: &Node,
+    ) -> Result<ValueId, OpError> {
+        if is_ascending(&self.order, &self.cut) {
+            return push_reshape(graph, root, &self.shape, like);
         }
-        let cut = reshape(graph, root, &self.cut, like)?;
-        let moved = transpose(graph, cut, &self.order, like)?;
-        reshape(graph, moved, &self.shape, like)
+        let cut = push_reshape(graph, root, &self.cut, like)?;
+        let moved = push_transpose(graph, cut, &self.order, like)?;
+        push_reshape(graph, moved, &self.shape, like)
     }
 }
 
-impl Moved {
-    fn whole(root: ValueId, shape: &[usize]) -> Self {
-        let view = View::whole(root, shape.len());
+impl MovedValue {
+    fn from_root(root: ValueId, shape: &[usize]) -> Self {
+        let view = BaseView::whole(root, shape.len());
         Self { shape: shape.to_vec(), repeated: vec![false; shape.len()], view }
     }
 
     /// What an op makes of it; `None` where that is not made of whole dims.
-    fn step(&mut self, op: &Op, from: &[usize], to: &[usize]) -> Option<()> {
+    fn apply_op(&mut self, op: &Op, from: &[usize], to: &[usize]) -> Option<()> {
         match op {
             Op::Transpose(Transpose { permutation }) => {
                 self.view = self.view.transposed(permutation);
@@ -91,7 +96,7 @@ impl Moved {
     }
 
     fn reshape(&mut self, to: &[usize]) -> Option<()> {
-        let found = reshaped(&self.view, &self.shape, to)?;
+        let found = reshape_view(&self.view, &self.shape, to)?;
         let mut parts = found.shape.iter();
         let mut repeated = Vec::new();
         for (&extent, &mark) in self.shape.iter().zip(&self.repeated) {
@@ -155,7 +160,7 @@ impl Moved {
             }
         }
         let order: Vec<usize> =
-            self.view.order().into_iter().filter(|dim| !is_repeated(dim)).collect();
+            self.view.seen_order().into_iter().filter(|dim| !is_repeated(dim)).collect();
         let heads = self.view.dims[2].iter().filter(|dim| !is_repeated(dim));
         let heads = heads.map(|&dim| self.shape[dim]).product();
         let shape = [batch, time, heads, width];
@@ -164,7 +169,7 @@ impl Moved {
 }
 
 /// A value with its dims in another order.
-pub(super) fn transpose(
+pub(super) fn push_transpose(
     graph: &mut Graph,
     value: ValueId,
     order: &[usize],

@@ -10,7 +10,7 @@ const LOW: f64 = -1e9;
 
 /// The keys that a mask leaves each query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum SeenKeys {
     /// All.
     All,
     /// As many as stand before and at the query's place.
@@ -21,14 +21,14 @@ pub(super) enum Seen {
 
 /// The keys that are left where an array is added to scores `[.., queries, keys]` that are then multiplied by a factor; `None` where it is
 /// no mask, or one of another form.
-pub(super) fn seen(
+pub(super) fn find_seen_keys(
     mask: &Array,
     dtype: DType,
     factor: f64,
     [queries, keys]: [usize; 2],
-) -> Option<Seen> {
+) -> Option<SeenKeys> {
     if mask.data.iter().all(|&x| x == 0.0) {
-        return Some(Seen::All);
+        return Some(SeenKeys::All);
     }
     let hides = |x: f64| is_low(x, dtype, factor);
     if mask.data.iter().any(|&x| x != 0.0 && !hides(x)) {
@@ -48,9 +48,9 @@ pub(super) fn seen(
         return None;
     }
     if window == keys {
-        return Some(Seen::Past);
+        return Some(SeenKeys::Past);
     }
-    u32::try_from(window).ok().and_then(NonZeroU32::new).map(Seen::Near)
+    u32::try_from(window).ok().and_then(NonZeroU32::new).map(SeenKeys::Near)
 }
 
 /// Whether a number hides a key: a large one, or the lowest of its type where nothing brings it nearer to 0.
@@ -68,15 +68,15 @@ mod tests {
 
     const HIDDEN: f64 = f64::NEG_INFINITY;
 
-    fn of(shape: &[usize], data: &[f64]) -> Option<Seen> {
-        seen(&Array::new(shape, data.to_vec()), DType::F32, 1.0, [2, 2])
+    fn of(shape: &[usize], data: &[f64]) -> Option<SeenKeys> {
+        find_seen_keys(&Array::new(shape, data.to_vec()), DType::F32, 1.0, [2, 2])
     }
 
     #[test]
     fn a_mask_is_known_by_what_it_hides() {
-        assert_eq!(of(&[1, 1], &[0.0]), Some(Seen::All));
-        assert_eq!(of(&[2, 2], &[0.0, HIDDEN, 0.0, 0.0]), Some(Seen::Past));
-        assert_eq!(of(&[1, 1, 2, 2], &[0.0, -1e10, 0.0, 0.0]), Some(Seen::Past));
+        assert_eq!(of(&[1, 1], &[0.0]), Some(SeenKeys::All));
+        assert_eq!(of(&[2, 2], &[0.0, HIDDEN, 0.0, 0.0]), Some(SeenKeys::Past));
+        assert_eq!(of(&[1, 1, 2, 2], &[0.0, -1e10, 0.0, 0.0]), Some(SeenKeys::Past));
         let samples = [0.0, HIDDEN, 0.0, 0.0, 0.0, HIDDEN, 0.0, HIDDEN];
         assert_eq!(of(&[2, 2, 2], &samples), None, "the second has a shorter past");
         assert_eq!(of(&[2, 2], &[0.0, 0.0, HIDDEN, 0.0]), None);
@@ -94,23 +94,23 @@ mod tests {
             let all = (0..16).map(|at| if seen(at / 4, at % 4) { 0.0 } else { HIDDEN });
             seen4(&Array::new([4, 4], all.collect()))
         };
-        assert_eq!(of(&near), Some(Seen::Near(NonZeroU32::new(2).expect("is no zero"))));
+        assert_eq!(of(&near), Some(SeenKeys::Near(NonZeroU32::new(2).expect("is no zero"))));
         assert_eq!(of(&|query, key| near(query, key) || key == 0), None);
         assert_eq!(of(&|query, key| near(query, key) && query != key), None);
     }
 
-    fn seen4(mask: &Array) -> Option<Seen> {
-        seen(mask, DType::F32, 1.0, [4, 4])
+    fn seen4(mask: &Array) -> Option<SeenKeys> {
+        find_seen_keys(mask, DType::F32, 1.0, [4, 4])
     }
 
     #[test]
     fn the_lowest_number_of_halves_hides_unless_it_is_scaled() {
         let mask = Array::new([2, 2], vec![0.0, -65504.0, 0.0, 0.0]);
-        assert_eq!(seen(&mask, DType::F16, 1.0, [2, 2]), Some(Seen::Past));
-        assert_eq!(seen(&mask, DType::F16, 0.125, [2, 2]), None);
-        assert_eq!(seen(&mask, DType::F32, 1.0, [2, 2]), None);
+        assert_eq!(find_seen_keys(&mask, DType::F16, 1.0, [2, 2]), Some(SeenKeys::Past));
+        assert_eq!(find_seen_keys(&mask, DType::F16, 0.125, [2, 2]), None);
+        assert_eq!(find_seen_keys(&mask, DType::F32, 1.0, [2, 2]), None);
         let low = Array::new([2, 2], vec![0.0, HIDDEN, 0.0, 0.0]);
-        assert_eq!(seen(&low, DType::F32, -1.0, [2, 2]), None);
-        assert_eq!(seen(&low, DType::F32, 1.0, [2, 3]), None);
+        assert_eq!(find_seen_keys(&low, DType::F32, -1.0, [2, 2]), None);
+        assert_eq!(find_seen_keys(&low, DType::F32, 1.0, [2, 3]), None);
     }
 }

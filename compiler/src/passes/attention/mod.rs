@@ -29,7 +29,7 @@ use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
 
-pub use find::{Place, places};
+pub use find::{Place, find_places};
 pub use kept::Kept;
 
 const PASS: &str = "attention";
@@ -38,13 +38,13 @@ const PASS: &str = "attention";
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let found: Vec<find::Found> =
-        places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
+pub fn fuse_attention(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+    let found: Vec<find::FoundAttention> =
+        find_places(&graph, options).into_iter().filter_map(|place| place.found.ok()).collect();
     if found.is_empty() {
         return Ok(graph);
     }
-    let rewritten = rewrite::rewrite(&graph, options, &found);
+    let rewritten = rewrite::rewrite_attention(&graph, options, &found);
     rewritten.map_err(|error| PassError::Op { pass: PASS, error })
 }
 
@@ -58,11 +58,11 @@ pub struct Attentions {
 }
 
 /// How a graph computes attention, as the pass would leave it.
-pub fn attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
+pub fn count_attentions(graph: &Graph, options: &CompileOptions) -> Attentions {
     let written = graph.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
     let mut found = Attentions { whole: written.count(), in_parts: BTreeMap::new() };
-    for place in places(graph, options) {
-        match place.kept() {
+    for place in find_places(graph, options) {
+        match place.kept_reason() {
             None => found.whole += 1,
             Some(kept) => {
                 let softmax = graph.display_name(graph.node(place.softmax).results[0]);

@@ -8,32 +8,32 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::Transpose;
 use graphc_ir::plan::CompileOptions;
 
-use super::find::Found;
-use super::heads::transpose;
-use super::terms::sum;
-use crate::passes::joined::{reshape, still_needed};
+use super::find::FoundAttention;
+use super::heads::push_transpose;
+use super::terms::push_sum;
+use crate::passes::joined::{push_reshape, still_needed};
 use crate::passes::pins::pin_of;
 
 /// The graph anew. What only the parts of attention have read is left out with them.
-pub(super) fn rewrite(
+pub(super) fn rewrite_attention(
     old: &Graph,
     options: &CompileOptions,
-    found: &[Found],
+    found: &[FoundAttention],
 ) -> Result<Graph, OpError> {
-    let found: BTreeMap<NodeId, &Found> =
+    let found: BTreeMap<NodeId, &FoundAttention> =
         found.iter().map(|found| (found.product, found)).collect();
     let roots = found.iter().map(|(&product, found)| (product, found.roots().collect())).collect();
     let needed = still_needed(old, &roots);
     let values = vec![None; old.values.len()];
-    let mut rewriter = Rewriter { old, options, graph: old.emptied(), values };
+    let mut rewriter = AttentionRewriter { old, options, graph: old.clone_empty(), values };
     for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
         match found.get(&id) {
-            Some(found) => rewriter.attend(found, node)?,
-            None => rewriter.copy(node)?,
+            Some(found) => rewriter.push_attention(found, node)?,
+            None => rewriter.copy_node(node)?,
         }
     }
     for Output { name, value } in &old.outputs {
-        let value = rewriter.made(*value)?;
+        let value = rewriter.restore_value(*value)?;
         rewriter.graph.outputs.push(Output { name: name.clone(), value });
     }
     Ok(rewriter.graph)
@@ -51,23 +51,23 @@ enum New {
     },
 }
 
-struct Rewriter<'a> {
+struct AttentionRewriter<'a> {
     old: &'a Graph,
     options: &'a CompileOptions,
     graph: Graph,
     values: Vec<Option<New>>,
 }
 
-impl Rewriter<'_> {
-    fn copy(&mut self, node: &Node) -> Result<(), OpError> {
+impl AttentionRewriter<'_> {
+    fn copy_node(&mut self, node: &Node) -> Result<(), OpError> {
         if self.moves_attended(node) {
             return Ok(());
         }
-        let operands = node.operands.iter().map(|&operand| self.made(operand));
+        let operands = node.operands.iter().map(|&operand| self.restore_value(operand));
         let operands = operands.collect::<Result<Vec<_>, _>>()?;
         let results = self.graph.push_like(node.op.clone(), operands, node)?;
         for (&old, new) in node.results.iter().zip(results) {
-            self.stand(old, new);
+            self.replace_value(old, new);
         }
         Ok(())
     }
@@ -89,13 +89,13 @@ impl Rewriter<'_> {
     }
 
     /// The op in the place of a product.
-    fn attend(&mut self, found: &Found, node: &Node) -> Result<(), OpError> {
+    fn push_attention(&mut self, found: &FoundAttention, node: &Node) -> Result<(), OpError> {
         let mut operands = Vec::new();
         for heads in &found.operands {
-            let root = self.made(heads.root)?;
-            operands.push(heads.make(&mut self.graph, root, node)?);
+            let root = self.restore_value(heads.root)?;
+            operands.push(heads.push_operand(&mut self.graph, root, node)?);
         }
-        operands.extend(self.bias(found, operands[0], node)?);
+        operands.extend(self.push_bias(found, operands[0], node)?);
         let results = self.graph.push_like(Op::Attention(found.op), operands, node)?;
         let result = node.results[0];
         let shape = &self.old.value(result).ty.shape;
@@ -108,43 +108,43 @@ impl Rewriter<'_> {
         let order = [0].into_iter().chain(2..last).chain([1, last]).collect();
         self.values[result.index()] = Some(New::Attended { output: results[0], split, order });
         if pin_of(self.old, result, self.options).is_some() {
-            self.made(result)?;
+            self.restore_value(result)?;
         }
         Ok(())
     }
 
     /// What is added to the scores of these queries.
-    fn bias(
+    fn push_bias(
         &mut self,
-        found: &Found,
+        found: &FoundAttention,
         queries: ValueId,
         node: &Node,
     ) -> Result<Option<ValueId>, OpError> {
         let dtype = self.graph.value(queries).ty.dtype;
         let mut terms = Vec::new();
         for (term, form) in &found.terms {
-            let root = self.made(term.root())?;
-            terms.push(term.make(&mut self.graph, root, form, node, dtype)?);
+            let root = self.restore_value(term.root())?;
+            terms.push(term.push_term(&mut self.graph, root, form, node, dtype)?);
         }
-        sum(&mut self.graph, terms, node)
+        push_sum(&mut self.graph, terms, node)
     }
 
     /// The value that stands for one of the old graph, with its name and layout.
-    fn made(&mut self, value: ValueId) -> Result<ValueId, OpError> {
+    fn restore_value(&mut self, value: ValueId) -> Result<ValueId, OpError> {
         let new = self.values[value.index()].clone();
         match new.expect("operands stand before their readers") {
             New::Made(value) => Ok(value),
             New::Attended { output, split, order } => {
                 let like = self.old.producer(value);
-                let split = reshape(&mut self.graph, output, &split, like)?;
-                let made = transpose(&mut self.graph, split, &order, like)?;
-                self.stand(value, made);
+                let split = push_reshape(&mut self.graph, output, &split, like)?;
+                let made = push_transpose(&mut self.graph, split, &order, like)?;
+                self.replace_value(value, made);
                 Ok(made)
             }
         }
     }
 
-    fn stand(&mut self, old: ValueId, new: ValueId) {
+    fn replace_value(&mut self, old: ValueId, new: ValueId) {
         let (from, to) = (self.old.value(old), &mut self.graph.values[new.index()]);
         if to.name.is_none() {
             to.name.clone_from(&from.name);

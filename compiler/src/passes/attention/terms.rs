@@ -9,7 +9,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 use crate::passes::constants::Constants;
-use crate::passes::joined::reshape;
+use crate::passes::joined::push_reshape;
 
 /// What is at least this far from 0 leaves nothing of a score that it is added to.
 const LARGE: f64 = 1e9;
@@ -19,8 +19,8 @@ const ORDINARY: f64 = 2e4;
 
 /// A summand of scores.
 #[derive(Clone, Debug)]
-pub(super) struct Term {
-    pub source: Source,
+pub(super) struct ScoreTerm {
+    pub source: TermSource,
     /// What it is multiplied by.
     pub factor: f64,
     /// The shape of the scores that it is added to.
@@ -29,7 +29,7 @@ pub(super) struct Term {
 
 /// Where a summand comes from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum TermSource {
     /// A value.
     Added(ValueId),
     /// A low number where a condition holds, or where it does not.
@@ -49,20 +49,20 @@ pub(super) enum Nature {
     Infinite,
 }
 
-impl Term {
+impl ScoreTerm {
     /// The value that decides where it is something.
     pub fn root(&self) -> ValueId {
         match self.source {
-            Source::Added(value) => value,
-            Source::Chosen { condition, .. } => condition,
+            TermSource::Added(value) => value,
+            TermSource::Chosen { condition, .. } => condition,
         }
     }
 
     /// How large it may be.
     pub fn nature(&self, graph: &Graph, constants: &Constants<'_>) -> Nature {
         match self.source {
-            Source::Chosen { low, .. } => of_numbers(&[0.0, low * self.factor]),
-            Source::Added(value) => match constants.contains(value) {
+            TermSource::Chosen { low, .. } => of_numbers(&[0.0, low * self.factor]),
+            TermSource::Added(value) => match constants.contains(value) {
                 true => constants.elements(value).map_or(Nature::Infinite, |array| {
                     let scaled: Vec<f64> = array.data.iter().map(|x| x * self.factor).collect();
                     of_numbers(&scaled)
@@ -78,8 +78,8 @@ impl Term {
     /// Whether a constant leaves each row a key.
     pub fn leaves_keys(&self, constants: &Constants<'_>) -> bool {
         let all = match self.source {
-            Source::Added(value) if constants.contains(value) => constants.elements(value),
-            Source::Chosen { condition, low, where_true } if constants.contains(condition) => {
+            TermSource::Added(value) if constants.contains(value) => constants.elements(value),
+            TermSource::Chosen { condition, low, where_true } if constants.contains(condition) => {
                 constants.elements(condition).map(|mut array| {
                     let hides = |x: f64| (x != 0.0) == where_true;
                     array.data.iter_mut().for_each(|x| *x = if hides(*x) { low } else { 0.0 });
@@ -96,7 +96,7 @@ impl Term {
     }
 
     /// The dims that the op takes it in, `[batch, heads, queries, keys]`, each whole or 1, for a product of these batch dims.
-    pub fn form(&self, graph: &Graph, batch: &[usize]) -> Option<Form> {
+    pub fn find_form(&self, graph: &Graph, batch: &[usize]) -> Option<TermForm> {
         let shape = &graph.value(self.root()).ty.shape;
         let rank = self.scores.len();
         let missing = rank.checked_sub(shape.len())?;
@@ -125,21 +125,21 @@ impl Term {
         let mut last = own[rank - 2..].iter().zip(matrix);
         let fits = last.all(|(own, all)| own == all || *own == 1);
         four.extend(&own[rank - 2..]);
-        fits.then_some(Form { own, expanded, four })
+        fits.then_some(TermForm { own, expanded, four })
     }
 
     /// Appends it as the op takes it, of `f32` or the queries' element type.
-    pub fn make(
+    pub fn push_term(
         &self,
         graph: &mut Graph,
         root: ValueId,
-        form: &Form,
+        form: &TermForm,
         like: &Node,
         dtype: DType,
     ) -> Result<ValueId, OpError> {
         let mut value = match self.source {
-            Source::Added(_) => self.scaled(graph, root, like, dtype)?,
-            Source::Chosen { low, where_true, .. } => {
+            TermSource::Added(_) => self.push_scaled(graph, root, like, dtype)?,
+            TermSource::Chosen { low, where_true, .. } => {
                 let number = |graph: &mut Graph, value: f64| {
                     let ty = TensorType::new(DType::F32, Vec::new());
                     let full = Full { ty, value: Scalar(value) };
@@ -151,15 +151,15 @@ impl Term {
                 graph.push_like(Op::Where(Where {}), vec![root, a, b], like)?[0]
             }
         };
-        value = reshape(graph, value, &form.own, like)?;
+        value = push_reshape(graph, value, &form.own, like)?;
         if form.expanded != form.own {
             let expand = Op::Expand(Expand { shape: form.expanded.clone() });
             value = graph.push_like(expand, vec![value], like)?[0];
         }
-        reshape(graph, value, &form.four, like)
+        push_reshape(graph, value, &form.four, like)
     }
 
-    fn scaled(
+    fn push_scaled(
         &self,
         graph: &mut Graph,
         root: ValueId,
@@ -180,7 +180,7 @@ impl Term {
 
 /// The shapes that a summand goes through.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
+pub(super) struct TermForm {
     /// With as many dims as the scores.
     own: Vec<usize>,
     /// With samples whole, and heads, where it has some of them.
@@ -190,7 +190,7 @@ pub(super) struct Form {
 }
 
 /// Appends the sum of summands; `None` of none.
-pub(super) fn sum(
+pub(super) fn push_sum(
     graph: &mut Graph,
     terms: Vec<ValueId>,
     like: &Node,

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::{Attention, Init};
 use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Pin};
 use graphc_ir::table::Table;
 use graphc_ir::types::{DType, TensorType};
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
-use super::{Kept, attention, places};
-use crate::passes::autodiff::autodiff;
+use super::{Kept, find_places, fuse_attention};
+use crate::passes::autodiff::append_gradients;
 use crate::passes::loss::attach_loss;
 use crate::passes::training_mode::set_mode;
-use crate::passes::views::same::transposes;
+use crate::passes::views::same::count_transposes;
 
 mod biases;
 
@@ -67,8 +67,8 @@ fn options() -> CompileOptions {
 fn both(graph: Graph) -> [Graph; 2] {
     let graph = attach_loss(graph, &options()).expect("has a loss");
     let graph = set_mode(graph, &options()).expect("fits");
-    let rewritten = attention(graph.clone(), &options()).expect("fits");
-    verify(&rewritten).expect("holds together");
+    let rewritten = fuse_attention(graph.clone(), &options()).expect("fits");
+    verify_graph(&rewritten).expect("holds together");
     [graph, rewritten]
 }
 
@@ -79,7 +79,7 @@ fn ops(graph: &Graph) -> Vec<Attention> {
 
 /// The loss and the gradients of all that is trained.
 fn trained(graph: &Graph) -> Vec<Array> {
-    let training = autodiff(graph.clone(), &options(), false).expect("has gradients");
+    let training = append_gradients(graph.clone(), &options(), false).expect("has gradients");
     let number = |i: usize| (1.3 + 1.7 * i as f64).sin();
     let fed = |node: &Node| match &node.op {
         Op::Input(input) => {
@@ -90,7 +90,7 @@ fn trained(graph: &Graph) -> Vec<Array> {
         _ => None,
     };
     let fed: BTreeMap<String, Array> = training.graph.nodes.iter().filter_map(fed).collect();
-    let all = evaluate(&training.graph, &fed, &EvalContext::default()).expect("is fed");
+    let all = evaluate_graph(&training.graph, &fed, &EvalContext::default()).expect("is fed");
     let gradients = training.gradients.iter().map(|&(_, gradient)| gradient);
     gradients.chain(training.loss).map(|value| all[value.index()].clone()).collect()
 }
@@ -99,12 +99,13 @@ fn trained(graph: &Graph) -> Vec<Array> {
 fn is_one(name: &str, graph: Graph, causal: bool) {
     let [before, after] = both(graph);
     let found = ops(&after);
-    let kept: Vec<_> = places(&before, &options()).iter().map(|place| place.kept()).collect();
+    let kept: Vec<_> =
+        find_places(&before, &options()).iter().map(|place| place.kept_reason()).collect();
     assert_eq!(found.len(), 1, "{name}: {kept:?}");
     assert!((found[0].scale.0 - SCALE).abs() < 1e-6, "{name}: {}", found[0].scale);
     assert_eq!(found[0].causal, causal, "{name}");
     assert!(after.nodes.iter().all(|node| !matches!(node.op, Op::Softmax(_))), "{name}");
-    assert_eq!(transposes(&after), 0, "{name}");
+    assert_eq!(count_transposes(&after), 0, "{name}");
     assert!(after.find("mask").is_none(), "{name}: nobody reads the table");
     are_equal(name, &before, &after);
 }
@@ -120,7 +121,8 @@ fn are_equal(name: &str, before: &Graph, after: &Graph) {
 
 fn is_kept(name: &str, graph: Graph, reason: Kept) {
     let [before, after] = both(graph);
-    let kept: Vec<_> = places(&before, &options()).iter().map(|place| place.kept()).collect();
+    let kept: Vec<_> =
+        find_places(&before, &options()).iter().map(|place| place.kept_reason()).collect();
     assert_eq!(kept, [Some(reason)], "{name}");
     assert_eq!(before, after, "{name}");
 }
@@ -306,13 +308,14 @@ fn heads_that_share_keys_read_them_as_they_are() {
     for (name, shared, graph) in models {
         let [before, after] = both(graph.clone());
         let node = after.nodes.iter().find(|node| matches!(node.op, Op::Attention(_)));
-        let node =
-            node.unwrap_or_else(|| panic!("{name}: {:?}", places(&before, &options())[0].kept()));
+        let node = node.unwrap_or_else(|| {
+            panic!("{name}: {:?}", find_places(&before, &options())[0].kept_reason())
+        });
         assert_eq!(after.value(node.operands[1]).ty.shape, [BATCH, TIME, shared, WIDTH], "{name}");
         assert!(after.nodes.iter().all(|node| !matches!(node.op, Op::Expand(_))), "{name}");
         if name == "broadcast" {
             // Its result is reshaped before it is moved.
-            assert!(transposes(&after) <= 2);
+            assert!(count_transposes(&after) <= 2);
             let [a, b] = [trained(&before), trained(&after)];
             let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-6 * (1.0 + a.abs());
             assert!(a.iter().zip(&b).all(|(a, b)| a.data.iter().zip(&b.data).all(near)));
@@ -423,7 +426,7 @@ fn what_is_pinned_by_name_stays() {
     let pin = |pattern: &str| {
         let pin = Pin { pattern: pattern.into(), sbp: "S(1)".parse().expect("an SBP") };
         let options = CompileOptions { pins: vec![pin], ..CompileOptions::default() };
-        attention(graph.clone(), &options).expect("fits")
+        fuse_attention(graph.clone(), &options).expect("fits")
     };
     assert_eq!(ops(&pin("p")).len(), 1);
     let after = pin("means");

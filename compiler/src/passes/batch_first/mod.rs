@@ -12,7 +12,7 @@
 //!
 //! A tensor whose dims are then not those of the model is called `NAME.batch_first`.
 
-use graphc_ir::decompose::decompose;
+use graphc_ir::decompose::decompose_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::ops::Concat;
@@ -20,14 +20,14 @@ use graphc_ir::plan::{Accumulation, CompileOptions, TensorKind};
 
 use crate::decisions::{Phase, Rated, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
-use crate::passes::rates::rates;
-use crate::passes::views::{Purpose, rewrite};
+use crate::passes::rates::assign_rates;
+use crate::passes::views::{Purpose, rewrite_views};
 
 const PASS: &str = "batch_first";
 
 /// The part of a graph that can be computed from parts of the batch, from little to much.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Cut {
+enum BatchCut {
     Nothing,
     /// The forward pass; gradients of matrices merge samples with what stands before them.
     Forward,
@@ -44,21 +44,21 @@ pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, Pass
         // Samples of several inputs behind each other are merged, too.
         op => matches!(op, Op::Transpose(_) | Op::Concat(Concat { axis: 0 })),
     });
-    let Some(parts) = moves.then(|| parts(&graph)).flatten() else { return Ok(graph) };
-    let wanted = if options.differentiates() { Cut::All } else { Cut::Forward };
-    let as_written = cut(&graph, parts);
+    let Some(parts) = moves.then(|| find_batch_parts(&graph)).flatten() else { return Ok(graph) };
+    let wanted = if options.differentiates_loss() { BatchCut::All } else { BatchCut::Forward };
+    let as_written = find_batch_cut(&graph, parts);
     if as_written >= wanted {
         return Ok(graph);
     }
-    let rewritten = rewrite(&graph, options, Purpose::Samples);
+    let rewritten = rewrite_views(&graph, options, Purpose::Samples);
     let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
-    Ok(if cut(&rewritten, parts) > as_written { rewritten } else { graph })
+    Ok(if find_batch_cut(&rewritten, parts) > as_written { rewritten } else { graph })
 }
 
 /// The least number of parts that the batch can be cut in: a divisor of the samples of every input.
-fn parts(graph: &Graph) -> Option<usize> {
+fn find_batch_parts(graph: &Graph) -> Option<usize> {
     let extents = graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::Input(input) => input.batch(),
+        Op::Input(input) => input.batch_size(),
         _ => None,
     });
     let extents: Vec<usize> = extents.collect();
@@ -68,9 +68,9 @@ fn parts(graph: &Graph) -> Option<usize> {
 
 /// Tells what of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it
 /// will be.
-fn cut(graph: &Graph, parts: usize) -> Cut {
+fn find_batch_cut(graph: &Graph, parts: usize) -> BatchCut {
     let norm = |node: &Node| matches!(node.op, Op::BatchNormTraining(_));
-    let Ok(graph) = decompose(graph, norm) else { return Cut::Nothing };
+    let Ok(graph) = decompose_graph(graph, norm) else { return BatchCut::Nothing };
     let forward = TrainingGraph {
         phases: vec![Phase::Forward; graph.nodes.len()],
         kinds: vec![TensorKind::Activation; graph.values.len()],
@@ -78,10 +78,10 @@ fn cut(graph: &Graph, parts: usize) -> Cut {
         gradients: Vec::new(),
         graph,
     };
-    match rates(forward, parts, Accumulation::F32) {
-        Err(_) => Cut::Nothing,
-        Ok(rated) if merges_samples(&rated) => Cut::Forward,
-        Ok(_) => Cut::All,
+    match assign_rates(forward, parts, Accumulation::F32) {
+        Err(_) => BatchCut::Nothing,
+        Ok(rated) if merges_samples(&rated) => BatchCut::Forward,
+        Ok(_) => BatchCut::All,
     }
 }
 

@@ -3,14 +3,14 @@
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Embedding, Input};
+use graphc_ir::ops::{EmbeddingOp, Input};
 use graphc_ir::plan::{CompileOptions, Loss, Optimizer};
 use graphc_ir::types::{DType, Samples, TensorType};
 use proptest::prelude::*;
 
-use super::{Cut, batch_first, cut};
-use crate::passes::views::same::{assert_same, is_finite, transposes, weight};
-use crate::passes::views::{Purpose, rewrite};
+use super::{BatchCut, batch_first, find_batch_cut};
+use crate::passes::views::same::{add_weight, assert_same, count_transposes, is_finite};
+use crate::passes::views::{Purpose, rewrite_views};
 
 /// Attention as `nn.TransformerEncoderLayer` is exported: time before samples, samples merged with heads and with time.
 fn time_first() -> Graph {
@@ -18,8 +18,8 @@ fn time_first() -> Graph {
     let width = heads * each;
     let g = GraphBuilder::new("time_first");
     let x = g.input("x", DType::F32, [samples, time, width]);
-    let qkv = x.transpose(&[1, 0, 2]).matmul(&weight(&g, "qkv", &[width, 3 * width]));
-    let qkv = qkv.add(&weight(&g, "qkv_bias", &[3 * width]));
+    let qkv = x.transpose(&[1, 0, 2]).matmul(&add_weight(&g, "qkv", &[width, 3 * width]));
+    let qkv = qkv.add(&add_weight(&g, "qkv_bias", &[3 * width]));
     let qkv = qkv.reshape(&[1, time, samples, 3, width]).transpose(&[3, 1, 2, 0, 4]);
     let part = |index: usize| {
         let part = qkv.slice(0, index..index + 1).reshape(&[time, samples * heads, each]);
@@ -27,14 +27,14 @@ fn time_first() -> Graph {
     };
     let scores = part(0).matmul_transposed(&part(1), false, true).softmax(3);
     let mixed = scores.matmul(&part(2)).transpose(&[2, 0, 1, 3]).reshape(&[time * samples, width]);
-    let projected = mixed.matmul_transposed(&weight(&g, "proj", &[width, width]), false, true);
-    let projected = projected.add(&weight(&g, "proj_bias", &[width])).named("projected");
+    let projected = mixed.matmul_transposed(&add_weight(&g, "proj", &[width, width]), false, true);
+    let projected = projected.add(&add_weight(&g, "proj_bias", &[width])).named("projected");
     let projected = projected.reshape(&[time, samples, width]).transpose(&[1, 0, 2]);
     g.output(
         "y",
         &x.add(&projected).layer_norm(
-            &weight(&g, "scale", &[width]),
-            &weight(&g, "shift", &[width]),
+            &add_weight(&g, "scale", &[width]),
+            &add_weight(&g, "shift", &[width]),
             1e-5,
         ),
     );
@@ -45,13 +45,13 @@ fn time_first() -> Graph {
 fn rows_that_are_looked_up_with_time_before_samples_are_cut_along_the_samples() {
     let g = GraphBuilder::new("look_up");
     let ids = g.input("ids", DType::I64, [4, 3]).transpose(&[1, 0]);
-    let rows = g.apply(Op::Embedding(Embedding {}), &[&weight(&g, "table", &[5, 6]), &ids]);
-    g.output("y", &rows.matmul(&weight(&g, "w", &[6, 2])).transpose(&[1, 0, 2]));
+    let rows = g.apply(Op::Embedding(EmbeddingOp {}), &[&add_weight(&g, "table", &[5, 6]), &ids]);
+    g.output("y", &rows.matmul(&add_weight(&g, "w", &[6, 2])).transpose(&[1, 0, 2]));
     let graph = g.finish().expect("fits");
-    assert!(cut(&graph, 2) == Cut::Forward);
+    assert!(find_batch_cut(&graph, 2) == BatchCut::Forward);
     let rewritten = batch_first(graph.clone(), &trained()).expect("fits");
-    assert!(cut(&rewritten, 2) == Cut::All);
-    assert_eq!(transposes(&rewritten), 0);
+    assert!(find_batch_cut(&rewritten, 2) == BatchCut::All);
+    assert_eq!(count_transposes(&rewritten), 0);
 }
 
 /// A training, of which gradients are cut as well.
@@ -63,9 +63,12 @@ fn trained() -> CompileOptions {
 
 /// Holds that a model which cannot be cut along its batch as it is written can be, and computes the same.
 fn is_cut_otherwise(graph: &Graph) {
-    assert!(cut(graph, 2) == Cut::Nothing);
+    assert!(find_batch_cut(graph, 2) == BatchCut::Nothing);
     let rewritten = batch_first(graph.clone(), &trained()).expect("fits");
-    assert!(cut(&rewritten, 2) == Cut::All && cut(&rewritten, 4) == Cut::All);
+    assert!(
+        find_batch_cut(&rewritten, 2) == BatchCut::All
+            && find_batch_cut(&rewritten, 4) == BatchCut::All
+    );
     assert_same(graph, &rewritten);
 }
 
@@ -75,11 +78,11 @@ fn samples_of_two_inputs_behind_each_other_are_cut_along_the_samples() {
     let g = GraphBuilder::new("two_views");
     let [a, b] = ["a", "b"].map(|name| g.input(name, DType::F32, [4, 3, 6]));
     let both = g.concat(&[a, b], 0);
-    let heads = |name| both.matmul(&weight(&g, name, &[6, 6])).tanh().reshape(&[8, 3, 2, 3]);
+    let heads = |name| both.matmul(&add_weight(&g, name, &[6, 6])).tanh().reshape(&[8, 3, 2, 3]);
     let [q, k, v] = ["q", "k", "v"].map(heads);
     let mixed = q.attention(&k, &v, false).reshape(&[8, 3, 6]);
     let encoded = both.add(&mixed).normalize(true, 1e-5).mean(&[1], false);
-    let encoded = encoded.matmul(&weight(&g, "w", &[6, 5])).gelu();
+    let encoded = encoded.matmul(&add_weight(&g, "w", &[6, 5])).gelu();
     let halves = encoded.split(0, &[4, 4]);
     let apart = encoded.slice(0, 0..4).sub(&encoded.slice(0, 4..8));
     g.output("y", &halves[0].mul(&halves[1]).add(&apart));
@@ -94,14 +97,14 @@ fn samples_that_are_repeated_for_experts_are_cut_along_the_samples() {
     let x = g.input("x", DType::F32, [samples, time, width]);
     let rows = samples * time;
     let flat = x.reshape(&[rows, width]);
-    let scores = flat.matmul(&weight(&g, "router", &[width, experts])).softmax(1).sigmoid();
+    let scores = flat.matmul(&add_weight(&g, "router", &[width, experts])).softmax(1).sigmoid();
     let repeated = flat.reshape(&[1, rows, 1, width]).expand(&[experts, rows, 1, width]);
     let scored = repeated
         .reshape(&[experts * rows, width])
         .mul(&scores.transpose(&[1, 0]).reshape(&[experts * rows, 1]));
     let each = scored.reshape(&[experts, rows, width]);
-    let made = each.matmul(&weight(&g, "up", &[experts, width, 8])).silu();
-    let made = made.matmul(&weight(&g, "down", &[experts, 8, width])).sum(&[0], false);
+    let made = each.matmul(&add_weight(&g, "up", &[experts, width, 8])).silu();
+    let made = made.matmul(&add_weight(&g, "down", &[experts, 8, width])).sum(&[0], false);
     g.output("y", &flat.add(&made).reshape(&[samples, time, width]));
     is_cut_otherwise(&g.finish().expect("fits"));
 }
@@ -109,12 +112,15 @@ fn samples_that_are_repeated_for_experts_are_cut_along_the_samples() {
 #[test]
 fn attention_of_time_before_samples_is_cut_along_the_samples() {
     let graph = time_first();
-    assert!(cut(&graph, 2) == Cut::Nothing);
+    assert!(find_batch_cut(&graph, 2) == BatchCut::Nothing);
     let rewritten = batch_first(graph.clone(), &CompileOptions::default()).expect("fits");
-    assert!(cut(&rewritten, 2) == Cut::All && cut(&rewritten, 4) == Cut::All);
+    assert!(
+        find_batch_cut(&rewritten, 2) == BatchCut::All
+            && find_batch_cut(&rewritten, 4) == BatchCut::All
+    );
     assert_same(&graph, &rewritten);
     assert_eq!(
-        transposes(&rewritten),
+        count_transposes(&rewritten),
         4,
         "those that heads need: of queries, keys, values and what is mixed"
     );
@@ -128,14 +134,17 @@ fn gradients_of_what_is_fed_time_first_are_cut_along_the_samples() {
     let g = GraphBuilder::new("time_first");
     let ty = TensorType::new(DType::F32, [3, 4, 6]);
     let x = g.input_of(Input { samples: Samples::Dim(1), ..Input::new("x", ty) });
-    g.output("y", &x.matmul(&weight(&g, "w", &[6, 5])));
+    g.output("y", &x.matmul(&add_weight(&g, "w", &[6, 5])));
     let graph = g.finish().expect("fits");
-    assert!(cut(&graph, 2) == Cut::Forward, "the gradient of `w` merges samples with time");
+    assert!(
+        find_batch_cut(&graph, 2) == BatchCut::Forward,
+        "the gradient of `w` merges samples with time"
+    );
     let inference = batch_first(graph.clone(), &CompileOptions::default()).expect("fits");
     assert_eq!(inference, graph);
     let options = CompileOptions { gradients: true, ..CompileOptions::default() };
     let rewritten = batch_first(graph.clone(), &options).expect("fits");
-    assert!(cut(&rewritten, 4) == Cut::All);
+    assert!(find_batch_cut(&rewritten, 4) == BatchCut::All);
     assert_same(&graph, &rewritten);
 }
 
@@ -143,7 +152,7 @@ fn gradients_of_what_is_fed_time_first_are_cut_along_the_samples() {
 fn what_is_cut_already_stays_as_it_is() {
     let g = GraphBuilder::new("plain");
     let x = g.input("x", DType::F32, [4, 3, 6]).transpose(&[0, 2, 1]);
-    g.output("y", &x.matmul(&weight(&g, "w", &[3, 3])));
+    g.output("y", &x.matmul(&add_weight(&g, "w", &[3, 3])));
     let graph = g.finish().expect("fits");
     assert_eq!(batch_first(graph.clone(), &CompileOptions::default()).expect("fits"), graph);
 }
@@ -153,7 +162,8 @@ fn a_pin_holds_a_value_in_its_shape() {
     let mut graph = time_first();
     let pinned = graph.find("projected").expect("named");
     graph.values[pinned.index()].pin = Some("S(1)".parse().expect("an SBP"));
-    let rewritten = rewrite(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits");
+    let rewritten =
+        rewrite_views(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits");
     let found = rewritten.find("projected").expect("named");
     let value = rewritten.value(found);
     assert_eq!((&value.ty.shape[..], value.pin.is_some()), (&[12, 10][..], true));
@@ -190,14 +200,14 @@ fn step(g: &GraphBuilder, x: &Tensor, y: &Tensor, which: u32, name: &str) -> Ten
             one.insert(0, 1);
             x.reshape(&one)
         }
-        5 if rank > 1 => x.matmul(&weight(g, name, &[last, 4])),
-        6 => x.add(&weight(g, name, &[last])),
+        5 if rank > 1 => x.matmul(&add_weight(g, name, &[last, 4])),
+        6 => x.add(&add_weight(g, name, &[last])),
         7 if shape == y.shape() => x.mul(y),
         8 if rank > 0 && shape[0] > 1 => x.slice(0, 1..shape[0]),
         9 => x.softmax(rank.saturating_sub(2)),
         10 => x.layer_norm(
-            &weight(g, name, &[last]),
-            &weight(g, &format!("{name}.shift"), &[last]),
+            &add_weight(g, name, &[last]),
+            &add_weight(g, &format!("{name}.shift"), &[last]),
             1e-5,
         ),
         _ => x.exp().neg(),
@@ -225,7 +235,7 @@ proptest! {
         let graph = graph.expect("fits");
         // An exponential of one of another is soon infinite.
         prop_assume!(is_finite(&graph));
-        assert_same(&graph, &rewrite(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits"));
+        assert_same(&graph, &rewrite_views(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits"));
     }
 }
 
@@ -239,8 +249,8 @@ fn unrolled() -> Graph {
         for direction in 0..2 {
             let named = |kind: &str| format!("{kind}{layer}{direction}");
             let inputs = if layer == 0 { width } else { 2 * width };
-            let steps = all.matmul(&weight(&g, &named("inputs"), &[inputs, width]));
-            let recurrent = weight(&g, &named("recurrent"), &[width, width]);
+            let steps = all.matmul(&add_weight(&g, &named("inputs"), &[inputs, width]));
+            let recurrent = add_weight(&g, &named("recurrent"), &[width, width]);
             let mut state = g.full(DType::F32, [1, samples, width], 0.0);
             let mut states = Vec::new();
             for step in 0..time {
@@ -259,9 +269,15 @@ fn unrolled() -> Graph {
 #[test]
 fn layers_that_are_unrolled_are_cut_along_the_samples() {
     let graph = unrolled();
-    assert!(cut(&graph, 2) == Cut::Forward, "gradients of weights merge steps and samples");
+    assert!(
+        find_batch_cut(&graph, 2) == BatchCut::Forward,
+        "gradients of weights merge steps and samples"
+    );
     let options = CompileOptions { gradients: true, ..CompileOptions::default() };
     let rewritten = batch_first(graph.clone(), &options).expect("fits");
-    assert!(cut(&rewritten, 2) == Cut::All && cut(&rewritten, 4) == Cut::All);
+    assert!(
+        find_batch_cut(&rewritten, 2) == BatchCut::All
+            && find_batch_cut(&rewritten, 4) == BatchCut::All
+    );
     assert_same(&graph, &rewritten);
 }

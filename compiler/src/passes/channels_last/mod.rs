@@ -29,7 +29,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
-use crate::passes::views::{Purpose, image_op, rewrite};
+use crate::passes::views::{Purpose, image_op, rewrite_views};
 
 const PASS: &str = "channels_last";
 
@@ -38,18 +38,18 @@ const PASS: &str = "channels_last";
 /// # Errors
 /// Where an op does not take its operands.
 pub fn channels_last(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let traffic: usize = graph.nodes.iter().map(|node| images(&graph, node)).sum();
+    let traffic: usize = graph.nodes.iter().map(|node| image_bytes(&graph, node)).sum();
     if traffic == 0 {
         return Ok(graph);
     }
-    let rewritten = rewrite(&graph, options, Purpose::Images);
+    let rewritten = rewrite_views(&graph, options, Purpose::Images);
     let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
-    let added = moved(&rewritten).saturating_sub(moved(&graph));
+    let added = transposed_bytes(&rewritten).saturating_sub(transposed_bytes(&graph));
     Ok(if added < traffic { rewritten } else { graph })
 }
 
 /// Bytes of the images that a convolution or a pooling with channels first reads and writes.
-fn images(graph: &Graph, node: &Node) -> usize {
+fn image_bytes(graph: &Graph, node: &Node) -> usize {
     let Some(op) = image_op(&node.op) else { return 0 };
     let of = |values: &[ValueId], images: &[bool]| -> usize {
         let both = values.iter().zip(images).filter(|&(_, &image)| image);
@@ -59,7 +59,7 @@ fn images(graph: &Graph, node: &Node) -> usize {
 }
 
 /// Bytes that transposes read and write.
-fn moved(graph: &Graph) -> usize {
+fn transposed_bytes(graph: &Graph) -> usize {
     let transposes = graph.nodes.iter().filter(|node| matches!(node.op, Op::Transpose(_)));
     transposes.map(|node| 2 * graph.value(node.results[0]).ty.bytes()).sum()
 }

@@ -15,8 +15,8 @@ use proptest::prelude::*;
 
 use super::channels_last;
 use crate::passes::training_mode::set_mode;
-use crate::passes::views::same::{assert_same, transposes, weight};
-use crate::passes::views::{Purpose, rewrite};
+use crate::passes::views::same::{add_weight, assert_same, count_transposes};
+use crate::passes::views::{Purpose, rewrite_views};
 
 fn convolution(g: &GraphBuilder, name: &str, channels: [usize; 2], stride: usize) -> Conv2d {
     let square = ConvConfig::square(3);
@@ -65,7 +65,11 @@ fn a_network_pays_for_its_first_image_and_for_places_that_are_flattened() {
             let options = training(microbatches);
             let graph = set_mode(network(last), &options).expect("fits");
             let rewritten = channels_last(graph.clone(), &options).expect("fits");
-            assert_eq!(transposes(&rewritten), expected, "{last:?}, {microbatches} microbatches");
+            assert_eq!(
+                count_transposes(&rewritten),
+                expected,
+                "{last:?}, {microbatches} microbatches"
+            );
             assert_same(&graph, &rewritten);
         }
     }
@@ -119,14 +123,14 @@ fn a_pin_is_that_of_the_same_dim() {
     let rewritten = channels_last(graph, &CompileOptions::default()).expect("fits");
     let value = found(&rewritten, "stem_out.channels_last");
     assert_eq!(rewritten.value(value).pin, expected);
-    assert_eq!(transposes(&rewritten), 1);
+    assert_eq!(count_transposes(&rewritten), 1);
     // A pattern that fits the other name too means the dims of the model.
     for (pattern, named) in [("stem_out", true), ("stem*", false)] {
         let pin = Pin { pattern: pattern.into(), sbp: "S(1)".parse().expect("an SBP") };
         let options = CompileOptions { pins: vec![pin], ..CompileOptions::default() };
         let rewritten = channels_last(seen([1, 1]), &options).expect("fits");
         assert_eq!(rewritten.find("stem_out.channels_last").is_some(), named, "{pattern}");
-        assert_eq!(transposes(&rewritten), 1);
+        assert_eq!(count_transposes(&rewritten), 1);
         let count = rewritten.values.iter().filter(|value| value.pin == expected).count();
         assert!(count >= 1, "{pattern}");
     }
@@ -145,7 +149,7 @@ fn a_pin_of_a_dim_that_is_made_of_several_holds_the_value_as_it_was() {
     let rewritten = channels_last(graph.clone(), &CompileOptions::default()).expect("fits");
     let value = rewritten.value(found(&rewritten, "flat"));
     assert_eq!((&value.ty.shape[..], value.pin.is_some()), (&[2, 108][..], true));
-    assert_eq!(transposes(&rewritten), 1, "of one channel none is needed at the input");
+    assert_eq!(count_transposes(&rewritten), 1, "of one channel none is needed at the input");
     assert_same(&graph, &rewritten);
 }
 
@@ -170,7 +174,7 @@ fn images_that_come_and_go_with_their_channels_last_are_moved_nowhere() {
     g.output("y", &x.transpose(&[0, 2, 3, 1]));
     let graph = g.finish().expect("fits");
     let rewritten = channels_last(graph.clone(), &CompileOptions::default()).expect("fits");
-    assert_eq!(transposes(&rewritten), 0);
+    assert_eq!(count_transposes(&rewritten), 0);
     assert_same(&graph, &rewritten);
 }
 
@@ -188,7 +192,7 @@ fn upsampled_images_meet_others_along_channels() {
     g.output("y", &x.transpose(&[0, 2, 3, 1]).reshape(&[2 * 16 * 12, 2]).log_softmax(1));
     let graph = g.finish().expect("fits");
     let rewritten = channels_last(graph.clone(), &CompileOptions::default()).expect("fits");
-    assert_eq!(transposes(&rewritten), 0);
+    assert_eq!(count_transposes(&rewritten), 0);
     assert_same(&graph, &rewritten);
 }
 
@@ -202,7 +206,7 @@ fn sequences_have_their_channels_last_too() {
     g.output("y", &x.mean(&[2], false));
     let graph = g.finish().expect("fits");
     let rewritten = channels_last(graph.clone(), &CompileOptions::default()).expect("fits");
-    assert_eq!(transposes(&rewritten), 1);
+    assert_eq!(count_transposes(&rewritten), 1);
     assert_same(&graph, &rewritten);
 }
 
@@ -211,17 +215,22 @@ fn step(g: &GraphBuilder, x: &Tensor, y: &Tensor, which: u32, name: &str) -> Ten
     let &[n, c, h, w] = &x.shape()[..] else { return x.clone() };
     let border = Window { pads: [1; 4], ..Window::PLAIN };
     let steps = Window { strides: [2, 1], pads: [1, 0, 1, 1], dilations: [1, 1] };
-    let per_channel = |name: &str| weight(g, name, &[c]).reshape(&[c, 1, 1]);
+    let per_channel = |name: &str| add_weight(g, name, &[c]).reshape(&[c, 1, 1]);
     match which {
-        0 => x.convolution(&weight(g, name, &[4, c, 3, 3]), border, 1),
-        1 if h > 1 => x.convolution(&weight(g, name, &[2, c, 2, 1]), steps, 1),
-        2 => x.convolution(&weight(g, name, &[c, 1, 3, 3]), border, c),
+        0 => x.convolution(&add_weight(g, name, &[4, c, 3, 3]), border, 1),
+        1 if h > 1 => x.convolution(&add_weight(g, name, &[2, c, 2, 1]), steps, 1),
+        2 => x.convolution(&add_weight(g, name, &[c, 1, 3, 3]), border, c),
         3 => x.max_pool([2, 2], steps),
         4 => x.average_pool([3, 3], border, true),
         5 => {
             let [scale, bias] =
-                ["scale", "bias"].map(|part| weight(g, &format!("{name}.{part}"), &[c]));
-            x.batch_norm(&scale, &bias, [&weight(g, &format!("{name}.mean"), &[c]), &scale], 1e-1)
+                ["scale", "bias"].map(|part| add_weight(g, &format!("{name}.{part}"), &[c]));
+            x.batch_norm(
+                &scale,
+                &bias,
+                [&add_weight(g, &format!("{name}.mean"), &[c]), &scale],
+                1e-1,
+            )
         }
         6 => x.mul(&per_channel(name)).tanh(),
         7 if x.shape() == y.shape() => x.add(y),
@@ -248,7 +257,10 @@ fn step(g: &GraphBuilder, x: &Tensor, y: &Tensor, which: u32, name: &str) -> Ten
             let config = ConvConfig { stride: [1, 2], bias: false, ..ConvConfig::square(1) };
             ConvTranspose2d::new(g, name, [c, 3], config).forward(x)
         }
-        20 => x.transpose(&[0, 2, 3, 1]).matmul(&weight(g, name, &[c, 3])).transpose(&[0, 3, 1, 2]),
+        20 => x
+            .transpose(&[0, 2, 3, 1])
+            .matmul(&add_weight(g, name, &[c, 3]))
+            .transpose(&[0, 3, 1, 2]),
         21 => x.mean(&[0, 2], true).add(x),
         _ => x.sigmoid(),
     }
@@ -274,6 +286,6 @@ proptest! {
         g.output("flat", &last.reshape(&[2, last.shape()[1..].iter().product()]).tanh());
         let options = training(microbatches);
         let graph = set_mode(g.finish().expect("fits"), &options).expect("fits");
-        assert_same(&graph, &rewrite(&graph, &options, Purpose::Images).expect("fits"));
+        assert_same(&graph, &rewrite_views(&graph, &options, Purpose::Images).expect("fits"));
     }
 }

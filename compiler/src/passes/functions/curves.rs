@@ -12,7 +12,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction};
 use graphc_ir::types::DType;
 
-use super::{Finder, Function};
+use super::{FoundFunction, FunctionFinder};
 
 /// The functions that are looked for.
 const KNOWN: [(&str, UnaryFunction); 3] = [
@@ -33,9 +33,9 @@ const POINTS: [f64; 19] = [
 /// The difference that the rounding of numbers to f32 makes, in parts of a point or of 1.
 const NEAR: f64 = 2e-7;
 
-impl Finder<'_> {
+impl FunctionFinder<'_> {
     /// The function of one value's elements that ends in a node.
-    pub(super) fn curve(&mut self, last: NodeId) -> Option<Function> {
+    pub(super) fn find_curve(&mut self, last: NodeId) -> Option<FoundFunction> {
         let graph = self.graph;
         let node = graph.node(last);
         if !may_end(&node.op) {
@@ -63,11 +63,11 @@ impl Finder<'_> {
                 continue;
             };
             if graph.value(root).ty.dtype == ty.dtype
-                && let Some((name, function)) = self.known(root, last, &inside)
+                && let Some((name, function)) = self.find_known_function(root, last, &inside)
             {
                 inside.remove(&last);
                 let op = Op::Unary(Unary { function });
-                return Some(Function { name, op, operands: vec![root], inside });
+                return Some(FoundFunction { name, op, operands: vec![root], inside });
             }
         }
         None
@@ -86,7 +86,7 @@ impl Finder<'_> {
     }
 
     /// The known function that some nodes compute of a value.
-    fn known(
+    fn find_known_function(
         &mut self,
         root: ValueId,
         last: NodeId,
@@ -101,7 +101,7 @@ impl Finder<'_> {
         let found = values.get(&self.graph.node(last).results[0])?;
         let is = |function: UnaryFunction| {
             let near =
-                |(&x, &y): (&f64, &f64)| (function.of(x) - y).abs() <= NEAR * x.abs().max(1.0);
+                |(&x, &y): (&f64, &f64)| (function.apply(x) - y).abs() <= NEAR * x.abs().max(1.0);
             POINTS.iter().zip(found).all(near)
         };
         KNOWN.into_iter().find(|&(_, function)| is(function))
@@ -116,10 +116,10 @@ impl Finder<'_> {
         };
         let a = operand(0)?;
         Some(match &node.op {
-            Op::Unary(Unary { function }) => a.into_iter().map(|x| function.of(x)).collect(),
+            Op::Unary(Unary { function }) => a.into_iter().map(|x| function.apply(x)).collect(),
             Op::Binary(Binary { function }) => {
                 let pairs = a.into_iter().zip(operand(1)?);
-                pairs.map(|(a, b)| function.of(DType::F32, a, b)).collect()
+                pairs.map(|(a, b)| function.apply(DType::F32, a, b)).collect()
             }
             Op::Cast(_) => a,
             _ => return None,

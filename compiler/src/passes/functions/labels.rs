@@ -7,11 +7,11 @@ use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{CrossEntropy, LogSoftmax, Pick};
 
-use super::{Finder, Function};
+use super::{FoundFunction, FunctionFinder};
 
-impl Finder<'_> {
+impl FunctionFinder<'_> {
     /// The look-up that ends in a node.
-    pub(super) fn label(&self, last: NodeId) -> Option<Function> {
+    pub(super) fn find_label_lookup(&self, last: NodeId) -> Option<FoundFunction> {
         let node = self.graph.node(last);
         let &[logarithms, labels] = &node.operands[..] else { return None };
         let shape = &self.graph.value(logarithms).ty.shape;
@@ -26,7 +26,7 @@ impl Finder<'_> {
         let softmax = self.graph.value(logarithms).producer;
         let node = self.graph.node(softmax);
         let Op::LogSoftmax(LogSoftmax { axis }) = node.op else { return None };
-        (one_of_each_row && axis + 1 == shape.len()).then(|| Function {
+        (one_of_each_row && axis + 1 == shape.len()).then(|| FoundFunction {
             name: "cross_entropy",
             op: Op::CrossEntropy(CrossEntropy::default()),
             operands: vec![node.operands[0], labels],

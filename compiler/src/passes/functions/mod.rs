@@ -27,13 +27,13 @@ const PASS: &str = "functions";
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn functions(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let mut places = places(&graph, options);
+pub fn fuse_functions(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
+    let mut places = find_places(&graph, options);
     places.retain(|place| place.held.is_none());
     if places.is_empty() {
         return Ok(graph);
     }
-    rewrite::rewrite(&graph, &places).map_err(|error| PassError::Op { pass: PASS, error })
+    rewrite::rewrite_functions(&graph, &places).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
 /// The functions that a graph writes in parts.
@@ -48,7 +48,7 @@ pub struct Functions {
 /// The functions that a graph writes in parts, as the pass would leave them.
 pub fn functions_in_parts(graph: &Graph, options: &CompileOptions) -> Functions {
     let mut found = Functions::default();
-    for Place { found: function, last, held } in places(graph, options) {
+    for FunctionInParts { found: function, last, held } in find_places(graph, options) {
         match held {
             None => *found.whole.entry(function.name).or_default() += 1,
             Some(held) => {
@@ -61,15 +61,15 @@ pub fn functions_in_parts(graph: &Graph, options: &CompileOptions) -> Functions 
 }
 
 /// A place where a graph writes a function in parts.
-struct Place {
+struct FunctionInParts {
     /// The node whose result is the function's.
     last: NodeId,
-    found: Function,
+    found: FoundFunction,
     held: Option<Held>,
 }
 
 /// A function, of what it is computed, and the nodes that are no more where one op stands for it.
-struct Function {
+struct FoundFunction {
     name: &'static str,
     /// The op whose first result it is; a cross entropy is negated, and shaped as it is written.
     op: Op,
@@ -78,36 +78,38 @@ struct Function {
 }
 
 /// All places of a graph, in its order; of places that have a node in common only the last, which is the larger one.
-fn places(graph: &Graph, options: &CompileOptions) -> Vec<Place> {
-    let consumers = graph.consumers();
-    let mut finder = Finder { graph, constants: Constants::new(graph) };
+fn find_places(graph: &Graph, options: &CompileOptions) -> Vec<FunctionInParts> {
+    let consumers = graph.list_consumers();
+    let mut finder = FunctionFinder { graph, constants: Constants::new(graph) };
     let mut taken: BTreeSet<NodeId> = BTreeSet::new();
     let mut places = Vec::new();
     for (last, _) in graph.iter().rev() {
         if taken.contains(&last) {
             continue;
         }
-        let Some(found) = finder.function(last) else { continue };
+        let Some(found) = finder.find_function(last) else { continue };
         if !found.inside.is_disjoint(&taken) {
             continue;
         }
         taken.extend(found.inside.iter().copied().chain([last]));
         let held = check_joined(graph, options, &consumers, (last, &found.inside)).err();
-        places.push(Place { last, found, held });
+        places.push(FunctionInParts { last, found, held });
     }
     places.reverse();
     places
 }
 
-struct Finder<'a> {
+struct FunctionFinder<'a> {
     graph: &'a Graph,
     constants: Constants<'a>,
 }
 
-impl Finder<'_> {
+impl FunctionFinder<'_> {
     /// The function that ends in a node.
-    fn function(&mut self, last: NodeId) -> Option<Function> {
-        self.curve(last).or_else(|| self.norm(last)).or_else(|| self.label(last))
+    fn find_function(&mut self, last: NodeId) -> Option<FoundFunction> {
+        self.find_curve(last)
+            .or_else(|| self.find_norm(last))
+            .or_else(|| self.find_label_lookup(last))
     }
 }
 

@@ -13,18 +13,18 @@ use graphc_ir::ops::{
 };
 use graphc_ir::scalar::Scalar;
 
-use super::{Finder, Function};
+use super::{FoundFunction, FunctionFinder};
 
-impl<'a> Finder<'a> {
+impl<'a> FunctionFinder<'a> {
     /// The normalization that ends in a node.
-    pub(super) fn norm(&mut self, last: NodeId) -> Option<Function> {
+    pub(super) fn find_norm(&mut self, last: NodeId) -> Option<FoundFunction> {
         let node = self.graph.node(last);
         let &[a, b] = &node.operands[..] else { return None };
-        let mut found = match binary(node)? {
+        let mut found = match binary_function(node)? {
             BinaryFunction::Mul => self
-                .normalized(a, b, Self::inverse_root)
-                .or_else(|| self.normalized(b, a, Self::inverse_root)),
-            BinaryFunction::Div => self.normalized(a, b, Self::root),
+                .match_normalization(a, b, Self::inverse_root)
+                .or_else(|| self.match_normalization(b, a, Self::inverse_root)),
+            BinaryFunction::Div => self.match_normalization(a, b, Self::match_root),
             _ => None,
         }?;
         found.inside.remove(&last);
@@ -34,17 +34,17 @@ impl<'a> Finder<'a> {
     }
 
     /// A value that is multiplied by what a root of its mean square gives.
-    fn normalized(
+    fn match_normalization(
         &mut self,
         x: ValueId,
         by: ValueId,
         root: fn(&mut Self, ValueId, &mut BTreeSet<NodeId>) -> Option<ValueId>,
-    ) -> Option<Function> {
+    ) -> Option<FoundFunction> {
         let mut inside = BTreeSet::new();
         let variance = root(self, by, &mut inside)?;
         let (mean, epsilon) = self.without_epsilon(variance, &mut inside)?;
         let square = self.mean_of(mean, &mut inside)?;
-        let base = self.squared(square, &mut inside)?;
+        let base = self.match_square(square, &mut inside)?;
         let mut centered = BTreeSet::new();
         let whole = self.without_mean(base, &mut centered);
         let (name, center, operand) = match whole {
@@ -58,12 +58,12 @@ impl<'a> Finder<'a> {
             inside.extend(centered);
         }
         let op = Op::Normalize(Normalize { center, epsilon: Scalar(epsilon) });
-        Some(Function { name, op, operands: vec![operand], inside })
+        Some(FoundFunction { name, op, operands: vec![operand], inside })
     }
 
     /// The value whose root an op takes.
-    fn root(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
-        let node = self.part(value, inside);
+    fn match_root(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
+        let node = self.take_producer(value, inside);
         let is_root = match &node.op {
             Op::Unary(Unary { function: UnaryFunction::Sqrt }) => true,
             Op::Unary(Unary { function: UnaryFunction::PowScalar(power) }) => power.0 == 0.5,
@@ -74,7 +74,7 @@ impl<'a> Finder<'a> {
 
     /// The value of which something is 1 over the root.
     fn inverse_root(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
-        let node = self.part(value, inside);
+        let node = self.take_producer(value, inside);
         match &node.op {
             Op::Unary(Unary { function: UnaryFunction::Rsqrt }) => Some(node.operands[0]),
             Op::Unary(Unary { function: UnaryFunction::PowScalar(power) }) if power.0 == -0.5 => {
@@ -82,11 +82,11 @@ impl<'a> Finder<'a> {
             }
             Op::Unary(Unary {
                 function: UnaryFunction::Reciprocal | UnaryFunction::PowScalar(Scalar(-1.0)),
-            }) => self.root(node.operands[0], inside),
+            }) => self.match_root(node.operands[0], inside),
             Op::Binary(Binary { function: BinaryFunction::Div })
                 if self.constants.number(node.operands[0]) == Some(1.0) =>
             {
-                self.root(node.operands[1], inside)
+                self.match_root(node.operands[1], inside)
             }
             _ => None,
         }
@@ -98,7 +98,7 @@ impl<'a> Finder<'a> {
         value: ValueId,
         inside: &mut BTreeSet<NodeId>,
     ) -> Option<(ValueId, f64)> {
-        let node = self.part(value, inside);
+        let node = self.take_producer(value, inside);
         let (mean, epsilon) = match &node.op {
             Op::Unary(Unary { function: UnaryFunction::Offset(by) }) => (node.operands[0], by.0),
             Op::Binary(Binary { function: BinaryFunction::Add }) => {
@@ -115,7 +115,7 @@ impl<'a> Finder<'a> {
 
     /// The value of which another is the mean over the last dim, which stays with extent 1.
     fn mean_of(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
-        let node = self.part(value, inside);
+        let node = self.take_producer(value, inside);
         let over_last = |node: &Node, wanted: ReduceFunction| match &node.op {
             Op::Reduce(Reduce { function, axes, keep_dims: true }) => {
                 let shape = &self.graph.value(node.operands[0]).ty.shape;
@@ -137,8 +137,8 @@ impl<'a> Finder<'a> {
     }
 
     /// The value of which another is the square.
-    fn squared(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
-        let node = self.part(value, inside);
+    fn match_square(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
+        let node = self.take_producer(value, inside);
         match &node.op {
             Op::Unary(Unary { function: UnaryFunction::PowScalar(power) }) if power.0 == 2.0 => {
                 Some(node.operands[0])
@@ -159,9 +159,9 @@ impl<'a> Finder<'a> {
     /// The value of which another is what is left without its mean.
     fn without_mean(&mut self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> Option<ValueId> {
         let mut parts = BTreeSet::new();
-        let node = self.part(value, &mut parts);
+        let node = self.take_producer(value, &mut parts);
         let &[whole, mean] = &node.operands[..] else { return None };
-        let is_left = binary(node) == Some(BinaryFunction::Sub)
+        let is_left = binary_function(node) == Some(BinaryFunction::Sub)
             && self.mean_of(mean, &mut parts) == Some(whole);
         if is_left {
             inside.extend(parts);
@@ -170,7 +170,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The node that makes a value, as one of those inside.
-    fn part(&self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> &'a Node {
+    fn take_producer(&self, value: ValueId, inside: &mut BTreeSet<NodeId>) -> &'a Node {
         let graph = self.graph;
         let id = graph.value(value).producer;
         inside.insert(id);
@@ -178,7 +178,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-fn binary(node: &Node) -> Option<BinaryFunction> {
+fn binary_function(node: &Node) -> Option<BinaryFunction> {
     match &node.op {
         Op::Binary(Binary { function }) => Some(*function),
         _ => None,

@@ -7,23 +7,23 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Cast, Unary, UnaryFunction};
 
-use super::{Function, Place};
-use crate::passes::joined::{reshape, still_needed};
+use super::{FoundFunction, FunctionInParts};
+use crate::passes::joined::{push_reshape, still_needed};
 
 /// The graph anew. What only parts of functions have read is left out with them.
-pub(super) fn rewrite(old: &Graph, places: &[Place]) -> Result<Graph, OpError> {
-    let found: BTreeMap<NodeId, &Function> =
+pub(super) fn rewrite_functions(old: &Graph, places: &[FunctionInParts]) -> Result<Graph, OpError> {
+    let found: BTreeMap<NodeId, &FoundFunction> =
         places.iter().map(|place| (place.last, &place.found)).collect();
     let roots = found.iter().map(|(&last, found)| (last, found.operands.clone())).collect();
     let needed = still_needed(old, &roots);
-    let mut graph = old.emptied();
+    let mut graph = old.clone_empty();
     let mut values: Vec<Option<ValueId>> = vec![None; old.values.len()];
     for (id, node) in old.iter().filter(|(id, _)| needed[id.index()]) {
         let made = |value: &ValueId| values[value.index()].expect("operands stand before readers");
         let results = match found.get(&id) {
             Some(function) => {
                 let operands = function.operands.iter().map(made).collect();
-                vec![push(&mut graph, &function.op, operands, node, old)?]
+                vec![push_function(&mut graph, &function.op, operands, node, old)?]
             }
             None => {
                 let operands = node.operands.iter().map(made).collect();
@@ -46,7 +46,7 @@ pub(super) fn rewrite(old: &Graph, places: &[Place]) -> Result<Graph, OpError> {
 }
 
 /// Appends what stands for a function that ended in a node.
-fn push(
+fn push_function(
     graph: &mut Graph,
     op: &Op,
     operands: Vec<ValueId>,
@@ -70,7 +70,7 @@ fn push_label(
     let ty = &old.value(last.results[0]).ty;
     let shape = &graph.value(operands[0]).ty.shape;
     let rows = shape[..shape.len() - 1].to_vec();
-    operands[1] = reshape(graph, operands[1], &rows, last)?;
+    operands[1] = push_reshape(graph, operands[1], &rows, last)?;
     let loss = graph.push_like(op.clone(), operands, last)?[0];
     let negated = Op::Unary(Unary { function: UnaryFunction::Neg });
     let mut value = graph.push_like(negated, vec![loss], last)?[0];
@@ -78,5 +78,5 @@ fn push_label(
         let cast = Op::Cast(Cast { dtype: ty.dtype });
         value = graph.push_like(cast, vec![value], last)?[0];
     }
-    reshape(graph, value, &ty.shape, last)
+    push_reshape(graph, value, &ty.shape, last)
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::{Init, Pick};
 use graphc_ir::plan::{CompileOptions, Loss, Optimizer, Pin};
 use graphc_ir::types::DType;
-use graphc_ir::verify::verify;
+use graphc_ir::verify::verify_graph;
 
-use super::{functions, functions_in_parts};
-use crate::passes::autodiff::autodiff;
+use super::{functions_in_parts, fuse_functions};
+use crate::passes::autodiff::append_gradients;
 use crate::passes::joined::Held;
 use crate::passes::loss::attach_loss;
 
@@ -41,7 +41,7 @@ fn options() -> CompileOptions {
 /// The loss and the gradients of all that is trained.
 fn trained(graph: &Graph) -> Vec<Array> {
     let graph = attach_loss(graph.clone(), &options()).expect("has a loss");
-    let training = autodiff(graph, &options(), false).expect("has gradients");
+    let training = append_gradients(graph, &options(), false).expect("has gradients");
     let fed = |node: &Node| match &node.op {
         Op::Input(input) => {
             let number = |i: usize| match input.ty.dtype.is_float() {
@@ -54,15 +54,15 @@ fn trained(graph: &Graph) -> Vec<Array> {
         _ => None,
     };
     let fed: BTreeMap<String, Array> = training.graph.nodes.iter().filter_map(fed).collect();
-    let all = evaluate(&training.graph, &fed, &EvalContext::default()).expect("is fed");
+    let all = evaluate_graph(&training.graph, &fed, &EvalContext::default()).expect("is fed");
     let gradients = training.gradients.iter().map(|&(_, gradient)| gradient);
     gradients.chain(training.loss).map(|value| all[value.index()].clone()).collect()
 }
 
 /// Holds that a model has this function in parts, and that it computes and learns the same by one op.
 fn is_one(form: &str, name: &'static str, graph: &Graph) {
-    let after = functions(graph.clone(), &options()).expect("fits");
-    verify(&after).expect("holds together");
+    let after = fuse_functions(graph.clone(), &options()).expect("fits");
+    verify_graph(&after).expect("holds together");
     let found = functions_in_parts(graph, &options());
     assert_eq!(found.whole, BTreeMap::from([(name, 1)]), "{form}");
     assert!(found.in_parts.is_empty(), "{form}: {found:?}");
@@ -201,7 +201,7 @@ fn other_functions_stay_in_parts() {
     ];
     for (form, write) in forms {
         let graph = model(write);
-        let after = functions(graph.clone(), &options()).expect("fits");
+        let after = fuse_functions(graph.clone(), &options()).expect("fits");
         assert_eq!(after, graph, "{form}");
         assert_eq!(functions_in_parts(&graph, &options()), Default::default(), "{form}");
     }
@@ -223,7 +223,7 @@ fn what_somebody_reads_or_pins_is_left_in_parts() {
     for (graph, options, held) in
         [(read, options(), Held::Read), (model(silu), pinned, Held::Pinned)]
     {
-        let after = functions(graph.clone(), &options).expect("fits");
+        let after = fuse_functions(graph.clone(), &options).expect("fits");
         assert_eq!(after, graph, "{held:?}");
         let found = functions_in_parts(&graph, &options);
         assert!(found.whole.is_empty(), "{held:?}");

@@ -19,7 +19,7 @@
 //! The pass acts where the cost model says that it pays ([`price`]). It never acts where the machines multiply all
 //! rows alike. `pad` and `slice` keep the dim whole that they change, so a padded weight cannot be split by classes.
 //! Where the planner is free to split classes over ranks, the compiler therefore plans the graph without padding as
-//! well (`compile::forms::variants`). It takes the faster of both plans, and `Plan::padded` says which. Megatron's
+//! well (`compile::forms::prepare_variants`). It takes the faster of both plans, and `Plan::padded` says which. Megatron's
 //! strategy splits the classes, so it does not pad.
 
 use std::collections::BTreeMap;
@@ -59,20 +59,21 @@ pub fn pad_classes(
     if cluster.device.matmul_unaligned == 1.0 || options.strategy.splits_model() {
         return Ok(graph);
     }
-    let readers = Readers::of(&graph);
-    let products: BTreeMap<ValueId, Product> = (graph.nodes.iter())
-        .filter_map(|node| readers.product(node.results[0], options))
-        .filter(|product| price::pays(product, options, cluster))
+    let readers = Readers::from_graph(&graph);
+    let products: BTreeMap<ValueId, LogitProduct> = (graph.nodes.iter())
+        .filter_map(|node| readers.find_product(node.results[0], options))
+        .filter(|product| price::padding_pays(product, options, cluster))
         .map(|product| (product.logits, product))
         .collect();
     if products.is_empty() {
         return Ok(graph);
     }
-    rewrite::padded(&graph, &products, options).map_err(|error| PassError::Op { pass: PASS, error })
+    rewrite::pad_products(&graph, &products, options)
+        .map_err(|error| PassError::Op { pass: PASS, error })
 }
 
 /// A product with a weight that gives logits whose rows are odd.
-pub(super) struct Product {
+pub(super) struct LogitProduct {
     /// The result.
     logits: ValueId,
     /// The dim of the weight that counts classes.
@@ -95,16 +96,16 @@ struct Readers<'a> {
 }
 
 impl<'a> Readers<'a> {
-    fn of(graph: &'a Graph) -> Self {
+    fn from_graph(graph: &'a Graph) -> Self {
         let mut is_output = vec![false; graph.values.len()];
         for output in &graph.outputs {
             is_output[output.value.index()] = true;
         }
-        Self { graph, of: graph.consumers(), is_output }
+        Self { graph, of: graph.list_consumers(), is_output }
     }
 
     /// The product that makes a value, where that may be padded.
-    fn product(&self, logits: ValueId, options: &CompileOptions) -> Option<Product> {
+    fn find_product(&self, logits: ValueId, options: &CompileOptions) -> Option<LogitProduct> {
         let node = self.graph.producer(logits);
         let Op::MatMul(op) = &node.op else { return None };
         let (ty, weight) = (&self.graph.value(logits).ty, self.graph.value(node.operands[1]));
@@ -113,13 +114,13 @@ impl<'a> Readers<'a> {
             return None;
         }
         let dim = if op.transpose_b { 0 } else { 1 };
-        self.is_weight(node.operands[1]).then(|| Product {
+        self.is_weight(node.operands[1]).then(|| LogitProduct {
             logits,
             dim,
             sizes: [ty.elements() / columns, columns, weight.ty.shape[1 - dim]],
             padded: padded_extent(columns, options.mesh.iter().product()),
             dtype: ty.dtype,
-            bare: self.bare_bytes(logits, options.differentiates()),
+            bare: self.bare_bytes(logits, options.differentiates_loss()),
         })
     }
 
@@ -138,7 +139,7 @@ impl<'a> Readers<'a> {
         let (mut is_read, mut others) = (false, 0);
         for &reader in &self.of[value.index()] {
             let node = self.graph.node(reader);
-            match role(self.graph, value, &node.op, &node.operands) {
+            match reader_role(self.graph, value, &node.op, &node.operands) {
                 Role::Follows => others += self.bare_bytes(node.results[0], backward),
                 Role::ReadsClasses => {}
                 Role::ReadsAll => is_read = true,
@@ -164,7 +165,7 @@ enum Role {
 }
 
 /// The role of an op that reads padded logits among its operands.
-fn role(graph: &Graph, logits: ValueId, op: &Op, operands: &[ValueId]) -> Role {
+fn reader_role(graph: &Graph, logits: ValueId, op: &Op, operands: &[ValueId]) -> Role {
     let first = operands[0] == logits && !operands[1..].contains(&logits);
     let shape = &graph.value(logits).ty.shape;
     let follows = match op {

@@ -5,21 +5,25 @@ use graphc_ir::ops::MatMul;
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::types::{DType, TensorType};
 
-use super::Product;
-use crate::cost::{NodeWork, compute_work, roofline};
+use super::LogitProduct;
+use crate::cost::{NodeWork, compute_work, roofline_seconds};
 
 /// Whether a padded product takes less time, with all that padding takes besides. How the planner lays tensors out is
 /// not known yet: rows are taken to be shared evenly by the ranks of a stage, and weights to be padded whole by each.
-pub(super) fn pays(product: &Product, options: &CompileOptions, cluster: &Cluster) -> bool {
-    let Product { sizes: [rows, columns, inner], padded, dtype, bare, .. } = *product;
+pub(super) fn padding_pays(
+    product: &LogitProduct,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> bool {
+    let LogitProduct { sizes: [rows, columns, inner], padded, dtype, bare, .. } = *product;
     let parts = options.mesh.iter().product::<usize>() / options.stages.max(1);
     let times = options.microbatches.max(1);
     let rows = rows.div_ceil(parts.max(1) * times);
-    let backward = options.differentiates();
-    let products = |columns| products((cluster, dtype), [rows, columns, inner], backward);
+    let backward = options.differentiates_loss();
+    let products = |columns| price_products((cluster, dtype), [rows, columns, inner], backward);
     let moved = |bytes: usize| {
         let work = NodeWork { bytes: 2.0 * bytes as f64, ..NodeWork::default() };
-        roofline(cluster, dtype, Arithmetic::Elementwise, work)
+        roofline_seconds(cluster, dtype, Arithmetic::Elementwise, work)
     };
     let weight = columns * inner * dtype.size();
     let bare = if bare > 0 { moved(bare / parts.max(1) / times) } else { 0.0 };
@@ -31,7 +35,7 @@ pub(super) fn pays(product: &Product, options: &CompileOptions, cluster: &Cluste
 }
 
 /// Seconds of a product and, with `backward`, of the gradients of both its factors.
-fn products(
+fn price_products(
     (cluster, dtype): (&Cluster, DType),
     [rows, columns, inner]: [usize; 3],
     backward: bool,

@@ -8,34 +8,34 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{CrossEntropy, LabelRank, Pad, Pick, Reshape, Slice};
 use graphc_ir::plan::CompileOptions;
 
-use super::{PADDED, Product, Role, role};
+use super::{LogitProduct, PADDED, Role, reader_role};
 use crate::passes::pins::pin_of;
 
 /// The graph with these products, by their results, padded.
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub(super) fn padded(
+pub(super) fn pad_products(
     old: &Graph,
-    products: &BTreeMap<ValueId, Product>,
+    products: &BTreeMap<ValueId, LogitProduct>,
     options: &CompileOptions,
 ) -> Result<Graph, OpError> {
     let mut padder = Padder {
         old,
         options,
-        new: old.emptied(),
+        new: old.clone_empty(),
         values: vec![None; old.values.len()],
         padded: BTreeMap::new(),
         weights: BTreeMap::new(),
     };
     for node in &old.nodes {
         match products.get(&node.results[0]) {
-            Some(product) => padder.product(node, product)?,
-            None => padder.visit(node)?,
+            Some(product) => padder.pad_product(node, product)?,
+            None => padder.visit_node(node)?,
         }
     }
     for output in &old.outputs {
-        let value = padder.bare(output.value)?;
+        let value = padder.strip_padding(output.value)?;
         padder.new.outputs.push(Output { name: output.name.clone(), value });
     }
     Ok(padder.new)
@@ -54,14 +54,14 @@ struct Padder<'a> {
 }
 
 impl Padder<'_> {
-    fn product(&mut self, node: &Node, product: &Product) -> Result<(), OpError> {
-        let x = self.bare(node.operands[0])?;
-        let weight = self.weight(node, node.operands[1], product.dim, product.padded)?;
+    fn pad_product(&mut self, node: &Node, product: &LogitProduct) -> Result<(), OpError> {
+        let x = self.strip_padding(node.operands[0])?;
+        let weight = self.pad_weight(node, node.operands[1], product.dim, product.padded)?;
         self.push_padded(node, node.op.clone(), vec![x, weight], product.sizes[1])
     }
 
     /// A weight with zeros behind a dim. Views of it are views of the padded one, so that products still see how it lies.
-    fn weight(
+    fn pad_weight(
         &mut self,
         product: &Node,
         weight: ValueId,
@@ -75,14 +75,14 @@ impl Padder<'_> {
         let padded = match &producer.op {
             Op::Transpose(op) => {
                 let base =
-                    self.weight(product, producer.operands[0], op.permutation[dim], extent)?;
-                self.push(producer.op.clone(), vec![base], product)?
+                    self.pad_weight(product, producer.operands[0], op.permutation[dim], extent)?;
+                self.push_value(producer.op.clone(), vec![base], product)?
             }
             _ => {
-                let bare = self.bare(weight)?;
-                let pad = Pad::behind(&self.new.value(bare).ty.shape, dim, extent);
-                let padded = self.push(Op::Pad(pad), vec![bare], product)?;
-                self.name(variable_of(self.old, weight), padded);
+                let bare = self.strip_padding(weight)?;
+                let pad = Pad::to_extent(&self.new.value(bare).ty.shape, dim, extent);
+                let padded = self.push_value(Op::Pad(pad), vec![bare], product)?;
+                self.name_padded(variable_of(self.old, weight), padded);
                 padded
             }
         };
@@ -91,33 +91,38 @@ impl Padder<'_> {
     }
 
     /// Copies a node, padded where it follows from what is, or with the number of classes that it reads.
-    fn visit(&mut self, node: &Node) -> Result<(), OpError> {
+    fn visit_node(&mut self, node: &Node) -> Result<(), OpError> {
         let first = node.operands.first().and_then(|first| self.padded.get(first));
-        let Some(&(logits, classes)) = first else { return self.copy(node, node.op.clone()) };
-        match role(self.old, node.operands[0], &node.op, &node.operands) {
-            Role::ReadsAll => self.copy(node, node.op.clone()),
+        let Some(&(logits, classes)) = first else { return self.copy_node(node, node.op.clone()) };
+        match reader_role(self.old, node.operands[0], &node.op, &node.operands) {
+            Role::ReadsAll => self.copy_node(node, node.op.clone()),
             Role::ReadsClasses => {
-                let mut operands = self.bares(&node.operands[1..])?;
+                let mut operands = self.strip_paddings(&node.operands[1..])?;
                 operands.insert(0, logits);
-                self.copied(node, of_classes(&node.op, classes), operands)
+                self.copy_with_operands(node, of_classes(&node.op, classes), operands)
             }
             Role::Follows => {
                 let extent = self.new.value(logits).ty.shape.last().copied().unwrap_or(0);
                 let mut operands = vec![logits];
                 for &vector in &node.operands[1..] {
-                    operands.push(self.weight(node, vector, 0, extent)?);
+                    operands.push(self.pad_weight(node, vector, 0, extent)?);
                 }
                 self.push_padded(node, of_extent(&node.op, extent), operands, classes)
             }
         }
     }
 
-    fn copy(&mut self, node: &Node, op: Op) -> Result<(), OpError> {
-        let operands = self.bares(&node.operands)?;
-        self.copied(node, op, operands)
+    fn copy_node(&mut self, node: &Node, op: Op) -> Result<(), OpError> {
+        let operands = self.strip_paddings(&node.operands)?;
+        self.copy_with_operands(node, op, operands)
     }
 
-    fn copied(&mut self, node: &Node, op: Op, operands: Vec<ValueId>) -> Result<(), OpError> {
+    fn copy_with_operands(
+        &mut self,
+        node: &Node,
+        op: Op,
+        operands: Vec<ValueId>,
+    ) -> Result<(), OpError> {
         let results = self.new.push_like(op, operands, node)?;
         for (&old, new) in node.results.iter().zip(results) {
             self.values[old.index()] = Some(new);
@@ -135,16 +140,16 @@ impl Padder<'_> {
         operands: Vec<ValueId>,
         classes: usize,
     ) -> Result<(), OpError> {
-        let (old, padded) = (node.results[0], self.push(op, operands, node)?);
+        let (old, padded) = (node.results[0], self.push_value(op, operands, node)?);
         self.padded.insert(old, (padded, classes));
-        self.name(old, padded);
+        self.name_padded(old, padded);
         // A layout that is asked for is one of the same dims.
         self.new.values[padded.index()].pin = pin_of(self.old, old, self.options);
         Ok(())
     }
 
     /// Calls a padded value after the one for which it stands.
-    fn name(&mut self, old: ValueId, padded: ValueId) {
+    fn name_padded(&mut self, old: ValueId, padded: ValueId) {
         let name = self.old.value(old).name.as_ref().map(|name| format!("{name}{PADDED}"));
         let is_free =
             |name: &String| self.old.find(name).is_none() && self.new.find(name).is_none();
@@ -152,7 +157,7 @@ impl Padder<'_> {
     }
 
     /// The value that stands for a value without padding.
-    fn bare(&mut self, old: ValueId) -> Result<ValueId, OpError> {
+    fn strip_padding(&mut self, old: ValueId) -> Result<ValueId, OpError> {
         if let Some(known) = self.values[old.index()] {
             return Ok(known);
         }
@@ -160,7 +165,7 @@ impl Padder<'_> {
         let ends = self.old.value(old).ty.shape.clone();
         debug_assert_eq!(ends.last(), Some(&classes), "what is padded is cut to what it was");
         let slice = Slice { starts: vec![0; ends.len()], steps: vec![1; ends.len()], ends };
-        let bare = self.push(Op::Slice(slice), vec![padded], self.old.producer(old))?;
+        let bare = self.push_value(Op::Slice(slice), vec![padded], self.old.producer(old))?;
         // A pin is that of the padded value.
         if pin_of(self.old, old, self.options).is_none() {
             self.new.values[bare.index()].name.clone_from(&self.old.value(old).name);
@@ -169,12 +174,17 @@ impl Padder<'_> {
         Ok(bare)
     }
 
-    fn bares(&mut self, values: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
-        values.iter().map(|&value| self.bare(value)).collect()
+    fn strip_paddings(&mut self, values: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
+        values.iter().map(|&value| self.strip_padding(value)).collect()
     }
 
     /// Appends a node of one result where another one stands.
-    fn push(&mut self, op: Op, operands: Vec<ValueId>, like: &Node) -> Result<ValueId, OpError> {
+    fn push_value(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: &Node,
+    ) -> Result<ValueId, OpError> {
         Ok(self.new.push_like(op, operands, like)?[0])
     }
 }

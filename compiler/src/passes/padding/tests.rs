@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::outputs;
+use graphc_ir::evaluate::evaluate_outputs;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{CrossEntropyForm, Loss, Metric};
 use graphc_ir::types::DType;
@@ -96,7 +96,7 @@ fn losses_gradients_metrics_and_logits_are_those_without_padding() {
             let [padded, bare] = both(graph.clone(), &options, "simplify");
             assert!(columns(&padded).contains(&128) && !columns(&bare).contains(&128), "{name}");
             let [found, expected] =
-                [padded, bare].map(|graph| outputs(&graph, &feeds(), &Default::default()));
+                [padded, bare].map(|graph| evaluate_outputs(&graph, &feeds(), &Default::default()));
             let (found, expected) = (found.expect("is fed"), expected.expect("is fed"));
             assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
             assert!(found.len() > 4, "loss, metrics, logits, gradients");
@@ -120,7 +120,7 @@ fn padding_has_a_gradient_of_zero() {
     let gradient = producer(&padded, |op| matches!(op, Op::CrossEntropyGrad(_)));
     let output = graphc_ir::graph::Output { name: "of_logits".into(), value: gradient };
     padded.outputs.push(output);
-    let found = outputs(&padded, &feeds(), &Default::default()).expect("is fed");
+    let found = evaluate_outputs(&padded, &feeds(), &Default::default()).expect("is fed");
     let rows: Vec<&[f64]> = found["of_logits"].data.chunks(128).collect();
     assert_eq!(rows.len(), 8);
     assert!(rows.iter().all(|row| row[CLASSES..].iter().all(|&x| x == 0.0)));

@@ -25,14 +25,14 @@ pub(super) enum Symbol {
 
 /// A term over classes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Term {
+pub(super) struct ClassTerm {
     /// Its head.
     pub symbol: Symbol,
     /// Its operands.
     pub children: Vec<Id>,
 }
 
-impl Language for Term {
+impl Language for ClassTerm {
     type Discriminant = Symbol;
 
     fn discriminant(&self) -> Symbol {
@@ -53,7 +53,7 @@ impl Language for Term {
 }
 
 /// The ops and leaves of a region. The data of a class is its tensor type.
-pub(super) struct Types {
+pub(super) struct RegionTypes {
     ops: Vec<Op>,
     index: HashMap<Op, u32>,
     leaves: Vec<ValueId>,
@@ -62,9 +62,9 @@ pub(super) struct Types {
     pending: Option<TensorType>,
 }
 
-impl Types {
+impl RegionTypes {
     /// The number of an op, a new one if it was not there yet.
-    fn number(&mut self, op: &Op) -> u32 {
+    fn op_number(&mut self, op: &Op) -> u32 {
         if let Some(&number) = self.index.get(op) {
             return number;
         }
@@ -75,14 +75,14 @@ impl Types {
     }
 }
 
-impl Analysis<Term> for Types {
+impl Analysis<ClassTerm> for RegionTypes {
     type Data = TensorType;
 
-    fn make(egraph: &mut EGraph<Term, Self>, _term: &Term, _id: Id) -> TensorType {
+    fn make(egraph: &mut EGraph<ClassTerm, Self>, _term: &ClassTerm, _id: Id) -> TensorType {
         egraph.analysis.pending.clone().expect("a term is added with its type")
     }
 
-    fn remake(egraph: &mut EGraph<Term, Self>, _term: &Term, id: Id) -> TensorType {
+    fn remake(egraph: &mut EGraph<ClassTerm, Self>, _term: &ClassTerm, id: Id) -> TensorType {
         egraph[id].data.clone()
     }
 
@@ -102,23 +102,23 @@ pub(super) enum Built {
 
 /// A rewrite of one term: what it equals. The op, its operands and its type are given; the region shows what else the
 /// operands are. What comes out with another type, or does not fit, has no effect.
-pub(super) struct Rule {
+pub(super) struct RewriteRule {
     /// The name.
     #[cfg_attr(not(test), allow(dead_code))]
     pub name: &'static str,
     /// The terms that it equals.
-    pub apply: fn(&Region, &Op, &[Id], &TensorType) -> Vec<Built>,
+    pub apply: fn(&EgraphRegion, &Op, &[Id], &TensorType) -> Vec<Built>,
 }
 
 /// An e-graph with its ops.
-pub(super) struct Region {
-    egraph: EGraph<Term, Types>,
+pub(super) struct EgraphRegion {
+    egraph: EGraph<ClassTerm, RegionTypes>,
 }
 
-impl Region {
+impl EgraphRegion {
     /// An e-graph without terms.
     pub fn new() -> Self {
-        let types = Types {
+        let types = RegionTypes {
             ops: Vec::new(),
             index: HashMap::new(),
             leaves: Vec::new(),
@@ -129,7 +129,7 @@ impl Region {
     }
 
     /// The class of a value from elsewhere.
-    pub fn leaf(&mut self, value: ValueId, ty: &TensorType) -> Id {
+    pub fn add_leaf(&mut self, value: ValueId, ty: &TensorType) -> Id {
         let types = &mut self.egraph.analysis;
         let next = types.leaves.len() as u32;
         let leaf = *types.leaf_index.entry(value).or_insert(next);
@@ -137,7 +137,7 @@ impl Region {
             types.leaves.push(value);
         }
         types.pending = Some(ty.clone());
-        self.egraph.add(Term { symbol: Symbol::Leaf(leaf), children: Vec::new() })
+        self.egraph.add(ClassTerm { symbol: Symbol::Leaf(leaf), children: Vec::new() })
     }
 
     /// The value that is a leaf.
@@ -146,15 +146,15 @@ impl Region {
     }
 
     /// The class of an op whose result has this type.
-    pub fn add(&mut self, op: &Op, children: Vec<Id>, ty: &TensorType) -> Id {
+    pub fn add_op(&mut self, op: &Op, children: Vec<Id>, ty: &TensorType) -> Id {
         let types = &mut self.egraph.analysis;
-        let index = types.number(op);
+        let index = types.op_number(op);
         types.pending = Some(ty.clone());
-        self.egraph.add(Term { symbol: Symbol::Op(index), children })
+        self.egraph.add(ClassTerm { symbol: Symbol::Op(index), children })
     }
 
     /// The payload of a term; `None` of a leaf.
-    pub fn op(&self, term: &Term) -> Option<&Op> {
+    pub fn op(&self, term: &ClassTerm) -> Option<&Op> {
         match term.symbol {
             Symbol::Leaf(_) => None,
             Symbol::Op(index) => Some(&self.egraph.analysis.ops[index as usize]),
@@ -162,7 +162,7 @@ impl Region {
     }
 
     /// The class that a class has become.
-    pub fn find(&self, class: Id) -> Id {
+    pub fn find_class(&self, class: Id) -> Id {
         self.egraph.find(class)
     }
 
@@ -172,7 +172,7 @@ impl Region {
     }
 
     /// The terms of a class.
-    pub fn terms(&self, class: Id) -> &[Term] {
+    pub fn terms(&self, class: Id) -> &[ClassTerm] {
         &self.egraph[class].nodes
     }
 
@@ -189,16 +189,17 @@ impl Region {
     }
 
     /// Applies rules until nothing changes, within limits of rounds and of terms.
-    pub fn saturate(&mut self, rules: &[Rule]) {
+    pub fn saturate(&mut self, rules: &[RewriteRule]) {
         let limit = 100 + 3 * self.egraph.total_number_of_nodes();
         for _ in 0..ROUNDS {
             let mut changed = false;
-            for (class, built) in self.matches(rules) {
+            for (class, built) in self.find_matches(rules) {
                 if self.egraph.total_number_of_nodes() > limit {
                     break;
                 }
                 let ty = self.ty(class).clone();
-                if let Some(other) = self.build(&built).filter(|&other| *self.ty(other) == ty) {
+                if let Some(other) = self.build_class(&built).filter(|&other| *self.ty(other) == ty)
+                {
                     changed |= self.egraph.union(class, other);
                 }
             }
@@ -210,7 +211,7 @@ impl Region {
     }
 
     /// Lists the results of rules on terms as they are now.
-    pub fn matches(&self, rules: &[Rule]) -> Vec<(Id, Built)> {
+    pub fn find_matches(&self, rules: &[RewriteRule]) -> Vec<(Id, Built)> {
         let mut matches = Vec::new();
         for class in self.classes() {
             for (op, children) in self.ops(class) {
@@ -224,17 +225,19 @@ impl Region {
     }
 
     /// The class of what a rule makes; `None` where an op does not take its operands.
-    fn build(&mut self, built: &Built) -> Option<Id> {
+    fn build_class(&mut self, built: &Built) -> Option<Id> {
         match built {
             Built::Class(class) => Some(self.egraph.find(*class)),
             Built::Node(op, operands) => {
-                let children =
-                    operands.iter().map(|built| self.build(built)).collect::<Option<Vec<_>>>()?;
+                let children = operands
+                    .iter()
+                    .map(|built| self.build_class(built))
+                    .collect::<Option<Vec<_>>>()?;
                 let types: Vec<&TensorType> =
                     children.iter().map(|&child| self.ty(child)).collect();
-                let mut results = op.infer(&types).ok()?;
+                let mut results = op.infer_types(&types).ok()?;
                 let ty = results.pop().filter(|_| results.is_empty())?;
-                Some(self.add(op, children, &ty))
+                Some(self.add_op(op, children, &ty))
             }
         }
     }

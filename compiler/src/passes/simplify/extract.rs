@@ -9,7 +9,7 @@ use egg::Id;
 use graphc_ir::op::Op;
 use graphc_ir::types::TensorType;
 
-use super::egraph::{Region, Term};
+use super::egraph::{ClassTerm, EgraphRegion};
 
 /// Rounds of tries.
 const ROUNDS: usize = 4;
@@ -21,43 +21,49 @@ const FLOPS_PER_BYTE: f64 = 8.0;
 const OVERHEAD: f64 = 10_000.0;
 
 /// The term that is chosen of each class.
-pub(super) fn extract(region: &Region, roots: &[Id]) -> HashMap<Id, Term> {
+pub(super) fn extract_terms(region: &EgraphRegion, roots: &[Id]) -> HashMap<Id, ClassTerm> {
     let classes = region.classes();
     let position: HashMap<Id, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
-    let alternatives: Vec<Vec<Alternative<'_>>> = classes
+    let alternatives: Vec<Vec<TermAlternative<'_>>> = classes
         .iter()
         .map(|&class| {
             region
                 .terms(class)
                 .iter()
-                .map(|t| Alternative::new(region, class, t, &position))
+                .map(|t| TermAlternative::new(region, class, t, &position))
                 .collect()
         })
         .collect();
     let mut choice = cheapest_trees(&alternatives);
     let roots: Vec<usize> = roots.iter().map(|root| position[root]).collect();
-    improve(&alternatives, &mut choice, &roots);
+    improve_choice(&alternatives, &mut choice, &roots);
     let term = |class: usize| alternatives[class][choice[class]].term.clone();
     classes.iter().enumerate().map(|(index, &class)| (class, term(index))).collect()
 }
 
 /// A term that a class may be computed by.
-struct Alternative<'a> {
-    term: &'a Term,
+struct TermAlternative<'a> {
+    term: &'a ClassTerm,
     children: Vec<usize>,
     cost: u64,
 }
 
-impl<'a> Alternative<'a> {
-    fn new(region: &Region, class: Id, term: &'a Term, position: &HashMap<Id, usize>) -> Self {
-        let children = term.children.iter().map(|&child| position[&region.find(child)]).collect();
-        Self { term, children, cost: cost(region, class, term) }
+impl<'a> TermAlternative<'a> {
+    fn new(
+        region: &EgraphRegion,
+        class: Id,
+        term: &'a ClassTerm,
+        position: &HashMap<Id, usize>,
+    ) -> Self {
+        let children =
+            term.children.iter().map(|&child| position[&region.find_class(child)]).collect();
+        Self { term, children, cost: term_cost(region, class, term) }
     }
 }
 
 /// The cost of one op: FLOPs, bytes read and written, and something for being there at all. Leaves cost nothing. A
 /// transpose that moves the last dim reads or writes single elements, not rows, which takes twice as long.
-fn cost(region: &Region, class: Id, term: &Term) -> u64 {
+fn term_cost(region: &EgraphRegion, class: Id, term: &ClassTerm) -> u64 {
     let Some(op) = region.op(term) else { return 0 };
     let types: Vec<&TensorType> = term.children.iter().map(|&child| region.ty(child)).collect();
     let operation = op.operation();
@@ -70,7 +76,7 @@ fn cost(region: &Region, class: Id, term: &Term) -> u64 {
 }
 
 /// The alternative of each class whose tree costs least, shared parts counted as often as they are read.
-fn cheapest_trees(alternatives: &[Vec<Alternative<'_>>]) -> Vec<usize> {
+fn cheapest_trees(alternatives: &[Vec<TermAlternative<'_>>]) -> Vec<usize> {
     let mut best = vec![f64::INFINITY; alternatives.len()];
     let mut choice = vec![0; alternatives.len()];
     loop {
@@ -90,7 +96,11 @@ fn cheapest_trees(alternatives: &[Vec<Alternative<'_>>]) -> Vec<usize> {
     }
 }
 
-fn improve(alternatives: &[Vec<Alternative<'_>>], choice: &mut [usize], roots: &[usize]) {
+fn improve_choice(
+    alternatives: &[Vec<TermAlternative<'_>>],
+    choice: &mut [usize],
+    roots: &[usize],
+) {
     let mut total = total_cost(alternatives, choice, roots).unwrap_or(u64::MAX);
     for _ in 0..ROUNDS {
         let before = total;
@@ -114,7 +124,7 @@ fn improve(alternatives: &[Vec<Alternative<'_>>], choice: &mut [usize], roots: &
 
 /// The cost of all that the roots need, each class once; `None` where a class needs itself.
 fn total_cost(
-    alternatives: &[Vec<Alternative<'_>>],
+    alternatives: &[Vec<TermAlternative<'_>>],
     choice: &[usize],
     roots: &[usize],
 ) -> Option<u64> {

@@ -30,7 +30,7 @@ mod extract;
 mod movement;
 mod rules;
 
-use egraph::{Region, Symbol};
+use egraph::{EgraphRegion, Symbol};
 
 /// The greatest number of nodes of one region: extraction looks at every pair of an alternative and a node.
 const REGION_NODES: usize = 192;
@@ -39,13 +39,13 @@ const REGION_NODES: usize = 192;
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn simplify(training: TrainingGraph) -> Result<TrainingGraph, PassError> {
-    rewrite(&training).map_err(|error| PassError::Op { pass: "simplify", error })
+pub fn simplify_graph(training: TrainingGraph) -> Result<TrainingGraph, PassError> {
+    rewrite_graph(&training).map_err(|error| PassError::Op { pass: "simplify", error })
 }
 
-fn rewrite(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
-    let plan = Plan::new(training);
-    let regions = plan.regions();
+fn rewrite_graph(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
+    let plan = SimplifyPlan::new(training);
+    let regions = plan.saturate_regions();
     let mut emitter = Emitter {
         plan: &plan,
         regions: &regions,
@@ -54,13 +54,13 @@ fn rewrite(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
         known: HashMap::new(),
     };
     for (id, _) in training.graph.iter().filter(|(id, _)| plan.live[id.index()]) {
-        emitter.visit(id)?;
+        emitter.visit_node(id)?;
     }
     Ok(emitter.rebuild.finish())
 }
 
 /// Which node is of which region, and which values cross a boundary.
-struct Plan<'a> {
+struct SimplifyPlan<'a> {
     training: &'a TrainingGraph,
     live: Vec<bool>,
     /// Of each node a number of its phase, part and placement.
@@ -76,38 +76,38 @@ struct Plan<'a> {
 
 /// A saturated region, and where the values of its nodes are in it.
 struct Saturated {
-    region: Region,
+    region: EgraphRegion,
     class: BTreeMap<ValueId, Id>,
     /// The node that is extracted of each class.
-    choice: HashMap<Id, egraph::Term>,
+    choice: HashMap<Id, egraph::ClassTerm>,
     /// The first node of the graph that each class stands for.
     origin: HashMap<Id, NodeId>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> SimplifyPlan<'a> {
     fn new(training: &'a TrainingGraph) -> Self {
         let graph = &training.graph;
         let kept = |value: &graphc_ir::graph::Value| value.name.is_some() || value.pin.is_some();
         let mut plan = Self {
             training,
             live: live_nodes(training),
-            place: places(training),
+            place: number_places(training),
             region: vec![None; graph.nodes.len()],
             members: Vec::new(),
             kept: graph.values.iter().map(kept).collect(),
             demanded: vec![false; graph.values.len()],
         };
-        plan.assign();
-        plan.demand();
+        plan.assign_regions();
+        plan.mark_demanded();
         plan
     }
 
     /// Puts nodes into the open region of their part, placement and phase.
-    fn assign(&mut self) {
+    fn assign_regions(&mut self) {
         let graph = &self.training.graph;
         let mut open = BTreeMap::new();
         for (id, _) in graph.iter().filter(|(id, _)| self.live[id.index()]) {
-            if !rewritable(graph, id) {
+            if !is_rewritable(graph, id) {
                 continue;
             }
             let place = self.place[id.index()];
@@ -121,7 +121,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn demand(&mut self) {
+    fn mark_demanded(&mut self) {
         let graph = &self.training.graph;
         let observed = graph.outputs.iter().map(|output| output.value);
         let gradients = self.training.gradients.iter().map(|&(_, gradient)| gradient);
@@ -141,28 +141,28 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn regions(&self) -> Vec<Saturated> {
-        (0..self.members.len()).map(|region| self.saturate(region)).collect()
+    fn saturate_regions(&self) -> Vec<Saturated> {
+        (0..self.members.len()).map(|region| self.saturate_region(region)).collect()
     }
 
-    fn saturate(&self, index: usize) -> Saturated {
+    fn saturate_region(&self, index: usize) -> Saturated {
         let graph = &self.training.graph;
-        let mut region = Region::new();
+        let mut region = EgraphRegion::new();
         let mut class: BTreeMap<ValueId, Id> = BTreeMap::new();
         for &id in &self.members[index] {
             let node = graph.node(id);
             let children = node.operands.iter().map(|operand| match class.get(operand) {
                 Some(&class) if !self.kept[operand.index()] => class,
-                _ => region.leaf(*operand, &graph.value(*operand).ty),
+                _ => region.add_leaf(*operand, &graph.value(*operand).ty),
             });
             let children: Vec<Id> = children.collect();
             let ty = &graph.value(node.results[0]).ty;
-            class.insert(node.results[0], region.add(&node.op, children, ty));
+            class.insert(node.results[0], region.add_op(&node.op, children, ty));
         }
         region.saturate(rules::RULES);
         let mut origin = HashMap::new();
         for (value, class) in &mut class {
-            *class = region.find(*class);
+            *class = region.find_class(*class);
             origin.entry(*class).or_insert(graph.value(*value).producer);
         }
         let roots: Vec<Id> = class
@@ -170,12 +170,12 @@ impl<'a> Plan<'a> {
             .filter(|(value, _)| self.demanded[value.index()])
             .map(|(_, &class)| class)
             .collect();
-        let choice = extract::extract(&region, &roots);
+        let choice = extract::extract_terms(&region, &roots);
         Saturated { region, class, choice, origin }
     }
 }
 
-fn places(training: &TrainingGraph) -> Vec<usize> {
+fn number_places(training: &TrainingGraph) -> Vec<usize> {
     let mut numbers = BTreeMap::new();
     let number = |(node, phase): (&Node, &Phase)| {
         let next = numbers.len();
@@ -185,7 +185,7 @@ fn places(training: &TrainingGraph) -> Vec<usize> {
 }
 
 /// Whether a node is a term of rules: one result, which depends on nothing but operands and payload.
-fn rewritable(graph: &Graph, id: NodeId) -> bool {
+fn is_rewritable(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     node.results.len() == 1 && node.op.operation().is_function()
 }
@@ -194,7 +194,7 @@ fn rewritable(graph: &Graph, id: NodeId) -> bool {
 type Key = (Op, Vec<ValueId>, usize);
 
 struct Emitter<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a SimplifyPlan<'a>,
     regions: &'a [Saturated],
     rebuild: Rebuild<'a>,
     /// The value that stands for a class of a region.
@@ -204,15 +204,15 @@ struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    fn visit(&mut self, id: NodeId) -> Result<(), OpError> {
+    fn visit_node(&mut self, id: NodeId) -> Result<(), OpError> {
         let node = self.plan.training.graph.node(id);
         let Some(region) = self.plan.region[id.index()] else {
             let operands = node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
             let alone =
-                !node.op.operation().is_function() || node.results.iter().any(|&v| self.kept(v));
-            let results = self.push(&node.op, operands, id, alone)?;
+                !node.op.operation().is_function() || node.results.iter().any(|&v| self.is_kept(v));
+            let results = self.push_or_find(&node.op, operands, id, alone)?;
             for (&old, &new) in node.results.iter().zip(&results) {
-                self.rebuild.stand(old, new);
+                self.rebuild.replace_value(old, new);
             }
             return Ok(());
         };
@@ -221,15 +221,15 @@ impl Emitter<'_> {
             return Ok(());
         }
         let class = self.regions[region].class[&result];
-        let new = match self.kept(result) {
+        let new = match self.is_kept(result) {
             true => self.kept_value(region, class, id)?,
-            false => self.value(region, class, id)?,
+            false => self.class_value(region, class, id)?,
         };
-        self.rebuild.stand(result, new);
+        self.rebuild.replace_value(result, new);
         Ok(())
     }
 
-    fn kept(&self, value: ValueId) -> bool {
+    fn is_kept(&self, value: ValueId) -> bool {
         self.plan.kept[value.index()]
     }
 
@@ -243,25 +243,27 @@ impl Emitter<'_> {
             let mut operands = Vec::new();
             for operand in &node.operands {
                 operands.push(match saturated.class.get(operand) {
-                    Some(&class) if !self.kept(*operand) => self.value(region, class, id)?,
+                    Some(&class) if !self.is_kept(*operand) => {
+                        self.class_value(region, class, id)?
+                    }
                     _ => self.rebuild.new_of(*operand),
                 });
             }
-            return Ok(self.push(&node.op, operands, id, true)?[0]);
+            return Ok(self.push_or_find(&node.op, operands, id, true)?[0]);
         }
-        self.term(region, class, id, true)
+        self.emit_term(region, class, id, true)
     }
 
     /// The value of a class.
-    fn value(&mut self, region: usize, class: Id, id: NodeId) -> Result<ValueId, OpError> {
+    fn class_value(&mut self, region: usize, class: Id, id: NodeId) -> Result<ValueId, OpError> {
         match self.classes.get(&(region, class)) {
             Some(&value) => Ok(value),
-            None => self.term(region, class, id, false),
+            None => self.emit_term(region, class, id, false),
         }
     }
 
     /// Appends what has been extracted of a class.
-    fn term(
+    fn emit_term(
         &mut self,
         region: usize,
         class: Id,
@@ -278,10 +280,14 @@ impl Emitter<'_> {
             Some(op) => {
                 let mut operands = Vec::new();
                 for &child in &chosen.children {
-                    operands.push(self.value(region, saturated.region.find(child), id)?);
+                    operands.push(self.class_value(
+                        region,
+                        saturated.region.find_class(child),
+                        id,
+                    )?);
                 }
                 let like = saturated.origin.get(&class).copied().unwrap_or(id);
-                self.push(op, operands, like, alone)?[0]
+                self.push_or_find(op, operands, like, alone)?[0]
             }
         };
         self.classes.insert((region, class), value);
@@ -289,7 +295,7 @@ impl Emitter<'_> {
     }
 
     /// Appends a node, or finds one that computes the same at the same place; `alone` makes a new one in any case.
-    fn push(
+    fn push_or_find(
         &mut self,
         op: &Op,
         operands: Vec<ValueId>,

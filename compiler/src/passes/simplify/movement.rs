@@ -7,15 +7,15 @@ use graphc_ir::ops::{
 };
 use graphc_ir::types::TensorType;
 
-use super::egraph::{Built, Region};
+use super::egraph::{Built, EgraphRegion};
 
-fn moved(op: Op, class: Id) -> Built {
+fn build_movement(op: Op, class: Id) -> Built {
     Built::Node(op, vec![Built::Class(class)])
 }
 
 /// Two permutations in a row -> one
 pub(super) fn transpose_of_transpose(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -24,14 +24,14 @@ pub(super) fn transpose_of_transpose(
     let inner = |(op, operands): (&Op, &[Id])| {
         let Op::Transpose(inner) = op else { return None };
         let permutation = outer.permutation.iter().map(|&dim| inner.permutation[dim]).collect();
-        Some(moved(Op::Transpose(Transpose { permutation }), operands[0]))
+        Some(build_movement(Op::Transpose(Transpose { permutation }), operands[0]))
     };
     region.ops(operands[0]).filter_map(inner).collect()
 }
 
 /// A permutation that moves nothing -> the operand
 pub(super) fn identity_transpose(
-    _region: &Region,
+    _region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -46,7 +46,7 @@ pub(super) fn identity_transpose(
 
 /// A product with an operand whose last two dims are exchanged -> a product that takes it so
 pub(super) fn matmul_of_transpose(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -77,21 +77,21 @@ fn exchanges_last(permutation: &[usize]) -> bool {
 
 /// Two reshapes in a row -> the second
 pub(super) fn reshape_of_reshape(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
 ) -> Vec<Built> {
     let Op::Reshape(_) = op else { return Vec::new() };
     let inner = |(inner, operands): (&Op, &[Id])| {
-        matches!(inner, Op::Reshape(_)).then(|| moved(op.clone(), operands[0]))
+        matches!(inner, Op::Reshape(_)).then(|| build_movement(op.clone(), operands[0]))
     };
     region.ops(operands[0]).filter_map(inner).collect()
 }
 
 /// A reshape to the same shape -> the operand
 pub(super) fn identity_reshape(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -106,19 +106,19 @@ pub(super) fn identity_reshape(
 
 /// Two expansions in a row -> the second
 pub(super) fn expand_of_expand(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
 ) -> Vec<Built> {
     let Op::Expand(_) = op else { return Vec::new() };
     let before = before_expand(region, operands[0]);
-    before.into_iter().map(|class| moved(op.clone(), class)).collect()
+    before.into_iter().map(|class| build_movement(op.clone(), class)).collect()
 }
 
 /// An expansion to the same shape -> the operand
 pub(super) fn identity_expand(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -133,7 +133,7 @@ pub(super) fn identity_expand(
 
 /// An expansion of what a reshape gave dims of extent 1 in front -> of what is reshaped, whose missing dims are 1
 pub(super) fn expand_of_leading_ones(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -144,19 +144,19 @@ pub(super) fn expand_of_leading_ones(
         let from = &region.ty(operands[0]).shape;
         let ones = shape.len().checked_sub(from.len())?;
         let same = shape[..ones].iter().all(|&extent| extent == 1) && shape[ones..] == **from;
-        same.then(|| moved(op.clone(), operands[0]))
+        same.then(|| build_movement(op.clone(), operands[0]))
     };
     region.ops(operands[0]).filter_map(before).collect()
 }
 
-fn before_expand(region: &Region, class: Id) -> Vec<Id> {
+fn before_expand(region: &EgraphRegion, class: Id) -> Vec<Id> {
     let before = |(op, operands): (&Op, &[Id])| matches!(op, Op::Expand(_)).then(|| operands[0]);
     region.ops(class).filter_map(before).collect()
 }
 
 /// An op that broadcasts, on an expanded operand -> on the operand before, where the others give the shape
 pub(super) fn expand_where_it_broadcasts(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -176,7 +176,7 @@ pub(super) fn expand_where_it_broadcasts(
 
 /// A reduction over dims of extent 1, or over none -> a reshape
 pub(super) fn reduction_of_nothing(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     ty: &TensorType,
@@ -185,7 +185,7 @@ pub(super) fn reduction_of_nothing(
         Op::Reduce(Reduce { axes, .. })
             if axes.iter().all(|&axis| region.ty(operands[0]).shape[axis] == 1) =>
         {
-            vec![moved(Op::Reshape(Reshape { shape: ty.shape.clone() }), operands[0])]
+            vec![build_movement(Op::Reshape(Reshape { shape: ty.shape.clone() }), operands[0])]
         }
         _ => Vec::new(),
     }
@@ -193,7 +193,7 @@ pub(super) fn reduction_of_nothing(
 
 /// A reduction whose reduced dims are then dropped, or put back -> the reduction that does so itself
 pub(super) fn reshape_of_reduction(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -202,14 +202,14 @@ pub(super) fn reshape_of_reduction(
     let reduced = |(op, operands): (&Op, &[Id])| {
         let Op::Reduce(reduce) = op else { return None };
         let other = Reduce { keep_dims: !reduce.keep_dims, ..reduce.clone() };
-        Some(moved(Op::Reduce(other), operands[0]))
+        Some(build_movement(Op::Reduce(other), operands[0]))
     };
     region.ops(operands[0]).filter_map(reduced).collect()
 }
 
 /// A slice that leaves nothing out -> the operand
 pub(super) fn slice_of_everything(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     ty: &TensorType,
@@ -223,7 +223,7 @@ pub(super) fn slice_of_everything(
 
 /// A pad without a border -> the operand
 pub(super) fn pad_of_nothing(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     ty: &TensorType,
@@ -236,7 +236,7 @@ pub(super) fn pad_of_nothing(
 
 /// Two tensors padded with zeros to lie one after the other, and added -> their concatenation, padded
 pub(super) fn sum_of_adjacent_pads(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     ty: &TensorType,
@@ -260,7 +260,7 @@ pub(super) fn sum_of_adjacent_pads(
     built
 }
 
-fn one_after_the_other(region: &Region, a: (&Pad, Id), b: (&Pad, Id)) -> Option<Built> {
+fn one_after_the_other(region: &EgraphRegion, a: (&Pad, Id), b: (&Pad, Id)) -> Option<Built> {
     let ((a, x), (b, y)) = (a, b);
     let shapes = [x, y].map(|class| &region.ty(class).shape);
     let differ = |&dim: &usize| (a.low[dim], a.high[dim]) != (b.low[dim], b.high[dim]);
@@ -282,7 +282,7 @@ fn one_after_the_other(region: &Region, a: (&Pad, Id), b: (&Pad, Id)) -> Option<
 
 /// A concatenation of concatenations along the same dim -> one
 pub(super) fn concat_of_concat(
-    region: &Region,
+    region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,
@@ -303,7 +303,7 @@ pub(super) fn concat_of_concat(
 
 /// A concatenation of one tensor -> the tensor
 pub(super) fn concat_of_one(
-    _region: &Region,
+    _region: &EgraphRegion,
     op: &Op,
     operands: &[Id],
     _ty: &TensorType,

@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 use graphc_ir::graph::Graph;
 
 use crate::passes::error::PassError;
-use crate::passes::layers::layers;
+use crate::passes::layers::find_layers;
 
 /// The most that the most expensive stage may cost, as a multiple of the least, where that saves bytes.
 const SLACK: f64 = 1.1;
@@ -33,7 +33,7 @@ const PARTS: f64 = (1u32 << 24) as f64;
 ///
 /// # Errors
 /// Where there are fewer ops than stages.
-pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, PassError> {
+pub(super) fn cut_stages(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, PassError> {
     let ops: Vec<usize> = (0..graph.nodes.len())
         .filter(|&node| !graph.nodes[node].op.operation().is_source())
         .collect();
@@ -42,7 +42,11 @@ pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, Pa
     }
     let total = running_costs(graph, &ops);
     let limit = least_maximum(&total, stages) * SLACK;
-    let prices = Prices { total, bytes: crossing_bytes(graph, &ops), inside: inside(graph, &ops) };
+    let prices = StageCutPrices {
+        total,
+        bytes: crossing_bytes(graph, &ops),
+        inside: find_inside_layers(graph, &ops),
+    };
     let starts = prices.best_cut(stages, limit);
     let mut result = vec![None; graph.nodes.len()];
     for (position, &node) in ops.iter().enumerate() {
@@ -76,7 +80,7 @@ fn crossing_bytes(graph: &Graph, ops: &[usize]) -> Vec<f64> {
         position[op] = Some(index);
     }
     let mut changes = vec![0.0; ops.len() + 2];
-    for (value, readers) in graph.values.iter().zip(graph.consumers()) {
+    for (value, readers) in graph.values.iter().zip(graph.list_consumers()) {
         let readers = readers.iter().filter_map(|reader| position[reader.index()]);
         let (Some(made), Some(last)) = (position[value.producer.index()], readers.max()) else {
             continue;
@@ -114,8 +118,8 @@ fn least_maximum(total: &[f64], stages: usize) -> f64 {
 }
 
 /// For each position whether it is inside a layer: a cut there gives the layer to two stages.
-fn inside(graph: &Graph, ops: &[usize]) -> Vec<bool> {
-    let of = layers(graph, |_| true).of;
+fn find_inside_layers(graph: &Graph, ops: &[usize]) -> Vec<bool> {
+    let of = find_layers(graph, |_| true).of;
     let mut last = None;
     let mut inside = vec![false; ops.len()];
     for (position, &op) in ops.iter().enumerate() {
@@ -126,7 +130,7 @@ fn inside(graph: &Graph, ops: &[usize]) -> Vec<bool> {
 }
 
 /// The prices by which cuts are chosen.
-struct Prices {
+struct StageCutPrices {
     /// The sum of the costs of the ops before each position.
     total: Vec<f64>,
     /// The bytes that cross each position.
@@ -137,24 +141,24 @@ struct Prices {
 
 /// The cost of ranges together, compared in this order.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct Rank {
+struct StageCutCost {
     bytes: f64,
     layers: usize,
     /// The cost of the most expensive range, or the sum of the squares of all.
     uneven: f64,
 }
 
-impl Prices {
+impl StageCutPrices {
     /// The first op of each of the stages.
     fn best_cut(&self, stages: usize, limit: f64) -> Vec<usize> {
         let mean = self.total[self.total.len() - 1] / stages as f64;
-        let cuts = [LEAST_SHARE * mean, 0.0].map(|least| self.evened(stages, least..=limit));
+        let cuts = [LEAST_SHARE * mean, 0.0].map(|least| self.cut_evenly(stages, least..=limit));
         let found = cuts.into_iter().flatten().next();
         found.expect("the least maximum is that of a cut")
     }
 
     /// The first op of each of the stages whose costs lie in a range.
-    fn evened(&self, stages: usize, costs: RangeInclusive<f64>) -> Option<Vec<usize>> {
+    fn cut_evenly(&self, stages: usize, costs: RangeInclusive<f64>) -> Option<Vec<usize>> {
         let (_, most) = self.cut_within(stages, &costs, f64::max, |cost| cost)?;
         let costs = *costs.start()..=most;
         self.cut_within(stages, &costs, |a, b| a + b, |cost| cost * cost).map(|(starts, _)| starts)
@@ -170,9 +174,9 @@ impl Prices {
         uneven: impl Fn(f64) -> f64,
     ) -> Option<(Vec<usize>, f64)> {
         let (total, n) = (&self.total, self.total.len() - 1);
-        let mut best: Vec<Vec<Option<(Rank, usize)>>> = vec![vec![None; n + 1]; stages];
+        let mut best: Vec<Vec<Option<(StageCutCost, usize)>>> = vec![vec![None; n + 1]; stages];
         for end in (1..=n).filter(|&end| costs.contains(&total[end])) {
-            let rank = Rank { bytes: 0.0, layers: 0, uneven: uneven(total[end]) };
+            let rank = StageCutCost { bytes: 0.0, layers: 0, uneven: uneven(total[end]) };
             best[0][end] = Some((rank, 0));
         }
         for stage in 1..stages {
@@ -181,7 +185,7 @@ impl Prices {
                 let starts = (stage..end).rev().skip_while(|&start| cost(start) < *costs.start());
                 for start in starts.take_while(|&start| cost(start) <= *costs.end()) {
                     let Some((before, _)) = best[stage - 1][start] else { continue };
-                    let rank = Rank {
+                    let rank = StageCutCost {
                         bytes: before.bytes + self.bytes[start],
                         layers: before.layers + usize::from(self.inside[start]),
                         uneven: join(before.uneven, uneven(cost(start))),

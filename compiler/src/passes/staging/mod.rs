@@ -1,7 +1,7 @@
 //! Pipeline stages and placements: the user's, or an equal-cost cut of the forward ops.
 //!
 //! [`assign_stages`] writes them into the nodes before autodiff, which then puts each gradient beside the op that it
-//! differentiates; [`staging`] reads them back as data once all nodes exist.
+//! differentiates; [`collect_staging`] reads them back as data once all nodes exist.
 
 use graphc_ir::graph::{Graph, Node, Part};
 use graphc_ir::ids::StageId;
@@ -15,7 +15,7 @@ use crate::passes::error::PassError;
 mod cut;
 mod spread;
 
-use spread::spread;
+use spread::spread_generators;
 
 /// The graph with a stage for every node (with chunks, a stage for each chunk: chunk `c` of all lies on stage
 /// `c mod S`), and a placement for those that do not lie on their stage's slice of the
@@ -26,28 +26,28 @@ use spread::spread;
 /// # Errors
 /// Where stages do not divide the mesh, or the user's own stages or placements do not fit it.
 pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let mesh = mesh(options)?;
+    let mesh = make_mesh(options)?;
     check_divides(&mesh, options)?;
     check_interleaved(options)?;
     check_user(&graph, &mesh, options)?;
-    let stages = stages(&graph, options)?;
-    let placements = placements(&graph, &stages);
+    let stages = choose_stages(&graph, options)?;
+    let placements = choose_placements(&graph, &stages);
     let mut graph = graph;
     let staged = options.stages > 1 || !graph.stages.is_empty();
-    graph.stages.resize(if staged { chunks(options) } else { 0 }, None);
+    graph.stages.resize(if staged { chunk_count(options) } else { 0 }, None);
     for (index, node) in graph.nodes.iter_mut().enumerate() {
         node.part = staged.then(|| Part::Stage(StageId::new(stages[index])));
         node.placement.clone_from(&placements[index]);
     }
-    spread(&graph).map_err(|error| PassError::Op { pass: "stages", error })
+    spread_generators(&graph).map_err(|error| PassError::Op { pass: "stages", error })
 }
 
 /// Stages and placements of all nodes of a graph that [`assign_stages`] has seen.
 ///
 /// # Errors
 /// Where the mesh is none.
-pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassError> {
-    let mesh = mesh(options)?;
+pub fn collect_staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassError> {
+    let mesh = make_mesh(options)?;
     let slices = check_divides(&mesh, options)?;
     let chunk_of = |node: &Node| node.stage().map_or(0, StageId::index);
     let stage_of = |node: &Node| chunk_of(node) % options.stages;
@@ -69,10 +69,10 @@ pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassE
 /// Where the mesh is none.
 pub fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, PassError> {
     let (stage, chunk) = (vec![0; nodes], vec![0; nodes]);
-    Ok(Staging { stages: 1, stage, chunk, placement: vec![mesh(options)?; nodes] })
+    Ok(Staging { stages: 1, stage, chunk, placement: vec![make_mesh(options)?; nodes] })
 }
 
-fn mesh(options: &CompileOptions) -> Result<Placement, PassError> {
+fn make_mesh(options: &CompileOptions) -> Result<Placement, PassError> {
     let mesh = options.mesh.clone();
     Placement::mesh(&mesh).map_err(|error| PassError::Mesh { mesh, error })
 }
@@ -80,7 +80,7 @@ fn mesh(options: &CompileOptions) -> Result<Placement, PassError> {
 /// The slice of the mesh of each stage.
 fn check_divides(mesh: &Placement, options: &CompileOptions) -> Result<Vec<Placement>, PassError> {
     let stages = options.stages;
-    let slices: Option<Vec<Placement>> = (0..stages).map(|s| mesh.stage(s, stages)).collect();
+    let slices: Option<Vec<Placement>> = (0..stages).map(|s| mesh.slice_stage(s, stages)).collect();
     slices.filter(|slices| !slices.is_empty()).ok_or_else(|| PassError::StagesDivide {
         mesh: options.mesh.clone(),
         stages,
@@ -89,15 +89,15 @@ fn check_divides(mesh: &Placement, options: &CompileOptions) -> Result<Vec<Place
 }
 
 /// Chunks of layers of all stages.
-fn chunks(options: &CompileOptions) -> usize {
-    options.stages * options.schedule.chunks()
+fn chunk_count(options: &CompileOptions) -> usize {
+    options.stages * options.schedule.chunks_per_stage()
 }
 
 /// Checks that a schedule with chunks fits stages and microbatches.
 fn check_interleaved(options: &CompileOptions) -> Result<(), PassError> {
     let (stages, microbatches) = (options.stages, options.microbatches);
     let fits = stages > 1 && microbatches.is_multiple_of(stages);
-    if options.schedule.chunks() == 1 || fits {
+    if options.schedule.chunks_per_stage() == 1 || fits {
         return Ok(());
     }
     Err(PassError::Interleaved { schedule: options.schedule, stages, microbatches })
@@ -105,7 +105,7 @@ fn check_interleaved(options: &CompileOptions) -> Result<(), PassError> {
 
 /// Checks the stages and placements that the user gave.
 fn check_user(graph: &Graph, mesh: &Placement, options: &CompileOptions) -> Result<(), PassError> {
-    let stages = chunks(options);
+    let stages = chunk_count(options);
     for node in &graph.nodes {
         if let Some(stage) = node.stage().map(StageId::index).filter(|&stage| stage >= stages) {
             let (op, place) = (node.op.name(), node.source.clone());
@@ -148,17 +148,17 @@ fn own_placement(node: &Node) -> Option<&Placement> {
     }
 }
 
-fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, PassError> {
+fn choose_stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, PassError> {
     if options.stages == 1 {
         return Ok(vec![0; graph.nodes.len()]);
     }
     let given: Vec<Option<usize>> = if graph.nodes.iter().any(|node| node.stage().is_some()) {
         graph.nodes.iter().map(|node| node.stage().map(StageId::index)).collect()
     } else {
-        cut::cut(graph, chunks(options))?
+        cut::cut_stages(graph, chunk_count(options))?
     };
     let given = with_arrivals(graph, given, options)?;
-    Ok(follow(graph, given, 0))
+    Ok(fill_from_neighbours(graph, given, 0))
 }
 
 /// The stages that are given, and of what the user moves to the place of a later stage than it would be in, that one.
@@ -167,25 +167,26 @@ fn with_arrivals(
     mut given: Vec<Option<usize>>,
     options: &CompileOptions,
 ) -> Result<Vec<Option<usize>>, PassError> {
-    let slices = check_divides(&mesh(options)?, options)?;
+    let slices = check_divides(&make_mesh(options)?, options)?;
     let place = |stage: usize| {
         let own = graph.stages.get(stage).and_then(Option::as_ref);
         own.unwrap_or(&slices[stage % options.stages])
     };
-    let readers = graph.consumers();
+    let readers = graph.list_consumers();
     let mut stages = None;
     for (id, node) in graph.iter() {
         let Op::ToGlobal(op) = &node.op else { continue };
         if given[id.index()].is_some() {
             continue;
         }
-        let inherited = stages.get_or_insert_with(|| follow(graph, given.clone(), 0))[id.index()];
+        let inherited =
+            stages.get_or_insert_with(|| fill_from_neighbours(graph, given.clone(), 0))[id.index()];
         if *place(inherited) == op.placement {
             continue;
         }
         let of_readers =
             readers[node.results[0].index()].iter().filter_map(|reader| given[reader.index()]);
-        let end = of_readers.min().map_or(chunks(options), |first| first + 1);
+        let end = of_readers.min().map_or(chunk_count(options), |first| first + 1);
         given[id.index()] = (inherited + 1..end).find(|&at| *place(at) == op.placement);
         // What is given changes what others inherit.
         stages = stages.filter(|_| given[id.index()].is_none());
@@ -195,27 +196,31 @@ fn with_arrivals(
 
 /// A stage, or a layer, for every node: that which is given, else the last of those that it reads, else the first of those
 /// that read it, else the first of all.
-pub fn follow<T: Copy + Ord>(graph: &Graph, given: Vec<Option<T>>, first: T) -> Vec<T> {
+pub fn fill_from_neighbours<T: Copy + Ord>(
+    graph: &Graph,
+    given: Vec<Option<T>>,
+    first: T,
+) -> Vec<T> {
     let greater = |a: &mut T, b: &T| *a = (*a).max(*b);
     let lesser = |a: &mut T, b: &T| *a = (*a).min(*b);
-    let parts = inherit(graph, given, |_, _| true, greater, lesser);
+    let parts = inherit_given(graph, given, |_, _| true, greater, lesser);
     parts.into_iter().map(|part| part.unwrap_or(first)).collect()
 }
 
 /// The placement of each node that does not lie where its stage does.
-fn placements(graph: &Graph, stages: &[usize]) -> Vec<Option<Placement>> {
+fn choose_placements(graph: &Graph, stages: &[usize]) -> Vec<Option<Placement>> {
     let given = graph.nodes.iter().zip(stages).map(|(node, &stage)| {
         let of_stage = || graph.stages.get(stage).and_then(Option::as_ref);
         own_placement(node).or_else(of_stage).cloned()
     });
     // A stage without a placement has its own slice of the mesh, whatever those before it were given.
     let together = |a: usize, b: usize| stages[a] == stages[b];
-    inherit(graph, given.collect(), together, |_, _| {}, |_, _| {})
+    inherit_given(graph, given.collect(), together, |_, _| {}, |_, _| {})
 }
 
 /// What was given to each node; a node that was given nothing has what its operands have, joined, and where they
 /// have nothing what its readers have. `along` says between which nodes something is inherited.
-fn inherit<T: Clone>(
+fn inherit_given<T: Clone>(
     graph: &Graph,
     mut given: Vec<Option<T>>,
     along: impl Fn(usize, usize) -> bool,

@@ -11,7 +11,7 @@ use graphc_ir::op::OpError;
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
+pub(super) fn spread_generators(graph: &Graph) -> Result<Graph, OpError> {
     let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
     let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
     let mut copies: BTreeMap<_, ValueId> = BTreeMap::new();
@@ -19,7 +19,7 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
         let mut operands = Vec::new();
         for &operand in &node.operands {
             let producer = graph.producer(operand);
-            let moved = producer.op.is_generator() && elsewhere(producer, node);
+            let moved = producer.op.is_generator() && lies_elsewhere(producer, node);
             let key = (operand, node.part, node.placement.clone());
             operands.push(match copies.get(&key) {
                 Some(&copy) => copy,
@@ -45,6 +45,6 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
     Ok(result)
 }
 
-fn elsewhere(producer: &Node, reader: &Node) -> bool {
+fn lies_elsewhere(producer: &Node, reader: &Node) -> bool {
     (producer.part, &producer.placement) != (reader.part, &reader.placement)
 }

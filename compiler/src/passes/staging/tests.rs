@@ -24,7 +24,7 @@ fn layers(layers: usize) -> Graph {
 
 fn stages_of(graph: Graph, options: &CompileOptions) -> Vec<usize> {
     let graph = assign_stages(graph, options).expect("fits");
-    staging(&graph, options).expect("fits").stage
+    collect_staging(&graph, options).expect("fits").stage
 }
 
 /// A tensor that is moved between the stages, in neither of them.
@@ -103,7 +103,7 @@ fn a_cut_goes_where_few_bytes_cross() {
     let graph = g.finish().expect("fits");
     let narrow = graph.values.iter().position(|v| v.ty.shape == [8, 2]).expect("is there");
     let graph = assign_stages(graph, &options(&[2], 2)).expect("fits");
-    let consumers = graph.consumers();
+    let consumers = graph.list_consumers();
     assert_eq!(graph.nodes[graph.values[narrow].producer.index()].stage(), Some(StageId::new(0)));
     assert_eq!(graph.node(consumers[narrow][0]).stage(), Some(StageId::new(1)));
 }
@@ -135,7 +135,7 @@ fn the_users_stages_pull_sources_and_what_follows() {
     g.output("y", &(out * &mask).relu());
     g.output("z", &hidden.mul(&mask));
     let graph = assign_stages(g.finish().expect("fits"), &options(&[2], 2)).expect("fits");
-    graphc_ir::verify::verify(&graph).expect("holds");
+    graphc_ir::verify::verify_graph(&graph).expect("holds");
     let stage = |op: &str| -> Vec<usize> {
         let nodes = graph.nodes.iter().filter(|node| node.op.name() == op);
         nodes.map(|node| node.stage().expect("staged").index()).collect()
@@ -157,7 +157,7 @@ fn placements_follow_operands_and_readers() {
     let moved = hidden.to_global(&second, "B".parse().expect("an SBP"));
     g.output("y", &moved.neg());
     let graph = assign_stages(g.finish().expect("fits"), &options(&[2], 1)).expect("fits");
-    let found = staging(&graph, &options(&[2], 1)).expect("fits").placement;
+    let found = collect_staging(&graph, &options(&[2], 1)).expect("fits").placement;
     let (a, b) = (&first, &second);
     assert_eq!(found.iter().collect::<Vec<_>>(), [a, a, a, a, b, b]);
 }

@@ -6,14 +6,14 @@ use graphc_ir::ops::{Input, LogSoftmax, MatMul, Reshape, Resize, Softmax, Transp
 
 use super::Purpose;
 use super::images::CHANNELS_FIRST;
-use super::rewrite::Rewriter;
-use super::view::{Reshaped, View, reshaped};
+use super::rewrite::ViewRewriter;
+use super::view::{BaseView, Reshaped, reshape_view};
 
-impl Rewriter<'_> {
+impl ViewRewriter<'_> {
     /// The node on what its operands are views of; `None` where it needs them as they were.
-    pub(super) fn on_bases(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+    pub(super) fn on_bases(&mut self, node: &Node) -> Result<Option<Vec<BaseView>>, OpError> {
         if self.purpose == Purpose::Images
-            && let Some(views) = self.image(node)?
+            && let Some(views) = self.apply_image_op(node)?
         {
             return Ok(Some(views));
         }
@@ -23,68 +23,72 @@ impl Rewriter<'_> {
         let Some(&operand) = node.operands.first() else { return Ok(None) };
         let view = self.view(operand);
         match &node.op {
-            Op::Transpose(Transpose { permutation }) => Ok(self.transposed(&view, permutation)),
-            Op::Reshape(Reshape { shape }) => self.reshaped(&view, shape, node),
-            Op::Binary(_) | Op::Where(_) => self.elementwise(node),
-            Op::Concat(concat) => self.concat(concat.axis, node),
-            Op::Embedding(_) if self.purpose == Purpose::Samples => self.rows(node),
-            _ if self.stays(&view) => Ok(None),
+            Op::Transpose(Transpose { permutation }) => Ok(self.transpose_view(&view, permutation)),
+            Op::Reshape(Reshape { shape }) => self.reshape_view(&view, shape, node),
+            Op::Binary(_) | Op::Where(_) => self.apply_elementwise(node),
+            Op::Concat(concat) => self.concat_views(concat.axis, node),
+            Op::Embedding(_) if self.purpose == Purpose::Samples => self.look_up_rows(node),
+            _ if self.stays_in_place(&view) => Ok(None),
             Op::BatchNormTraining(norm) => self.batch_norm(norm, node),
-            Op::Slice(slice) => self.slice(&view, slice, node),
-            Op::Pad(pad) => self.pad(&view, pad, node),
+            Op::Slice(slice) => self.slice_view(&view, slice, node),
+            Op::Pad(pad) => self.pad_view(&view, pad, node),
             Op::Resize(resize) => {
                 let [axis] = view.dims[resize.axis][..] else { return Ok(None) };
                 let op = Op::Resize(Resize { axis, ..*resize });
-                self.computed(op, vec![view.base], &view.dims, node).map(Some)
+                self.compute_views(op, vec![view.base], &view.dims, node).map(Some)
             }
-            Op::Split(split) => self.split(&view, split, node),
-            Op::Expand(expand) => self.expand(view, &expand.shape, node),
-            Op::Reduce(reduce) => self.reduce(&view, reduce, node),
+            Op::Split(split) => self.split_view(&view, split, node),
+            Op::Expand(expand) => self.expand_view(view, &expand.shape, node),
+            Op::Reduce(reduce) => self.reduce_view(&view, reduce, node),
             Op::ToGlobal(op) => self.laid_globally(&view, op, node),
             // The numbers of a dropout follow from where an element stands.
             Op::Dropout(_) if self.purpose == Purpose::Images => Ok(None),
             Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => {
-                self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
+                self.compute_views(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
             }
             Op::Normalize(_) => {
                 let Some(view) = self.with_last_dim(view, node)? else { return Ok(None) };
-                self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
+                self.compute_views(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
             }
             Op::Softmax(Softmax { axis }) => {
                 let [dim] = view.dims[*axis][..] else { return Ok(None) };
                 let op = Op::Softmax(Softmax { axis: dim });
-                self.computed(op, vec![view.base], &view.dims, node).map(Some)
+                self.compute_views(op, vec![view.base], &view.dims, node).map(Some)
             }
             Op::LogSoftmax(LogSoftmax { axis }) => {
                 let [dim] = view.dims[*axis][..] else { return Ok(None) };
                 let op = Op::LogSoftmax(LogSoftmax { axis: dim });
-                self.computed(op, vec![view.base], &view.dims, node).map(Some)
+                self.compute_views(op, vec![view.base], &view.dims, node).map(Some)
             }
             Op::MatMul(MatMul { transpose_a: false, .. })
                 if self.old.value(node.operands[1]).ty.shape.len() == 2 =>
             {
-                self.product(view, node)
+                self.multiply_matrix(view, node)
             }
             _ => self.in_other_order(node),
         }
     }
 
     /// An input whose samples lie along another dim than the first as a view of what has them there.
-    fn samples_first(&mut self, input: &Input, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+    fn samples_first(
+        &mut self,
+        input: &Input,
+        node: &Node,
+    ) -> Result<Option<Vec<BaseView>>, OpError> {
         let Some(dim @ 1..) = input.samples_dim() else { return Ok(None) };
         let views = self.as_it_was(node)?;
         let others = (0..input.ty.shape.len()).filter(|&other| other != dim);
         let order: Vec<usize> = std::iter::once(dim).chain(others).collect();
         let base = self.transpose(views[0].base, order.clone(), node)?;
-        Ok(Some(vec![View::arranged(base, &order)]))
+        Ok(Some(vec![BaseView::from_order(base, &order)]))
     }
 
     /// Whether ops on a view are computed on the value itself: where it is its base, and of images also where no element must
     /// move for it, unless it has the base's dims in another order, as images of one place do: those are computed where the
     /// convolution behind them is, so that all is one loop.
-    pub(super) fn stays(&self, view: &View) -> bool {
+    pub(super) fn stays_in_place(&self, view: &BaseView) -> bool {
         let extents = self.extents(view.base);
-        let whole = *view == View::whole(view.base, extents.len());
+        let whole = *view == BaseView::whole(view.base, extents.len());
         match self.purpose {
             Purpose::Samples => whole,
             Purpose::Images => whole || view.keeps_order(extents) && !view.is_permuted(),
@@ -92,54 +96,58 @@ impl Rewriter<'_> {
     }
 
     /// Of images, what a model moves is moved there, but where it makes one of what has its channels last.
-    fn transposed(&self, view: &View, permutation: &[usize]) -> Option<Vec<View>> {
+    fn transpose_view(&self, view: &BaseView, permutation: &[usize]) -> Option<Vec<BaseView>> {
         let images = self.purpose == Purpose::Images;
-        let moves = !images || !self.stays(view) || permutation == CHANNELS_FIRST;
+        let moves = !images || !self.stays_in_place(view) || permutation == CHANNELS_FIRST;
         moves.then(|| vec![view.transposed(permutation)])
     }
 
-    fn reshaped(
+    fn reshape_view(
         &mut self,
-        view: &View,
+        view: &BaseView,
         shape: &[usize],
         node: &Node,
-    ) -> Result<Option<Vec<View>>, OpError> {
-        let found = reshaped(view, self.extents(view.base), shape);
+    ) -> Result<Option<Vec<BaseView>>, OpError> {
+        let found = reshape_view(view, self.extents(view.base), shape);
         let images = self.purpose == Purpose::Images;
-        let stays = self.stays(view);
-        let found = found.map(|found| if images && !stays { found.merged() } else { found });
+        let stays = self.stays_in_place(view);
+        let found = found.map(|found| if images && !stays { found.merge_dims() } else { found });
         let Some(Reshaped { shape, view: seen }) = found else { return Ok(None) };
         if images && stays && self.extents(view.base) != shape {
             return Ok(None);
         }
         let base = self.reshape(view.base, shape, node)?;
-        Ok(Some(vec![View { base, ..seen }]))
+        Ok(Some(vec![BaseView { base, ..seen }]))
     }
 
     /// Rows of a table, found at places that are seen otherwise than they lie.
-    fn rows(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+    fn look_up_rows(&mut self, node: &Node) -> Result<Option<Vec<BaseView>>, OpError> {
         let places = self.view(node.operands[1]);
-        if self.stays(&places) {
+        if self.stays_in_place(&places) {
             return Ok(None);
         }
-        let table = self.made(node.operands[0])?;
+        let table = self.restore_value(node.operands[0])?;
         let width = self.extents(places.base).len();
         let dims = [&places.dims[..], &[vec![width]]].concat();
-        self.computed(node.op.clone(), vec![table, places.base], &dims, node).map(Some)
+        self.compute_views(node.op.clone(), vec![table, places.base], &dims, node).map(Some)
     }
 
     /// A product with a matrix that all share.
-    fn product(&mut self, view: View, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+    fn multiply_matrix(
+        &mut self,
+        view: BaseView,
+        node: &Node,
+    ) -> Result<Option<Vec<BaseView>>, OpError> {
         let Some(view) = self.with_last_dim(view, node)? else { return Ok(None) };
         if self.extents(view.base).len() < 2 {
             return Ok(None);
         }
-        let weight = self.made(node.operands[1])?;
-        self.computed(node.op.clone(), vec![view.base, weight], &view.dims, node).map(Some)
+        let weight = self.restore_value(node.operands[1])?;
+        self.compute_views(node.op.clone(), vec![view.base, weight], &view.dims, node).map(Some)
     }
 
     /// The view of a base whose last dim is what is seen last, and of nothing else: that may have to be made.
-    fn with_last_dim(&mut self, view: View, node: &Node) -> Result<Option<View>, OpError> {
+    fn with_last_dim(&mut self, view: BaseView, node: &Node) -> Result<Option<BaseView>, OpError> {
         let rank = self.extents(view.base).len();
         let Some((last, others)) = view.dims.split_last().filter(|(last, _)| !last.is_empty())
         else {
@@ -162,6 +170,6 @@ impl Rewriter<'_> {
         let order = kept.iter().chain(last).copied().collect();
         let transposed = self.transpose(view.base, order, node)?;
         let base = self.reshape(transposed, shape, node)?;
-        Ok(Some(View { base, dims }))
+        Ok(Some(BaseView { base, dims }))
     }
 }

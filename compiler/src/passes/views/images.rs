@@ -4,8 +4,8 @@ use graphc_ir::graph::Node;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::BatchNormTraining;
 
-use super::rewrite::Rewriter;
-use super::view::View;
+use super::rewrite::ViewRewriter;
+use super::view::BaseView;
 
 /// Which dims of `[n, h, w, c]` those of `[n, c, h, w]` are.
 pub(super) const CHANNELS_FIRST: [usize; 4] = [0, 3, 1, 2];
@@ -36,22 +36,22 @@ pub(in crate::passes) fn image_op(op: &Op) -> Option<ImageOp> {
     (!before).then_some(ImageOp { op: last, operands, result })
 }
 
-impl Rewriter<'_> {
+impl ViewRewriter<'_> {
     /// An op of images with channels last; `None` of any other.
-    pub(super) fn image(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+    pub(super) fn apply_image_op(&mut self, node: &Node) -> Result<Option<Vec<BaseView>>, OpError> {
         let Some(ImageOp { op, operands: images, result }) = image_op(&node.op) else {
             return Ok(None);
         };
         let mut operands = Vec::new();
         for (&operand, &image) in node.operands.iter().zip(images) {
             operands.push(match image {
-                true => self.arranged(operand, &CHANNELS_LAST, node)?,
-                false => self.made(operand)?,
+                true => self.arrange_base(operand, &CHANNELS_LAST, node)?,
+                false => self.restore_value(operand)?,
             });
         }
         let order = if result { CHANNELS_LAST } else { [0, 1, 2, 3] };
-        let dims = View::arranged(operands[0], &order).dims;
-        self.computed(op, operands, &dims, node).map(Some)
+        let dims = BaseView::from_order(operands[0], &order).dims;
+        self.compute_views(op, operands, &dims, node).map(Some)
     }
 
     /// Batch normalization by the statistics of the batch, with channels as the last dim; `None` where channels are not moved.
@@ -59,17 +59,17 @@ impl Rewriter<'_> {
         &mut self,
         norm: &BatchNormTraining,
         node: &Node,
-    ) -> Result<Option<Vec<View>>, OpError> {
+    ) -> Result<Option<Vec<BaseView>>, OpError> {
         let (x, rank) = (node.operands[0], self.old.value(node.operands[0]).ty.shape.len());
-        if norm.channel != 1 || self.stays(&self.view(x)) {
+        if norm.channel != 1 || self.stays_in_place(&self.view(x)) {
             return Ok(None);
         }
         let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-        let mut operands = vec![self.arranged(x, &order, node)?];
+        let mut operands = vec![self.arrange_base(x, &order, node)?];
         for &operand in &node.operands[1..] {
-            operands.push(self.made(operand)?);
+            operands.push(self.restore_value(operand)?);
         }
-        let seen = View::arranged(operands[0], &order).dims;
+        let seen = BaseView::from_order(operands[0], &order).dims;
         let statistic = match norm.batches {
             // Of one part they have no dim but that of channels.
             1 => (0..rank).map(|dim| if dim == 1 { vec![0] } else { Vec::new() }).collect(),

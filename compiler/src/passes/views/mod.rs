@@ -18,8 +18,8 @@ pub(super) mod same;
 mod view;
 
 pub(super) use images::image_op;
-pub(super) use rewrite::rewrite;
-pub(super) use view::{View, ascending, reshaped};
+pub(super) use rewrite::rewrite_views;
+pub(super) use view::{BaseView, is_ascending, reshape_view};
 
 /// The purpose for which a graph is made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,15 +7,15 @@ use graphc_ir::ops::{Concat, Expand, Pad, Reduce, Slice, Split, ToGlobal};
 use graphc_ir::rule::{DimRule, FactorKind};
 
 use super::Purpose;
-use super::rewrite::Rewriter;
-use super::view::View;
+use super::rewrite::ViewRewriter;
+use super::view::BaseView;
 
 /// The result of an op on bases, or `None` where it needs its operands as they were.
-type Found = Result<Option<Vec<View>>, OpError>;
+type Found = Result<Option<Vec<BaseView>>, OpError>;
 
-impl Rewriter<'_> {
+impl ViewRewriter<'_> {
     /// A part along dims that are dims of the base.
-    pub(super) fn slice(&mut self, view: &View, slice: &Slice, node: &Node) -> Found {
+    pub(super) fn slice_view(&mut self, view: &BaseView, slice: &Slice, node: &Node) -> Found {
         let shape = self.extents(view.base).to_vec();
         let mut of_base =
             Slice { starts: vec![0; shape.len()], steps: vec![1; shape.len()], ends: shape };
@@ -29,17 +29,17 @@ impl Rewriter<'_> {
                 (of_base.starts[dim], of_base.ends[dim], of_base.steps[dim]) = (start, end, step);
                 continue;
             }
-            let Some((dim, inner)) = self.slowest(view.base, group) else { return Ok(None) };
+            let Some((dim, inner)) = self.slowest_dim(view.base, group) else { return Ok(None) };
             if step != 1 || start % inner != 0 || end % inner != 0 {
                 return Ok(None);
             }
             (of_base.starts[dim], of_base.ends[dim]) = (start / inner, end / inner);
         }
-        self.computed(Op::Slice(of_base), vec![view.base], &view.dims, node).map(Some)
+        self.compute_views(Op::Slice(of_base), vec![view.base], &view.dims, node).map(Some)
     }
 
     /// More along dims that are dims of the base.
-    pub(super) fn pad(&mut self, view: &View, pad: &Pad, node: &Node) -> Found {
+    pub(super) fn pad_view(&mut self, view: &BaseView, pad: &Pad, node: &Node) -> Found {
         let none = vec![0; self.extents(view.base).len()];
         let Pad { value, .. } = *pad;
         let mut of_base = Pad { low: none.clone(), high: none.clone(), interior: none, value };
@@ -51,12 +51,12 @@ impl Rewriter<'_> {
             let [dim] = group[..] else { return Ok(None) };
             (of_base.low[dim], of_base.high[dim], of_base.interior[dim]) = (low, high, interior);
         }
-        self.computed(Op::Pad(of_base), vec![view.base], &view.dims, node).map(Some)
+        self.compute_views(Op::Pad(of_base), vec![view.base], &view.dims, node).map(Some)
     }
 
     /// Parts along a dim of the base.
-    pub(super) fn split(&mut self, view: &View, split: &Split, node: &Node) -> Found {
-        let Some((axis, inner)) = self.slowest(view.base, &view.dims[split.axis]) else {
+    pub(super) fn split_view(&mut self, view: &BaseView, split: &Split, node: &Node) -> Found {
+        let Some((axis, inner)) = self.slowest_dim(view.base, &view.dims[split.axis]) else {
             return Ok(None);
         };
         if split.sizes.iter().any(|size| size % inner != 0) {
@@ -64,28 +64,28 @@ impl Rewriter<'_> {
         }
         let sizes = split.sizes.iter().map(|size| size / inner).collect();
         let op = Op::Split(Split { axis, sizes });
-        self.computed(op, vec![view.base], &view.dims, node).map(Some)
+        self.compute_views(op, vec![view.base], &view.dims, node).map(Some)
     }
 
     /// Operands one after the other, all arranged as the first is that is moved. The dim that they follow each other along stands
     /// where the base has it, also where an operand has one element there.
-    pub(super) fn concat(&mut self, axis: usize, node: &Node) -> Found {
+    pub(super) fn concat_views(&mut self, axis: usize, node: &Node) -> Found {
         let moved = |&operand: &_| {
             let view = self.view(operand);
             let mut extents = self.extents(view.base).to_vec();
             view.dims[axis].iter().for_each(|&part| extents[part] = extents[part].max(2));
-            if self.stays(&view) { None } else { view.arrangement(&extents) }
+            if self.stays_in_place(&view) { None } else { view.order_in_base(&extents) }
         };
         let Some(order) = node.operands.iter().find_map(moved) else {
             return self.beside_each_other(axis, node);
         };
         let mut operands = Vec::new();
         for &operand in &node.operands {
-            operands.push(self.arranged(operand, &order, node)?);
+            operands.push(self.arrange_base(operand, &order, node)?);
         }
-        let view = View::arranged(operands[0], &order);
+        let view = BaseView::from_order(operands[0], &order);
         let [axis] = view.dims[axis][..] else { return Ok(None) };
-        self.computed(Op::Concat(Concat { axis }), operands, &view.dims, node).map(Some)
+        self.compute_views(Op::Concat(Concat { axis }), operands, &view.dims, node).map(Some)
     }
 
     /// As many samples of each operand, one behind the other: they stay where they are, and what they come from is a dim of its own
@@ -101,16 +101,16 @@ impl Rewriter<'_> {
         let shape = [&first.shape[..1], &[1], &first.shape[1..]].concat();
         let mut operands = Vec::new();
         for &operand in &node.operands {
-            let made = self.made(operand)?;
+            let made = self.restore_value(operand)?;
             operands.push(self.reshape(made, shape.clone(), node)?);
         }
         let others = (2..=first.shape.len()).map(|dim| vec![dim]);
         let dims: Vec<Vec<usize>> = [vec![1, 0]].into_iter().chain(others).collect();
-        self.computed(Op::Concat(Concat { axis: 1 }), operands, &dims, node).map(Some)
+        self.compute_views(Op::Concat(Concat { axis: 1 }), operands, &dims, node).map(Some)
     }
 
     /// Of the dims of a base that one dim is made of the slowest, and the product of the others.
-    fn slowest(&self, base: ValueId, group: &[usize]) -> Option<(usize, usize)> {
+    fn slowest_dim(&self, base: ValueId, group: &[usize]) -> Option<(usize, usize)> {
         let (&first, others) = group.split_first()?;
         let inner = others.iter().map(|&dim| self.extents(base)[dim]).product();
         (inner > 0).then_some((first, inner))
@@ -137,7 +137,7 @@ impl Rewriter<'_> {
         let mut bases = Vec::new();
         for (&operand, alike) in operands {
             if !alike {
-                bases.push(self.made(operand)?);
+                bases.push(self.restore_value(operand)?);
                 continue;
             }
             let base = self.view(operand).base;
@@ -146,11 +146,12 @@ impl Rewriter<'_> {
             bases.push(self.reshape(base, merged, node)?);
         }
         let mut views = Vec::new();
-        for result in self.reordered(node.op.clone(), bases, node)? {
+        for result in self.push_reordered(node.op.clone(), bases, node)? {
             let behind = self.extents(result)[1..].to_vec();
             let base = self.reshape(result, [&samples[..], &behind].concat(), node)?;
             let others = (0..behind.len()).map(|dim| vec![samples.len() + dim]);
-            views.push(View { base, dims: [group.clone()].into_iter().chain(others).collect() });
+            views
+                .push(BaseView { base, dims: [group.clone()].into_iter().chain(others).collect() });
         }
         Ok(Some(views))
     }
@@ -175,7 +176,7 @@ impl Rewriter<'_> {
     }
 
     /// A reduction over all that the dims are made of.
-    pub(super) fn reduce(&mut self, view: &View, reduce: &Reduce, node: &Node) -> Found {
+    pub(super) fn reduce_view(&mut self, view: &BaseView, reduce: &Reduce, node: &Node) -> Found {
         let Reduce { function, keep_dims, .. } = *reduce;
         let mut axes: Vec<usize> =
             reduce.axes.iter().flat_map(|&axis| view.dims[axis].clone()).collect();
@@ -190,16 +191,16 @@ impl Rewriter<'_> {
             false => kept.map(|(_, group)| group.iter().map(|&dim| left(dim)).collect()).collect(),
         };
         let op = Op::Reduce(Reduce { function, axes, keep_dims });
-        self.computed(op, vec![view.base], &dims, node).map(Some)
+        self.compute_views(op, vec![view.base], &dims, node).map(Some)
     }
 
     /// A repetition along dims of extent 1: what the base has not gets a dim there.
-    pub(super) fn expand(&mut self, view: View, shape: &[usize], node: &Node) -> Found {
+    pub(super) fn expand_view(&mut self, view: BaseView, shape: &[usize], node: &Node) -> Found {
         let seen = self.old.value(node.operands[0]).ty.shape.clone();
         let missing = shape.len() - seen.len();
         let (base, mut repeated) = (self.extents(view.base), Vec::new());
         let (mut of_base, mut dims) = (Vec::new(), vec![Vec::new(); shape.len()]);
-        let Some(order) = view.arrangement(base) else { return Ok(None) };
+        let Some(order) = view.order_in_base(base) else { return Ok(None) };
         dims.iter_mut().take(missing).enumerate().for_each(|(dim, group)| {
             group.push(dim);
             of_base.push(1);
@@ -220,19 +221,20 @@ impl Rewriter<'_> {
             }
         }
         let base = self.reshape(view.base, of_base, node)?;
-        self.computed(Op::Expand(Expand { shape: repeated }), vec![base], &dims, node).map(Some)
+        self.compute_views(Op::Expand(Expand { shape: repeated }), vec![base], &dims, node)
+            .map(Some)
     }
 
     /// A layout that is asked for, of the base.
-    pub(super) fn laid_globally(&mut self, view: &View, op: &ToGlobal, node: &Node) -> Found {
-        let Some(sbp) = view.layout(&op.sbp, self.extents(view.base)) else { return Ok(None) };
+    pub(super) fn laid_globally(&mut self, view: &BaseView, op: &ToGlobal, node: &Node) -> Found {
+        let Some(sbp) = view.base_layout(&op.sbp, self.extents(view.base)) else { return Ok(None) };
         let op = Op::ToGlobal(ToGlobal { placement: op.placement.clone(), sbp });
-        self.computed(op, vec![view.base], &view.dims, node).map(Some)
+        self.compute_views(op, vec![view.base], &view.dims, node).map(Some)
     }
 }
 
 /// Whether the first dim of a view is made of the first dims of its base, in whatever order, and each other dim is the next one.
-fn is_leading(view: &View) -> bool {
+fn is_leading(view: &BaseView) -> bool {
     let Some((group, others)) = view.dims.split_first() else { return false };
     let mut own = group.clone();
     own.sort_unstable();

@@ -10,51 +10,51 @@ use graphc_ir::plan::CompileOptions;
 use graphc_ir::sbp::NdSbp;
 
 use super::Purpose;
-use super::view::{View, ascending};
+use super::view::{BaseView, is_ascending};
 use crate::passes::pins::pin_of;
 
 /// The graph with transposes and reshapes moved to where their results are needed as they are.
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub(in crate::passes) fn rewrite(
+pub(in crate::passes) fn rewrite_views(
     old: &Graph,
     options: &CompileOptions,
     purpose: Purpose,
 ) -> Result<Graph, OpError> {
     let graph = Graph { stages: old.stages.clone(), ..Graph::new(old.name.clone()) };
     let (views, made) = (vec![None; old.values.len()], vec![None; old.values.len()]);
-    let samples = samples(old);
-    let mut rewriter = Rewriter { old, options, purpose, graph, views, made, samples };
+    let samples = find_samples(old);
+    let mut rewriter = ViewRewriter { old, options, purpose, graph, views, made, samples };
     for node in &old.nodes {
-        rewriter.node(node)?;
+        rewriter.rewrite_node(node)?;
     }
     let mut outputs = Vec::new();
     for Output { name, value } in &old.outputs {
-        outputs.push(Output { name: name.clone(), value: rewriter.made(*value)? });
+        outputs.push(Output { name: name.clone(), value: rewriter.restore_value(*value)? });
     }
     rewriter.graph.outputs = outputs;
     Ok(rewriter.graph)
 }
 
-pub(super) struct Rewriter<'a> {
+pub(super) struct ViewRewriter<'a> {
     pub(super) old: &'a Graph,
     options: &'a CompileOptions,
     pub(super) purpose: Purpose,
     graph: Graph,
     /// The view that each value of the old graph is.
-    views: Vec<Option<View>>,
+    views: Vec<Option<BaseView>>,
     /// Each value of the old graph as it was, where it is needed so.
     made: Vec<Option<ValueId>>,
     /// Of each value of the old graph whether it is computed of samples, which as far as its extent says lie along its first dim.
     pub(super) samples: Vec<bool>,
 }
 
-/// See [`Rewriter::samples`].
-fn samples(graph: &Graph) -> Vec<bool> {
+/// See [`ViewRewriter::samples`].
+fn find_samples(graph: &Graph) -> Vec<bool> {
     let (mut fed, mut batches) = (vec![false; graph.values.len()], BTreeSet::new());
     for node in &graph.nodes {
-        let batch = if let Op::Input(input) = &node.op { input.batch() } else { None };
+        let batch = if let Op::Input(input) = &node.op { input.batch_size() } else { None };
         batches.extend(batch);
         let computed = node.operands.iter().any(|operand| fed[operand.index()]);
         node.results.iter().for_each(|value| fed[value.index()] = batch.is_some() || computed);
@@ -63,8 +63,8 @@ fn samples(graph: &Graph) -> Vec<bool> {
     fed.iter().zip(&graph.values).map(|(&fed, value)| fed && first(value)).collect()
 }
 
-impl Rewriter<'_> {
-    fn node(&mut self, node: &Node) -> Result<(), OpError> {
+impl ViewRewriter<'_> {
+    fn rewrite_node(&mut self, node: &Node) -> Result<(), OpError> {
         let first = self.graph.nodes.len();
         let views = match self.on_bases(node)? {
             Some(views) => views,
@@ -73,7 +73,7 @@ impl Rewriter<'_> {
         for (&value, view) in node.results.iter().zip(views) {
             self.views[value.index()] = Some(view);
             if let Some(pin) = pin_of(self.old, value, self.options) {
-                self.pinned(value, &pin, first)?;
+                self.pin_value(value, &pin, first)?;
             }
         }
         Ok(())
@@ -81,12 +81,12 @@ impl Rewriter<'_> {
 
     /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its
     /// nodes and has the dim that is split, else it is held as it was.
-    fn pinned(&mut self, value: ValueId, pin: &NdSbp, first: usize) -> Result<(), OpError> {
+    fn pin_value(&mut self, value: ValueId, pin: &NdSbp, first: usize) -> Result<(), OpError> {
         let view = self.view(value);
         let own = self.graph.value(view.base).producer.index() >= first;
-        let of_base = view.layout(pin, self.extents(view.base));
+        let of_base = view.base_layout(pin, self.extents(view.base));
         let of_base = of_base.filter(|_| own && self.purpose == Purpose::Images);
-        let (base, whole) = (view.base, view == View::whole(view.base, view.dims.len()));
+        let (base, whole) = (view.base, view == BaseView::whole(view.base, view.dims.len()));
         if let Some(of_base) = of_base.filter(|_| !whole) {
             self.graph.values[base.index()].pin = Some(of_base);
             if pin_of(&self.graph, base, self.options) != self.graph.value(base).pin {
@@ -95,17 +95,17 @@ impl Rewriter<'_> {
             }
             return Ok(());
         }
-        let made = self.made(value)?;
+        let made = self.restore_value(value)?;
         if base != made {
             // As above.
             self.graph.values[base.index()].name = None;
         }
         let rank = self.extents(made).len();
-        self.views[value.index()] = Some(View::whole(made, rank));
+        self.views[value.index()] = Some(BaseView::whole(made, rank));
         Ok(())
     }
 
-    pub(super) fn view(&self, value: ValueId) -> View {
+    pub(super) fn view(&self, value: ValueId) -> BaseView {
         self.views[value.index()].clone().expect("operands stand before their readers")
     }
 
@@ -113,7 +113,7 @@ impl Rewriter<'_> {
         &self.graph.value(value).ty.shape
     }
 
-    pub(super) fn one(
+    pub(super) fn push_value(
         &mut self,
         op: Op,
         operand: ValueId,
@@ -129,23 +129,23 @@ impl Rewriter<'_> {
         like: &Node,
     ) -> Result<ValueId, OpError> {
         let shape = order.iter().map(|&dim| self.extents(value)[dim]).collect();
-        self.brought(value, order, shape, like)
+        self.reorder_and_reshape(value, order, shape, like)
     }
 
     /// A value with its dims in another order, and then in another shape.
-    fn brought(
+    fn reorder_and_reshape(
         &mut self,
         value: ValueId,
         order: Vec<usize>,
         shape: Vec<usize>,
         like: &Node,
     ) -> Result<ValueId, OpError> {
-        if ascending(&order, self.extents(value)) {
+        if is_ascending(&order, self.extents(value)) {
             // No element moves.
             return self.reshape(value, shape, like);
         }
         let transpose = Op::Transpose(Transpose { permutation: order });
-        let transposed = self.one(transpose, value, like)?;
+        let transposed = self.push_value(transpose, value, like)?;
         self.reshape(transposed, shape, like)
     }
 
@@ -157,19 +157,20 @@ impl Rewriter<'_> {
     ) -> Result<ValueId, OpError> {
         match self.extents(value) == shape {
             true => Ok(value),
-            false => self.one(Op::Reshape(Reshape { shape }), value, like),
+            false => self.push_value(Op::Reshape(Reshape { shape }), value, like),
         }
     }
 
     /// A value of the old graph as it was there, with its name and layout.
-    pub(super) fn made(&mut self, value: ValueId) -> Result<ValueId, OpError> {
+    pub(super) fn restore_value(&mut self, value: ValueId) -> Result<ValueId, OpError> {
         if let Some(made) = self.made[value.index()] {
             return Ok(made);
         }
         let view = self.view(value);
         let old = self.old;
         let (like, from) = (old.producer(value), old.value(value));
-        let made = self.brought(view.base, view.order(), from.ty.shape.clone(), like)?;
+        let made =
+            self.reorder_and_reshape(view.base, view.seen_order(), from.ty.shape.clone(), like)?;
         if from.name.is_some() {
             self.graph.values[made.index()].name.clone_from(&from.name);
         }
@@ -179,10 +180,10 @@ impl Rewriter<'_> {
     }
 
     /// The node on its operands as they were.
-    pub(super) fn as_it_was(&mut self, node: &Node) -> Result<Vec<View>, OpError> {
+    pub(super) fn as_it_was(&mut self, node: &Node) -> Result<Vec<BaseView>, OpError> {
         let mut operands = Vec::new();
         for &operand in &node.operands {
-            operands.push(self.made(operand)?);
+            operands.push(self.restore_value(operand)?);
         }
         let results = self.graph.push_like(node.op.clone(), operands, node)?;
         let mut views = Vec::new();
@@ -190,20 +191,20 @@ impl Rewriter<'_> {
             let (from, to) = (self.old.value(old), &mut self.graph.values[new.index()]);
             to.name.clone_from(&from.name);
             to.pin.clone_from(&from.pin);
-            views.push(View::whole(new, to.ty.shape.len()));
+            views.push(BaseView::whole(new, to.ty.shape.len()));
             self.made[old.index()] = Some(new);
         }
         Ok(views)
     }
 
     /// An op on bases, whose results are all seen so.
-    pub(super) fn computed(
+    pub(super) fn compute_views(
         &mut self,
         op: Op,
         operands: Vec<ValueId>,
         dims: &[Vec<usize>],
         node: &Node,
-    ) -> Result<Vec<View>, OpError> {
+    ) -> Result<Vec<BaseView>, OpError> {
         self.computed_each(op, operands, &vec![dims.to_vec(); node.results.len()], node)
     }
 
@@ -214,14 +215,14 @@ impl Rewriter<'_> {
         operands: Vec<ValueId>,
         dims: &[Vec<Vec<usize>>],
         node: &Node,
-    ) -> Result<Vec<View>, OpError> {
+    ) -> Result<Vec<BaseView>, OpError> {
         let (results, pass) = (self.graph.push_like(op, operands, node)?, self.purpose.name());
         let mut views = Vec::new();
         for ((&old, base), dims) in node.results.iter().zip(results).zip(dims) {
-            let view = View { base, dims: dims.clone() };
+            let view = BaseView { base, dims: dims.clone() };
             let named = self.old.value(old).name.as_ref();
             let rank = self.extents(base).len();
-            self.graph.values[base.index()].name = match view == View::whole(base, rank) {
+            self.graph.values[base.index()].name = match view == BaseView::whole(base, rank) {
                 true => named.cloned(),
                 false => named.map(|name| format!("{name}.{pass}")),
             };
@@ -231,7 +232,7 @@ impl Rewriter<'_> {
     }
 
     /// The results of an op whose elements are in another order than in the model, which their names say.
-    pub(super) fn reordered(
+    pub(super) fn push_reordered(
         &mut self,
         op: Op,
         operands: Vec<ValueId>,
@@ -246,7 +247,7 @@ impl Rewriter<'_> {
     }
 
     /// The base of a value whose dims are those of the value in this order; it is made if there is none.
-    pub(super) fn arranged(
+    pub(super) fn arrange_base(
         &mut self,
         value: ValueId,
         order: &[usize],
@@ -256,10 +257,10 @@ impl Rewriter<'_> {
         let shape: Vec<usize> =
             order.iter().map(|&dim| self.old.value(value).ty.shape[dim]).collect();
         let of_base = order.iter().flat_map(|&dim| view.dims[dim].clone()).collect();
-        let base = self.brought(view.base, of_base, shape, node)?;
+        let base = self.reorder_and_reshape(view.base, of_base, shape, node)?;
         if self.made[value.index()].is_some() && self.same_place(value, node) {
             // The next who wants it so need not make it.
-            self.views[value.index()] = Some(View::arranged(base, order));
+            self.views[value.index()] = Some(BaseView::from_order(base, order));
         }
         Ok(base)
     }

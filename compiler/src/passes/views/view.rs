@@ -6,21 +6,21 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 /// Dim `i` of what is seen is made of the dims `dims[i]` of `base`, the first of them slowest. Every dim of the base is in
 /// one of them; a dim of extent 1 may be made of none.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::passes) struct View {
+pub(in crate::passes) struct BaseView {
     /// The value that is there.
     pub base: ValueId,
     /// Dims of the base by dim of the view.
     pub dims: Vec<Vec<usize>>,
 }
 
-impl View {
+impl BaseView {
     /// A value of this rank as it is.
     pub fn whole(base: ValueId, rank: usize) -> Self {
         Self { base, dims: (0..rank).map(|dim| vec![dim]).collect() }
     }
 
     /// A value whose base has its dims in this order.
-    pub fn arranged(base: ValueId, order: &[usize]) -> Self {
+    pub fn from_order(base: ValueId, order: &[usize]) -> Self {
         let mut dims = vec![Vec::new(); order.len()];
         order.iter().enumerate().for_each(|(at, &dim)| dims[dim] = vec![at]);
         Self { base, dims }
@@ -28,7 +28,7 @@ impl View {
 
     /// The dims of the view in the order in which they stand in a base of these extents, which is then as it is, or reshaped,
     /// arranged so; those of extent 1 stay behind those that they follow. `None` where another dim comes between parts of one.
-    pub fn arrangement(&self, extents: &[usize]) -> Option<Vec<usize>> {
+    pub fn order_in_base(&self, extents: &[usize]) -> Option<Vec<usize>> {
         let mut keys = Vec::new();
         for (dim, group) in self.dims.iter().enumerate() {
             let own = group.iter().copied().find(|&part| extents[part] != 1);
@@ -38,12 +38,12 @@ impl View {
         keys.sort_unstable();
         let order: Vec<usize> = keys.into_iter().map(|(_, dim)| dim).collect();
         let of_base: Vec<usize> = order.iter().flat_map(|&dim| self.dims[dim].clone()).collect();
-        ascending(&of_base, extents).then_some(order)
+        is_ascending(&of_base, extents).then_some(order)
     }
 
     /// Whether the elements of a base of these extents stand in the order in which they are seen.
     pub fn keeps_order(&self, extents: &[usize]) -> bool {
-        ascending(&self.order(), extents)
+        is_ascending(&self.seen_order(), extents)
     }
 
     /// Whether each dim of the view is one of the base.
@@ -53,7 +53,7 @@ impl View {
 
     /// The layout of a base of these extents that gives the view this layout; `None` where a dim that is split is not one of the
     /// base.
-    pub fn layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
+    pub fn base_layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
         let of = |&sbp: &Sbp| match sbp {
             Sbp::Split(dim) => {
                 let mut group = self.dims.get(dim)?.iter().filter(|&&dim| extents[dim] != 1);
@@ -66,7 +66,7 @@ impl View {
     }
 
     /// The dims of the base in the order in which they are seen.
-    pub fn order(&self) -> Vec<usize> {
+    pub fn seen_order(&self) -> Vec<usize> {
         self.dims.concat()
     }
 
@@ -78,7 +78,7 @@ impl View {
 
     /// The view with the dims of the base behind each other as they are seen: `shape` is that of the base, in which
     /// some may have been cut in parts by `cut`.
-    fn regrouped(&self, parts: &[Vec<usize>], groups: &[Vec<(usize, usize)>]) -> Self {
+    fn regroup_dims(&self, parts: &[Vec<usize>], groups: &[Vec<(usize, usize)>]) -> Self {
         let first = |dim: usize| parts[..dim].iter().map(Vec::len).sum::<usize>();
         let of = |group: &Vec<(usize, usize)>| {
             group.iter().map(|&(dim, part)| first(dim) + part).collect()
@@ -88,7 +88,7 @@ impl View {
 }
 
 /// Whether dims in this order leave the elements of a tensor where they are: those of extent 1 may stand anywhere.
-pub(in crate::passes) fn ascending(order: &[usize], extents: &[usize]) -> bool {
+pub(in crate::passes) fn is_ascending(order: &[usize], extents: &[usize]) -> bool {
     order.iter().filter(|&&dim| extents[dim] != 1).is_sorted()
 }
 
@@ -98,12 +98,12 @@ pub(in crate::passes) struct Reshaped {
     /// The shape of the base.
     pub shape: Vec<usize>,
     /// The view; its base is that of before.
-    pub view: View,
+    pub view: BaseView,
 }
 
 impl Reshaped {
     /// The same view of a base in which dims are one that stand and are seen one behind the other.
-    pub fn merged(self) -> Self {
+    pub fn merge_dims(self) -> Self {
         let Self { shape, view } = self;
         let follows = |dim: usize| {
             let pair = [dim.wrapping_sub(1), dim];
@@ -121,15 +121,15 @@ impl Reshaped {
         let of = |group: &Vec<usize>| {
             group.iter().filter(|&&dim| !follows(dim)).map(|&dim| place[dim]).collect()
         };
-        let view = View { base: view.base, dims: view.dims.iter().map(of).collect() };
+        let view = BaseView { base: view.base, dims: view.dims.iter().map(of).collect() };
         Self { shape: merged, view }
     }
 }
 
 /// The view of a base of this shape in another shape: `None` where its dims are not products of dims of the base or
 /// of parts of them.
-pub(in crate::passes) fn reshaped(
-    view: &View,
+pub(in crate::passes) fn reshape_view(
+    view: &BaseView,
     base: &[usize],
     target: &[usize],
 ) -> Option<Reshaped> {
@@ -141,7 +141,7 @@ pub(in crate::passes) fn reshaped(
     let mut groups: Vec<Vec<(usize, usize)>> = vec![Vec::new(); target.len()];
     let mut targets = target.iter().copied().enumerate().filter(|&(_, extent)| extent > 1);
     let mut open = targets.next();
-    for dim in view.order() {
+    for dim in view.seen_order() {
         let mut left = base[dim];
         while left > 1 {
             let (group, wanted) = open?;
@@ -158,15 +158,15 @@ pub(in crate::passes) fn reshaped(
     }
     // Dims of extent 1 are seen nowhere: the base is left without them.
     let shape = parts.concat();
-    open.is_none().then(|| Reshaped { shape, view: view.regrouped(&parts, &groups) })
+    open.is_none().then(|| Reshaped { shape, view: view.regroup_dims(&parts, &groups) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn view(dims: &[&[usize]]) -> View {
-        View { base: ValueId::new(0), dims: dims.iter().map(|group| group.to_vec()).collect() }
+    fn view(dims: &[&[usize]]) -> BaseView {
+        BaseView { base: ValueId::new(0), dims: dims.iter().map(|group| group.to_vec()).collect() }
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         // [8, 12, 32] seen as [12, 8, 32].
         let seen = view(&[&[1], &[0], &[2]]);
         let base = [8, 12, 32];
-        let of = |target: &[usize]| reshaped(&seen, &base, target);
+        let of = |target: &[usize]| reshape_view(&seen, &base, target);
         let flat = of(&[96, 32]).expect("merged");
         assert_eq!(flat, Reshaped { shape: base.to_vec(), view: view(&[&[1, 0], &[2]]) });
         let heads = of(&[12, 32, 8]).expect("32 is 4 by 8");
@@ -191,20 +191,20 @@ mod tests {
         let shape = vec![2, 4, 3, 5, 6];
         let parts = Reshaped { shape, view: view(&[&[0, 1], &[4], &[2], &[3]]) };
         let expected = view(&[&[0], &[3], &[1], &[2]]);
-        assert_eq!(parts.merged(), Reshaped { shape: vec![8, 3, 5, 6], view: expected });
+        assert_eq!(parts.merge_dims(), Reshaped { shape: vec![8, 3, 5, 6], view: expected });
         let apart = Reshaped { shape: vec![2, 3, 4], view: view(&[&[0, 2], &[], &[1]]) };
         let same = Reshaped { shape: vec![2, 3, 4], view: view(&[&[0, 2], &[], &[1]]) };
-        assert_eq!(apart.merged(), same);
+        assert_eq!(apart.merge_dims(), same);
     }
 
     #[test]
     fn a_base_that_is_arranged_says_how() {
         let base = [8, 3, 5, 6];
         let seen = view(&[&[0], &[3], &[1], &[], &[2]]);
-        assert_eq!(seen.arrangement(&base), Some(vec![0, 2, 3, 4, 1]));
-        assert_eq!(view(&[&[0], &[3, 1], &[2]]).arrangement(&base), None);
+        assert_eq!(seen.order_in_base(&base), Some(vec![0, 2, 3, 4, 1]));
+        assert_eq!(view(&[&[0], &[3, 1], &[2]]).order_in_base(&base), None);
         assert!(!seen.keeps_order(&base) && seen.keeps_order(&[8, 1, 1, 6]));
-        let layout = |text: &str| seen.layout(&text.parse().expect("an SBP"), &base);
+        let layout = |text: &str| seen.base_layout(&text.parse().expect("an SBP"), &base);
         assert_eq!(layout("S(1),B"), "S(3),B".parse().ok());
         assert_eq!(layout("S(3)"), None, "it is made of nothing");
     }
@@ -212,8 +212,8 @@ mod tests {
     #[test]
     fn what_was_merged_comes_apart_again() {
         let flat = view(&[&[1, 0], &[2]]);
-        let apart = reshaped(&flat, &[8, 12, 32], &[12, 8, 32]).expect("the same dims");
+        let apart = reshape_view(&flat, &[8, 12, 32], &[12, 8, 32]).expect("the same dims");
         assert_eq!(apart.view, view(&[&[1], &[0], &[2]]));
-        assert_eq!(apart.view.transposed(&[1, 0, 2]), View::whole(ValueId::new(0), 3));
+        assert_eq!(apart.view.transposed(&[1, 0, 2]), BaseView::whole(ValueId::new(0), 3));
     }
 }

@@ -5,9 +5,9 @@
 //! proven that the second form has no plan below that bound. Where the first sweeps prove this, it ends before its
 //! dive: the first bound took many sweeps, so there is little to be found.
 
-use super::extended;
+use super::extend_labels;
 use super::multipliers::{MemoryPrices, Multipliers};
-use super::network::network;
+use super::network::build_network;
 use crate::planner::problem::Problem;
 use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Course, Effort, Minimum, Reduced};
@@ -42,18 +42,18 @@ impl Before<'_> {
 }
 
 /// The minimum where memory costs nothing, from a plan that is known to be sensible, and what it says to other forms.
-pub fn leading(
+pub fn minimise_leading(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
     effort: Effort,
 ) -> (Minimum, Option<Lead>) {
     let network = reduced.network;
-    let (start, effort) = (extended(network, sensible), Effort { ceiling, ..effort });
+    let (start, effort) = (extend_labels(network, sensible), Effort { ceiling, ..effort });
     let mut messages = Messages::default();
     let course = Some(Course::To(&mut messages));
     let found = reduced.minimise(Some(&start), effort, course);
-    let nodes = nodes(problem);
+    let nodes = list_nodes(problem);
     let chosen = found.labels[..nodes.len()].to_vec();
     let (origin, bound) = (network.origin.clone(), found.bound);
     let lead = problem.tied.is_none().then_some(Lead { nodes, chosen, origin, messages, bound });
@@ -63,7 +63,7 @@ pub fn leading(
 /// The minimum for another form, by a lead. No more is proven than of the first, as what is proven of both is no more
 /// than that. Where a few sweeps prove as much no plan is looked for but the first's: what many sweeps have proven of
 /// the one is so near to what there is to be found in it that the other is not better by much, if at all.
-pub fn following(
+pub fn minimise_following(
     problem: &Problem<'_>,
     reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
@@ -71,13 +71,14 @@ pub fn following(
     effort: Effort,
 ) -> Minimum {
     let network = reduced.network;
-    let nodes = nodes(problem);
+    let nodes = list_nodes(problem);
     let same = Same::new(&lead.nodes, &nodes);
-    let chosen = |node: usize| same.of(node).map_or(sensible[node], |other| lead.chosen[other]);
+    let chosen =
+        |node: usize| same.other_node(node).map_or(sensible[node], |other| lead.chosen[other]);
     let chosen: Vec<usize> = (0..nodes.len()).map(chosen).collect();
-    let starts = [sensible, &chosen].map(|plan| extended(network, plan));
+    let starts = [sensible, &chosen].map(|plan| extend_labels(network, plan));
     let start = if network.cost(&starts[1]) < network.cost(&starts[0]) { 1 } else { 0 };
-    let names = same.names(&network.origin, &lead.origin);
+    let names = same.other_variables(&network.origin, &lead.origin);
     // Messages that others have left are good from the start.
     let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..effort };
     let course = Some(Course::From(&lead.messages, &names));
@@ -85,12 +86,12 @@ pub fn following(
 }
 
 /// The problem where memory costs nothing.
-pub fn free(problem: &Problem<'_>) -> Network {
+pub fn free_network(problem: &Problem<'_>) -> Network {
     let multipliers = Multipliers::new(problem, 1.0, &MemoryPrices::new());
-    network(problem, &multipliers)
+    build_network(problem, &multipliers)
 }
 
-fn nodes(problem: &Problem<'_>) -> Vec<(String, usize)> {
+fn list_nodes(problem: &Problem<'_>) -> Vec<(String, usize)> {
     let nodes = problem.decisions.graph().nodes.iter().zip(problem.candidates.iter());
     nodes.map(|(node, candidates)| (node.op.name().to_owned(), candidates.len())).collect()
 }
@@ -113,7 +114,7 @@ impl Same {
     }
 
     /// The other's node that is the same as an own one.
-    fn of(&self, node: usize) -> Option<usize> {
+    fn other_node(&self, node: usize) -> Option<usize> {
         match self.own - node {
             _ if node < self.before => Some(node),
             from_end if from_end <= self.behind => Some(self.others - from_end),
@@ -123,7 +124,7 @@ impl Same {
 
     /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not
     /// for those that it lacks.
-    fn names(&self, own: &[usize], others: &[usize]) -> Vec<usize> {
+    fn other_variables(&self, own: &[usize], others: &[usize]) -> Vec<usize> {
         let mut of_node: Vec<Vec<usize>> = vec![Vec::new(); self.others];
         for (variable, &node) in others.iter().enumerate() {
             of_node[node].push(variable);
@@ -132,7 +133,7 @@ impl Same {
         let mut name = |(variable, &node): (usize, &usize)| {
             let at = seen[node];
             seen[node] += 1;
-            let same = self.of(node).and_then(|other| of_node[other].get(at).copied());
+            let same = self.other_node(node).and_then(|other| of_node[other].get(at).copied());
             same.unwrap_or(others.len() + variable)
         };
         own.iter().enumerate().map(&mut name).collect()
@@ -151,12 +152,12 @@ mod tests {
         let others = nodes(&["matmul", "relu", "cross_entropy", "matmul", "update"]);
         let own = nodes(&["matmul", "relu", "max", "exp", "matmul", "update"]);
         let same = Same::new(&others, &own);
-        let found: Vec<Option<usize>> = (0..own.len()).map(|node| same.of(node)).collect();
+        let found: Vec<Option<usize>> = (0..own.len()).map(|node| same.other_node(node)).collect();
         assert_eq!(found, [Some(0), Some(1), None, None, Some(3), Some(4)]);
         // A variable for each node, then a second of the first and one of the last.
         let of_others = [0, 1, 2, 3, 4, 0, 4];
         let of_own = [0, 1, 2, 3, 4, 5, 0, 3, 5];
-        let names = same.names(&of_own, &of_others);
+        let names = same.other_variables(&of_own, &of_others);
         assert_eq!(names, [0, 1, 7 + 2, 7 + 3, 3, 4, 5, 7 + 7, 6]);
     }
 }

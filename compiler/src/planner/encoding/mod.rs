@@ -8,28 +8,28 @@ pub(super) mod multipliers;
 pub(super) mod network;
 
 use self::multipliers::{MemoryPrices, Multipliers};
-use self::network::network;
+use self::network::build_network;
 use super::problem::Problem;
-use super::solver::bound::bound;
+use super::solver::bound::prove_bound;
 use super::solver::dual::Messages;
-use super::solver::minimise::{Course, Effort, Minimum, minimise, minimise_on};
+use super::solver::minimise::{Course, Effort, Minimum, minimise_network, minimise_on};
 use super::solver::network::Network;
 
 /// The seconds of an assignment without regard to memory.
-pub fn seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
+pub fn assignment_seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
-    let network = network(problem, &free);
-    network.cost(&extended(&network, assignment))
+    let network = build_network(problem, &free);
+    network.cost(&extend_labels(&network, assignment))
 }
 
 /// A bound of the problem without its memory limit.
 pub fn relaxed_bound(problem: &Problem<'_>) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
-    bound(&network(problem, &free))
+    prove_bound(&build_network(problem, &free))
 }
 
 /// The minimum at given prices of memory, among `allowed` candidates.
-pub fn at(
+pub fn minimise_at_prices(
     problem: &Problem<'_>,
     seconds: f64,
     prices: &MemoryPrices,
@@ -39,18 +39,18 @@ pub fn at(
 ) -> Minimum {
     let multipliers = Multipliers::new(problem, seconds, prices);
     let Some(allowed) = allowed else {
-        return priced(problem, &multipliers, start, effort, None);
+        return minimise_from_messages(problem, &multipliers, start, effort, None);
     };
-    let whole = network(problem, &multipliers);
-    let start = start.map(|assignment| extended(&whole, assignment));
-    let others = (allowed.len()..whole.unary.len()).map(|v| (0..whole.labels(v)).collect());
+    let whole = build_network(problem, &multipliers);
+    let start = start.map(|assignment| extend_labels(&whole, assignment));
+    let others = (allowed.len()..whole.unary.len()).map(|v| (0..whole.count_labels(v)).collect());
     let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(others).collect();
     let within = |start: Vec<usize>| -> Option<Vec<usize>> {
         let labels = start.iter().zip(&kept);
         labels.map(|(label, kept)| kept.iter().position(|known| known == label)).collect()
     };
     let start = start.and_then(within);
-    let mut found = minimise(&whole.restricted(&kept), start.as_deref(), effort);
+    let mut found = minimise_network(&whole.with_labels(&kept), start.as_deref(), effort);
     for (label, kept) in found.labels.iter_mut().zip(&kept) {
         *label = kept[*label];
     }
@@ -58,24 +58,24 @@ pub fn at(
 }
 
 /// The minimum at given prices of memory, where costs are shifted on from `messages`.
-pub fn priced(
+pub fn minimise_from_messages(
     problem: &Problem<'_>,
     multipliers: &Multipliers,
     start: Option<&[usize]>,
     effort: Effort,
     messages: Option<&mut Messages>,
 ) -> Minimum {
-    let whole = network(problem, multipliers);
-    let start = start.map(|assignment| extended(&whole, assignment));
+    let whole = build_network(problem, multipliers);
+    let start = start.map(|assignment| extend_labels(&whole, assignment));
     minimise_on(&whole, start.as_deref(), effort, messages.map(Course::On))
 }
 
 /// The labels of all variables that follow from those of the nodes: boxed where a reader asks for it.
-pub fn extended(network: &Network, assignment: &[usize]) -> Vec<usize> {
+pub fn extend_labels(network: &Network, assignment: &[usize]) -> Vec<usize> {
     let nodes = assignment.len();
     let mut kept: Vec<Vec<usize>> = assignment.iter().map(|&label| vec![label]).collect();
-    kept.extend((nodes..network.unary.len()).map(|v| (0..network.labels(v)).collect()));
-    let folded = network.restricted(&kept);
+    kept.extend((nodes..network.unary.len()).map(|v| (0..network.count_labels(v)).collect()));
+    let folded = network.with_labels(&kept);
     let best = |costs: &Vec<f64>| {
         let better = |best, label| if costs[label] < costs[best] { label } else { best };
         (0..costs.len()).fold(0, better)

@@ -47,7 +47,7 @@ impl Multipliers {
 
     /// The same where each tensor pays more or less by up to this share, by chance: one of many draws, the same every
     /// time. Layers that are alike are then not all decided alike: such prices find plans, and bound nothing.
-    pub fn shaken(mut self, problem: &Problem<'_>, share: f64, draw: u64) -> Self {
+    pub fn with_shaken_prices(mut self, problem: &Problem<'_>, share: f64, draw: u64) -> Self {
         let chance = |value: usize| {
             // SplitMix64 (Steele, Lea and Flood, 2014): one step from a seed of its own for each value.
             let mut z = (draw << 32 | value as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -71,7 +71,7 @@ impl Multipliers {
     }
 
     /// Seconds per byte of what is kept of a value on a placement for a span.
-    pub fn weight(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
+    pub fn seconds_per_byte(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
         if self.sums.is_empty() {
             return 0.0;
         }

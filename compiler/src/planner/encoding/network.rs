@@ -19,17 +19,17 @@ use crate::planner::problem::lifetimes::Span;
 use crate::planner::problem::{Demand, Problem, WriteBack};
 use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
-use crate::planner::solver::tables::{Axis, Table};
+use crate::planner::solver::tables::{CostTable, LabelAxis};
 
 /// Costs of tensors that are known already: layers that are alike have the same.
 #[derive(Default)]
-struct Known {
+struct KnownCosts {
     /// Pairs of what makes a tensor and what reads it.
-    pairs: HashMap<BoxedKey, Counted<Option<Rc<Table>>>>,
+    pairs: HashMap<BoxedKey, Counted<Option<Rc<CostTable>>>>,
     /// Tensors with several readers.
-    shares: HashMap<BoxedKey, Counted<Option<Rc<Pattern>>>>,
+    shares: HashMap<BoxedKey, Counted<Option<Rc<SharePattern>>>>,
     /// Variables that are written back.
-    backs: HashMap<BackKey, Counted<Option<Rc<Table>>>>,
+    backs: HashMap<BackKey, Counted<Option<Rc<CostTable>>>>,
 }
 
 /// Something with the work of making it, which counts each time: how far a search goes is a matter of the problem's size.
@@ -43,7 +43,7 @@ type BoxedKey = (*const Boxed, u64, bool, [u64; 5]);
 type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>, bool, u64);
 
 /// Finds something once for all that are alike, unless each value has prices of its own.
-fn once<K: Eq + Hash, T: Clone>(
+fn find_once<K: Eq + Hash, T: Clone>(
     (known, key): (&mut HashMap<K, Counted<T>>, K),
     multipliers: &Multipliers,
     meter: &Meter,
@@ -65,16 +65,16 @@ fn once<K: Eq + Hash, T: Clone>(
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
 /// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
 /// follow from another.
-pub fn network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
+pub fn build_network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
     let mut network = Network { meter: problem.meter.clone(), ..Network::default() };
     for (node, candidates) in problem.candidates.iter().enumerate() {
-        let variable = network.variable(candidates.len(), node);
+        let variable = network.add_variable(candidates.len(), node);
         for (label, candidate) in candidates.iter().enumerate() {
             network.unary[variable][label] = multipliers.seconds * candidate.seconds;
         }
     }
     add_made(problem, multipliers, &mut network);
-    let mut known = Known::default();
+    let mut known = KnownCosts::default();
     for back in problem.write_backs.iter() {
         add_write_back(problem, multipliers, &mut network, (back, &mut known));
     }
@@ -86,7 +86,7 @@ pub fn network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
 
 fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Network) {
     for made in problem.made.iter() {
-        let weight = multipliers.weight(made.value, made.placement, made.span);
+        let weight = multipliers.seconds_per_byte(made.value, made.placement, made.span);
         if weight == 0.0 {
             continue;
         }
@@ -103,7 +103,7 @@ fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Netw
             continue;
         };
         let others = &problem.candidates[other];
-        network.pair(made.producer, other, |label, beside| {
+        network.add_pair(made.producer, other, |label, beside| {
             let (sbp, cost) = costs[label];
             if others[beside].results[result] == sbp { 0.0 } else { cost }
         });
@@ -114,14 +114,14 @@ fn add_write_back(
     problem: &Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    (back, known): (&WriteBack, &mut Known),
+    (back, known): (&WriteBack, &mut KnownCosts),
 ) {
     let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
     let value = problem.decisions.graph().nodes[back.variable].results[0];
-    let weight = multipliers.weight(value, back.placement, back.span);
+    let weight = multipliers.seconds_per_byte(value, back.placement, back.span);
     let classes = [back.from, back.to];
     let key = (lists, back.result, classes, back.fusion, back.is_read, weight.to_bits());
-    let table = once((&mut known.backs, key), multipliers, &problem.meter, || {
+    let table = find_once((&mut known.backs, key), multipliers, &problem.meter, || {
         pair_of_back(problem, (multipliers.seconds, weight), network, back)
     });
     let (update, variable) = (back.update, back.variable);
@@ -136,21 +136,23 @@ fn pair_of_back(
     (seconds, weight): (f64, f64),
     network: &mut Network,
     back: &WriteBack,
-) -> Option<Rc<Table>> {
+) -> Option<Rc<CostTable>> {
     let [(made, sources), (kept, targets)] =
         [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
-            Axis::by_key(problem.candidates[node].iter().map(|candidate| candidate.results[result]))
+            LabelAxis::by_key(
+                problem.candidates[node].iter().map(|candidate| candidate.results[result]),
+            )
         });
     let mut costs = Vec::with_capacity(sources.len() * targets.len());
     for &source in &sources {
         for &target in &targets {
             let price = problem.back_price(back, source, target);
-            let bytes = back.bytes(&problem.layouts, source, price) as f64;
+            let bytes = back.kept_bytes(&problem.layouts, source, price) as f64;
             costs.push(seconds * price.seconds + weight * bytes);
         }
     }
     let cost = |source: usize, target: usize| costs[source * targets.len() + target];
-    network.table((back.update, made), (back.variable, kept), cost)
+    network.build_table((back.update, made), (back.variable, kept), cost)
 }
 
 /// Costs of boxing a tensor, by the layouts in which it is made and taken.
@@ -178,7 +180,7 @@ impl Boxing {
                 if multipliers.are_free() {
                     return seconds;
                 }
-                let kept = problem.kept(demand, source, target, price);
+                let kept = problem.kept_bytes(demand, source, target, price);
                 let cost = |(span, bytes): (Span, u64)| match bytes {
                     0 => 0.0,
                     _ => weight(span) * bytes as f64,
@@ -206,11 +208,12 @@ fn add_demand(
     problem: &Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    (demand, known): (&Demand, &mut Known),
+    (demand, known): (&Demand, &mut KnownCosts),
 ) {
-    let boxed = problem.boxed(demand);
-    let weights =
-        demand.spans().map(|span| multipliers.weight(demand.value, demand.placement, span));
+    let boxed = problem.boxing_prices(demand);
+    let weights = demand
+        .spans()
+        .map(|span| multipliers.seconds_per_byte(demand.value, demand.placement, span));
     let bits = weights.map(f64::to_bits);
     let key = (Rc::as_ptr(&boxed), demand.times.to_bits(), demand.counts, bits);
     let meter = &problem.meter;
@@ -222,14 +225,14 @@ fn add_demand(
         }
         [(reader, _)] => {
             let between = (demand.producer, *reader);
-            let table = once((&mut known.pairs, key), multipliers, meter, || {
-                pair(network, between, &boxing())
+            let table = find_once((&mut known.pairs, key), multipliers, meter, || {
+                pair_table(network, between, &boxing())
             });
             table.iter().for_each(|table| network.add_table(between.0, between.1, table));
         }
         _ => {
-            let pattern = once((&mut known.shares, key), multipliers, meter, || {
-                pattern(network, &boxing()).map(Rc::new)
+            let pattern = find_once((&mut known.shares, key), multipliers, meter, || {
+                find_share_pattern(network, &boxing()).map(Rc::new)
             });
             match pattern {
                 Some(pattern) => add_share(network, demand, &pattern),
@@ -241,18 +244,22 @@ fn add_demand(
 
 /// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others
 /// costs the same for all labels that make it and take it so.
-fn pair(network: &mut Network, between: (usize, usize), boxing: &Boxing) -> Option<Rc<Table>> {
+fn pair_table(
+    network: &mut Network,
+    between: (usize, usize),
+    boxing: &Boxing,
+) -> Option<Rc<CostTable>> {
     let taken = &boxing.boxed.taken[0];
     let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));
     let costs: Vec<Vec<f64>> =
         (0..boxing.prices.len()).map(|source| of(source).collect()).collect();
-    let made = Axis::new(boxing.boxed.source_of.iter().copied(), costs.len());
-    let taken = Axis::new(taken.of_label.iter().copied(), taken.lists.len());
-    network.table((between.0, made), (between.1, taken), |source, list| costs[source][list])
+    let made = LabelAxis::new(boxing.boxed.source_of.iter().copied(), costs.len());
+    let taken = LabelAxis::new(taken.of_label.iter().copied(), taken.lists.len());
+    network.build_table((between.0, made), (between.1, taken), |source, list| costs[source][list])
 }
 
 /// A tensor with a few readers as one term of the costs, whoever these are.
-struct Pattern {
+struct SharePattern {
     /// Places of readers that take a layout in it.
     readers: Vec<usize>,
     /// Variables that follow from another.
@@ -266,12 +273,12 @@ struct Follower {
     of: Option<usize>,
     labels: usize,
     /// The costs of pairs of labels, of the other and its own.
-    table: Option<Rc<Table>>,
+    table: Option<Rc<CostTable>>,
 }
 
 /// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or
 /// where the user reads it too, a variable of its own that follows from another takes the further one.
-fn pattern(network: &mut Network, boxing: &Boxing) -> Option<Pattern> {
+fn find_share_pattern(network: &mut Network, boxing: &Boxing) -> Option<SharePattern> {
     let boxed = &boxing.boxed;
     let column = |sbp: &SbpId| boxing.column(sbp);
     let fetch = |&source: &usize| boxed.fetch[source].as_ref().map(column);
@@ -295,7 +302,7 @@ fn pattern(network: &mut Network, boxing: &Boxing) -> Option<Pattern> {
     let (readers, mut taken): (Vec<usize>, Vec<Columns>) = readers.into_iter().unzip();
     let mut followers = Vec::new();
     for (of, columns) in users {
-        let (follower, own) = follower(network, of, &columns);
+        let (follower, own) = build_follower(network, of, &columns);
         followers.push(follower);
         taken.push(own);
     }
@@ -305,15 +312,15 @@ fn pattern(network: &mut Network, boxing: &Boxing) -> Option<Pattern> {
         prices: boxing.prices.concat(),
         columns: boxed.targets.len(),
     };
-    Some(Pattern { readers, followers, tariff: network.tariffs.intern(tariff) })
+    Some(SharePattern { readers, followers, tariff: network.tariffs.intern(tariff) })
 }
 
-fn add_share(network: &mut Network, demand: &Demand, pattern: &Pattern) {
+fn add_share(network: &mut Network, demand: &Demand, pattern: &SharePattern) {
     let mut members = vec![demand.producer];
     members.extend(pattern.readers.iter().map(|&reader| demand.readers[reader].0));
     for follower in &pattern.followers {
         let of = follower.of.map_or(demand.producer, |reader| demand.readers[reader].0);
-        let variable = network.variable(follower.labels, network.origin[of]);
+        let variable = network.add_variable(follower.labels, network.origin[of]);
         follower.table.iter().for_each(|table| network.add_table(of, variable, table));
         members.push(variable);
     }
@@ -321,14 +328,19 @@ fn add_share(network: &mut Network, demand: &Demand, pattern: &Pattern) {
 }
 
 /// A variable that takes what the label of another says, with the columns of its labels.
-fn follower(network: &mut Network, of: Option<usize>, columns: &Columns) -> (Follower, Columns) {
+fn build_follower(
+    network: &mut Network,
+    of: Option<usize>,
+    columns: &Columns,
+) -> (Follower, Columns) {
     let mut own = columns.clone();
     own.sort_unstable();
     own.dedup();
-    let (leads, follows) = (Axis::every(columns.len()), Axis::every(own.len()));
+    let (leads, follows) =
+        (LabelAxis::one_per_label(columns.len()), LabelAxis::one_per_label(own.len()));
     // It comes after all variables that are there.
     let (first, last) = (0, 1);
-    let table = network.table((first, leads), (last, follows), |label, follows| {
+    let table = network.build_table((first, leads), (last, follows), |label, follows| {
         if columns[label] == own[follows] { 0.0 } else { f64::INFINITY }
     });
     (Follower { of, labels: own.len(), table }, own)
@@ -354,22 +366,23 @@ fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
             continue;
         }
         if let ([reader], false) = (readers.as_slice(), fetched) {
-            network.pair(demand.producer, demand.readers[*reader].0, |label, other| {
-                let takes = taken[*reader].of(other).contains(target);
+            network.add_pair(demand.producer, demand.readers[*reader].0, |label, other| {
+                let takes = taken[*reader].layouts_of_label(other).contains(target);
                 if takes { price(label, target) } else { 0.0 }
             });
             continue;
         }
-        let boxed = network.variable(2, demand.producer);
+        let boxed = network.add_variable(2, demand.producer);
         network.switch[boxed] = true;
-        network.pair(demand.producer, boxed, |label, is_boxed| match is_boxed {
+        network.add_pair(demand.producer, boxed, |label, is_boxed| match is_boxed {
             0 if fetch_of(label) == Some(*target) => f64::INFINITY,
             0 => 0.0,
             _ => price(label, target),
         });
         for reader in readers {
-            network.pair(demand.readers[reader].0, boxed, |label, is_boxed| {
-                let missing = is_boxed == 0 && taken[reader].of(label).contains(target);
+            network.add_pair(demand.readers[reader].0, boxed, |label, is_boxed| {
+                let missing =
+                    is_boxed == 0 && taken[reader].layouts_of_label(label).contains(target);
                 if missing { f64::INFINITY } else { 0.0 }
             });
         }

@@ -10,9 +10,9 @@
 
 use std::rc::Rc;
 
-use super::cutting_planes::{CuttingPlanes, between};
-use super::search::{Found, MemorySearch};
-use crate::planner::encoding::at;
+use super::cutting_planes::{CuttingPlanes, interpolate_prices};
+use super::search::{FoundPlan, MemorySearch};
+use crate::planner::encoding::minimise_at_prices;
 use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::solver::branch_and_bound::{Division, branch_and_bound};
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
@@ -32,19 +32,19 @@ const MOST_PLANES: usize = 30;
 const DECIDED: f64 = 1e-6;
 
 /// Labels that each node may have, and what is known of plans with these.
-struct Part {
+struct BranchPart {
     bound: f64,
     allowed: Vec<Vec<usize>>,
     prices: MemoryPrices,
     /// All plans that were found whose labels these are, the latest last. What is found in another part has another label, unless it is
     /// around this one.
-    plans: Vec<Rc<Found>>,
+    plans: Vec<Rc<FoundPlan>>,
 }
 
-impl Part {
+impl BranchPart {
     /// The part of this one where a node has one of these labels.
-    fn with(&self, node: usize, labels: Vec<usize>) -> Self {
-        let is_within = |plan: &&Rc<Found>| labels.contains(&plan.labels[node]);
+    fn restrict_node(&self, node: usize, labels: Vec<usize>) -> Self {
+        let is_within = |plan: &&Rc<FoundPlan>| labels.contains(&plan.labels[node]);
         let plans = self.plans.iter().filter(is_within).cloned().collect();
         let mut allowed = self.allowed.clone();
         allowed[node] = labels;
@@ -58,9 +58,9 @@ struct Branching<'s, 'a> {
 }
 
 impl Division for Branching<'_, '_> {
-    type Part = Part;
+    type Part = BranchPart;
 
-    fn bound(part: &Part) -> f64 {
+    fn part_bound(part: &BranchPart) -> f64 {
         part.bound
     }
 
@@ -68,25 +68,25 @@ impl Division for Branching<'_, '_> {
         self.search.has_work()
     }
 
-    fn divide(&mut self, part: &mut Part) -> Option<[Part; 2]> {
-        if self.search.is_worse(part.bound) || !self.raise(part) {
+    fn divide(&mut self, part: &mut BranchPart) -> Option<[BranchPart; 2]> {
+        if self.search.is_worse(part.bound) || !self.raise_bound(part) {
             return None;
         }
         let (node, label) = self.open_label(part)?;
         let others = part.allowed[node].iter().copied().filter(|&other| other != label);
-        Some([part.with(node, others.collect()), part.with(node, vec![label])])
+        Some([part.restrict_node(node, others.collect()), part.restrict_node(node, vec![label])])
     }
 }
 
 impl MemorySearch<'_> {
     /// Divides the labels in two, and the parts again, until no part may have a better plan or the share of the work is done.
-    pub fn branch(&mut self) {
-        if self.closed() {
+    pub fn search_branches(&mut self) {
+        if self.is_closed() {
             return;
         }
         let allowed = self.problem.candidates.iter().map(|all| (0..all.len()).collect()).collect();
         let prices = self.prices.clone();
-        let all = Part { bound: self.bound, allowed, prices, plans: Vec::new() };
+        let all = BranchPart { bound: self.bound, allowed, prices, plans: Vec::new() };
         let mut branching = Branching { search: self };
         let least = branch_and_bound(&mut branching, vec![all]);
         let best = self.best.as_ref().map_or(f64::INFINITY, |(best, _)| *best);
@@ -100,7 +100,7 @@ impl MemorySearch<'_> {
 
 impl Branching<'_, '_> {
     /// Raises the bound of a part: false where nothing in it is better than the best plan.
-    fn raise(&mut self, part: &mut Part) -> bool {
+    fn raise_bound(&mut self, part: &mut BranchPart) -> bool {
         let mut tried = part.prices.clone();
         for step in 0..STEPS {
             if step > 0 && self.search.is_spent() {
@@ -110,9 +110,9 @@ impl Branching<'_, '_> {
             if self.search.is_worse(part.bound) {
                 return false;
             }
-            match self.planes_of(part).0.prices() {
+            match self.planes_of(part).0.find_prices() {
                 Some((ceiling, prices)) if ceiling - part.bound > CLOSE * ceiling.abs() => {
-                    tried = between(&part.prices, &prices, TRUST);
+                    tried = interpolate_prices(&part.prices, &prices, TRUST);
                 }
                 // As far as its plans show, a part has memory enough.
                 None if !tried.is_empty() => tried.clear(),
@@ -123,10 +123,11 @@ impl Branching<'_, '_> {
     }
 
     /// The bound of a part at some prices, which are kept if it is higher.
-    fn try_prices(&mut self, part: &mut Part, prices: &MemoryPrices) {
+    fn try_prices(&mut self, part: &mut BranchPart, prices: &MemoryPrices) {
         let search = &mut *self.search;
-        let minimum = at(&search.problem, 1.0, prices, Some(&part.allowed), None, STEP);
-        let found = search.count(&minimum.labels[..search.nodes()]);
+        let minimum =
+            minimise_at_prices(&search.problem, 1.0, prices, Some(&part.allowed), None, STEP);
+        let found = search.count_plan(&minimum.labels[..search.count_nodes()]);
         search.offer_counted(&found);
         part.plans.push(Rc::new(found));
         let paid = prices.values().sum::<f64>() * search.limit as f64;
@@ -137,19 +138,19 @@ impl Branching<'_, '_> {
     }
 
     /// The latest plans of a part.
-    fn planes_of<'p>(&self, part: &'p Part) -> (CuttingPlanes, Vec<&'p Found>) {
+    fn planes_of<'p>(&self, part: &'p BranchPart) -> (CuttingPlanes, Vec<&'p FoundPlan>) {
         let mut planes = CuttingPlanes::new(self.search.limit, self.search.bound);
         let latest = part.plans.iter().rev().take(MOST_PLANES);
-        let plans: Vec<&Found> = latest.map(Rc::as_ref).collect();
-        plans.iter().for_each(|plan| planes.add(plan.seconds, plan.profiles.clone()));
+        let plans: Vec<&FoundPlan> = latest.map(Rc::as_ref).collect();
+        plans.iter().for_each(|plan| planes.add_plan(plan.seconds, plan.profiles.clone()));
         (planes, plans)
     }
 
     /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is
     /// one plan, the best label there of the node whose labels differ most in the bytes of what they make.
-    fn open_label(&self, part: &Part) -> Option<(usize, usize)> {
+    fn open_label(&self, part: &BranchPart) -> Option<(usize, usize)> {
         let (planes, plans) = self.planes_of(part);
-        let weights = planes.mixture().unwrap_or_default();
+        let weights = planes.find_mixture().unwrap_or_default();
         let mut best: Option<(f64, usize, usize)> = None;
         for (node, allowed) in part.allowed.iter().enumerate().filter(|(_, all)| all.len() > 1) {
             for &label in allowed {
@@ -165,7 +166,7 @@ impl Branching<'_, '_> {
             return Some((node, label));
         }
         let latest = plans.first().map(|plan| plan.labels.clone());
-        let node = self.search.widest(&part.allowed)?;
+        let node = self.search.widest_node(&part.allowed)?;
         let latest = latest.map(|labels| labels[node]);
         Some((node, latest.unwrap_or(part.allowed[node][0])))
     }
@@ -173,7 +174,7 @@ impl Branching<'_, '_> {
 
 impl MemorySearch<'_> {
     /// The open node whose candidates differ most in the bytes of what they make.
-    fn widest(&self, allowed: &[Vec<usize>]) -> Option<usize> {
+    fn widest_node(&self, allowed: &[Vec<usize>]) -> Option<usize> {
         let problem = &self.problem;
         let mut spread = vec![0u64; allowed.len()];
         for made in problem.made.iter() {

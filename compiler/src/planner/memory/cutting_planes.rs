@@ -50,7 +50,7 @@ impl CuttingPlanes {
 
     /// One more plan. Memory has a price from now on where a domain keeps most, and where it keeps much elsewhere, if
     /// that is above the limit.
-    pub fn add(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
+    pub fn add_plan(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
         for (domain, profile) in profiles.iter().enumerate() {
             let apart = (profile.len() / APART).max(1);
             let mut peaks: Vec<usize> =
@@ -66,23 +66,23 @@ impl CuttingPlanes {
     }
 
     /// Weights of these positions, of sum 1, under which the plan that keeps least keeps most.
-    pub fn weights(&self) -> Option<MemoryPrices> {
-        let (_, weights) = self.solve(false)?;
+    pub fn find_weights(&self) -> Option<MemoryPrices> {
+        let (_, weights) = self.solve_dual(false)?;
         let sum: f64 = weights.values().sum();
         Some(weights.into_iter().map(|(at, weight)| (at, weight / sum)).collect())
     }
 
     /// Prices under which the cheapest plan costs most, and what it then costs: no prices are known to give more.
-    pub fn prices(&self) -> Option<(f64, MemoryPrices)> {
-        let (ceiling, prices) = self.solve(true)?;
+    pub fn find_prices(&self) -> Option<(f64, MemoryPrices)> {
+        let (ceiling, prices) = self.solve_dual(true)?;
         let scale = self.unit / self.limit;
         let prices = prices.into_iter().map(|(at, price)| (at, price * scale)).collect();
         Some((ceiling * self.unit, prices))
     }
 
     /// Weights of the plans, of sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little
-    /// more where none does: the programme of which [`CuttingPlanes::prices`] is the dual.
-    pub fn mixture(&self) -> Option<Vec<f64>> {
+    /// more where none does: the programme of which [`CuttingPlanes::find_prices`] is the dual.
+    pub fn find_mixture(&self) -> Option<Vec<f64>> {
         let mut variables = ProblemVariables::new();
         let weights: Vec<Variable> =
             self.plans.iter().map(|_| variables.add(variable().min(0.0))).collect();
@@ -106,7 +106,7 @@ impl CuttingPlanes {
         Some(weights.iter().map(|&weight| solution.value(weight).max(0.0)).collect())
     }
 
-    fn solve(&self, with_seconds: bool) -> Option<(f64, MemoryPrices)> {
+    fn solve_dual(&self, with_seconds: bool) -> Option<(f64, MemoryPrices)> {
         if self.priced.is_empty() {
             return None;
         }
@@ -137,7 +137,7 @@ impl CuttingPlanes {
 }
 
 /// Between two sets of prices.
-pub fn between(a: &MemoryPrices, b: &MemoryPrices, share: f64) -> MemoryPrices {
+pub fn interpolate_prices(a: &MemoryPrices, b: &MemoryPrices, share: f64) -> MemoryPrices {
     let mut between = MemoryPrices::new();
     for (prices, weight) in [(a, 1.0 - share), (b, share)] {
         for (&at, price) in prices {
@@ -155,15 +155,15 @@ mod tests {
     #[test]
     fn prices_make_a_lean_plan_as_cheap_as_a_fast_one() {
         let mut planes = CuttingPlanes::new(10, 2.0);
-        planes.add(2.0, vec![vec![14, 16]]);
-        assert_eq!(planes.prices().expect("one price").1.len(), 1, "the peak alone");
-        planes.add(5.0, vec![vec![9, 8]]);
-        let (ceiling, prices) = planes.prices().expect("one price");
+        planes.add_plan(2.0, vec![vec![14, 16]]);
+        assert_eq!(planes.find_prices().expect("one price").1.len(), 1, "the peak alone");
+        planes.add_plan(5.0, vec![vec![9, 8]]);
+        let (ceiling, prices) = planes.find_prices().expect("one price");
         assert!((prices[&(0, 1)] - 3.0 / 8.0).abs() < 1e-9, "3 seconds for 8 bytes: {prices:?}");
         assert!((ceiling - (2.0 + 6.0 * 3.0 / 8.0)).abs() < 1e-9);
-        assert_eq!(planes.weights().expect("one price"), MemoryPrices::from([((0, 1), 1.0)]));
+        assert_eq!(planes.find_weights().expect("one price"), MemoryPrices::from([((0, 1), 1.0)]));
         // Of both as much as keeps 10 bytes.
-        let mixture = planes.mixture().expect("there are plans");
+        let mixture = planes.find_mixture().expect("there are plans");
         assert!((mixture[0] - 0.25).abs() < 1e-9 && (mixture[1] - 0.75).abs() < 1e-9);
     }
 }

@@ -1,9 +1,9 @@
 //! Looks for any plan that fits the memory.
 
 use super::search::MemorySearch;
-use crate::planner::encoding::at;
+use crate::planner::encoding::minimise_at_prices;
 use crate::planner::encoding::multipliers::MemoryPrices;
-use crate::planner::problem::usage::{items, overloads, profiles};
+use crate::planner::problem::usage::{find_overloads, list_items, memory_profiles};
 use crate::planner::solver::minimise::{Effort, STEP};
 
 /// The rate at which positions gain weight. Half as fast four products on 2x2 in 22.4 KiB cost 18 % less, twice as
@@ -46,19 +46,19 @@ impl MemorySearch<'_> {
     /// of later stages, which keep fewer microbatches, go on without: with one price for all Llama 3 405B in 16 stages
     /// costs 1.8 % more, and planning it takes more than twice the time. False where some group's does not suffice at
     /// any price.
-    pub fn walk(&mut self) -> bool {
+    pub fn raise_group_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         let mut prices = MemoryPrices::new();
         let mut plan = self.unlimited.clone();
         for _ in 0..STEPS_UP {
-            for (domain, position, _) in overloads(&self.problem, &plan, self.limit) {
+            for (domain, position, _) in find_overloads(&self.problem, &plan, self.limit) {
                 let known = prices.iter().filter(|((of, _), _)| *of == domain);
                 let paid: f64 = known.map(|(_, price)| price).sum();
                 prices.insert((domain, position), (paid * RISE).max(FIRST * unit));
             }
-            let found = self.raise(&prices, UPWARDS);
+            let found = self.bound_at_prices(&prices, UPWARDS);
             if found.bound > self.bound {
-                self.prove(found.bound, prices.clone());
+                self.record_proof(found.bound, prices.clone());
             }
             if self.best.is_some() {
                 self.fitting = prices;
@@ -70,15 +70,15 @@ impl MemorySearch<'_> {
     }
 
     /// Raises prices until something fits: false where nothing does. Without it four products on 2x2 in 22.4 KiB cost 5.8 % more.
-    pub fn escalate(&mut self) -> bool {
+    pub fn raise_all_prices(&mut self) -> bool {
         let unit = self.bound / self.limit as f64;
         for scale in SCALES {
-            let Some(weights) = self.planes.weights() else { return self.best.is_some() };
+            let Some(weights) = self.planes.find_weights() else { return self.best.is_some() };
             let prices = weights.into_iter().map(|(at, weight)| (at, weight * scale * unit));
             let prices: MemoryPrices = prices.collect();
-            let bound = self.raise(&prices, STEP).bound;
+            let bound = self.bound_at_prices(&prices, STEP).bound;
             if bound > self.bound {
-                self.prove(bound, prices);
+                self.record_proof(bound, prices);
             }
             if self.best.is_some() {
                 return true;
@@ -108,14 +108,14 @@ impl MemorySearch<'_> {
     /// each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012), and finds plans. False
     /// where even an average is above the limit, so that nothing fits.
     pub fn weigh_memory(&mut self, steps: usize) -> bool {
-        let mut weighing = self.weighing();
+        let mut weighing = self.begin_weighing();
         for _ in 0..steps {
             match self.least_average() {
                 None => return true,
                 Some(false) => return false,
                 Some(true) => {}
             }
-            self.weigh(&mut weighing);
+            self.weigh_and_plan(&mut weighing);
             if self.best.is_some() {
                 return true;
             }
@@ -123,19 +123,20 @@ impl MemorySearch<'_> {
         true
     }
 
-    fn weighing(&self) -> Weighing {
+    fn begin_weighing(&self) -> Weighing {
         let latest = self.leanest.as_ref().map(|(_, plan)| plan.clone());
         Weighing { latest: latest.unwrap_or_default(), spread: MemoryPrices::new() }
     }
 
     /// Weights anew, and plans with them, twice.
-    fn weigh(&mut self, weighing: &mut Weighing) {
+    fn weigh_and_plan(&mut self, weighing: &mut Weighing) {
         let limit = self.limit as f64;
         let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
         for _ in 0..2 {
-            weighing.spread = self.weighed(&weighing.latest, &weighing.spread);
-            let found = at(&self.problem, seconds, &weighing.spread, None, None, STEP);
-            weighing.latest = found.labels[..self.nodes()].to_vec();
+            weighing.spread = self.update_weights(&weighing.latest, &weighing.spread);
+            let found =
+                minimise_at_prices(&self.problem, seconds, &weighing.spread, None, None, STEP);
+            weighing.latest = found.labels[..self.count_nodes()].to_vec();
             self.offer(&weighing.latest);
         }
     }
@@ -148,17 +149,17 @@ impl MemorySearch<'_> {
     /// The least memory on the average of positions that known plans need most. Whether that is below the limit;
     /// `None` where no plan is above it.
     fn least_average(&mut self) -> Option<bool> {
-        let weights = self.planes.weights()?;
-        let found = at(&self.problem, 0.0, &weights, None, None, STEP);
+        let weights = self.planes.find_weights()?;
+        let found = minimise_at_prices(&self.problem, 0.0, &weights, None, None, STEP);
         self.least = self.least.max(found.bound);
-        self.offer(&found.labels[..self.nodes()]);
+        self.offer(&found.labels[..self.count_nodes()]);
         Some(self.least <= self.limit as f64 * (1.0 + 1e-9))
     }
 
     /// Weights of all positions after one more plan.
-    fn weighed(&mut self, assignment: &[usize], weights: &MemoryPrices) -> MemoryPrices {
-        let items = items(&self.problem, assignment);
-        let profiles = profiles(&self.problem, &items);
+    fn update_weights(&mut self, assignment: &[usize], weights: &MemoryPrices) -> MemoryPrices {
+        let items = list_items(&self.problem, assignment);
+        let profiles = memory_profiles(&self.problem, &items);
         let most = profiles.iter().flatten().copied().max().unwrap_or(1).max(1) as f64;
         let mut next = MemoryPrices::new();
         for (domain, profile) in profiles.iter().enumerate() {

@@ -36,12 +36,12 @@
 
 use graphc_ir::plan::{CompileOptions, Strategy};
 
-use super::encoding::at;
-use super::encoding::lead::{Before, Lead, following, free, leading};
+use super::encoding::lead::{Before, Lead, free_network, minimise_following, minimise_leading};
+use super::encoding::minimise_at_prices;
 use super::encoding::multipliers::MemoryPrices;
-use super::error::PlanError;
+use super::error::PlannerError;
 use super::problem::Problem;
-use super::problem::usage::overload;
+use super::problem::usage::find_overload;
 use super::solver::minimise::{Effort, FULL, Minimum, ROUGHLY, Reduced, STEP, TOLERANCE};
 use super::strategies;
 pub use rival::Rival;
@@ -113,7 +113,7 @@ impl Care {
     }
 
     /// The gap that is good enough.
-    fn near(self) -> f64 {
+    fn tolerated_gap(self) -> f64 {
         match self {
             Self::Plan | Self::Against { .. } => NEAR,
             Self::Prices => ROUGH,
@@ -134,9 +134,13 @@ const ROUGH: f64 = 2e-2;
 ///
 /// # Errors
 /// Where nothing fits.
-pub fn solve(problem: &Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
+pub fn solve_in_memory(
+    problem: &Problem<'_>,
+    ceiling: f64,
+    care: Care,
+) -> Result<Solution, PlannerError> {
     let before = || Some(Before { ceiling, lead: None });
-    let found = unlimited(problem, care, before)?.expect("all is known before");
+    let found = plan_unlimited(problem, care, before)?.expect("all is known before");
     let Unlimited { fits, assignment, data, free, .. } = found;
     if fits {
         let (seconds, bound) = (free.value, free.bound);
@@ -144,11 +148,11 @@ pub fn solve(problem: &Problem<'_>, ceiling: f64, care: Care) -> Result<Solution
     }
     let nodes = problem.candidates.len();
     let mut search = MemorySearch::new(problem, &free);
-    search.learn(&data);
+    search.learn_labels(&data);
     search.offer(&free.labels[..nodes]);
     search.care = care;
     search.run();
-    search.found()
+    search.into_solution()
 }
 
 /// The plan of fewest seconds, without regard to the memory.
@@ -165,7 +169,7 @@ pub(super) struct Unlimited {
 
 impl Unlimited {
     /// The plan, if it fits, with what it says to the search for another form.
-    pub fn fitting(self) -> Option<(Solution, Option<Lead>)> {
+    pub fn into_fitting(self) -> Option<(Solution, Option<Lead>)> {
         let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
         let relaxed = seconds;
@@ -177,37 +181,39 @@ impl Unlimited {
 ///
 /// # Errors
 /// Where the model does not fit data parallelism.
-pub(super) fn unlimited<'a>(
+pub(super) fn plan_unlimited<'a>(
     problem: &Problem<'_>,
     care: Care,
     before: impl FnOnce() -> Option<Before<'a>>,
-) -> Result<Option<Unlimited>, PlanError> {
-    let data = strategies::assign(problem, Strategy::Data)?;
-    let network = free(problem);
+) -> Result<Option<Unlimited>, PlannerError> {
+    let data = strategies::assign_strategy(problem, Strategy::Data)?;
+    let network = free_network(problem);
     let reduced = Reduced::new(&network);
     let Some(Before { ceiling, lead }) = before() else { return Ok(None) };
     // A plan that is known to be sensible: what is found is at least as good.
     let effort = care.effort(problem.options);
     let (free, lead) = match lead.filter(|_| problem.tied.is_none()) {
-        Some(first) => (following(problem, reduced, (&data, ceiling), first, effort), None),
-        None => leading(problem, reduced, (&data, ceiling), effort),
+        Some(first) => {
+            (minimise_following(problem, reduced, (&data, ceiling), first, effort), None)
+        }
+        None => minimise_leading(problem, reduced, (&data, ceiling), effort),
     };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
-    let fits = is_dear || overload(problem, &assignment, problem.limit).is_none();
+    let fits = is_dear || find_overload(problem, &assignment, problem.limit).is_none();
     Ok(Some(Unlimited { fits, assignment, data, free, lead }))
 }
 
-/// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.
+/// Whether anything fits the memory, as [`solve_in_memory`] finds out, up to the first plan that does.
 ///
 /// # Errors
 /// Where nothing is found that fits.
-pub fn feasible(problem: &Problem<'_>) -> Result<(), PlanError> {
-    let free = at(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
+pub fn check_feasible(problem: &Problem<'_>) -> Result<(), PlannerError> {
+    let free = minimise_at_prices(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();
     let mut search = MemorySearch::new(problem, &free);
     search.offer(&free.labels[..nodes]);
-    search.any();
-    search.found().map(drop)
+    search.find_any();
+    search.into_solution().map(drop)
 }

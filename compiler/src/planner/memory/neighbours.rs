@@ -6,25 +6,25 @@
 
 use super::search::MemorySearch;
 use crate::planner::problem::candidates::CandidateList;
-use crate::planner::problem::usage::overload;
+use crate::planner::problem::usage::find_overload;
 use crate::planner::solver::minimise::TOLERANCE;
 
 impl MemorySearch<'_> {
     /// Goes from the best plan to one beside it that is better and fits, as long as there is one.
     pub fn improve(&mut self) {
-        while !self.closed() && self.step() {}
+        while !self.is_closed() && self.step_to_neighbour() {}
     }
 
-    fn step(&mut self) -> bool {
+    fn step_to_neighbour(&mut self) -> bool {
         let Some((seconds, plan)) = self.best.clone() else { return false };
-        for (node, label) in self.others(&plan) {
+        for (node, label) in self.other_labels(&plan) {
             if !self.has_work() {
                 return false;
             }
             let mut next = plan.clone();
             next[node] = label;
-            let is_better = self.seconds(&next) < seconds * (1.0 - TOLERANCE);
-            if is_better && overload(&self.problem, &next, self.limit).is_none() {
+            let is_better = self.assignment_seconds(&next) < seconds * (1.0 - TOLERANCE);
+            if is_better && find_overload(&self.problem, &next, self.limit).is_none() {
                 self.offer(&next);
                 return true;
             }
@@ -33,7 +33,7 @@ impl MemorySearch<'_> {
     }
 
     /// Nodes, each with a label that it does not have.
-    fn others(&self, plan: &[usize]) -> Vec<(usize, usize)> {
+    fn other_labels(&self, plan: &[usize]) -> Vec<(usize, usize)> {
         let of = |(node, all): (usize, &CandidateList)| {
             let others = (0..all.len()).filter(|&label| label != plan[node]);
             others.map(|label| (node, label)).collect::<Vec<_>>()
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
     use crate::cluster::preset;
     use crate::decisions::{Decisions, Phase, Rates, Staging, TrainingGraph, ValueRate};
-    use crate::planner::encoding::at;
+    use crate::planner::encoding::minimise_at_prices;
     use crate::planner::encoding::multipliers::MemoryPrices;
     use crate::planner::problem::Problem;
-    use crate::planner::problem::usage::{items, peaks};
+    use crate::planner::problem::usage::{find_peaks, list_items};
     use crate::planner::solver::minimise::STEP;
 
     /// Three products on four ranks, with nothing decided but where they are.
@@ -94,9 +94,9 @@ mod tests {
         let (decisions, cluster) = (products(), preset("cpu").expect("a preset"));
         let options = CompileOptions { mesh: vec![4], ..CompileOptions::default() };
         let problem = Problem::new(&decisions, &options, &cluster).expect("it can be planned");
-        let free = at(&problem, 1.0, &MemoryPrices::new(), None, None, STEP);
+        let free = minimise_at_prices(&problem, 1.0, &MemoryPrices::new(), None, None, STEP);
         let first: Vec<usize> = problem.candidates.iter().map(|all| all.len() - 1).collect();
-        let needed = peaks(&problem, &items(&problem, &first))[0].bytes;
+        let needed = find_peaks(&problem, &list_items(&problem, &first))[0].bytes;
         let options = CompileOptions { memory: Some(needed), ..options };
         let problem = Problem::new(&decisions, &options, &cluster).expect("it can be planned");
         let mut search = MemorySearch::new(&problem, &free);
@@ -105,13 +105,13 @@ mod tests {
         search.improve();
         let (after, plan) = search.best.clone().expect("there was one");
         assert!(after < before * 0.99, "{after} {before}");
-        assert_eq!(search.seconds(&plan), after);
-        for (node, label) in search.others(&plan) {
+        assert_eq!(search.assignment_seconds(&plan), after);
+        for (node, label) in search.other_labels(&plan) {
             let mut next = plan.clone();
             next[node] = label;
-            let is_better = search.seconds(&next) < after * (1.0 - TOLERANCE);
+            let is_better = search.assignment_seconds(&next) < after * (1.0 - TOLERANCE);
             assert!(
-                !is_better || overload(&search.problem, &next, search.limit).is_some(),
+                !is_better || find_overload(&search.problem, &next, search.limit).is_some(),
                 "{next:?}"
             );
         }

@@ -24,14 +24,14 @@ impl MemorySearch<'_> {
             self.branch_among(self.known_labels(), MASTER);
             self.improve();
         }
-        while !self.closed() && self.combine() {
+        while !self.is_closed() && self.combine_plans() {
             self.improve();
         }
     }
 
     /// Looks among the labels of the best plan and of another for a better one, with one other plan after the other:
     /// first those that cost less but do not fit, the dearest first, then those that cost more.
-    fn combine(&mut self) -> bool {
+    fn combine_plans(&mut self) -> bool {
         let Some((seconds, _)) = self.best else { return false };
         let mut plans = self.plans.clone();
         plans.sort_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -56,7 +56,7 @@ impl MemorySearch<'_> {
     fn branch_among(&mut self, labels: Vec<Vec<usize>>, part: u64) {
         let until = self.until;
         self.until = until.min(self.problem.meter.entries() + self.share_of_work() / part);
-        self.among(labels, Self::branch);
+        self.search_among(labels, Self::search_branches);
         self.until = until;
     }
 }

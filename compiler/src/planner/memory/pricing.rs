@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cutting_planes::between;
+use super::cutting_planes::interpolate_prices;
 use super::search::MemorySearch;
+use crate::planner::encoding::minimise_from_messages;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
-use crate::planner::encoding::priced;
-use crate::planner::problem::usage::overloads;
+use crate::planner::problem::usage::find_overloads;
 use crate::planner::solver::minimise::{Effort, STEP};
 
 /// Prices tried. Half or twice as many change no plan of benchmarks/README.md.
@@ -57,18 +57,18 @@ impl MemorySearch<'_> {
         let mut trust = TRUST;
         let mut idle = 0;
         for _ in 0..STEPS {
-            let Some((ceiling, proposed)) = self.planes.prices() else { return };
-            let is_close = self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs();
+            let Some((ceiling, proposed)) = self.planes.find_prices() else { return };
+            let is_close = self.is_closed() || ceiling - self.bound <= CLOSE * ceiling.abs();
             if is_close || idle == IDLE {
                 break;
             }
-            let prices = between(&self.prices, &proposed, trust);
-            let value = self.raise(&prices, STEP).bound;
+            let prices = interpolate_prices(&self.prices, &proposed, trust);
+            let value = self.bound_at_prices(&prices, STEP).bound;
             idle = if value > self.bound + CLOSE * ceiling.abs() { 0 } else { idle + 1 };
             // Prices that are no better are too high, unless the planes do not know it yet.
             if value > self.bound {
                 trust = TRUST;
-                self.prove(value, prices);
+                self.record_proof(value, prices);
             } else {
                 trust = if trust < 1.0 { 1.0 } else { TRUST / 2.0 };
             }
@@ -76,20 +76,21 @@ impl MemorySearch<'_> {
     }
 
     /// The bound at these prices; the plan found on the way is kept if it fits.
-    pub fn raise(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
+    pub fn bound_at_prices(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
         let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
         let multipliers = Multipliers::new(&self.problem, 1.0, prices);
         let messages = self.kept.is_none().then_some(&mut self.messages);
-        let found = priced(&self.problem, &multipliers, start.as_deref(), effort, messages);
+        let found =
+            minimise_from_messages(&self.problem, &multipliers, start.as_deref(), effort, messages);
         let mut plan = found.labels;
-        plan.truncate(self.nodes());
+        plan.truncate(self.count_nodes());
         self.offer(&plan);
         let paid = prices.values().sum::<f64>() * self.limit as f64;
         Priced { bound: found.bound - paid, value: found.value - paid, plan }
     }
 
     /// The best prices, and the bound at them.
-    pub fn prove(&mut self, bound: f64, prices: MemoryPrices) {
+    pub fn record_proof(&mut self, bound: f64, prices: MemoryPrices) {
         if self.kept.is_none() {
             self.proven.clone_from(&prices);
         }
@@ -104,23 +105,23 @@ impl MemorySearch<'_> {
         let options = self.problem.options;
         let most = self.problem.meter.entries() + options.within_effort(DRAWN);
         let draws = options.within_effort(MOST_DRAWS as u64) as usize;
-        for draw in 0..(DRAWS / self.nodes()).min(draws) {
+        for draw in 0..(DRAWS / self.count_nodes()).min(draws) {
             if self.problem.meter.entries() >= most {
                 break;
             }
-            self.halve(draw as u64);
+            self.halve_scale(draw as u64);
         }
     }
 
     /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors
     /// are then kept less long than they could be. Tensors pay more or less by chance, so that layers which are alike
     /// go from one way to the other one by one.
-    pub fn settle(&mut self) {
+    pub fn lower_prices(&mut self) {
         let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
         let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));
         let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();
         for step in 0..=FALLS {
-            if self.within(self.care.near()) {
+            if self.is_within_gap(self.care.tolerated_gap()) {
                 return;
             }
             // At last those at which each group was seen to fit.
@@ -130,7 +131,7 @@ impl MemorySearch<'_> {
             let prices = self.fitting.iter().map(scaled).collect();
             let plan = self.shaken_plan(&prices, 0);
             self.offer(&plan);
-            let over = overloads(&self.problem, &plan, self.limit);
+            let over = find_overloads(&self.problem, &plan, self.limit);
             for (domain, (low, high)) in &mut scales {
                 let middle = f64::midpoint(*low, *high);
                 let is_over = over.iter().any(|(of, ..)| of == domain);
@@ -142,23 +143,23 @@ impl MemorySearch<'_> {
     /// The cheapest plan where these prices differ by chance: one of many draws.
     fn shaken_plan(&mut self, prices: &MemoryPrices, draw: u64) -> Vec<usize> {
         let multipliers = Multipliers::new(&self.problem, 1.0, prices);
-        let multipliers = multipliers.shaken(&self.problem, SHAKE, draw);
-        let mut plan = priced(&self.problem, &multipliers, None, STEP, None).labels;
-        plan.truncate(self.nodes());
+        let multipliers = multipliers.with_shaken_prices(&self.problem, SHAKE, draw);
+        let mut plan = minimise_from_messages(&self.problem, &multipliers, None, STEP, None).labels;
+        plan.truncate(self.count_nodes());
         plan
     }
 
     /// The lowest scale of the best prices at which a plan fits, where they differ by chance: one of many draws.
-    fn halve(&mut self, draw: u64) {
+    fn halve_scale(&mut self, draw: u64) {
         let (mut low, mut high) = (1.0 - SHAKE, 1.0 + SHAKE);
         for _ in 0..HALVINGS {
-            if self.within(self.care.near()) {
+            if self.is_within_gap(self.care.tolerated_gap()) {
                 return;
             }
             let scale = f64::midpoint(low, high);
             let prices = self.prices.iter().map(|(&at, &price)| (at, price * scale)).collect();
             let assignment = self.shaken_plan(&prices, draw);
-            let seconds = self.seconds(&assignment);
+            let seconds = self.assignment_seconds(&assignment);
             let better = self.best.as_ref().is_none_or(|(best, _)| seconds < *best);
             match self.offer(&assignment) {
                 None => high = scale,

@@ -5,7 +5,7 @@
 //! What the known labels alone prove is dropped.
 
 use super::search::MemorySearch;
-use crate::planner::encoding::lead::free;
+use crate::planner::encoding::lead::free_network;
 use crate::planner::solver::minimise::STEP;
 
 /// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2
@@ -21,21 +21,21 @@ const LESS: [f64; 2] = [0.95, 0.88];
 
 impl MemorySearch<'_> {
     /// Finds prices, plans and a bound.
-    pub fn alternate(&mut self) {
-        self.in_restricted_master(Self::settle);
-        self.exchange();
+    pub fn search_by_prices(&mut self) {
+        self.in_restricted_master(Self::lower_prices);
+        self.exchange_labels();
         if self.is_dear() {
             return;
         }
         for share in LESS {
-            if !self.within(FAR) {
+            if !self.is_within_gap(FAR) {
                 self.with_less(share);
             }
         }
     }
 
     /// Finds prices and plans among the known labels, and more labels as long as these make a difference.
-    fn exchange(&mut self) {
+    fn exchange_labels(&mut self) {
         let mut asked = None;
         for _ in 0..ROUNDS {
             let (inner, prices) = self.in_restricted_master(|search| {
@@ -43,13 +43,13 @@ impl MemorySearch<'_> {
                 (search.bound, search.prices.clone())
             });
             // Prices that were asked for already lead to the same labels.
-            if prices.is_empty() || self.closed() || asked.as_ref() == Some(&prices) {
+            if prices.is_empty() || self.is_closed() || asked.as_ref() == Some(&prices) {
                 break;
             }
-            let found = self.raise(&prices, STEP);
+            let found = self.bound_at_prices(&prices, STEP);
             self.prices.clone_from(&prices);
             if found.bound > self.bound {
-                self.prove(found.bound, prices.clone());
+                self.record_proof(found.bound, prices.clone());
             }
             asked = Some(prices);
             if found.value >= inner * (1.0 - CLOSE) {
@@ -71,7 +71,7 @@ impl MemorySearch<'_> {
         let (limit, bound, prices) = (self.limit, self.bound, self.prices.clone());
         let proven = self.proven.clone();
         self.limit_to((limit as f64 * share) as u64);
-        self.exchange();
+        self.exchange_labels();
         self.limit_to(limit);
         (self.bound, self.prices, self.proven) = (bound, prices, proven);
     }
@@ -82,7 +82,7 @@ impl MemorySearch<'_> {
     }
 
     /// The labels of this plan belong to those that are searched.
-    pub fn learn(&mut self, assignment: &[usize]) {
+    pub fn learn_labels(&mut self, assignment: &[usize]) {
         if self.kept.is_none() {
             for (known, &label) in self.known.iter_mut().zip(assignment) {
                 known.insert(label);
@@ -92,7 +92,7 @@ impl MemorySearch<'_> {
 
     /// Does something where each node has the labels of known plans alone. What it finds is kept, but for bounds.
     pub fn in_restricted_master<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
-        self.among(self.known_labels(), body)
+        self.search_among(self.known_labels(), body)
     }
 
     /// The labels of known plans, by node and in order.
@@ -102,26 +102,30 @@ impl MemorySearch<'_> {
 
     /// Does something where each node has these labels alone, in order, among which are those of the best plan. What
     /// it finds is kept, but for bounds.
-    pub fn among<T>(&mut self, kept: Vec<Vec<usize>>, body: impl FnOnce(&mut Self) -> T) -> T {
+    pub fn search_among<T>(
+        &mut self,
+        kept: Vec<Vec<usize>>,
+        body: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         let restricted = self.problem.candidates.iter().zip(&kept);
         let restricted = restricted
             .map(|(all, kept)| kept.iter().map(|&label| all[label].clone()).collect())
             .collect();
         let restricted = self.problem.with_candidates(restricted);
-        let free = std::mem::replace(&mut self.free, free(&restricted));
+        let free = std::mem::replace(&mut self.free, free_network(&restricted));
         let whole = std::mem::replace(&mut self.problem, restricted);
         let (bound, least) = (self.bound, self.least);
         let is_kept = |plan: &[usize]| {
             plan.iter().zip(&kept).all(|(label, kept)| kept.binary_search(label).is_ok())
         };
         let aside = self.leanest.take_if(|(_, plan)| !is_kept(plan));
-        self.rename(|node, label| {
+        self.rename_labels(|node, label| {
             kept[node].binary_search(&label).expect("the labels of plans are kept")
         });
         self.kept = Some(kept);
         let result = body(self);
         let kept = self.kept.take().unwrap_or_default();
-        self.rename(|node, label| kept[node][label]);
+        self.rename_labels(|node, label| kept[node][label]);
         if let Some(aside) = aside
             && self.leanest.as_ref().is_none_or(|(bytes, _)| aside.0 <= *bytes)
         {
@@ -133,7 +137,7 @@ impl MemorySearch<'_> {
     }
 
     /// Other numbers for the labels of the plans that are kept.
-    fn rename(&mut self, name: impl Fn(usize, usize) -> usize) {
+    fn rename_labels(&mut self, name: impl Fn(usize, usize) -> usize) {
         let best = self.best.iter_mut().map(|(_, plan)| plan);
         let leanest = self.leanest.iter_mut().map(|(_, plan)| plan);
         for plan in best.chain(leanest) {

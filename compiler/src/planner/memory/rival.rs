@@ -7,8 +7,8 @@
 //! half the time by this, with the same plans.
 
 use super::NEAR;
+use crate::planner::encoding::minimise_from_messages;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
-use crate::planner::encoding::priced;
 use crate::planner::problem::Problem;
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
@@ -36,7 +36,7 @@ impl Rival {
     ) -> Option<Self> {
         let (prices, domains) = (prices.clone(), problem.lifetimes.domains.len());
         let is_free = problem.tied.is_none();
-        is_free.then(|| Self { seconds, bound, prices, ops: ops(problem), domains })
+        is_free.then(|| Self { seconds, bound, prices, ops: op_names(problem), domains })
     }
 
     /// The bound of another form, where it shows that the other form is not to be looked into: it is proven to be no
@@ -46,10 +46,10 @@ impl Rival {
         if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
             return None;
         }
-        let prices = self.moved(&ops(other));
+        let prices = self.move_prices(&op_names(other));
         let multipliers = Multipliers::new(other, 1.0, &prices);
         let paid = prices.values().sum::<f64>() * other.limit as f64;
-        let found = priced(other, &multipliers, None, STEP, None);
+        let found = minimise_from_messages(other, &multipliers, None, STEP, None);
         let (bound, cheapest) = (found.bound - paid, found.value - paid);
         let is_proven = bound >= self.seconds * (1.0 - TOLERANCE);
         let is_open = self.bound < self.seconds * (1.0 - NEAR);
@@ -58,7 +58,7 @@ impl Rival {
 
     /// The prices at the positions of another order, in which what comes before the difference and what comes after it
     /// is the same.
-    fn moved(&self, others: &[String]) -> MemoryPrices {
+    fn move_prices(&self, others: &[String]) -> MemoryPrices {
         let equal = |(a, b): &(&String, &String)| a == b;
         let before = self.ops.iter().zip(others).take_while(equal).count();
         let shorter = self.ops.len().min(others.len()) - before;
@@ -78,7 +78,7 @@ impl Rival {
 }
 
 /// The names of the ops in the order of their positions.
-fn ops(problem: &Problem<'_>) -> Vec<String> {
+fn op_names(problem: &Problem<'_>) -> Vec<String> {
     let nodes = &problem.decisions.graph().nodes;
     let mut ops = vec![String::new(); nodes.len()];
     for (node, &position) in nodes.iter().zip(&problem.lifetimes.position) {
@@ -105,19 +105,19 @@ mod tests {
         );
         let other = ["matmul", "relu", "max", "exp", "sum", "matmul", "update"];
         let other: Vec<String> = other.iter().map(ToString::to_string).collect();
-        let moved = rival.moved(&other);
+        let moved = rival.move_prices(&other);
         let expected = [(0, 1.0), (1, 2.0), (2, 4.0), (5, 8.0), (6, 16.0)];
         assert_eq!(moved, expected.map(|(position, price)| ((0, position), price)).into());
         // Back, what is between is one position.
         let back = Rival { prices: moved, ops: other, ..rival.clone() };
-        assert_eq!(back.moved(&rival.ops), rival.prices);
+        assert_eq!(back.move_prices(&rival.ops), rival.prices);
     }
 
     #[test]
     fn prices_stay_inside_of_shorter_orders() {
         let rival = rival(&["a", "b", "b", "b", "c"], &[(1, 1.0), (2, 2.0), (3, 4.0)]);
         let other: Vec<String> = ["a", "b", "c"].iter().map(ToString::to_string).collect();
-        let moved = rival.moved(&other);
+        let moved = rival.move_prices(&other);
         assert_eq!(moved.values().sum::<f64>(), 7.0);
         assert!(moved.keys().all(|&(_, position)| position < 3), "{moved:?}");
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use super::cutting_planes::CuttingPlanes;
 use super::{Care, Solution};
-use crate::planner::encoding::extended;
-use crate::planner::encoding::lead::free;
+use crate::planner::encoding::extend_labels;
+use crate::planner::encoding::lead::free_network;
 use crate::planner::encoding::multipliers::MemoryPrices;
-use crate::planner::error::PlanError;
+use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
-use crate::planner::problem::usage::{items, overload_of, profiles, too_large};
+use crate::planner::problem::usage::{list_items, memory_profiles, overload_of, too_large};
 use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
@@ -28,7 +28,7 @@ const MADE: usize = 600;
 const FEWEST: usize = 40;
 
 /// A plan with what it costs and keeps.
-pub(super) struct Found {
+pub(super) struct FoundPlan {
     /// By node.
     pub labels: Vec<usize>,
     /// The seconds of a step.
@@ -85,7 +85,7 @@ impl<'a> MemorySearch<'a> {
         Self {
             care: Care::Plan,
             problem: problem.clone(),
-            free: free(problem),
+            free: free_network(problem),
             kept: None,
             plans: Vec::new(),
             limit: problem.limit,
@@ -107,25 +107,29 @@ impl<'a> MemorySearch<'a> {
 
     /// The whole search.
     pub fn run(&mut self) {
-        if self.has_average() && (self.walk() || self.escalate() || self.find_feasible()) {
-            self.alternate();
-            if !self.within(self.care.near()) {
+        if self.has_average()
+            && (self.raise_group_prices() || self.raise_all_prices() || self.find_feasible())
+        {
+            self.search_by_prices();
+            if !self.is_within_gap(self.care.tolerated_gap()) {
                 self.within_work(Self::polish);
             }
-            if self.is_dear() || self.care == Care::Prices && self.within(self.care.near()) {
+            if self.is_dear()
+                || self.care == Care::Prices && self.is_within_gap(self.care.tolerated_gap())
+            {
                 return;
             }
-            self.within_work(Self::branch);
+            self.within_work(Self::search_branches);
         }
     }
 
     /// Looks for any plan that fits, where none is known.
-    pub fn any(&mut self) {
+    pub fn find_any(&mut self) {
         if self.best.is_some() || !self.has_average() {
             return;
         }
-        if !(self.walk() || self.escalate() || self.find_feasible()) {
-            self.within_work(Self::branch);
+        if !(self.raise_group_prices() || self.raise_all_prices() || self.find_feasible()) {
+            self.within_work(Self::search_branches);
         }
     }
 
@@ -139,12 +143,12 @@ impl<'a> MemorySearch<'a> {
 
     /// Entries of tables that may be looked at.
     pub fn share_of_work(&self) -> u64 {
-        self.problem.options.within_effort(WORK) / self.nodes().max(1) as u64
+        self.problem.options.within_effort(WORK) / self.count_nodes().max(1) as u64
     }
 
     /// Whether there is work left for one more minimum, which is counted.
     pub fn has_work(&mut self) -> bool {
-        self.problem.meter.add(MADE * self.nodes().max(FEWEST));
+        self.problem.meter.add(MADE * self.count_nodes().max(FEWEST));
         !self.is_spent()
     }
 
@@ -154,7 +158,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// The result of the search.
-    pub fn found(self) -> Result<Solution, PlanError> {
+    pub fn into_solution(self) -> Result<Solution, PlannerError> {
         let (problem, prices) = (&self.problem, Some(self.proven));
         let (bound, least, relaxed) = (self.bound, self.least as u64, self.relaxed);
         match (self.best, self.leanest) {
@@ -174,23 +178,27 @@ impl<'a> MemorySearch<'a> {
 
     /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
     pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
-        let found = self.count(assignment);
+        let found = self.count_plan(assignment);
         let over = self.offer_counted(&found);
-        self.keep(found);
+        self.keep_plan(found);
         over
     }
 
     /// Counts what an assignment costs and keeps.
-    pub fn count(&self, assignment: &[usize]) -> Found {
-        let items = items(&self.problem, assignment);
-        let profiles = profiles(&self.problem, &items);
-        Found { labels: assignment.to_vec(), seconds: self.seconds(assignment), profiles }
+    pub fn count_plan(&self, assignment: &[usize]) -> FoundPlan {
+        let items = list_items(&self.problem, assignment);
+        let profiles = memory_profiles(&self.problem, &items);
+        FoundPlan {
+            labels: assignment.to_vec(),
+            seconds: self.assignment_seconds(assignment),
+            profiles,
+        }
     }
 
     /// As [`MemorySearch::offer`], but it is not kept for prices and to be combined.
-    pub fn offer_counted(&mut self, found: &Found) -> Option<(usize, usize, u64)> {
-        let Found { labels, seconds, profiles } = found;
-        self.learn(labels);
+    pub fn offer_counted(&mut self, found: &FoundPlan) -> Option<(usize, usize, u64)> {
+        let FoundPlan { labels, seconds, profiles } = found;
+        self.learn_labels(labels);
         let over = overload_of(profiles, self.limit);
         match over {
             Some((_, _, bytes)) => {
@@ -209,12 +217,12 @@ impl<'a> MemorySearch<'a> {
 
     /// Keeps a plan for prices and to be combined with others, if prices led to it: branch and bound, which work limits, finds too
     /// many.
-    fn keep(&mut self, found: Found) {
+    fn keep_plan(&mut self, found: FoundPlan) {
         if self.until < u64::MAX {
             return;
         }
-        let Found { labels, seconds, profiles } = found;
-        self.planes.add(seconds, profiles);
+        let FoundPlan { labels, seconds, profiles } = found;
+        self.planes.add_plan(seconds, profiles);
         let plan = match &self.kept {
             Some(kept) => labels.iter().zip(kept).map(|(&label, kept)| kept[label]).collect(),
             None => labels,
@@ -225,18 +233,18 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// The cost of an assignment.
-    pub fn seconds(&self, assignment: &[usize]) -> f64 {
-        self.free.cost(&extended(&self.free, assignment))
+    pub fn assignment_seconds(&self, assignment: &[usize]) -> f64 {
+        self.free.cost(&extend_labels(&self.free, assignment))
     }
 
     /// Nodes of the graph.
-    pub fn nodes(&self) -> usize {
+    pub fn count_nodes(&self) -> usize {
         self.problem.candidates.len()
     }
 
     /// Whether the bound meets the best plan.
-    pub fn closed(&self) -> bool {
-        self.within(TOLERANCE)
+    pub fn is_closed(&self) -> bool {
+        self.is_within_gap(TOLERANCE)
     }
 
     /// Whether the best plan costs more than it is worth.
@@ -245,7 +253,7 @@ impl<'a> MemorySearch<'a> {
     }
 
     /// Whether at most this share of the best plan is not proven.
-    pub fn within(&self, share: f64) -> bool {
+    pub fn is_within_gap(&self, share: f64) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - share))
     }
 }

@@ -43,7 +43,7 @@ impl Taken {
     }
 
     /// The layouts that a candidate takes.
-    pub fn of(&self, label: usize) -> &[SbpId] {
+    pub fn layouts_of_label(&self, label: usize) -> &[SbpId] {
         &self.lists[self.of_label[label]]
     }
 }
@@ -68,7 +68,7 @@ pub struct Boxed {
 
 /// A key that tells tensors apart. Lists of candidates are told apart by their addresses.
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
+struct BoxingKey {
     made: (*const Candidate, usize),
     classes: [ClassId; 2],
     fetched: bool,
@@ -87,13 +87,13 @@ type Remembered<K, T> = RefCell<HashMap<K, Rc<T>>>;
 pub struct KnownBoxing {
     /// The layouts taken, by candidates and places of operands.
     taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
-    of_alike: Remembered<Key, Boxed>,
+    of_alike: Remembered<BoxingKey, Boxed>,
     /// By producer, result and placement, which no two demands share.
     of_demand: Remembered<(usize, usize, PlacementId), Boxed>,
 }
 
 /// The result for a key, which is found if it is not known yet.
-fn remembered<K: Eq + Hash, T>(
+fn find_or_remember<K: Eq + Hash, T>(
     known: &Remembered<K, T>,
     key: K,
     find: impl FnOnce() -> Rc<T>,
@@ -109,28 +109,28 @@ fn remembered<K: Eq + Hash, T>(
 impl Problem<'_> {
     /// Finds out what boxing costs for all demanded tensors, which is known then.
     pub fn price_boxing(&self) {
-        self.demands.iter().for_each(|demand| drop(self.boxed(demand)));
+        self.demands.iter().for_each(|demand| drop(self.boxing_prices(demand)));
     }
 
     /// The prices of boxing a demanded tensor.
-    pub fn boxed(&self, demand: &Demand) -> Rc<Boxed> {
+    pub fn boxing_prices(&self, demand: &Demand) -> Rc<Boxed> {
         let own = (demand.producer, demand.index, demand.placement);
-        remembered(&self.boxing.of_demand, own, || {
-            let key = self.key(demand);
-            remembered(&self.boxing.of_alike, key, || Rc::new(self.find_boxed(demand)))
+        find_or_remember(&self.boxing.of_demand, own, || {
+            let key = self.boxing_key(demand);
+            find_or_remember(&self.boxing.of_alike, key, || Rc::new(self.find_boxed(demand)))
         })
     }
 
     /// The layouts in which each candidate of a reader takes it. Of nodes that are alike this is found out once.
-    pub fn taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
+    pub fn layouts_taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
         let (all, places) = (&self.candidates[reader.0], &reader.1);
         let key = (all.as_ptr(), places.clone());
-        remembered(&self.boxing.taken, key, || Rc::new(Taken::new(all, places)))
+        find_or_remember(&self.boxing.taken, key, || Rc::new(Taken::new(all, places)))
     }
 
-    fn key(&self, demand: &Demand) -> Key {
+    fn boxing_key(&self, demand: &Demand) -> BoxingKey {
         let list = |node: usize| self.candidates[node].as_ptr();
-        Key {
+        BoxingKey {
             made: (list(demand.producer), demand.index),
             classes: [demand.from, demand.to],
             fetched: demand.fetched,
@@ -142,21 +142,21 @@ impl Problem<'_> {
 
     fn find_boxed(&self, demand: &Demand) -> Boxed {
         let labels = 0..self.candidates[demand.producer].len();
-        let made: Vec<SbpId> = labels.map(|label| self.source(demand, label)).collect();
-        let sources = distinct(made.clone());
+        let made: Vec<SbpId> = labels.map(|label| self.source_layout(demand, label)).collect();
+        let sources = sort_distinct(made.clone());
         let index =
             |sbp: &SbpId| sources.binary_search(sbp).expect("a source is among all sources");
         let source_of = made.iter().map(index).collect();
         let fetch: Vec<Option<SbpId>> =
             sources.iter().map(|&source| self.fetch_target(demand, source)).collect();
         let taken: Vec<Rc<Taken>> =
-            demand.readers.iter().map(|reader| self.taken(reader)).collect();
-        let read = distinct(
+            demand.readers.iter().map(|reader| self.layouts_taken(reader)).collect();
+        let read = sort_distinct(
             taken.iter().flat_map(|taken| taken.lists.iter().flatten()).copied().collect(),
         );
-        let targets = distinct(read.iter().chain(fetch.iter().flatten()).copied().collect());
+        let targets = sort_distinct(read.iter().chain(fetch.iter().flatten()).copied().collect());
         let row = |&source: &SbpId| {
-            targets.iter().map(|&target| self.price(demand, source, target)).collect()
+            targets.iter().map(|&target| self.price_demand(demand, source, target)).collect()
         };
         let prices = sources.iter().map(row).collect();
         Boxed { source_of, sources, fetch, read, targets, prices, taken }
@@ -164,7 +164,7 @@ impl Problem<'_> {
 }
 
 /// Each layout once, in order.
-fn distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
+fn sort_distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
     all.sort_unstable();
     all.dedup();
     all
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::preset;
-    use crate::pipeline::prepare;
+    use crate::pipeline::prepare_graph;
     use crate::planner::problem::candidates::CandidateList;
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         };
         g.output("y", &(0..3).fold(g.input("x", DType::F32, [8, 8]), layer));
         let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
-        let decisions = prepare(g.finish().expect("fits"), &options).expect("fits");
+        let decisions = prepare_graph(g.finish().expect("fits"), &options).expect("fits");
         let cluster = preset("cpu").expect("a preset");
         let problem = Problem::new(&decisions, &options, &cluster).expect("fits");
         let demands = &problem.demands;
@@ -202,18 +202,18 @@ mod tests {
         for demand in &of_products {
             let lists = [first, demand].map(|demand| &problem.candidates[demand.producer]);
             assert!(Rc::ptr_eq(lists[0], lists[1]));
-            let [known, boxed] = [first, demand].map(|demand| problem.boxed(demand));
+            let [known, boxed] = [first, demand].map(|demand| problem.boxing_prices(demand));
             assert!(Rc::ptr_eq(&known, &boxed));
             for (source, prices) in boxed.sources.iter().zip(&boxed.prices) {
                 for (target, &price) in boxed.targets.iter().zip(prices) {
-                    assert_eq!(price, problem.price(demand, *source, *target));
+                    assert_eq!(price, problem.price_demand(demand, *source, *target));
                 }
             }
         }
         // What is known is of these candidates alone.
         let alone = problem.candidates.iter().map(|all| CandidateList::from([all[0].clone()]));
         let narrower = problem.with_candidates(alone.collect());
-        assert_eq!(narrower.boxed(first).sources.len(), 1);
-        assert!(problem.boxed(first).sources.len() > 1);
+        assert_eq!(narrower.boxing_prices(first).sources.len(), 1);
+        assert!(problem.boxing_prices(first).sources.len() > 1);
     }
 }

@@ -16,11 +16,11 @@ use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::types::{DType, TensorType};
 
 use super::layouts::{Layouts, PlacementId, SbpId};
-use super::tied::partner;
-use crate::cost::{node_work, roofline};
+use super::tied::partner_axis;
+use crate::cost::{node_work, roofline_seconds};
 use crate::decisions::{Decisions, ValueRate};
-use crate::passes::pattern::fits;
-use crate::planner::error::PlanError;
+use crate::passes::pattern::matches_pattern;
+use crate::planner::error::PlannerError;
 
 /// A signature of a node with what computing it costs.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub type CandidateList = Rc<[Candidate]>;
 
 /// The properties that nodes with the same candidates share.
 #[derive(PartialEq)]
-struct Kind {
+struct CandidateKind {
     op: &'static str,
     flops: f64,
     rule: Rule,
@@ -60,7 +60,7 @@ pub struct Candidates<'a> {
     cluster: &'a Cluster,
     /// Axes for which nodes choose as for the axis before.
     tied: &'a [usize],
-    kinds: Vec<(Kind, CandidateList)>,
+    kinds: Vec<(CandidateKind, CandidateList)>,
     /// The list that some candidates of a list are, by their places in it.
     parts: HashMap<(*const Candidate, Vec<usize>), CandidateList>,
 }
@@ -81,7 +81,10 @@ impl<'a> Candidates<'a> {
     ///
     /// # Errors
     /// Where a pin cannot be fulfilled, or no signature is left.
-    pub fn all(&mut self, layouts: &Layouts<'_>) -> Result<Vec<CandidateList>, PlanError> {
+    pub fn list_candidates(
+        &mut self,
+        layouts: &Layouts<'_>,
+    ) -> Result<Vec<CandidateList>, PlannerError> {
         let mut all: Vec<CandidateList> = Vec::new();
         for (id, node) in self.decisions.graph().iter() {
             let candidates = self.of_node(id, node, layouts, &all)?;
@@ -96,21 +99,21 @@ impl<'a> Candidates<'a> {
         node: &Node,
         layouts: &Layouts<'_>,
         before: &[CandidateList],
-    ) -> Result<CandidateList, PlanError> {
+    ) -> Result<CandidateList, PlannerError> {
         let placement = layouts.placement_of(id.index());
         let all = match &node.op {
             Op::ToGlobal(op) => Rc::new([to_global(op, layouts)]),
             _ => self.of_rule(id, node, placement, layouts)?,
         };
-        let mut kept = self.movable(node, &all, layouts, before);
+        let mut kept = self.find_movable(node, &all, layouts, before);
         if matches!(node.op, Op::Regather(_)) {
             // A partial sum is as large as the whole: nobody keeps it for later.
             kept.retain(|&at| !layouts.sbp(all[at].results[0]).is_partial());
         }
         let mesh = &self.decisions.staging.placement[id.index()].hierarchy;
         for &value in &node.results {
-            for pin in self.pins(value) {
-                kept = self.pinned(value, &pin, mesh, (&all, kept), layouts)?;
+            for pin in self.find_pins(value) {
+                kept = self.keep_pinned(value, &pin, mesh, (&all, kept), layouts)?;
             }
         }
         if !self.is_pinned(node)
@@ -121,14 +124,14 @@ impl<'a> Candidates<'a> {
         }
         if kept.is_empty() {
             let (op, place) = (node.op.name(), node.source.clone());
-            return Err(PlanError::NoSignature { op, place, mesh: mesh.clone() });
+            return Err(PlannerError::NoSignature { op, place, mesh: mesh.clone() });
         }
-        Ok(self.part(all, kept))
+        Ok(self.intern_part(all, kept))
     }
 
     /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the
     /// same have in common.
-    fn part(&mut self, all: CandidateList, kept: Vec<usize>) -> CandidateList {
+    fn intern_part(&mut self, all: CandidateList, kept: Vec<usize>) -> CandidateList {
         if kept.len() == all.len() {
             return all;
         }
@@ -146,10 +149,10 @@ impl<'a> Candidates<'a> {
         node: &Node,
         placement: PlacementId,
         layouts: &Layouts<'_>,
-    ) -> Result<CandidateList, PlanError> {
+    ) -> Result<CandidateList, PlannerError> {
         let graph = self.decisions.graph();
         let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
-        let no_signature = || PlanError::NoSignature {
+        let no_signature = || PlannerError::NoSignature {
             op: node.op.name(),
             place: node.source.clone(),
             mesh: hierarchy.clone(),
@@ -158,12 +161,12 @@ impl<'a> Candidates<'a> {
         let results: Vec<&TensorType> =
             node.results.iter().map(|&value| &graph.value(value).ty).collect();
         let rule = node.op.operation().rule(&operands).map_err(|_| no_signature())?;
-        let kind = Kind {
+        let kind = CandidateKind {
             op: node.op.name(),
             flops: node.op.operation().flops(&rule),
             rule,
             time: self.decisions.rates.nodes[id.index()],
-            times: self.decisions.times(node),
+            times: self.decisions.count_actions(node),
             placement,
             dtypes: operands.iter().chain(&results).map(|ty| ty.dtype).collect(),
             every_name: self.every_name(id, node),
@@ -179,15 +182,17 @@ impl<'a> Candidates<'a> {
         let time: Vec<(Choice, usize)> = kind.time.iter().map(|&t| (t, microbatches)).collect();
         let tied = if kind.is_free { &[] } else { self.tied };
         let tuples = choice_tuples(&kind.rule, hierarchy, &time, (kind.every_name, tied));
-        for choices in tuples.ok_or_else(|| PlanError::Signatures {
+        for choices in tuples.ok_or_else(|| PlannerError::Signatures {
             op: node.op.name(),
             place: node.source.clone(),
             mesh: hierarchy.clone(),
             most: MOST_SIGNATURES,
         })? {
             let axes: Vec<(Choice, usize)> =
-                choices.iter().copied().zip(extents(&time, hierarchy)).collect();
-            let Some(signature) = kind.rule.signature(&choices, &extents(&time, hierarchy)) else {
+                choices.iter().copied().zip(choice_extents(&time, hierarchy)).collect();
+            let Some(signature) =
+                kind.rule.choose_signature(&choices, &choice_extents(&time, hierarchy))
+            else {
                 continue;
             };
             let strip = |sbp: &NdSbp| NdSbp(sbp.0[time.len()..].to_vec());
@@ -196,19 +201,19 @@ impl<'a> Candidates<'a> {
             if operand_sbps.iter().chain(&result_sbps).any(mixes_reductions) {
                 continue;
             }
-            let seconds = match node.op.operation().acts() {
+            let seconds = match node.op.operation().is_executed() {
                 false => 0.0,
                 true => {
                     let work = node_work(&node.op, &kind.rule, &operands, &results, &axes);
-                    let precision = node.op.precision(&operands, &results);
+                    let precision = node.op.compute_dtype(&operands, &results);
                     let arithmetic = node.op.operation().arithmetic(&operands);
-                    kind.times as f64 * roofline(cluster, precision, arithmetic, work)
+                    kind.times as f64 * roofline_seconds(cluster, precision, arithmetic, work)
                 }
             };
             let candidate = Candidate {
                 choices: choices[time.len()..].to_vec(),
-                operands: operand_sbps.iter().map(|sbp| layouts.intern(sbp)).collect(),
-                results: result_sbps.iter().map(|sbp| layouts.intern(sbp)).collect(),
+                operands: operand_sbps.iter().map(|sbp| layouts.intern_sbp(sbp)).collect(),
+                results: result_sbps.iter().map(|sbp| layouts.intern_sbp(sbp)).collect(),
                 seconds,
             };
             if seen.insert((candidate.operands.clone(), candidate.results.clone())) {
@@ -230,12 +235,12 @@ impl<'a> Candidates<'a> {
             axes.into_iter().any(|(&sbp, &extent)| extent == 1 && sbp != Sbp::Broadcast)
         };
         self.options.strategy != Strategy::Auto && (source || updates)
-            || node.results.iter().any(|&value| self.pins(value).iter().any(named))
+            || node.results.iter().any(|&value| self.find_pins(value).iter().any(named))
     }
 
     /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone:
     /// an op may pass them on only where its operand's producer can make them.
-    fn movable(
+    fn find_movable(
         &self,
         node: &Node,
         all: &[Candidate],
@@ -262,29 +267,29 @@ impl<'a> Candidates<'a> {
     }
 
     fn is_pinned(&self, node: &Node) -> bool {
-        node.results.iter().any(|&value| !self.pins(value).is_empty())
+        node.results.iter().any(|&value| !self.find_pins(value).is_empty())
     }
 
     /// The layouts that the user asks for.
-    fn pins(&self, value: ValueId) -> Vec<NdSbp> {
+    fn find_pins(&self, value: ValueId) -> Vec<NdSbp> {
         let value = self.decisions.graph().value(value);
         let name = value.name.as_deref();
         let by_name = self
             .options
             .pins
             .iter()
-            .filter(|pin| name.is_some_and(|name| fits(&pin.pattern, name)));
+            .filter(|pin| name.is_some_and(|name| matches_pattern(&pin.pattern, name)));
         value.pin.iter().cloned().chain(by_name.map(|pin| pin.sbp.clone())).collect()
     }
 
-    fn pinned(
+    fn keep_pinned(
         &self,
         value: ValueId,
         pin: &NdSbp,
         mesh: &[usize],
         (all, places): (&[Candidate], Vec<usize>),
         layouts: &Layouts<'_>,
-    ) -> Result<Vec<usize>, PlanError> {
+    ) -> Result<Vec<usize>, PlannerError> {
         let index = self.decisions.graph().value(value).index;
         let sbp = |&at: &usize| layouts.sbp(all[at].results[index]);
         let (kept, dropped): (Vec<usize>, Vec<usize>) =
@@ -295,7 +300,7 @@ impl<'a> Candidates<'a> {
         let mut possible: Vec<NdSbp> = dropped.iter().map(|at| NdSbp::clone(&sbp(at))).collect();
         possible.sort();
         possible.dedup();
-        Err(PlanError::Pin {
+        Err(PlannerError::Pin {
             tensor: self.decisions.graph().display_name(value),
             pin: pin.clone(),
             shape: self.decisions.graph().value(value).ty.shape.clone(),
@@ -348,7 +353,7 @@ impl<'a> Candidates<'a> {
     }
 }
 
-fn extents(time: &[(Choice, usize)], hierarchy: &[usize]) -> Vec<usize> {
+fn choice_extents(time: &[(Choice, usize)], hierarchy: &[usize]) -> Vec<usize> {
     time.iter().map(|&(_, parts)| parts).chain(hierarchy.iter().copied()).collect()
 }
 
@@ -364,19 +369,19 @@ fn choice_tuples(
     time: &[(Choice, usize)],
     (every_name, tied): (bool, &[usize]),
 ) -> Option<Vec<Vec<Choice>>> {
-    let all = rule.choices();
+    let all = rule.axis_choices();
     let mut tuples = vec![time.iter().map(|&(choice, _)| choice).collect::<Vec<_>>()];
-    let extents = extents(time, hierarchy);
+    let extents = choice_extents(time, hierarchy);
     for (axis, &extent) in hierarchy.iter().enumerate() {
         let choices = if extent == 1 && !every_name { &all[..1] } else { &all[..] };
-        let like = if tied.contains(&axis) { partner(hierarchy, axis) } else { None };
+        let like = if tied.contains(&axis) { partner_axis(hierarchy, axis) } else { None };
         let longer = |tuple: &Vec<Choice>| -> Vec<Vec<Choice>> {
             let own = like.map(|before| [tuple[time.len() + before]]);
             let choices = own.as_ref().map_or(choices, |own| &own[..]);
             choices.iter().map(|&choice| [tuple.as_slice(), &[choice]].concat()).collect()
         };
         tuples = tuples.iter().flat_map(longer).collect();
-        tuples.retain(|tuple| rule.signature(tuple, &extents).is_some());
+        tuples.retain(|tuple| rule.choose_signature(tuple, &extents).is_some());
         if tuples.len() > MOST_SIGNATURES {
             return None;
         }
@@ -394,7 +399,7 @@ fn mixes_reductions(sbp: &NdSbp) -> bool {
 
 /// The only signature of a `to_global`: as the user asked.
 fn to_global(op: &ToGlobal, layouts: &Layouts<'_>) -> Candidate {
-    let sbp = layouts.intern(&op.sbp);
+    let sbp = layouts.intern_sbp(&op.sbp);
     let choice = |sbp: &Sbp| match *sbp {
         Sbp::Broadcast => Choice::Replicate,
         Sbp::Split(dim) => Choice::Factor(dim),

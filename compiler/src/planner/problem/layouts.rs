@@ -43,7 +43,7 @@ pub struct Price {
 }
 
 /// A type and its place.
-struct Class {
+struct LayoutClass {
     /// Its SBP is empty.
     template: Layout,
     space: SpaceId,
@@ -66,7 +66,7 @@ pub struct Layouts<'a> {
     placements: Vec<Placement>,
     /// By node.
     placement_of: Vec<PlacementId>,
-    known: RefCell<Known<'a>>,
+    known: RefCell<KnownLayouts<'a>>,
 }
 
 impl<'a> Layouts<'a> {
@@ -82,13 +82,13 @@ impl<'a> Layouts<'a> {
             PlacementId(index as u32)
         };
         let placement_of = decisions.staging.placement.iter().map(&mut id).collect();
-        let known = RefCell::new(Known::new(cluster, decisions.rates.microbatches, meter));
+        let known = RefCell::new(KnownLayouts::new(cluster, decisions.rates.microbatches, meter));
         Self { decisions, placements, placement_of, known }
     }
 
     /// The id of an SBP.
-    pub fn intern(&self, sbp: &NdSbp) -> SbpId {
-        self.known.borrow_mut().intern(sbp)
+    pub fn intern_sbp(&self, sbp: &NdSbp) -> SbpId {
+        self.known.borrow_mut().intern_sbp(sbp)
     }
 
     /// The SBP of an id.
@@ -115,7 +115,7 @@ impl<'a> Layouts<'a> {
     pub fn class(&self, value: ValueId, placement: PlacementId) -> ClassId {
         let placement = self.placement(placement);
         let template = self.decisions.layout(value, placement, &NdSbp(Vec::new()));
-        self.known.borrow_mut().class(template)
+        self.known.borrow_mut().intern_class(template)
     }
 
     /// Bytes of a shard on the rank that holds most.
@@ -130,17 +130,17 @@ impl<'a> Layouts<'a> {
 }
 
 /// The results that were asked for before.
-struct Known<'a> {
+struct KnownLayouts<'a> {
     router: Router<'a>,
     microbatches: usize,
     sbps: Vec<Rc<NdSbp>>,
     sbp_ids: BTreeMap<Rc<NdSbp>, SbpId>,
-    classes: Vec<Class>,
+    classes: Vec<LayoutClass>,
     class_ids: BTreeMap<Layout, ClassId>,
     meter: Meter,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownLayouts<'a> {
     fn new(cluster: &'a Cluster, microbatches: usize, meter: Meter) -> Self {
         Self {
             router: Router::new(cluster, microbatches),
@@ -153,7 +153,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    fn intern(&mut self, sbp: &NdSbp) -> SbpId {
+    fn intern_sbp(&mut self, sbp: &NdSbp) -> SbpId {
         if let Some(&id) = self.sbp_ids.get(sbp) {
             return id;
         }
@@ -163,13 +163,13 @@ impl<'a> Known<'a> {
         id
     }
 
-    fn class(&mut self, template: Layout) -> ClassId {
+    fn intern_class(&mut self, template: Layout) -> ClassId {
         if let Some(&id) = self.class_ids.get(&template) {
             return id;
         }
         let id = ClassId(self.classes.len() as u32);
-        let space = self.router.space(&template);
-        self.classes.push(Class {
+        let space = self.router.find_space(&template);
+        self.classes.push(LayoutClass {
             template: template.clone(),
             space,
             codes: Vec::new(),
@@ -193,7 +193,7 @@ impl<'a> Known<'a> {
             return bytes;
         }
         let bytes = shard_bytes(&self.layout(class, sbp), self.microbatches);
-        *entry(&mut self.classes[class.0 as usize].bytes, sbp.0 as usize) = Some(bytes);
+        *entry_or_grow(&mut self.classes[class.0 as usize].bytes, sbp.0 as usize) = Some(bytes);
         bytes
     }
 
@@ -201,7 +201,8 @@ impl<'a> Known<'a> {
         if from == to {
             return Price::default();
         }
-        let [start, end] = [from, to].map(|(class, sbp)| self.classes[class.0 as usize].place(sbp));
+        let [start, end] =
+            [from, to].map(|(class, sbp)| self.classes[class.0 as usize].table_index(sbp));
         let known = self.classes[from.0.0 as usize].prices.get(&to.0);
         let row = known.and_then(|rows| rows.get(start));
         if let Some(&Some(price)) = row.and_then(|row| row.get(end)) {
@@ -209,7 +210,7 @@ impl<'a> Known<'a> {
         }
         let price = self.find_price(from, to);
         let rows = self.classes[from.0.0 as usize].prices.entry(to.0).or_default();
-        *entry(entry(rows, start), end) = Some(price);
+        *entry_or_grow(entry_or_grow(rows, start), end) = Some(price);
         price
     }
 
@@ -217,11 +218,12 @@ impl<'a> Known<'a> {
         self.meter.add(1);
         let space = self.classes[from.0.0 as usize].space;
         let (seconds, latency, scratch, nothing) = if space == self.classes[to.0.0 as usize].space {
-            let (start, end) = (self.code(from.0, from.1), self.code(to.0, to.1));
-            let cost = self.router.cost(space, start, end);
+            let (start, end) = (self.encode_sbp(from.0, from.1), self.encode_sbp(to.0, to.1));
+            let cost = self.router.price_boxing(space, start, end);
             (cost.seconds, cost.latency, cost.scratch, cost.nothing)
         } else {
-            let route = self.router.route(&self.layout(from.0, from.1), &self.layout(to.0, to.1));
+            let route =
+                self.router.find_route(&self.layout(from.0, from.1), &self.layout(to.0, to.1));
             let on_the_way = route.steps[..route.steps.len().saturating_sub(1)].iter();
             let bytes = on_the_way.map(|step| shard_bytes(&step.layout_after, self.microbatches));
             (route.seconds, route.latency(), bytes.max().unwrap_or(0), route.steps.is_empty())
@@ -230,19 +232,19 @@ impl<'a> Known<'a> {
         Price { seconds, latency, copy, scratch }
     }
 
-    fn code(&mut self, class: ClassId, sbp: SbpId) -> Code {
-        let Class { space, codes, .. } = &mut self.classes[class.0 as usize];
+    fn encode_sbp(&mut self, class: ClassId, sbp: SbpId) -> Code {
+        let LayoutClass { space, codes, .. } = &mut self.classes[class.0 as usize];
         let (router, sbps) = (&self.router, &self.sbps);
-        *entry(codes, sbp.0 as usize)
-            .get_or_insert_with(|| router.code(*space, &sbps[sbp.0 as usize]))
+        *entry_or_grow(codes, sbp.0 as usize)
+            .get_or_insert_with(|| router.encode_sbp(*space, &sbps[sbp.0 as usize]))
     }
 }
 
-impl Class {
+impl LayoutClass {
     /// The place of an SBP in tables of prices.
-    fn place(&mut self, sbp: SbpId) -> usize {
+    fn table_index(&mut self, sbp: SbpId) -> usize {
         let Self { places, placed, .. } = self;
-        let place = *entry(places, sbp.0 as usize).get_or_insert_with(|| {
+        let place = *entry_or_grow(places, sbp.0 as usize).get_or_insert_with(|| {
             *placed += 1;
             *placed - 1
         });
@@ -251,7 +253,7 @@ impl Class {
 }
 
 /// An entry of a list that is as long as it must be.
-fn entry<T: Default + Clone>(list: &mut Vec<T>, at: usize) -> &mut T {
+fn entry_or_grow<T: Default + Clone>(list: &mut Vec<T>, at: usize) -> &mut T {
     if list.len() <= at {
         list.resize(at + 1, T::default());
     }

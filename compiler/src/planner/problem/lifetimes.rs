@@ -6,7 +6,7 @@
 //!
 //! A copy lasts from the first to the last of its readers that are neither `regather` nor update. The result of a
 //! `regather` takes its bytes from the last of the earlier readers on, unless it lies as something that is kept
-//! anyway ([`Lifetimes::regathered`], `Made::beside`). Lowering does the same: what becomes smaller is boxed behind
+//! anyway ([`Lifetimes::regathered_span`], `Made::beside`). Lowering does the same: what becomes smaller is boxed behind
 //! the last of the earlier readers (`Collector::behind_readers`).
 
 use graphc_ir::graph::Node;
@@ -66,10 +66,10 @@ impl Lifetimes {
         for (at, &node) in order.iter().enumerate() {
             position[node] = at;
         }
-        let consumers = graph.consumers();
+        let consumers = graph.list_consumers();
         let readers =
             consumers.iter().map(|nodes| nodes.iter().map(|id| id.index()).collect()).collect();
-        let repeated = |(_, node): &(usize, &Node)| decisions.times(node) > 1;
+        let repeated = |(_, node): &(usize, &Node)| decisions.count_actions(node) > 1;
         let nodes = || graph.nodes.iter().enumerate().filter(repeated);
         let looped = nodes()
             .map(|(node, _)| position[node])
@@ -79,7 +79,14 @@ impl Lifetimes {
         let under_way = under_way(schedule, stages, microbatches);
         let phases = order.iter().map(|&node| decisions.training.phases[node]);
         let first_update = phases.take_while(|&phase| phase != Phase::Update).count();
-        Self { position, looped, domains: domains(decisions), first_update, under_way, readers }
+        Self {
+            position,
+            looped,
+            domains: find_domains(decisions),
+            first_update,
+            under_way,
+            readers,
+        }
     }
 
     /// Number of positions.
@@ -93,12 +100,12 @@ impl Lifetimes {
     }
 
     /// The span while a node acts.
-    pub fn moment(&self, node: usize) -> Span {
+    pub fn node_span(&self, node: usize) -> Span {
         Span { start: self.position[node], end: self.position[node], others: 0 }
     }
 
     /// The span while a tensor is kept where it is made. A variable is kept always.
-    pub fn made(&self, decisions: &Decisions, value: ValueId) -> Span {
+    pub fn made_span(&self, decisions: &Decisions, value: ValueId) -> Span {
         let producer = decisions.graph().value(value).producer.index();
         let node = &decisions.graph().nodes[producer];
         if matches!(node.op, Op::Variable(_)) {
@@ -114,8 +121,8 @@ impl Lifetimes {
         if self.is_kept_for(decisions, value, readers) {
             nodes.extend(readers);
         }
-        let looped = decisions.times(node) > 1;
-        self.span(decisions, value, &nodes, looped)
+        let looped = decisions.count_actions(node) > 1;
+        self.find_span(decisions, value, &nodes, looped)
     }
 
     /// Whether a large value of the forward or backward pass is read where it is made by updates alone: it is boxed for them at
@@ -139,24 +146,24 @@ impl Lifetimes {
 
     /// Whether a value that is computed once a step is kept through all microbatches, as some of these read it in each.
     fn is_kept_for(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
-        let repeats = |&node: &usize| decisions.times(&decisions.graph().nodes[node]) > 1;
+        let repeats = |&node: &usize| decisions.count_actions(&decisions.graph().nodes[node]) > 1;
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
         per_step && readers.iter().any(repeats)
     }
 
     /// The span while a boxed copy is kept: from the first to the last of all its readers on that placement. What a
-    /// `regather` takes is its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as
+    /// `regather` takes is its result, see [`Lifetimes::regathered_span`]; updates do not count where others read it, as
     /// they take variables as these are at rest, or they would have to go back.
-    pub fn copy(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
+    pub fn copy_span(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
         if readers.is_empty() {
-            return self.moment(decisions.graph().value(value).producer.index());
+            return self.node_span(decisions.graph().value(value).producer.index());
         }
-        let nodes = self.direct(decisions, readers);
+        let nodes = self.direct_readers(decisions, readers);
         if nodes.is_empty() {
             let first = readers.iter().map(|&node| self.position[node]).min().unwrap_or(0);
             return Span { start: first, end: first, others: 0 };
         }
-        let span = self.span(decisions, value, &nodes, false);
+        let span = self.find_span(decisions, value, &nodes, false);
         match self.shares_message(decisions, value, &nodes) {
             true => Span { start: span.start.min(self.first_update), ..span },
             false => span,
@@ -171,7 +178,7 @@ impl Lifetimes {
     }
 
     /// The readers of a value, among these, on whose layout it depends how long a copy is kept.
-    fn direct(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
+    fn direct_readers(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
         let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
         let mut nodes: Vec<usize> =
             readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
@@ -184,7 +191,7 @@ impl Lifetimes {
     /// The span of the result of a `regather`: from when others have read its operand for the last time, as it is the
     /// operand, or a copy that they have read, to its own last reader. The second is whether the operand is kept
     /// meanwhile anyway, so that what lies as it does takes no memory.
-    pub fn regathered(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
+    pub fn regathered_span(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
         let graph = decisions.graph();
         let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);
         let producer = graph.value(operand).producer.index();
@@ -193,7 +200,7 @@ impl Lifetimes {
         if let Some((first, last)) = self.looped.filter(|_| through) {
             return (Span { start: first, end: last, others: 0 }, true);
         }
-        let before = self.direct(decisions, &self.readers[operand.index()]);
+        let before = self.direct_readers(decisions, &self.readers[operand.index()]);
         let after = &self.readers[result.index()];
         let from = before.iter().map(|&node| self.position[node]).max();
         let from = from.map_or(self.position[node], |last| (last + 1).min(self.position[node]));
@@ -201,7 +208,7 @@ impl Lifetimes {
         let all: Vec<usize> = before.into_iter().chain(after.iter().copied()).collect();
         let others = match rate(result) {
             ValueRate::Step => 0,
-            _ => self.stashed(decisions, &all),
+            _ => self.count_stashed(decisions, &all),
         };
         let end = end.unwrap_or(from).max(from);
         let is_kept =
@@ -209,7 +216,7 @@ impl Lifetimes {
         (Span { start: from, end, others }, is_kept)
     }
 
-    fn span(
+    fn find_span(
         &self,
         decisions: &Decisions,
         value: ValueId,
@@ -220,19 +227,19 @@ impl Lifetimes {
         let (mut start, mut end) =
             positions.fold((usize::MAX, 0), |(low, high), at| (low.min(at), high.max(at)));
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
-        let in_loop = |&node: &usize| decisions.times(&decisions.graph().nodes[node]) > 1;
+        let in_loop = |&node: &usize| decisions.count_actions(&decisions.graph().nodes[node]) > 1;
         if let Some((first, last)) = self.looped
             && per_step
             && (made_in_loop || nodes.iter().any(in_loop))
         {
             (start, end) = (start.min(first), end.max(last));
         }
-        let others = if per_step { 0 } else { self.stashed(decisions, nodes) };
+        let others = if per_step { 0 } else { self.count_stashed(decisions, nodes) };
         Span { start, end, others }
     }
 
     /// Microbatches beyond the first whose contents are kept: of what the forward pass leaves for the backward pass.
-    pub fn stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
+    pub fn count_stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
         let phase = |node: usize| decisions.training.phases[node];
         let crosses = nodes.iter().any(|&node| phase(node) == Phase::Forward)
             && nodes.iter().any(|&node| phase(node) != Phase::Forward);
@@ -256,7 +263,7 @@ pub(super) fn is_regather(decisions: &Decisions, node: usize) -> bool {
     matches!(decisions.graph().nodes[node].op, Op::Regather(_))
 }
 
-fn domains(decisions: &Decisions) -> Vec<Domain> {
+fn find_domains(decisions: &Decisions) -> Vec<Domain> {
     let placements = &decisions.staging.placement;
     let mut distinct: Vec<(&Placement, usize)> = Vec::new();
     for (placement, &stage) in placements.iter().zip(&decisions.staging.stage) {

@@ -15,9 +15,9 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::NdSbp;
 
-use super::error::PlanError;
+use super::error::PlannerError;
 use super::meter::Meter;
-use crate::boxing::{Fusion, Hidden, Window, fetched, left};
+use crate::boxing::{Fusion, Hidden, HidingWindow, fetched, unhidden_seconds};
 use crate::decisions::{Decisions, Sharding};
 use boxed::KnownBoxing;
 use candidates::{Candidate, CandidateList, Candidates};
@@ -59,7 +59,7 @@ pub struct Demand {
     /// The message in which it is boxed together with others, in the update phase.
     pub fusion: Option<Fusion>,
     /// The window that it hides under each time.
-    pub hides: Window,
+    pub hides: HidingWindow,
     /// While boxed copies are kept.
     pub span: Span,
     /// For a tensor that is boxed at once if that makes it smaller: the span while it is made.
@@ -111,7 +111,7 @@ pub struct WriteBack {
 
 impl WriteBack {
     /// Bytes that are kept for it where the result is made as `source`.
-    pub fn bytes(&self, layouts: &Layouts<'_>, source: SbpId, price: Price) -> u64 {
+    pub fn kept_bytes(&self, layouts: &Layouts<'_>, source: SbpId, price: Price) -> u64 {
         let in_place = price.copy == 0 || self.is_read;
         let kept = if in_place { 0 } else { layouts.bytes(self.from, source) };
         price.copy + kept + price.scratch
@@ -139,7 +139,7 @@ pub struct Made {
 
 impl Made {
     /// Bytes where it is made as `sbp`, and what it may lie beside is made as `other`.
-    pub fn bytes(&self, layouts: &Layouts<'_>, sbp: SbpId, other: Option<SbpId>) -> u64 {
+    pub fn kept_bytes(&self, layouts: &Layouts<'_>, sbp: SbpId, other: Option<SbpId>) -> u64 {
         if other == Some(sbp) { 0 } else { layouts.bytes(self.class, sbp) }
     }
 }
@@ -184,27 +184,28 @@ impl<'a> Problem<'a> {
         decisions: &'a Decisions,
         options: &'a CompileOptions,
         cluster: &'a Cluster,
-    ) -> Result<Self, PlanError> {
-        tied::problem(decisions, options, cluster)
+    ) -> Result<Self, PlannerError> {
+        tied::build_problem(decisions, options, cluster)
     }
 
     /// The problem in which nodes choose for the axes of `tied` as for the axis before, unless they are pinned.
     ///
     /// # Errors
     /// Where a pin cannot be fulfilled, or a node has no signature, or too many.
-    pub fn with(
+    pub fn with_tied_axes(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
         cluster: &'a Cluster,
         tied: &[usize],
-    ) -> Result<Self, PlanError> {
+    ) -> Result<Self, PlannerError> {
         let meter = Meter::default();
         let layouts = Layouts::new(decisions, cluster, meter.clone());
-        let candidates = Candidates::new(decisions, options, cluster, tied).all(&layouts)?;
+        let candidates =
+            Candidates::new(decisions, options, cluster, tied).list_candidates(&layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);
-        let hidden = Hidden::of(decisions, cluster);
+        let hidden = Hidden::from_decisions(decisions, cluster);
         let tensors = Tensors::new(decisions, &layouts, &lifetimes, &hidden);
-        let (made, demands) = (tensors.made(), tensors.demands());
+        let (made, demands) = (tensors.list_made(), tensors.list_demands());
         let write_backs = tensors.write_backs();
         Ok(Self {
             decisions,
@@ -230,12 +231,12 @@ impl<'a> Problem<'a> {
     }
 
     /// The layout in which a candidate of the producer makes a demanded tensor.
-    pub fn source(&self, demand: &Demand, candidate: usize) -> SbpId {
+    pub fn source_layout(&self, demand: &Demand, candidate: usize) -> SbpId {
         self.candidates[demand.producer][candidate].results[demand.index]
     }
 
     /// The layouts in which a candidate of a reader takes it, each once.
-    pub fn targets(&self, reader: &(usize, Vec<usize>), candidate: usize) -> Vec<SbpId> {
+    pub fn target_layouts(&self, reader: &(usize, Vec<usize>), candidate: usize) -> Vec<SbpId> {
         let candidate = &self.candidates[reader.0][candidate];
         let mut targets: Vec<SbpId> =
             reader.1.iter().map(|&position| candidate.operands[position]).collect();
@@ -250,14 +251,14 @@ impl<'a> Problem<'a> {
             return None;
         }
         let target = fetched(&self.layouts.sbp(source));
-        Some(self.layouts.intern(&target)).filter(|&target| target != source)
+        Some(self.layouts.intern_sbp(&target)).filter(|&target| target != source)
     }
 
     /// The price of boxing a demanded tensor, each time: what is left where it hides.
-    pub fn price(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
+    pub fn price_demand(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
-        let price = self.fused(demand.fusion, price, (demand.from, source));
-        Price { seconds: left(price.seconds, demand.hides), ..price }
+        let price = self.discount_latency(demand.fusion, price, (demand.from, source));
+        Price { seconds: unhidden_seconds(price.seconds, demand.hides), ..price }
     }
 
     /// Seconds that boxing a value takes each time for these readers on its mesh: what is left where it hides.
@@ -265,15 +266,15 @@ impl<'a> Problem<'a> {
         let producer = self.decisions.graph().value(value).producer.index();
         let class = self.layouts.class(value, self.layouts.placement_of(producer));
         let price = self.layouts.price((class, from), (class, to));
-        left(price.seconds, self.hidden.under(self.decisions, value, readers))
+        unhidden_seconds(price.seconds, self.hidden.find_window(self.decisions, value, readers))
     }
 
     /// The candidate of each node that a sharding has; `None` where a node has none like it.
-    pub fn labels(&self, sharding: &Sharding) -> Option<Vec<usize>> {
+    pub fn find_labels(&self, sharding: &Sharding) -> Option<Vec<usize>> {
         let mut labels = Vec::new();
         for (all, node) in self.candidates.iter().zip(&sharding.nodes) {
             let intern = |sbps: &[NdSbp]| -> Vec<SbpId> {
-                sbps.iter().map(|sbp| self.layouts.intern(sbp)).collect()
+                sbps.iter().map(|sbp| self.layouts.intern_sbp(sbp)).collect()
             };
             let (operands, results) = (intern(&node.operands), intern(&node.results));
             let is_it = |one: &Candidate| one.operands == operands && one.results == results;
@@ -284,7 +285,7 @@ impl<'a> Problem<'a> {
 
     /// The bytes that are kept for boxing a demanded tensor at this price, and how long: for some of its
     /// [`Demand::spans`].
-    pub fn kept(
+    pub fn kept_bytes(
         &self,
         demand: &Demand,
         source: SbpId,
@@ -306,17 +307,22 @@ impl<'a> Problem<'a> {
     /// The price of bringing an update's result back to its variable.
     pub fn back_price(&self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((back.from, source), (back.to, target));
-        self.fused(back.fusion, price, (back.from, source))
+        self.discount_latency(back.fusion, price, (back.from, source))
     }
 
-    fn fused(&self, with: Option<Fusion>, price: Price, from: (ClassId, SbpId)) -> Price {
+    fn discount_latency(
+        &self,
+        with: Option<Fusion>,
+        price: Price,
+        from: (ClassId, SbpId),
+    ) -> Price {
         let Some(fusion) = with.filter(|_| price.latency > 0.0) else { return price };
         let bytes = self.layouts.bytes(from.0, from.1);
-        Price { seconds: fusion.seconds(price.seconds, price.latency, bytes), ..price }
+        Price { seconds: fusion.discount_latency(price.seconds, price.latency, bytes), ..price }
     }
 
     /// The signature of each node under an assignment of candidates.
-    pub fn assigned(&self, assignment: &[usize]) -> Vec<&Candidate> {
+    pub fn chosen_candidates(&self, assignment: &[usize]) -> Vec<&Candidate> {
         self.candidates.iter().zip(assignment).map(|(all, &chosen)| &all[chosen]).collect()
     }
 }

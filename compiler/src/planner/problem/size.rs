@@ -5,12 +5,12 @@ use super::layouts::SbpId;
 use super::{Demand, Problem, WriteBack};
 
 /// Numbers of variables and constraints of the integer programme.
-pub fn size(problem: &Problem<'_>) -> (usize, usize) {
+pub fn programme_size(problem: &Problem<'_>) -> (usize, usize) {
     let nodes = problem.candidates.len();
     let mut variables: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let mut constraints = nodes + problem.lifetimes.domains.len() * problem.lifetimes.len();
     for demand in problem.demands.iter() {
-        let [sources, targets, takers] = counts(problem, demand);
+        let [sources, targets, takers] = count_layouts(problem, demand);
         variables += targets * (1 + sources);
         constraints += takers + targets * (1 + sources);
     }
@@ -19,7 +19,7 @@ pub fn size(problem: &Problem<'_>) -> (usize, usize) {
         constraints += problem.candidates[made.producer].len();
     }
     for back in problem.write_backs.iter() {
-        let (rows, columns) = ends(problem, back);
+        let (rows, columns) = write_back_layouts(problem, back);
         variables += rows.len() * columns.len();
         constraints += rows.len() + columns.len();
     }
@@ -28,26 +28,26 @@ pub fn size(problem: &Problem<'_>) -> (usize, usize) {
 
 /// Counts the layouts in which a demanded tensor is made, those in which it is taken, and of these those that each
 /// taker takes, together.
-fn counts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
+fn count_layouts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
     let labels = 0..problem.candidates[demand.producer].len();
-    let sources = distinct(labels.map(|label| problem.source(demand, label)).collect());
+    let sources = sort_distinct(labels.map(|label| problem.source_layout(demand, label)).collect());
     let fetch = sources.iter().filter_map(|&source| problem.fetch_target(demand, source));
-    let mut takers = vec![distinct(fetch.collect())];
+    let mut takers = vec![sort_distinct(fetch.collect())];
     for reader in &demand.readers {
-        takers.push(distinct(problem.taken(reader).lists.concat()));
+        takers.push(sort_distinct(problem.layouts_taken(reader).lists.concat()));
     }
     let taken: usize = takers.iter().map(Vec::len).sum();
-    [sources.len(), distinct(takers.concat()).len(), taken]
+    [sources.len(), sort_distinct(takers.concat()).len(), taken]
 }
 
-fn distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
+fn sort_distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
     all.sort_unstable();
     all.dedup();
     all
 }
 
 /// The layouts in which a demanded tensor is made and taken.
-pub(in crate::planner) struct Shape {
+pub(in crate::planner) struct DemandLayouts {
     /// As it is made.
     pub sources: Vec<SbpId>,
     /// As it is taken.
@@ -56,17 +56,18 @@ pub(in crate::planner) struct Shape {
     pub takers: Vec<Vec<(usize, Vec<usize>)>>,
 }
 
-impl Shape {
+impl DemandLayouts {
     /// The layouts of all candidates of producer and readers.
     pub fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
         let labels = problem.candidates[demand.producer].len();
-        let made: Vec<SbpId> = (0..labels).map(|label| problem.source(demand, label)).collect();
+        let made: Vec<SbpId> =
+            (0..labels).map(|label| problem.source_layout(demand, label)).collect();
         let fetch: Vec<Option<SbpId>> =
             made.iter().map(|&source| problem.fetch_target(demand, source)).collect();
         let mut taken: Vec<(SbpId, usize, usize)> = Vec::new();
         for reader in &demand.readers {
             for label in 0..problem.candidates[reader.0].len() {
-                let targets = problem.targets(reader, label);
+                let targets = problem.target_layouts(reader, label);
                 taken.extend(targets.into_iter().map(|target| (target, reader.0, label)));
             }
         }
@@ -79,12 +80,12 @@ impl Shape {
             list.sort_unstable();
             list.dedup();
         }
-        let takers = targets.iter().map(|&target| takers(&taken, target)).collect();
+        let takers = targets.iter().map(|&target| find_takers(&taken, target)).collect();
         Self { sources, targets, takers }
     }
 }
 
-fn takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Vec<usize>)> {
+fn find_takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Vec<usize>)> {
     let mut takers: Vec<(usize, Vec<usize>)> = Vec::new();
     for &(of, node, label) in taken {
         if of == target {
@@ -98,7 +99,7 @@ fn takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Vec<usi
 }
 
 /// The layouts in which an update makes its result and in which the variable is kept.
-pub(in crate::planner) fn ends(
+pub(in crate::planner) fn write_back_layouts(
     problem: &Problem<'_>,
     back: &WriteBack,
 ) -> (Vec<SbpId>, Vec<SbpId>) {

@@ -11,7 +11,7 @@ use graphc_ir::op::Op;
 use super::layouts::{Layouts, PlacementId};
 use super::lifetimes::{Lifetimes, Span};
 use super::{Demand, Made, WriteBack};
-use crate::boxing::{Fusion, Hidden, Window, is_fused};
+use crate::boxing::{Fusion, Hidden, HidingWindow, is_fused};
 use crate::decisions::{Decisions, ValueRate};
 
 /// Looks at the tensors of a graph one by one.
@@ -32,16 +32,16 @@ impl<'p, 'a> Tensors<'p, 'a> {
         lifetimes: &'p Lifetimes,
         hidden: &'p Hidden,
     ) -> Self {
-        let of = |placement: &Placement| Fusion::of(decisions, placement);
+        let of = |placement: &Placement| Fusion::for_placement(decisions, placement);
         let fusions = layouts.placements().iter().map(of).collect();
         Self { decisions, layouts, lifetimes, hidden, fusions }
     }
 
     /// Lists the tensors that take memory where they are made. Results of updates lie in their variables' memory,
     /// unless others read them; where they do not, the write-back counts them.
-    pub fn made(&self) -> Vec<Made> {
+    pub fn list_made(&self) -> Vec<Made> {
         let graph = self.decisions.graph();
-        let readers = graph.consumers();
+        let readers = graph.list_consumers();
         let mut all = Vec::new();
         for (id, node) in graph.iter() {
             let in_place = node.op.operation().updates();
@@ -59,20 +59,20 @@ impl<'p, 'a> Tensors<'p, 'a> {
         let placement = self.layouts.placement_of(producer);
         let class = self.layouts.class(value, placement);
         let (span, beside) = match node.op {
-            Op::Regather(_) => self.regathered(producer, node),
-            _ => (self.lifetimes.made(self.decisions, value), None),
+            Op::Regather(_) => self.regathered_span(producer, node),
+            _ => (self.lifetimes.made_span(self.decisions, value), None),
         };
         Made { value, producer, index, class, placement, span, beside }
     }
 
-    fn regathered(&self, id: usize, node: &Node) -> (Span, Option<(usize, usize)>) {
-        let (span, is_kept) = self.lifetimes.regathered(self.decisions, id);
+    fn regathered_span(&self, id: usize, node: &Node) -> (Span, Option<(usize, usize)>) {
+        let (span, is_kept) = self.lifetimes.regathered_span(self.decisions, id);
         let operand = self.decisions.graph().value(node.operands[0]);
         (span, is_kept.then_some((operand.producer.index(), operand.index)))
     }
 
     /// Tensors that are read, by nodes or by the user, on each placement where they are.
-    pub fn demands(&self) -> Vec<Demand> {
+    pub fn list_demands(&self) -> Vec<Demand> {
         let graph = self.decisions.graph();
         let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
             vec![BTreeMap::new(); graph.values.len()];
@@ -92,13 +92,13 @@ impl<'p, 'a> Tensors<'p, 'a> {
         for (index, placements) in readers.into_iter().enumerate() {
             for (placement, nodes) in placements {
                 let readers = nodes.into_iter().collect();
-                all.push(self.demand(ValueId::new(index), placement, readers));
+                all.push(self.build_demand(ValueId::new(index), placement, readers));
             }
         }
         all
     }
 
-    fn demand(
+    fn build_demand(
         &self,
         value: ValueId,
         placement: PlacementId,
@@ -110,13 +110,14 @@ impl<'p, 'a> Tensors<'p, 'a> {
         let home = self.layouts.placement_of(producer);
         let is_output = graph.outputs.iter().any(|output| output.value == value);
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
-        let moved = |&(node, _): &(usize, Vec<usize>)| graph.nodes[node].op.operation().acts();
+        let moved =
+            |&(node, _): &(usize, Vec<usize>)| graph.nodes[node].op.operation().is_executed();
         let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
         let stays = placement == home;
         let fused = stays && is_fused(decisions, per_step, &nodes);
         let hides = match stays {
-            true => self.hidden.under(decisions, value, &nodes),
-            false => Window::default(),
+            true => self.hidden.find_window(decisions, value, &nodes),
+            false => HidingWindow::default(),
         };
         let is_scattered = lifetimes.is_scattered(decisions, value);
         Demand {
@@ -130,8 +131,8 @@ impl<'p, 'a> Tensors<'p, 'a> {
             fusion: fused.then(|| self.fusion(placement)),
             hides,
             times: decisions.times_boxed(value) as f64,
-            span: lifetimes.copy(decisions, value, &nodes),
-            scattered: is_scattered.then(|| lifetimes.made(decisions, value)),
+            span: lifetimes.copy_span(decisions, value, &nodes),
+            scattered: is_scattered.then(|| lifetimes.made_span(decisions, value)),
             counts: readers.is_empty() || readers.iter().any(moved),
             readers,
         }
@@ -140,7 +141,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
     /// Results of updates that take the place of variables.
     pub fn write_backs(&self) -> Vec<WriteBack> {
         let graph = self.decisions.graph();
-        let readers = graph.consumers();
+        let readers = graph.list_consumers();
         let mut all = Vec::new();
         for (id, node) in graph.iter() {
             for &(result, operand) in node.op.operation().updates() {
@@ -157,7 +158,7 @@ impl<'p, 'a> Tensors<'p, 'a> {
                     to: self.layouts.class(value, home),
                     placement,
                     fusion: (placement == home).then(|| self.fusion(placement)),
-                    span: self.lifetimes.moment(update),
+                    span: self.lifetimes.node_span(update),
                     is_read: !readers[value.index()].is_empty(),
                 });
             }

@@ -7,11 +7,11 @@
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
 
-use super::size::size;
+use super::size::programme_size;
 use super::{Problem, compute_bound};
 use crate::cluster::alpha_beta;
 use crate::decisions::Decisions;
-use crate::planner::error::PlanError;
+use crate::planner::error::PlannerError;
 
 /// Variables of the integer programme up to which all axes are planned by themselves. Planning takes about a microsecond and
 /// 20 bytes for each.
@@ -30,19 +30,19 @@ pub struct Tied {
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or a node has no signature, or too many whatever is tied.
-pub fn problem<'a>(
+pub fn build_problem<'a>(
     decisions: &'a Decisions,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
-) -> Result<Problem<'a>, PlanError> {
+) -> Result<Problem<'a>, PlannerError> {
     let mut tied = Vec::new();
-    let mut problem = Problem::with(decisions, options, cluster, &tied)?;
+    let mut problem = Problem::with_tied_axes(decisions, options, cluster, &tied)?;
     // What the nodes compute at least, whatever the layouts.
     let bound = compute_bound(&problem);
     while options.strategy == Strategy::Auto && is_large(&problem) {
-        let Some(axis) = next(decisions, cluster, &tied) else { break };
+        let Some(axis) = next_axis(decisions, cluster, &tied) else { break };
         tied.push(axis);
-        problem = Problem::with(decisions, options, cluster, &tied)?;
+        problem = Problem::with_tied_axes(decisions, options, cluster, &tied)?;
     }
     let tied = (!tied.is_empty()).then_some(Tied { axes: tied, bound });
     Ok(Problem { tied, ..problem })
@@ -51,11 +51,11 @@ pub fn problem<'a>(
 /// Whether there are too many variables. Most problems have fewer pairs of candidates than that, which are counted at once;
 /// of the others variables are.
 fn is_large(problem: &Problem<'_>) -> bool {
-    pairs(problem) > MOST_VARIABLES && size(problem).0 > MOST_VARIABLES
+    count_pairs(problem) > MOST_VARIABLES && programme_size(problem).0 > MOST_VARIABLES
 }
 
 /// No fewer than the variables: for each pair of layouts there is a pair of candidates.
-fn pairs(problem: &Problem<'_>) -> usize {
+fn count_pairs(problem: &Problem<'_>) -> usize {
     let count = |node: usize| problem.candidates[node].len();
     let nodes: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let demands = problem.demands.iter().map(|demand| {
@@ -69,17 +69,17 @@ fn pairs(problem: &Problem<'_>) -> usize {
 
 /// The axis to tie next to that before it: where both have links that are most alike, and of equals the pair that makes the
 /// smallest group, outermost first.
-fn next(decisions: &Decisions, cluster: &Cluster, tied: &[usize]) -> Option<usize> {
+fn next_axis(decisions: &Decisions, cluster: &Cluster, tied: &[usize]) -> Option<usize> {
     let axes = |place: &&Placement| place.hierarchy.len();
     let place = decisions.staging.placement.iter().max_by_key(axes)?;
     let pairs = (1..place.hierarchy.len()).filter(|axis| {
         !tied.contains(axis)
             && place.hierarchy[*axis] > 1
-            && partner(&place.hierarchy, *axis).is_some()
+            && partner_axis(&place.hierarchy, *axis).is_some()
     });
     let score = |axis: usize| {
-        let other = partner(&place.hierarchy, axis).unwrap_or(axis);
-        let [slow, fast] = [other, axis].map(|axis| seconds(cluster, place, axis));
+        let other = partner_axis(&place.hierarchy, axis).unwrap_or(axis);
+        let [slow, fast] = [other, axis].map(|axis| axis_seconds(cluster, place, axis));
         ((slow / fast).ln().abs(), ranks_together(place, tied, axis))
     };
     pairs.min_by(|&a, &b| {
@@ -89,12 +89,12 @@ fn next(decisions: &Decisions, cluster: &Cluster, tied: &[usize]) -> Option<usiz
 }
 
 /// The axis before this one that has more than one rank.
-pub(super) fn partner(hierarchy: &[usize], axis: usize) -> Option<usize> {
+pub(super) fn partner_axis(hierarchy: &[usize], axis: usize) -> Option<usize> {
     (0..axis).rev().find(|&before| hierarchy[before] > 1)
 }
 
 /// The seconds of a megabyte along an axis.
-fn seconds(cluster: &Cluster, place: &Placement, axis: usize) -> f64 {
+fn axis_seconds(cluster: &Cluster, place: &Placement, axis: usize) -> f64 {
     let stride: usize = place.hierarchy[axis + 1..].iter().product();
     let group: Vec<u32> = (0..place.hierarchy[axis]).map(|at| place.ranks[at * stride]).collect();
     let link = alpha_beta(cluster, &group, Some(axis));

@@ -5,11 +5,11 @@ use graphc_ir::ids::ValueId;
 use super::Problem;
 use super::layouts::{PlacementId, SbpId};
 use super::lifetimes::Span;
-use crate::planner::error::PlanError;
+use crate::planner::error::PlannerError;
 
 /// Something that takes memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Item {
+pub struct MemoryItem {
     /// The tensor.
     pub value: ValueId,
     /// Bytes of one content on the busiest rank.
@@ -30,38 +30,38 @@ pub struct Peak {
 }
 
 /// Everything that takes memory.
-pub fn items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Item> {
+pub fn list_items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<MemoryItem> {
     let mut items = Vec::new();
     for made in problem.made.iter() {
         let lies = |(node, result): (usize, usize)| {
             problem.candidates[node][assignment[node]].results[result]
         };
         let sbp = lies((made.producer, made.index));
-        let bytes = made.bytes(&problem.layouts, sbp, made.beside.map(lies));
+        let bytes = made.kept_bytes(&problem.layouts, sbp, made.beside.map(lies));
         let (value, placement, span) = (made.value, made.placement, made.span);
-        items.push(Item { value, bytes, placement, span });
+        items.push(MemoryItem { value, bytes, placement, span });
     }
     for back in problem.write_backs.iter() {
         let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
         let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
         let price = problem.layouts.price((back.from, source), (back.to, target));
         let value = problem.decisions.graph().nodes[back.variable].results[0];
-        let bytes = back.bytes(&problem.layouts, source, price);
+        let bytes = back.kept_bytes(&problem.layouts, source, price);
         let (placement, span) = (back.placement, back.span);
-        items.push(Item { value, bytes, placement, span });
+        items.push(MemoryItem { value, bytes, placement, span });
     }
     for demand in problem.demands.iter() {
-        let source = problem.source(demand, assignment[demand.producer]);
-        let taken = demand.readers.iter().flat_map(|r| problem.targets(r, assignment[r.0]));
+        let source = problem.source_layout(demand, assignment[demand.producer]);
+        let taken = demand.readers.iter().flat_map(|r| problem.target_layouts(r, assignment[r.0]));
         let mut targets: Vec<SbpId> = taken.collect();
         targets.extend(problem.fetch_target(demand, source));
         targets.sort_unstable();
         targets.dedup();
         for target in targets {
-            let price = problem.price(demand, source, target);
+            let price = problem.price_demand(demand, source, target);
             let (value, placement) = (demand.value, demand.placement);
-            for (span, bytes) in problem.kept(demand, source, target, price) {
-                items.push(Item { value, bytes, placement, span });
+            for (span, bytes) in problem.kept_bytes(demand, source, target, price) {
+                items.push(MemoryItem { value, bytes, placement, span });
             }
         }
     }
@@ -70,7 +70,7 @@ pub fn items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Item> {
 }
 
 /// Bytes by domain and position.
-pub fn profiles(problem: &Problem<'_>, items: &[Item]) -> Vec<Vec<u64>> {
+pub fn memory_profiles(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Vec<u64>> {
     let length = problem.lifetimes.len();
     let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
     for item in items {
@@ -97,20 +97,20 @@ pub fn profiles(problem: &Problem<'_>, items: &[Item]) -> Vec<Vec<u64>> {
 }
 
 /// The peak of each domain.
-pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
-    profiles(problem, items).iter().map(|profile| peak(profile)).collect()
+pub fn find_peaks(problem: &Problem<'_>, items: &[MemoryItem]) -> Vec<Peak> {
+    memory_profiles(problem, items).iter().map(|profile| find_peak(profile)).collect()
 }
 
-fn peak(profile: &[u64]) -> Peak {
+fn find_peak(profile: &[u64]) -> Peak {
     let positions = 0..profile.len();
     let position = positions.max_by_key(|&p| (profile[p], std::cmp::Reverse(p))).unwrap_or(0);
     Peak { position, bytes: profile.get(position).copied().unwrap_or(0) }
 }
 
 /// The tensors that take most at a position of a domain, at most five, with their bytes.
-pub fn largest(
+pub fn largest_tensors(
     problem: &Problem<'_>,
-    items: &[Item],
+    items: &[MemoryItem],
     domain: usize,
     position: usize,
 ) -> Vec<(String, u64)> {
@@ -134,12 +134,12 @@ pub fn largest(
 }
 
 /// The domain whose peak exceeds a limit most, with the peak's position and bytes.
-pub fn overload(
+pub fn find_overload(
     problem: &Problem<'_>,
     assignment: &[usize],
     limit: u64,
 ) -> Option<(usize, usize, u64)> {
-    overload_of(&profiles(problem, &items(problem, assignment)), limit)
+    overload_of(&memory_profiles(problem, &list_items(problem, assignment)), limit)
 }
 
 /// The same of bytes by domain and position.
@@ -149,40 +149,40 @@ pub fn overload_of(profiles: &[Vec<u64>], limit: u64) -> Option<(usize, usize, u
 }
 
 /// All domains whose peaks exceed a limit, with the peaks' positions and bytes.
-pub fn overloads(
+pub fn find_overloads(
     problem: &Problem<'_>,
     assignment: &[usize],
     limit: u64,
 ) -> Vec<(usize, usize, u64)> {
-    overloads_of(&profiles(problem, &items(problem, assignment)), limit)
+    overloads_of(&memory_profiles(problem, &list_items(problem, assignment)), limit)
 }
 
 fn overloads_of(profiles: &[Vec<u64>], limit: u64) -> Vec<(usize, usize, u64)> {
-    let peaks = profiles.iter().map(|profile| peak(profile)).enumerate();
+    let peaks = profiles.iter().map(|profile| find_peak(profile)).enumerate();
     let over = peaks.filter(|(_, peak)| peak.bytes > limit);
     over.map(|(domain, peak)| (domain, peak.position, peak.bytes)).collect()
 }
 
-pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlanError {
-    let items = items(problem, assignment);
-    let peaks = peaks(problem, &items);
+pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlannerError {
+    let items = list_items(problem, assignment);
+    let peaks = find_peaks(problem, &items);
     let worst = (0..peaks.len()).max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
     let domain = worst.unwrap_or(0);
     let place = &problem.lifetimes.domains[domain];
-    PlanError::Memory {
+    PlannerError::Memory {
         rank: place.ranks[0],
         stage: place.stage,
         needed: peaks[domain].bytes,
         limit: problem.limit,
         least,
-        largest: largest(problem, &items, domain, peaks[domain].position),
+        largest: largest_tensors(problem, &items, domain, peaks[domain].position),
     }
 }
 
 /// # Errors
 /// Where an assignment does not fit the memory.
-pub fn check_memory(problem: &Problem<'_>, assignment: &[usize]) -> Result<(), PlanError> {
-    match overload(problem, assignment, problem.limit) {
+pub fn check_memory(problem: &Problem<'_>, assignment: &[usize]) -> Result<(), PlannerError> {
+    match find_overload(problem, assignment, problem.limit) {
         None => Ok(()),
         Some(_) => Err(too_large(problem, assignment, None)),
     }

@@ -16,7 +16,7 @@ pub struct Account {
 
 /// The time for which bytes are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum KeepDuration {
     /// For the whole step.
     Resident,
     /// From the forward to the backward pass.
@@ -77,11 +77,17 @@ impl Ledger {
     }
 
     /// Bytes that a node has made, kept from one position to another.
-    pub fn keep(&mut self, node: usize, kept: Kept, bytes: u64, (start, end): (usize, usize)) {
+    pub fn keep(
+        &mut self,
+        node: usize,
+        kept: KeepDuration,
+        bytes: u64,
+        (start, end): (usize, usize),
+    ) {
         match kept {
-            Kept::Resident => self.resident[node] += bytes,
-            Kept::Stashed => self.stashed[node] += bytes,
-            Kept::Transient => self.passing.add(bytes, (start, end)),
+            KeepDuration::Resident => self.resident[node] += bytes,
+            KeepDuration::Stashed => self.stashed[node] += bytes,
+            KeepDuration::Transient => self.passing.add(bytes, (start, end)),
         }
     }
 

@@ -16,7 +16,7 @@ use good_lp::{
 
 use crate::planner::problem::layouts::{PlacementId, SbpId};
 use crate::planner::problem::lifetimes::Span;
-use crate::planner::problem::size::{Shape, ends};
+use crate::planner::problem::size::{DemandLayouts, write_back_layouts};
 use crate::planner::problem::{Demand, Problem, WriteBack};
 
 /// The name of the solver.
@@ -27,18 +27,18 @@ pub const SOLVER: &str = if cfg!(feature = "highs") { "HiGHS" } else { "microlp"
 /// # Errors
 /// Where the solver gives up.
 pub fn solve_ilp(problem: &Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
-    let mut model = Model::new(problem);
+    let mut model = IlpModel::new(problem);
     for demand in problem.demands.iter() {
-        model.demand(problem, demand);
+        model.add_demand(problem, demand);
     }
     for back in problem.write_backs.iter() {
         model.write_back(problem, back);
     }
-    model.made(problem);
+    model.add_made(problem);
     model.solve()
 }
 
-struct Model {
+struct IlpModel {
     variables: ProblemVariables,
     /// x, by node and candidate.
     x: Vec<Vec<Variable>>,
@@ -48,7 +48,7 @@ struct Model {
     memory: Vec<Vec<Expression>>,
 }
 
-impl Model {
+impl IlpModel {
     /// (a), (b), and the compute part of (g).
     fn new(problem: &Problem<'_>) -> Self {
         let mut variables = ProblemVariables::new();
@@ -63,7 +63,7 @@ impl Model {
             let chosen: Expression = x.iter().sum();
             constraints.push(constraint!(chosen == 1.0));
             for (candidate, &x) in candidates.iter().zip(x) {
-                objective.add_mul(micro(candidate.seconds), x);
+                objective.add_mul(to_microseconds(candidate.seconds), x);
             }
         }
         let empty = vec![Expression::from(0.0); problem.lifetimes.len()];
@@ -72,10 +72,10 @@ impl Model {
     }
 
     /// (c), (d), and their part of (f) and (g).
-    fn demand(&mut self, problem: &Problem<'_>, demand: &Demand) {
-        let shape = Shape::new(problem, demand);
+    fn add_demand(&mut self, problem: &Problem<'_>, demand: &Demand) {
+        let shape = DemandLayouts::new(problem, demand);
         let made: Vec<SbpId> = (0..problem.candidates[demand.producer].len())
-            .map(|label| problem.source(demand, label))
+            .map(|label| problem.source_layout(demand, label))
             .collect();
         for (&target, takers) in shape.targets.iter().zip(&shape.takers) {
             let boxed = self.variables.add(variable().min(0.0).max(1.0));
@@ -91,10 +91,10 @@ impl Model {
                 let of_source: Expression = labels.map(|label| x[label]).sum();
                 self.constraints.push(constraint!(z <= of_source));
                 all += z;
-                let price = problem.price(demand, source, target);
-                self.objective.add_mul(micro(demand.times * price.seconds), z);
-                for (span, bytes) in problem.kept(demand, source, target, price) {
-                    self.keep(problem, demand.placement, span, bytes, z);
+                let price = problem.price_demand(demand, source, target);
+                self.objective.add_mul(to_microseconds(demand.times * price.seconds), z);
+                for (span, bytes) in problem.kept_bytes(demand, source, target, price) {
+                    self.add_memory(problem, demand.placement, span, bytes, z);
                 }
             }
             self.constraints.push(constraint!(all == boxed));
@@ -103,7 +103,7 @@ impl Model {
 
     /// (e), and its part of (f) and (g).
     fn write_back(&mut self, problem: &Problem<'_>, back: &WriteBack) {
-        let (sources, targets) = ends(problem, back);
+        let (sources, targets) = write_back_layouts(problem, back);
         let made = |node: usize, result: usize, of: SbpId| -> Vec<usize> {
             let candidates = &problem.candidates[node];
             (0..candidates.len()).filter(|&label| candidates[label].results[result] == of).collect()
@@ -115,9 +115,9 @@ impl Model {
             for &target in &targets {
                 let both = self.variables.add(variable().min(0.0).max(1.0));
                 let price = problem.back_price(back, source, target);
-                self.objective.add_mul(micro(price.seconds), both);
-                let bytes = back.bytes(&problem.layouts, source, price);
-                self.keep(problem, back.placement, back.span, bytes, both);
+                self.objective.add_mul(to_microseconds(price.seconds), both);
+                let bytes = back.kept_bytes(&problem.layouts, source, price);
+                self.add_memory(problem, back.placement, back.span, bytes, both);
                 w.push(both);
             }
         }
@@ -135,7 +135,7 @@ impl Model {
     }
 
     /// Adds the memory of what nodes make: a part of (f).
-    fn made(&mut self, problem: &Problem<'_>) {
+    fn add_made(&mut self, problem: &Problem<'_>) {
         for made in problem.made.iter() {
             for label in 0..problem.candidates[made.producer].len() {
                 let sbp = problem.candidates[made.producer][label].results[made.index];
@@ -145,7 +145,7 @@ impl Model {
                     None => x,
                     Some(beside) => self.unless_beside(problem, x, sbp, beside),
                 };
-                self.keep(problem, made.placement, made.span, bytes, taken);
+                self.add_memory(problem, made.placement, made.span, bytes, taken);
             }
         }
     }
@@ -166,7 +166,7 @@ impl Model {
         taken
     }
 
-    fn keep(
+    fn add_memory(
         &mut self,
         problem: &Problem<'_>,
         on: PlacementId,
@@ -192,7 +192,7 @@ impl Model {
         let memory = self.memory.into_iter().flatten();
         let memory = memory.map(|row| constraint!(row <= 1.0 + 1e-9));
         let constraints: Vec<Constraint> = self.constraints.into_iter().chain(memory).collect();
-        let solution = match optimum(self.variables, &self.objective, constraints) {
+        let solution = match find_optimum(self.variables, &self.objective, constraints) {
             Ok(solution) => solution,
             Err(ResolutionError::Infeasible) => return Ok(None),
             Err(error) => return Err(error),
@@ -205,7 +205,7 @@ impl Model {
 }
 
 /// Calls the solver: the least objective under the constraints, to 1e-7 of it.
-fn optimum(
+fn find_optimum(
     variables: ProblemVariables,
     objective: &Expression,
     constraints: Vec<Constraint>,
@@ -229,6 +229,6 @@ fn optimum(
 }
 
 /// Seconds in millionths, so that coefficients are near 1.
-fn micro(seconds: f64) -> f64 {
+fn to_microseconds(seconds: f64) -> f64 {
     seconds * 1e6
 }

@@ -8,4 +8,4 @@ pub mod ilp;
 mod recompute;
 
 pub use account::Account;
-pub use recompute::{Recomputed, account, recompute};
+pub use recompute::{Recomputed, account_by_node, reprice_sharding};

@@ -13,9 +13,10 @@ use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
-use super::account::{Account, Kept, Ledger, Spans};
+use super::account::{Account, KeepDuration, Ledger, Spans};
 use crate::boxing::{
-    Fusion, Hidden, Route, Router, SCATTERED_BYTES, fetched, is_fused, left, shard_bytes,
+    Fusion, Hidden, Route, Router, SCATTERED_BYTES, fetched, is_fused, shard_bytes,
+    unhidden_seconds,
 };
 use crate::cost::compute_work;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
@@ -31,45 +32,45 @@ pub struct Recomputed {
 }
 
 /// Cost and memory of a sharding, from what it says alone.
-pub fn recompute(
+pub fn reprice_sharding(
     decisions: &Decisions,
     sharding: &Sharding,
     cluster: &Cluster,
     options: &CompileOptions,
 ) -> Recomputed {
-    let walk = walked(decisions, sharding, cluster, options);
+    let walk = walk_sharding(decisions, sharding, cluster, options);
     Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
 }
 
 /// Cost and memory of a sharding, node by node.
-pub fn account(
+pub fn account_by_node(
     decisions: &Decisions,
     sharding: &Sharding,
     cluster: &Cluster,
     options: &CompileOptions,
 ) -> Account {
-    let walk = walked(decisions, sharding, cluster, options);
+    let walk = walk_sharding(decisions, sharding, cluster, options);
     walk.ledger.close(&walk.position)
 }
 
-fn walked<'a>(
+fn walk_sharding<'a>(
     decisions: &'a Decisions,
     sharding: &'a Sharding,
     cluster: &'a Cluster,
     options: &CompileOptions,
-) -> Walk<'a> {
-    let mut walk = Walk::new(decisions, sharding, cluster, options);
+) -> ShardingWalk<'a> {
+    let mut walk = ShardingWalk::new(decisions, sharding, cluster, options);
     for (id, node) in decisions.graph().iter() {
-        walk.compute(id.index(), node, cluster);
-        walk.results(id.index(), node);
+        walk.price_node(id.index(), node, cluster);
+        walk.keep_results(id.index(), node);
     }
     for value in 0..decisions.graph().values.len() {
-        walk.copies(ValueId::new(value));
+        walk.box_copies(ValueId::new(value));
     }
     walk
 }
 
-struct Walk<'a> {
+struct ShardingWalk<'a> {
     decisions: &'a Decisions,
     sharding: &'a Sharding,
     schedule: Schedule,
@@ -99,7 +100,7 @@ struct Walk<'a> {
     hidden: Hidden,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ShardingWalk<'a> {
     fn new(
         decisions: &'a Decisions,
         sharding: &'a Sharding,
@@ -121,10 +122,11 @@ impl<'a> Walk<'a> {
             kept.insert(rank, Spans::new(graph.nodes.len()));
             stage_of_rank.insert(rank, decisions.staging.stage[node]);
         }
-        let fusion = |&place: &&'a Placement| (place, Fusion::of(decisions, place));
+        let fusion = |&place: &&'a Placement| (place, Fusion::for_placement(decisions, place));
         let fusions = meshes.keys().map(fusion).collect();
         let ids = |nodes: &Vec<graphc_ir::ids::NodeId>| nodes.iter().map(|id| id.index()).collect();
-        let repeats: Vec<bool> = graph.nodes.iter().map(|node| repeats(decisions, node)).collect();
+        let repeats: Vec<bool> =
+            graph.nodes.iter().map(|node| is_repeated(decisions, node)).collect();
         let looped =
             || (0..position.len()).filter(|&node| repeats[node]).map(|node| position[node]);
         let whole_loop = looped().min().zip(looped().max());
@@ -140,7 +142,7 @@ impl<'a> Walk<'a> {
                 decisions.rates.microbatches,
             ),
             router: Router::new(cluster, decisions.rates.microbatches),
-            consumers: graph.consumers().iter().map(ids).collect(),
+            consumers: graph.list_consumers().iter().map(ids).collect(),
             position,
             repeats,
             whole_loop,
@@ -157,7 +159,7 @@ impl<'a> Walk<'a> {
             kept,
             stage_of_rank,
             fusions,
-            hidden: Hidden::of(decisions, cluster),
+            hidden: Hidden::from_decisions(decisions, cluster),
         }
     }
 
@@ -177,7 +179,7 @@ impl<'a> Walk<'a> {
         self.decisions.layout(value, placement, sbp)
     }
 
-    fn compute(&mut self, id: usize, node: &Node, cluster: &Cluster) {
+    fn price_node(&mut self, id: usize, node: &Node, cluster: &Cluster) {
         let graph = self.decisions.graph();
         let time = self.decisions.rates.nodes[id].map(|choice| (choice, self.microbatches()));
         let choices = self.sharding.nodes[id].choices.iter().copied();
@@ -198,12 +200,12 @@ impl<'a> Walk<'a> {
     }
 
     /// The time for which a tensor, or a copy of it, is kept for these nodes.
-    fn kept_for(&self, value: ValueId, nodes: &[usize]) -> Kept {
+    fn kept_for(&self, value: ValueId, nodes: &[usize]) -> KeepDuration {
         let producer = self.decisions.graph().value(value).producer.index();
         let variable = matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_));
         let made = nodes.contains(&producer);
         if variable && made || self.gradients.contains(&value) {
-            return Kept::Resident;
+            return KeepDuration::Resident;
         }
         let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
@@ -211,14 +213,14 @@ impl<'a> Walk<'a> {
             && self.per_step(value)
             && nodes.iter().any(|&node| self.repeats[node]);
         match (shared, crosses) {
-            (true, _) => Kept::Resident,
-            (false, true) => Kept::Stashed,
-            (false, false) => Kept::Transient,
+            (true, _) => KeepDuration::Resident,
+            (false, true) => KeepDuration::Stashed,
+            (false, false) => KeepDuration::Transient,
         }
     }
 
     /// Keeps what a node makes; what it makes of a variable goes back.
-    fn results(&mut self, id: usize, node: &Node) {
+    fn keep_results(&mut self, id: usize, node: &Node) {
         let updates = node.op.operation().updates();
         for (index, &value) in node.results.iter().enumerate() {
             let placement = self.placement(id);
@@ -228,15 +230,15 @@ impl<'a> Walk<'a> {
             // A variable is overwritten in its place, unless others read what it becomes.
             let is_read = !self.consumers[value.index()].is_empty();
             if matches!(node.op, Op::Regather(_)) {
-                self.regathered(id, node, bytes);
+                self.keep_regathered(id, node, bytes);
             } else if replaced.is_none() || is_read {
-                self.made(id, value, bytes);
+                self.keep_made(id, value, bytes);
             }
             let Some(&(_, operand)) = replaced else { continue };
             let variable = self.decisions.graph().value(node.operands[operand]).producer.index();
             let home = &self.sharding.nodes[variable].results[0];
             let home = self.layout(value, self.placement(variable), home);
-            let route = self.router.route(&made, &home);
+            let route = self.router.find_route(&made, &home);
             let at_home = placement == self.placement(variable);
             self.spend(id, self.route_seconds(&route, &made, at_home));
             if let Some(copy) = self.copy_bytes(&route) {
@@ -244,13 +246,13 @@ impl<'a> Walk<'a> {
                 let made = if is_read { 0 } else { bytes };
                 let all = made + copy + self.scratch_bytes(&route);
                 self.keep(placement, all, at, at);
-                self.ledger.keep(id, Kept::Transient, all, (at, at));
+                self.ledger.keep(id, KeepDuration::Transient, all, (at, at));
             }
         }
     }
 
     /// The nodes of these that are no `regather`.
-    fn direct(&self, nodes: &[usize]) -> Vec<usize> {
+    fn direct_readers(&self, nodes: &[usize]) -> Vec<usize> {
         let regathers =
             |node: usize| matches!(self.decisions.graph().nodes[node].op, Op::Regather(_));
         nodes.iter().copied().filter(|&node| !regathers(node)).collect()
@@ -258,8 +260,8 @@ impl<'a> Walk<'a> {
 
     /// The readers, among these, for which copies are kept: what a `regather` takes is its result, and updates take
     /// variables as they are at rest.
-    fn takers(&self, nodes: &[usize]) -> Vec<usize> {
-        let mut direct = self.direct(nodes);
+    fn copy_readers(&self, nodes: &[usize]) -> Vec<usize> {
+        let mut direct = self.direct_readers(nodes);
         let updates = |&node: &usize| self.decisions.training.phases[node] == Phase::Update;
         if !direct.iter().all(updates) {
             direct.retain(|node| !updates(node));
@@ -269,7 +271,7 @@ impl<'a> Walk<'a> {
 
     /// The result of a `regather` is its operand, or a copy of it: it takes memory from when others have read that for the
     /// last time; through all microbatches where the operand is the same for them. What is kept anyway takes none again.
-    fn regathered(&mut self, id: usize, node: &Node, bytes: u64) {
+    fn keep_regathered(&mut self, id: usize, node: &Node, bytes: u64) {
         let graph = self.decisions.graph();
         let (operand, result) = (node.operands[0], node.results[0]);
         let (producer, index) = {
@@ -284,7 +286,7 @@ impl<'a> Walk<'a> {
         if is_kept && *beside == self.sharding.nodes[id].results[0] {
             return;
         }
-        let before = self.takers(&self.consumers[operand.index()]);
+        let before = self.copy_readers(&self.consumers[operand.index()]);
         let nodes: Vec<usize> =
             before.iter().chain(&self.consumers[result.index()]).copied().collect();
         let at = |nodes: &[usize]| nodes.iter().map(|&node| self.position[node]).max();
@@ -295,24 +297,24 @@ impl<'a> Walk<'a> {
             (span, end) = (first, last);
         }
         let placement = self.placement(id);
-        let kept = if through { Kept::Resident } else { self.kept_for(result, &nodes) };
+        let kept = if through { KeepDuration::Resident } else { self.kept_for(result, &nodes) };
         self.keep(placement, bytes, span, end);
         self.ledger.keep(id, kept, bytes, (span, end));
         if !through {
-            self.stash(result, placement, bytes, &nodes);
+            self.keep_stashed(result, placement, bytes, &nodes);
         }
     }
 
     /// A tensor takes memory from when it is made to when it was read last.
-    fn made(&mut self, id: usize, value: ValueId, bytes: u64) {
+    fn keep_made(&mut self, id: usize, value: ValueId, bytes: u64) {
         let placement = self.placement(id);
-        let (start, end) = self.lifetime(value, id);
+        let (start, end) = self.made_span(value, id);
         self.keep(placement, bytes, start, end);
-        let mut nodes = self.direct(&self.consumers[value.index()]);
+        let mut nodes = self.direct_readers(&self.consumers[value.index()]);
         nodes.push(id);
         let kept = self.kept_for(value, &nodes);
         self.ledger.keep(id, kept, bytes, (start, end));
-        self.stash(value, placement, bytes, &nodes);
+        self.keep_stashed(value, placement, bytes, &nodes);
     }
 
     /// Seconds of a route, alone or fused with those of other variables of its mesh.
@@ -325,7 +327,7 @@ impl<'a> Walk<'a> {
         let known = self.fusions.iter().find(|(place, _)| here(place));
         let bytes = shard_bytes(from, self.microbatches());
         known.map_or(route.seconds, |(_, fusion)| {
-            fusion.seconds(route.seconds, route.latency(), bytes)
+            fusion.discount_latency(route.seconds, route.latency(), bytes)
         })
     }
 
@@ -341,8 +343,8 @@ impl<'a> Walk<'a> {
             placement.ranks == to.ranks && placement.hierarchy == to.hierarchy
         });
         let fused = is_fused(self.decisions, self.per_step(value), &nodes);
-        let hides = self.hidden.under(self.decisions, value, &nodes);
-        left(self.route_seconds(route, from, fused), hides)
+        let hides = self.hidden.find_window(self.decisions, value, &nodes);
+        unhidden_seconds(self.route_seconds(route, from, fused), hides)
     }
 
     fn copy_bytes(&self, route: &Route) -> Option<u64> {
@@ -356,12 +358,12 @@ impl<'a> Walk<'a> {
     }
 
     /// First and last position at which a tensor is kept where it is made.
-    fn lifetime(&self, value: ValueId, producer: usize) -> (usize, usize) {
+    fn made_span(&self, value: ValueId, producer: usize) -> (usize, usize) {
         if matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_)) {
             return (0, self.position.len() - 1);
         }
         let all = &self.consumers[value.index()];
-        let mut nodes = self.direct(all);
+        let mut nodes = self.direct_readers(all);
         if self.is_scattered(value, producer) {
             nodes.clear();
         }
@@ -369,7 +371,7 @@ impl<'a> Walk<'a> {
             nodes.clone_from(all);
         }
         nodes.push(producer);
-        self.through(value, &nodes, self.repeats[producer])
+        self.find_span(value, &nodes, self.repeats[producer])
     }
 
     /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if
@@ -393,24 +395,24 @@ impl<'a> Walk<'a> {
     /// Keeps what updates read in this layout of a value that is boxed for them at once if that makes it smaller.
     fn keep_scattered(&mut self, value: ValueId, producer: usize, made: &Layout, route: &Route) {
         let whole = shard_bytes(made, self.microbatches());
-        let (_, from) = self.lifetime(value, producer);
+        let (_, from) = self.made_span(value, producer);
         let nodes = self.consumers[value.index()].clone();
         let positions = || nodes.iter().map(|&node| self.position[node]);
         let (first, end) = (positions().min().unwrap_or(from), positions().max().unwrap_or(from));
         let placement = self.placement(producer);
         let kept = self.kept_for(value, &nodes);
         let (copy, scratch) = (self.copy_bytes(route), self.scratch_bytes(route));
-        let mut keep = |kept: Kept, bytes: u64, start: usize, end: usize| {
+        let mut keep = |kept: KeepDuration, bytes: u64, start: usize, end: usize| {
             self.keep(placement, bytes, start, end);
             self.ledger.keep(producer, kept, bytes, (start, end));
         };
         match (copy, scratch) {
             (Some(copy), scratch) if copy < whole => {
-                keep(Kept::Transient, scratch, from, from);
+                keep(KeepDuration::Transient, scratch, from, from);
                 keep(kept, copy, from, end);
             }
             (copy, scratch) => {
-                keep(Kept::Transient, scratch, first, first);
+                keep(KeepDuration::Transient, scratch, first, first);
                 keep(kept, copy.unwrap_or(0), first, end);
                 keep(kept, whole, from + 1, end);
             }
@@ -419,7 +421,7 @@ impl<'a> Walk<'a> {
 
     /// The time from the first to the last of some nodes; of the whole loop where they repeat and the tensor does
     /// not.
-    fn through(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
+    fn find_span(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
         let positions = || nodes.iter().map(|&node| self.position[node]);
         let start = positions().min().unwrap_or(0);
         let end = positions().max().unwrap_or(0);
@@ -441,7 +443,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Contents of other microbatches that are under way between forward and backward pass.
-    fn stash(&mut self, value: ValueId, placement: &Placement, bytes: u64, nodes: &[usize]) {
+    fn keep_stashed(&mut self, value: ValueId, placement: &Placement, bytes: u64, nodes: &[usize]) {
         let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
         let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
         let Some((first, last)) = self.whole_loop else { return };
@@ -461,7 +463,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Boxes a tensor to every layout in which it is read.
-    fn copies(&mut self, value: ValueId) {
+    fn box_copies(&mut self, value: ValueId) {
         let graph = self.decisions.graph();
         let (producer, index) = (graph.value(value).producer.index(), graph.value(value).index);
         let home = self.placement(producer);
@@ -481,7 +483,7 @@ impl<'a> Walk<'a> {
         }
         let times = if self.per_step(value) { 1 } else { self.microbatches() };
         for target in wanted {
-            let route = self.router.route(&made, &target);
+            let route = self.router.find_route(&made, &target);
             let seconds = self.copy_seconds(value, &route, &made, &target);
             self.spend(producer, times as f64 * seconds);
             match self.is_scattered(value, producer) {
@@ -504,12 +506,12 @@ impl<'a> Walk<'a> {
             Some(&node) => self.placement(node),
             None => self.placement(producer),
         };
-        let moved = |&node: &usize| graph.nodes[node].op.operation().acts();
+        let moved = |&node: &usize| graph.nodes[node].op.operation().is_executed();
         let counts = nodes.is_empty() || nodes.iter().any(moved);
-        let direct = self.takers(&nodes);
+        let direct = self.copy_readers(&nodes);
         let first = nodes.iter().map(|&node| self.position[node]).min();
         let (start, end) = match (direct.is_empty(), first) {
-            (false, _) => self.through(value, &direct, false),
+            (false, _) => self.find_span(value, &direct, false),
             (true, Some(first)) => (first, first),
             (true, None) => (self.position[producer], self.position[producer]),
         };
@@ -520,12 +522,12 @@ impl<'a> Walk<'a> {
         let start = if shares { start.min(self.first_update) } else { start };
         self.keep(placement, self.scratch_bytes(route), start, start);
         let scratch = self.scratch_bytes(route);
-        self.ledger.keep(producer, Kept::Transient, scratch, (start, start));
+        self.ledger.keep(producer, KeepDuration::Transient, scratch, (start, start));
         if counts {
             self.keep(placement, bytes, start, end);
             let kept = self.kept_for(value, &nodes);
             self.ledger.keep(producer, kept, bytes, (start, end));
-            self.stash(value, placement, bytes, &nodes);
+            self.keep_stashed(value, placement, bytes, &nodes);
         }
     }
 
@@ -541,7 +543,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Whether a node acts once for each of several microbatches.
-fn repeats(decisions: &Decisions, node: &Node) -> bool {
+fn is_repeated(decisions: &Decisions, node: &Node) -> bool {
     let mut values = node.operands.iter().chain(&node.results);
     let rates = &decisions.rates;
     let varies = |value: &ValueId| rates.values[value.index()] != ValueRate::Step;

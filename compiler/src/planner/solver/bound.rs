@@ -15,16 +15,16 @@ const WORK: usize = 3_000_000;
 const STALE: f64 = 1e-4;
 
 /// A proven bound: the minimum where the network is narrow; otherwise what shifted costs prove.
-pub fn bound(network: &Network) -> f64 {
+pub fn prove_bound(network: &Network) -> f64 {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
-    if let Some(order) = elimination.order(NARROW) {
-        return elimination.finish(order).0;
+    if let Some(order) = elimination.find_order(NARROW) {
+        return elimination.eliminate_all(order).0;
     }
     let (core, _) = elimination.residual(network);
     let mut dual = Dual::new(&core);
     let mut best = dual.bound();
-    for _ in 0..(WORK / dual.size().max(1)).max(2) {
+    for _ in 0..(WORK / dual.sweep_size().max(1)).max(2) {
         dual.sweep();
         let now = dual.bound();
         let stale = now < best + best.abs() * STALE;
@@ -39,19 +39,19 @@ pub fn bound(network: &Network) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::solver::eliminate::{LIMITS, minimum};
+    use crate::planner::solver::eliminate::{LIMITS, find_minimum};
 
     /// Every pair of variables costs.
     fn complete(variables: usize, labels: usize) -> Network {
         let mut network = Network::default();
         for variable in 0..variables {
-            network.variable(labels, variable);
+            network.add_variable(labels, variable);
         }
         let cost = |a: usize, b: usize, i: usize, j: usize| {
             ((a * 7 + b * 3 + i * 5 + j * 11 + i * j) % 13) as f64
         };
         for (a, b) in (0..variables).flat_map(|b| (0..b).map(move |a| (a, b))) {
-            network.pair(a, b, |i, j| cost(a, b, i, j));
+            network.add_pair(a, b, |i, j| cost(a, b, i, j));
         }
         network
     }
@@ -59,12 +59,12 @@ mod tests {
     #[test]
     fn the_bound_is_the_minimum_of_narrow_networks_and_below_that_of_wide_ones() {
         let narrow = complete(4, 5);
-        let (value, _) = minimum(&narrow, LIMITS).expect("it is small");
-        assert_eq!(bound(&narrow), value);
+        let (value, _) = find_minimum(&narrow, LIMITS).expect("it is small");
+        assert_eq!(prove_bound(&narrow), value);
         let wide = complete(9, 5);
-        assert_eq!(Elimination::new(&wide).order(NARROW), None);
-        let (value, _) = minimum(&wide, LIMITS).expect("it is small enough");
-        let found = bound(&wide);
+        assert_eq!(Elimination::new(&wide).find_order(NARROW), None);
+        let (value, _) = find_minimum(&wide, LIMITS).expect("it is small enough");
+        let found = prove_bound(&wide);
         assert!(found <= value && found >= Dual::new(&wide).bound(), "{found} of {value}");
     }
 }

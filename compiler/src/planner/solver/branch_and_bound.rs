@@ -14,7 +14,7 @@ pub trait Division {
     type Part;
 
     /// A bound of all assignments in a part, as far as it is known.
-    fn bound(part: &Self::Part) -> f64;
+    fn part_bound(part: &Self::Part) -> f64;
 
     /// Whether one more part may be looked at.
     fn has_work(&mut self) -> bool;
@@ -31,8 +31,8 @@ pub fn branch_and_bound<D: Division>(division: &mut D, mut open: Vec<D::Part>) -
         let Some(mut part) = open.pop() else { break };
         match division.divide(&mut part) {
             Some(parts) => open.extend(parts),
-            None => least = least.min(D::bound(&part)),
+            None => least = least.min(D::part_bound(&part)),
         }
     }
-    open.iter().map(D::bound).fold(least, f64::min)
+    open.iter().map(D::part_bound).fold(least, f64::min)
 }

@@ -8,27 +8,27 @@ use std::rc::Rc;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::share::Tariff;
-use super::tables::{Axis, LANES, Table};
+use super::tables::{CostTable, LANES, LabelAxis};
 
 /// Costs over several variables.
 #[derive(Clone, Debug)]
-pub struct Factor {
+pub struct CostFactor {
     /// The variables.
     pub scope: Vec<usize>,
     /// The costs of labels.
-    pub costs: Costs,
+    pub costs: FactorCosts,
 }
 
 /// Costs by the labels of a factor's variables.
 #[derive(Clone, Debug)]
-pub enum Costs {
+pub enum FactorCosts {
     /// In the order of the scope.
-    Table(Rc<Table>),
+    Table(Rc<CostTable>),
     /// Of a tensor that several variables read: the scope are the members of a share.
     Share(Rc<Tariff>),
 }
 
-impl Costs {
+impl FactorCosts {
     /// The address of the costs, which tells them from others as equal ones are kept once.
     pub fn address(&self) -> *const () {
         match self {
@@ -42,49 +42,52 @@ impl Costs {
 #[derive(Clone, Debug)]
 pub struct Best {
     /// By variable.
-    axes: Vec<Axis>,
+    axes: Vec<LabelAxis>,
     /// By the classes of the others, the last the fastest.
     labels: Vec<u16>,
 }
 
 impl Best {
     /// The best where the others have these labels.
-    pub fn of(&self, others: impl Iterator<Item = usize>) -> usize {
-        let class = |at: usize, (axis, label): (&Axis, usize)| at * axis.count + axis.class(label);
+    pub fn best_label(&self, others: impl Iterator<Item = usize>) -> usize {
+        let class =
+            |at: usize, (axis, label): (&LabelAxis, usize)| at * axis.count + axis.class(label);
         usize::from(self.labels[self.axes.iter().zip(others).fold(0, class)])
     }
 }
 
 /// The table that is left when a variable is minimised away, and its best labels. Of equals the first.
-pub fn minimise(
+pub fn minimise_variable(
     arch: Arch,
     domains: &[usize],
     variable: usize,
     scope: &[usize],
-    factors: &[Factor],
-) -> (Table, Best) {
+    factors: &[CostFactor],
+) -> (CostTable, Best) {
     let own = Alike::new(domains, variable, factors);
     let alike: Vec<Alike> = scope.iter().map(|&v| Alike::new(domains, v, factors)).collect();
-    let terms: Vec<Term> =
-        factors.iter().map(|factor| Term::new((variable, &own), (scope, &alike), factor)).collect();
-    let least = Least { terms: &terms, own: own.firsts.len(), alike: &alike };
+    let terms: Vec<FactorTable> = factors
+        .iter()
+        .map(|factor| FactorTable::new((variable, &own), (scope, &alike), factor))
+        .collect();
+    let least = LeastSums { terms: &terms, own: own.firsts.len(), alike: &alike };
     let (table, best) = arch.dispatch(least);
     let labels: Vec<u16> = best.into_iter().map(|best| own.firsts[best] as u16).collect();
-    let axes: Vec<Axis> = alike.into_iter().map(|alike| alike.axis).collect();
-    (Table::new(axes.clone(), table), Best { axes, labels })
+    let axes: Vec<LabelAxis> = alike.into_iter().map(|alike| alike.axis).collect();
+    (CostTable::new(axes.clone(), table), Best { axes, labels })
 }
 
 /// The least sum of all terms by the classes of the others, and the first own class that has it; compiled for
 /// whatever the processor has.
-struct Least<'a> {
-    terms: &'a [Term],
+struct LeastSums<'a> {
+    terms: &'a [FactorTable],
     /// Own classes.
     own: usize,
     /// The others.
     alike: &'a [Alike],
 }
 
-impl WithSimd for Least<'_> {
+impl WithSimd for LeastSums<'_> {
     type Output = (Vec<f64>, Vec<usize>);
 
     #[inline(always)]
@@ -92,12 +95,12 @@ impl WithSimd for Least<'_> {
         let size: usize = self.alike.iter().map(|alike| alike.firsts.len()).product();
         let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
         let mut index = vec![0; self.alike.len()];
-        let vectors = padded(self.own) / S::F64_LANES;
+        let vectors = padded_length(self.own) / S::F64_LANES;
         let mut sums = vec![simd.splat_f64s(0.0); vectors];
         for _ in 0..size {
             sums.fill(simd.splat_f64s(0.0));
             for term in self.terms {
-                let (costs, _) = S::as_simd_f64s(term.of(&index, self.own));
+                let (costs, _) = S::as_simd_f64s(term.costs_at(&index, self.own));
                 for (sum, &cost) in sums.iter_mut().zip(costs) {
                     *sum = simd.add_f64s(*sum, cost);
                 }
@@ -111,19 +114,19 @@ impl WithSimd for Least<'_> {
             let best = all.iter().position(|&sum| sum == least).unwrap_or(0);
             table.push(least);
             labels.push(best);
-            advance(&mut index, self.alike);
+            advance_index(&mut index, self.alike);
         }
         (table, labels)
     }
 }
 
 /// So many costs by own class as are whole vectors.
-fn padded(own: usize) -> usize {
+fn padded_length(own: usize) -> usize {
     own.next_multiple_of(LANES)
 }
 
 /// The next classes, the last variable first.
-fn advance(index: &mut [usize], alike: &[Alike]) {
+fn advance_index(index: &mut [usize], alike: &[Alike]) {
     for (at, alike) in index.iter_mut().zip(alike).rev() {
         *at += 1;
         if *at < alike.firsts.len() {
@@ -135,59 +138,61 @@ fn advance(index: &mut [usize], alike: &[Alike]) {
 
 /// Labels of a variable that are alike in all factors.
 struct Alike {
-    axis: Axis,
+    axis: LabelAxis,
     /// The first label of each class.
     firsts: Vec<usize>,
 }
 
 impl Alike {
-    fn new(domains: &[usize], variable: usize, factors: &[Factor]) -> Self {
+    fn new(domains: &[usize], variable: usize, factors: &[CostFactor]) -> Self {
         let count = domains[variable];
-        let mut axis = Axis::new(std::iter::repeat_n(0, count), 1);
+        let mut axis = LabelAxis::new(std::iter::repeat_n(0, count), 1);
         for factor in factors {
             let Some(at) = factor.scope.iter().position(|&v| v == variable) else { continue };
             if axis.count == count {
                 break;
             }
             let (refined, _) = match &factor.costs {
-                Costs::Table(table) => axis.refined(&table.axes[at]),
-                Costs::Share(tariff) => axis.refined(&Axis::by_key(tariff.labels_of(at)).0),
+                FactorCosts::Table(table) => axis.refine_with(&table.axes[at]),
+                FactorCosts::Share(tariff) => {
+                    axis.refine_with(&LabelAxis::by_key(tariff.labels_of(at)).0)
+                }
             };
             axis = refined;
         }
-        Self { firsts: axis.firsts(), axis }
+        Self { firsts: axis.first_labels(), axis }
     }
 }
 
 /// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away
 /// lie side by side: so they are added several at once, and what is to be found out about a tensor's readers is found
 /// out once for each of their classes.
-struct Term {
+struct FactorTable {
     costs: Vec<f64>,
     /// By variable of the scope: entries from a class to the next; 0 where the factor does not have it.
     strides: Vec<usize>,
 }
 
-impl Term {
+impl FactorTable {
     fn new(
         (variable, own): (usize, &Alike),
         (scope, alike): (&[usize], &[Alike]),
-        factor: &Factor,
+        factor: &CostFactor,
     ) -> Self {
         let mut strides = vec![0; scope.len()];
-        let mut size = padded(own.firsts.len());
+        let mut size = padded_length(own.firsts.len());
         let here = |at: &usize| factor.scope.contains(&scope[*at]);
         for at in (0..scope.len()).filter(here) {
             (strides[at], size) = (size, size * alike[at].firsts.len());
         }
         let mut costs = vec![f64::INFINITY; size];
-        let seen = Seen::new(variable, scope, factor);
+        let seen = FactorView::new(variable, scope, factor);
         // Of the scope those that the factor has, as odometers, the first the fastest.
         let turning: Vec<usize> = (0..scope.len()).filter(here).collect();
         let mut index = vec![0; scope.len()];
         let mut labels: Vec<usize> = alike.iter().map(|alike| alike.firsts[0]).collect();
-        for costs in costs.chunks_exact_mut(padded(own.firsts.len())) {
-            seen.write(&labels, &own.firsts, costs);
+        for costs in costs.chunks_exact_mut(padded_length(own.firsts.len())) {
+            seen.write_costs(&labels, &own.firsts, costs);
             for &at in &turning {
                 index[at] = (index[at] + 1) % alike[at].firsts.len();
                 labels[at] = alike[at].firsts[index[at]];
@@ -201,14 +206,14 @@ impl Term {
 
     /// The costs where the others have these classes; those behind are dear.
     #[inline(always)]
-    fn of(&self, index: &[usize], own: usize) -> &[f64] {
+    fn costs_at(&self, index: &[usize], own: usize) -> &[f64] {
         let first: usize = index.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum();
-        &self.costs[first..][..padded(own)]
+        &self.costs[first..][..padded_length(own)]
     }
 }
 
 /// A factor, seen from the variable that is minimised away, at the labels of the others.
-enum Seen<'a> {
+enum FactorView<'a> {
     /// By label of the variable, and by those of the others at these places, how far it is to their entries.
     Table {
         entries: &'a [f64],
@@ -227,12 +232,12 @@ enum Seen<'a> {
     },
 }
 
-impl<'a> Seen<'a> {
-    fn new(variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
+impl<'a> FactorView<'a> {
+    fn new(variable: usize, scope: &[usize], factor: &'a CostFactor) -> Self {
         let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
         let tariff = match &factor.costs {
-            Costs::Share(tariff) => tariff,
-            Costs::Table(table) => {
+            FactorCosts::Share(tariff) => tariff,
+            FactorCosts::Table(table) => {
                 let steps = |axis: usize| {
                     let stride = table.stride(axis);
                     let classes = table.axes[axis].classes.iter();
@@ -243,41 +248,43 @@ impl<'a> Seen<'a> {
                 let own = axes.clone().find(is_own).expect("the factor has the variable");
                 let others = axes.filter(|axis| !is_own(axis));
                 let others = others.map(|axis| (place(factor.scope[axis]), steps(axis))).collect();
-                return Seen::Table { entries: &table.entries, own: steps(own), others };
+                return FactorView::Table { entries: &table.entries, own: steps(own), others };
             }
         };
         let places: Vec<usize> = factor.scope.iter().map(|&member| place(member)).collect();
         let own = factor.scope.iter().position(|&member| member == variable);
         let own = own.expect("the factor has the variable");
         match &tariff.made {
-            Some(rows) if own == 0 => Seen::Made { tariff, rows, readers: places[1..].to_vec() },
-            _ => Seen::Read { tariff, own: own - tariff.producers(), places },
+            Some(rows) if own == 0 => {
+                FactorView::Made { tariff, rows, readers: places[1..].to_vec() }
+            }
+            _ => FactorView::Read { tariff, own: own - tariff.count_producers(), places },
         }
     }
 
     /// The costs of these labels where the others have the labels of `index`.
-    fn write(&self, index: &[usize], labels: &[usize], costs: &mut [f64]) {
+    fn write_costs(&self, index: &[usize], labels: &[usize], costs: &mut [f64]) {
         let costs = costs.iter_mut().zip(labels);
         match self {
-            Seen::Table { entries, own, others } => {
+            FactorView::Table { entries, own, others } => {
                 let base: usize = others.iter().map(|(place, steps)| steps[index[*place]]).sum();
                 costs.for_each(|(cost, &label)| *cost = entries[base + own[label]]);
             }
-            Seen::Made { tariff, rows, readers } => {
+            FactorView::Made { tariff, rows, readers } => {
                 let mut taken = Vec::new();
                 for (columns, &place) in tariff.taken.iter().zip(readers) {
-                    take(&mut taken, columns[index[place]]);
+                    take_column(&mut taken, columns[index[place]]);
                 }
                 let price = |row: usize| taken.iter().map(|&c| tariff.price(row, c)).sum::<f64>();
                 costs.for_each(|(cost, &label)| *cost = price(rows[label]));
             }
-            Seen::Read { tariff, own, places } => {
-                let first = tariff.producers();
+            FactorView::Read { tariff, own, places } => {
+                let first = tariff.count_producers();
                 let row = tariff.made.as_ref().map_or(0, |rows| rows[index[places[0]]]);
                 let mut taken = Vec::new();
                 for (at, columns) in tariff.taken.iter().enumerate() {
                     if at != *own {
-                        take(&mut taken, columns[index[places[at + first]]]);
+                        take_column(&mut taken, columns[index[places[at + first]]]);
                     }
                 }
                 let paid: f64 = taken.iter().map(|&column| tariff.price(row, column)).sum();
@@ -291,7 +298,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-fn take(taken: &mut Vec<usize>, column: Option<usize>) {
+fn take_column(taken: &mut Vec<usize>, column: Option<usize>) {
     if let Some(column) = column
         && !taken.contains(&column)
     {
@@ -307,15 +314,15 @@ mod tests {
     /// Labels of variables 0 to 3.
     const DOMAINS: [usize; 4] = [3, 4, 6, 5];
 
-    fn table(scope: [usize; 2], cost: impl Fn(usize, usize) -> usize) -> Factor {
+    fn table(scope: [usize; 2], cost: impl Fn(usize, usize) -> usize) -> CostFactor {
         let [rows, columns] = scope.map(|variable| DOMAINS[variable]);
-        let axes = [rows, columns].map(Axis::every);
-        let table = Table::of_pair(axes, |row, column| cost(row, column) as f64);
-        Factor { scope: scope.to_vec(), costs: Costs::Table(Rc::new(table)) }
+        let axes = [rows, columns].map(LabelAxis::one_per_label);
+        let table = CostTable::of_pair(axes, |row, column| cost(row, column) as f64);
+        CostFactor { scope: scope.to_vec(), costs: FactorCosts::Table(Rc::new(table)) }
     }
 
     /// Of variable 2 labels 0 and 3, 1 and 4, 2 and 5 are the same to all others; of 3 the even ones and the odd ones.
-    fn factors() -> Vec<Factor> {
+    fn factors() -> Vec<CostFactor> {
         let column = |label: usize| (label % 3).checked_sub(1);
         let tariff = Tariff {
             made: Some(vec![0, 1, 0]),
@@ -326,15 +333,17 @@ mod tests {
         vec![
             table([1, 2], |a, b| (a * 5 + b % 3 * 7) % 6),
             table([1, 3], |a, b| (a * 3 + b % 2 * 4) % 7),
-            Factor { scope: vec![0, 1, 2], costs: Costs::Share(Rc::new(tariff)) },
+            CostFactor { scope: vec![0, 1, 2], costs: FactorCosts::Share(Rc::new(tariff)) },
         ]
     }
 
     /// The cost of the labels of all variables.
     fn cost(labels: &[usize; 4]) -> f64 {
-        let of = |factor: &Factor| match &factor.costs {
-            Costs::Table(table) => table.at(labels[factor.scope[0]], labels[factor.scope[1]]),
-            Costs::Share(tariff) => tariff.cost(|place| labels[factor.scope[place]]),
+        let of = |factor: &CostFactor| match &factor.costs {
+            FactorCosts::Table(table) => {
+                table.cost_at(labels[factor.scope[0]], labels[factor.scope[1]])
+            }
+            FactorCosts::Share(tariff) => tariff.cost(|place| labels[factor.scope[place]]),
         };
         factors().iter().map(of).sum()
     }
@@ -342,7 +351,7 @@ mod tests {
     #[test]
     fn labels_that_are_alike_have_what_each_would_find() {
         let scope = [0, 2, 3];
-        let by = |arch: Arch| minimise(arch, &DOMAINS, 1, &scope, &factors());
+        let by = |arch: Arch| minimise_variable(arch, &DOMAINS, 1, &scope, &factors());
         let (table, best) = by(Arch::new());
         for arch in every_arch() {
             let (other, labels) = by(arch);
@@ -355,7 +364,7 @@ mod tests {
             let places = labels.iter().zip(&table.axes).enumerate();
             let places = places.map(|(at, (&label, axis))| axis.class(label) * table.stride(at));
             let (found, label) =
-                (table.entries[places.sum::<usize>()], best.of(labels.into_iter()));
+                (table.entries[places.sum::<usize>()], best.best_label(labels.into_iter()));
             assert_eq!((found, with(label)), (least, least), "{at}");
             assert!((0..label).all(|before| with(before) > least), "{at}: the first");
         }

@@ -28,26 +28,26 @@ impl NetworkSearch<'_> {
     }
 
     fn descend(&mut self, left: &mut usize) {
-        while self.halve() {
+        while self.halve_labels() {
             if self.solve_kept().is_some_and(f64::is_finite) {
                 return;
             }
-            let work = SWEEPS * self.dual.size();
+            let work = SWEEPS * self.dual.sweep_size();
             if work > *left {
                 return;
             }
             *left -= work;
             (0..SWEEPS).for_each(|_| self.dual.sweep());
             self.offer_decoded();
-            if self.dual.bound() >= self.limit() {
+            if self.dual.bound() >= self.proof_limit() {
                 return;
             }
         }
     }
 
     /// Gives up the labels whose bounds are furthest above that of the best label of their variable. False where each has one.
-    fn halve(&mut self) -> bool {
-        let mut above = self.dual.bounds();
+    fn halve_labels(&mut self) -> bool {
+        let mut above = self.dual.label_bounds();
         for bounds in &mut above {
             let best = bounds.iter().copied().fold(f64::INFINITY, f64::min);
             bounds.iter_mut().for_each(|bound| *bound -= best);

@@ -22,7 +22,7 @@ pub struct Dual {
     begins: Vec<usize>,
     terms: Terms,
     /// Terms of variables, one variable's behind the other's.
-    reached: Vec<Reached>,
+    reached: Vec<ReachedTerm>,
     /// By variable: where its terms begin, and where the last end.
     reached_begins: Vec<usize>,
     constant: f64,
@@ -37,15 +37,15 @@ pub struct Dual {
 
 /// A term of a variable.
 #[derive(Clone, Copy)]
-struct Reached {
+struct ReachedTerm {
     slot: Slot,
     /// Whether variables of the term are visited before this one in a pass forward, and after it.
     reaches: [bool; 2],
 }
 
-/// The way of a pass, as it indexes [`Reached::reaches`].
+/// The way of a pass, as it indexes [`ReachedTerm::reaches`].
 #[derive(Clone, Copy)]
-enum Pass {
+enum SweepDirection {
     Back,
     Forward,
 }
@@ -67,12 +67,12 @@ impl Messages {
     }
 }
 
-fn least(costs: &[f64]) -> f64 {
+fn least_cost(costs: &[f64]) -> f64 {
     costs.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 /// The beginnings of some lists that lie one behind the other, and the end of the last.
-fn begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
+fn list_begins(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let next = lengths.scan(0, |end, length| {
         *end += length;
         Some(*end)
@@ -93,11 +93,11 @@ impl Dual {
         let of_variable = of_variables(&terms, &rank);
         Self {
             unary: network.unary.concat(),
-            begins: begins(network.unary.iter().map(Vec::len)),
-            reached_begins: begins(of_variable.iter().map(Vec::len)),
+            begins: list_begins(network.unary.iter().map(Vec::len)),
+            reached_begins: list_begins(of_variable.iter().map(Vec::len)),
             reached: of_variable.concat(),
             constant: network.constant,
-            size: terms.size(),
+            size: terms.sweep_size(),
             meter: network.meter.clone(),
             forbids: false,
             dealt: Vec::new(),
@@ -108,7 +108,7 @@ impl Dual {
     }
 
     /// The terms, where variables are called as `names` says.
-    pub fn keys(&self, names: &[usize]) -> Vec<Key> {
+    pub fn term_keys(&self, names: &[usize]) -> Vec<Key> {
         let mut seen: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         let mut key = |term: usize| {
             let members: Vec<usize> = self.terms.members(term).map(|v| names[v]).collect();
@@ -120,15 +120,15 @@ impl Dual {
     }
 
     /// Begins with these messages; nothing may have been shifted yet.
-    pub fn resume(&mut self, keys: &[Key], messages: &Messages) {
+    pub fn resume_messages(&mut self, keys: &[Key], messages: &Messages) {
         for (term, key) in keys.iter().enumerate() {
             let same = |known: &&Vec<Vec<f64>>| {
-                known.iter().zip(self.terms.owed(term)).all(|(a, b)| a.len() == b.len())
+                known.iter().zip(self.terms.member_debts(term)).all(|(a, b)| a.len() == b.len())
             };
             let Some(owed) = messages.known.get(key).filter(same) else { continue };
             for (place, owed) in owed.iter().enumerate() {
                 let member = self.terms.members(term).nth(place).expect("they are as many");
-                let labels = self.labels(member);
+                let labels = self.label_range(member);
                 let costs = self.unary[labels].iter_mut();
                 costs.zip(owed).for_each(|(cost, owed)| *cost -= owed);
                 self.terms.owe(Slot { term, place }, owed);
@@ -139,9 +139,9 @@ impl Dual {
     /// Notes what was given to the labels of each member of each term, where `kept` says which of all the labels are
     /// left: those that are not have what they had before, and so has what is
     /// forbidden.
-    pub fn note(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
+    pub fn note_messages(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
         for (term, given) in given.iter_mut().enumerate() {
-            let owed = self.terms.members(term).zip(self.terms.owed(term));
+            let owed = self.terms.members(term).zip(self.terms.member_debts(term));
             for ((member, owed), given) in owed.zip(given) {
                 let known = kept[member].iter().zip(owed).filter(|(_, owed)| owed.is_finite());
                 known.for_each(|(&label, &owed)| given[label] = owed);
@@ -150,49 +150,49 @@ impl Dual {
     }
 
     /// The messages given so far, by term and member.
-    pub fn given(&self) -> Vec<Vec<Vec<f64>>> {
-        let of = |term: usize| self.terms.owed(term).map(<[f64]>::to_vec).collect();
+    pub fn given_messages(&self) -> Vec<Vec<Vec<f64>>> {
+        let of = |term: usize| self.terms.member_debts(term).map(<[f64]>::to_vec).collect();
         (0..self.terms.len()).map(of).collect()
     }
 
     /// Keeps all messages.
     pub fn save(&self, keys: Vec<Key>, messages: &mut Messages) {
-        messages.known.extend(keys.into_iter().zip(self.given()));
+        messages.known.extend(keys.into_iter().zip(self.given_messages()));
     }
 
     /// Terms that a variable is part of.
-    pub fn terms(&self, variable: usize) -> usize {
-        self.reached(variable).len()
+    pub fn count_terms(&self, variable: usize) -> usize {
+        self.reached_range(variable).len()
     }
 
     /// Entries that one sweep reads, about.
-    pub fn size(&self) -> usize {
+    pub fn sweep_size(&self) -> usize {
         self.size
     }
 
-    fn labels(&self, variable: usize) -> Range<usize> {
+    fn label_range(&self, variable: usize) -> Range<usize> {
         self.begins[variable]..self.begins[variable + 1]
     }
 
-    fn reached(&self, variable: usize) -> Range<usize> {
+    fn reached_range(&self, variable: usize) -> Range<usize> {
         self.reached_begins[variable]..self.reached_begins[variable + 1]
     }
 
     /// One pass forward and one back.
     pub fn sweep(&mut self) {
-        self.meter.add(self.size());
+        self.meter.add(self.sweep_size());
         for at in 0..self.order.len() {
-            self.visit(self.order[at], Pass::Forward);
+            self.visit(self.order[at], SweepDirection::Forward);
         }
         for at in (0..self.order.len()).rev() {
-            self.visit(self.order[at], Pass::Back);
+            self.visit(self.order[at], SweepDirection::Back);
         }
     }
 
     /// Draws everything into a variable and deals it out to the terms that reach ahead.
-    fn visit(&mut self, variable: usize, pass: Pass) {
+    fn visit(&mut self, variable: usize, pass: SweepDirection) {
         let (ahead, behind) = (pass as usize, 1 - pass as usize);
-        let (labels, reached) = (self.labels(variable), self.reached(variable));
+        let (labels, reached) = (self.label_range(variable), self.reached_range(variable));
         let (costs, reached) = (&mut self.unary[labels], &self.reached[reached]);
         reached.iter().for_each(|of| self.terms.pull(of.slot, costs));
         // Otherwise a term counts on a forbidden label at no cost, as there is no finite part of its cost that could
@@ -217,22 +217,23 @@ impl Dual {
     /// A bound of all assignments.
     pub fn bound(&mut self) -> f64 {
         let variables = 0..self.order.len();
-        let unary: f64 = variables.map(|variable| least(&self.unary[self.labels(variable)])).sum();
+        let unary: f64 =
+            variables.map(|variable| least_cost(&self.unary[self.label_range(variable)])).sum();
         let count = self.terms.len();
-        let of_term = |term| self.terms.left(Slot { term, place: 0 }).map_or(0.0, least);
+        let of_term = |term| self.terms.left_costs(Slot { term, place: 0 }).map_or(0.0, least_cost);
         let terms: f64 = (0..count).map(of_term).sum();
         self.constant + unary + terms
     }
 
     /// The bound of all assignments with a label, by variable and label.
-    pub fn bounds(&mut self) -> Vec<Vec<f64>> {
+    pub fn label_bounds(&mut self) -> Vec<Vec<f64>> {
         let (bound, count) = (self.bound(), self.order.len());
         let of = |variable: usize| -> Vec<f64> {
-            let mut costs = self.unary[self.labels(variable)].to_vec();
-            let mut own = least(&costs);
-            for at in self.reached(variable) {
-                let Some(left) = self.terms.left(self.reached[at].slot) else { continue };
-                own += least(left);
+            let mut costs = self.unary[self.label_range(variable)].to_vec();
+            let mut own = least_cost(&costs);
+            for at in self.reached_range(variable) {
+                let Some(left) = self.terms.left_costs(self.reached[at].slot) else { continue };
+                own += least_cost(left);
                 costs.iter_mut().zip(left).for_each(|(cost, left)| *cost += left);
             }
             costs.into_iter().map(|cost| bound - own + cost).collect()
@@ -245,8 +246,8 @@ impl Dual {
         let mut labels = vec![0; self.order.len()];
         for at in 0..self.order.len() {
             let variable = self.order[at];
-            let mut costs = self.unary[self.labels(variable)].to_vec();
-            for at in self.reached(variable) {
+            let mut costs = self.unary[self.label_range(variable)].to_vec();
+            for at in self.reached_range(variable) {
                 if let Some(left) = self.with_those_before(self.reached[at], variable, &labels) {
                     costs.iter_mut().zip(left).for_each(|(cost, added)| *cost += added);
                 }
@@ -260,12 +261,12 @@ impl Dual {
     /// The costs of a term by label of a member, where those before it have their labels, if it costs anything.
     fn with_those_before(
         &mut self,
-        of: Reached,
+        of: ReachedTerm,
         variable: usize,
         labels: &[usize],
     ) -> Option<&[f64]> {
-        if !of.reaches[Pass::Back as usize] {
-            return self.terms.left(of.slot);
+        if !of.reaches[SweepDirection::Back as usize] {
+            return self.terms.left_costs(of.slot);
         }
         let (rank, own) = (&self.rank, self.rank[variable]);
         let label_of = |member: usize| (rank[member] < own).then_some(labels[member]);
@@ -274,19 +275,19 @@ impl Dual {
 
     /// Keeps these labels of each variable alone.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
-        let count = |variable: usize| self.labels(variable).len();
+        let count = |variable: usize| self.label_range(variable).len();
         let whole: Vec<bool> = (0..kept.len()).map(|v| kept[v].len() == count(v)).collect();
         self.terms.restrict(kept, &whole);
-        self.size = self.terms.size();
+        self.size = self.terms.sweep_size();
         let labels = kept.iter().zip(&self.begins);
         let labels = labels.flat_map(|(kept, &begin)| kept.iter().map(move |label| begin + label));
         self.unary = labels.map(|label| self.unary[label]).collect();
-        self.begins = begins(kept.iter().map(Vec::len));
+        self.begins = list_begins(kept.iter().map(Vec::len));
     }
 }
 
 /// The terms that each variable is part of.
-fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<Reached>> {
+fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<ReachedTerm>> {
     let mut of_variable = vec![Vec::new(); rank.len()];
     for term in 0..terms.len() {
         let members = terms.members(term);
@@ -295,7 +296,7 @@ fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<Reached>> {
             let earlier = members.clone().any(|other| rank[other] < own);
             let later = members.clone().any(|other| rank[other] > own);
             let slot = Slot { term, place };
-            of_variable[variable].push(Reached { slot, reaches: [earlier, later] });
+            of_variable[variable].push(ReachedTerm { slot, reaches: [earlier, later] });
         }
     }
     of_variable
@@ -304,28 +305,28 @@ fn of_variables(terms: &Terms, rank: &[usize]) -> Vec<Vec<Reached>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::solver::eliminate::{LIMITS, minimum};
+    use crate::planner::solver::eliminate::{LIMITS, find_minimum};
 
     #[test]
     fn a_label_that_one_term_forbids_is_counted_on_by_no_other() {
         // What 0 and 1 cost together is free where 1 has its first label, which 2 and 3 forbid, one label of 3 each.
         let mut network = Network::default();
         for variable in 0..4 {
-            network.variable(2, variable);
+            network.add_variable(2, variable);
         }
         let forbidden = f64::INFINITY;
-        network.pair(0, 1, |_, own| if own == 0 { 0.0 } else { 4.0 });
-        network.pair(1, 2, |own, _| if own == 0 { forbidden } else { 0.0 });
-        network.pair(0, 2, |a, b| if a == b { 0.0 } else { 1.0 });
-        network.pair(0, 3, |a, b| if a == b { 3.0 } else { 0.0 });
-        network.pair(2, 3, |a, b| if a == b { 0.0 } else { 3.0 });
+        network.add_pair(0, 1, |_, own| if own == 0 { 0.0 } else { 4.0 });
+        network.add_pair(1, 2, |own, _| if own == 0 { forbidden } else { 0.0 });
+        network.add_pair(0, 2, |a, b| if a == b { 0.0 } else { 1.0 });
+        network.add_pair(0, 3, |a, b| if a == b { 3.0 } else { 0.0 });
+        network.add_pair(2, 3, |a, b| if a == b { 0.0 } else { 3.0 });
         let bound_of = |forbids: bool| {
             let mut dual = Dual::new(&network);
             dual.forbids = forbids;
             (0..20).for_each(|_| dual.sweep());
             dual.bound()
         };
-        let (value, _) = minimum(&network, LIMITS).expect("it is small");
+        let (value, _) = find_minimum(&network, LIMITS).expect("it is small");
         assert!(bound_of(true) <= value + 1e-9);
         assert!(bound_of(true) > bound_of(false) + 0.1, "{} {}", bound_of(true), bound_of(false));
     }
@@ -334,23 +335,23 @@ mod tests {
     fn the_bound_is_below_the_minimum_and_tight_on_trees() {
         let mut network = Network::default();
         for variable in 0..6 {
-            network.variable(3, variable);
+            network.add_variable(3, variable);
         }
         let cost = |a: usize, i: usize, j: usize| ((a * 7 + i * 5 + j * 11) % 13) as f64;
         for a in 0..5 {
-            network.pair(a, a + 1, |i, j| cost(a, i, j));
+            network.add_pair(a, a + 1, |i, j| cost(a, i, j));
         }
         let bound_of = |network: &Network| {
             let mut dual = Dual::new(network);
             (0..20).for_each(|_| dual.sweep());
             dual.bound()
         };
-        let (value, _) = minimum(&network, LIMITS).expect("it is small");
+        let (value, _) = find_minimum(&network, LIMITS).expect("it is small");
         assert!((bound_of(&network) - value).abs() < 1e-9, "a chain is a tree");
         for a in 0..4 {
-            network.pair(a, a + 2, |i, j| cost(a + 9, j, i));
+            network.add_pair(a, a + 2, |i, j| cost(a + 9, j, i));
         }
-        let (value, _) = minimum(&network, LIMITS).expect("it is small");
+        let (value, _) = find_minimum(&network, LIMITS).expect("it is small");
         assert!(bound_of(&network) <= value + 1e-9);
     }
 }

@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use pulp::Arch;
 
-use super::bucket::{Best, Costs, Factor, minimise};
+use super::bucket::{Best, CostFactor, FactorCosts, minimise_variable};
 use super::network::Network;
 use super::share::Share;
-use super::tables::{Axis, Table, Tables};
+use super::tables::{CostTable, LabelAxis, Tables};
 use crate::planner::meter::Meter;
 
 /// The most that elimination may cost.
@@ -43,13 +43,16 @@ struct Eliminated {
 /// Eliminations made before: the labels of each variable, the variable itself first; for each factor the address of
 /// its costs and where its variables are among them. With what was left, and all costs, so that their addresses stay
 /// their own.
-type Known = HashMap<(Vec<usize>, Vec<(*const (), Vec<usize>)>), (Rc<Table>, Rc<Best>, Vec<Costs>)>;
+type Known = HashMap<
+    (Vec<usize>, Vec<(*const (), Vec<usize>)>),
+    (Rc<CostTable>, Rc<Best>, Vec<FactorCosts>),
+>;
 
 /// A network of which some variables are eliminated.
 #[derive(Clone, Debug)]
 pub struct Elimination {
     domains: Vec<usize>,
-    factors: BTreeMap<usize, Factor>,
+    factors: BTreeMap<usize, CostFactor>,
     of_variable: Vec<BTreeSet<usize>>,
     remaining: BTreeSet<usize>,
     trail: Vec<Eliminated>,
@@ -61,22 +64,23 @@ pub struct Elimination {
 }
 
 /// A minimum with labels that reach it.
-pub fn minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
+pub fn find_minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
-    let order = elimination.order(limits)?;
-    Some(elimination.finish(order))
+    let order = elimination.find_order(limits)?;
+    Some(elimination.eliminate_all(order))
 }
 
 impl Elimination {
     /// Nothing is eliminated yet but variables with one label.
     pub fn new(network: &Network) -> Self {
-        let mut network = network.folded();
+        let mut network = network.fold_single_labels();
         let variables = network.unary.len();
         let mut tables = std::mem::take(&mut network.tables);
-        let of_variable =
-            |costs: &Vec<f64>| tables.intern(Table::new(vec![Axis::every(costs.len())], costs));
-        let unary: Vec<Rc<Table>> = network.unary.iter().map(of_variable).collect();
+        let of_variable = |costs: &Vec<f64>| {
+            tables.intern(CostTable::new(vec![LabelAxis::one_per_label(costs.len())], costs))
+        };
+        let unary: Vec<Rc<CostTable>> = network.unary.iter().map(of_variable).collect();
         let mut elimination = Self {
             domains: network.unary.iter().map(Vec::len).collect(),
             factors: BTreeMap::new(),
@@ -90,19 +94,20 @@ impl Elimination {
             meter: network.meter.clone(),
         };
         for (variable, table) in unary.into_iter().enumerate() {
-            elimination.add(Factor { scope: vec![variable], costs: Costs::Table(table) });
+            elimination.add(CostFactor { scope: vec![variable], costs: FactorCosts::Table(table) });
         }
         for ((a, b), table) in network.pairs {
-            elimination.add(Factor { scope: vec![a, b], costs: Costs::Table(table) });
+            elimination.add(CostFactor { scope: vec![a, b], costs: FactorCosts::Table(table) });
         }
         for share in network.shares {
-            elimination.add(Factor { scope: share.members, costs: Costs::Share(share.tariff) });
+            elimination
+                .add(CostFactor { scope: share.members, costs: FactorCosts::Share(share.tariff) });
         }
         elimination
     }
 
-    fn add(&mut self, factor: Factor) {
-        if let (true, Costs::Table(table)) = (factor.scope.is_empty(), &factor.costs) {
+    fn add(&mut self, factor: CostFactor) {
+        if let (true, FactorCosts::Table(table)) = (factor.scope.is_empty(), &factor.costs) {
             self.constant += table.entries[0];
             return;
         }
@@ -135,7 +140,7 @@ impl Elimination {
     }
 
     /// Eliminates the remaining variables in this order: the minimum and its labels.
-    pub fn finish(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
+    pub fn eliminate_all(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
         order.into_iter().for_each(|variable| self.eliminate(variable));
         let mut labels = vec![0; self.domains.len()];
         self.complete(&mut labels);
@@ -158,7 +163,7 @@ impl Elimination {
         let (table, best) = self.minimise(variable, &scope, &factors);
         self.trail.push(Eliminated { variable, scope: scope.clone(), best });
         self.remaining.remove(&variable);
-        self.add(Factor { scope, costs: Costs::Table(table) });
+        self.add(CostFactor { scope, costs: FactorCosts::Table(table) });
     }
 
     /// The table that is left when a variable is minimised away, and its best labels: what was done once for variables
@@ -167,12 +172,13 @@ impl Elimination {
         &mut self,
         variable: usize,
         scope: &[usize],
-        factors: &[Factor],
-    ) -> (Rc<Table>, Rc<Best>) {
+        factors: &[CostFactor],
+    ) -> (Rc<CostTable>, Rc<Best>) {
         let all: Vec<usize> = std::iter::once(variable).chain(scope.iter().copied()).collect();
         let place = |of: &usize| all.iter().position(|v| v == of).unwrap_or(usize::MAX);
-        let alike =
-            |factor: &Factor| (factor.costs.address(), factor.scope.iter().map(place).collect());
+        let alike = |factor: &CostFactor| {
+            (factor.costs.address(), factor.scope.iter().map(place).collect())
+        };
         let domains = all.iter().map(|&v| self.domains[v]).collect();
         let key = (domains, factors.iter().map(alike).collect());
         if let Some((table, best, _)) = self.known.get(&key) {
@@ -180,7 +186,7 @@ impl Elimination {
         }
         let size: usize = all.iter().map(|&v| self.domains[v]).product();
         self.meter.add(size * factors.len());
-        let (table, best) = minimise(Arch::new(), &self.domains, variable, scope, factors);
+        let (table, best) = minimise_variable(Arch::new(), &self.domains, variable, scope, factors);
         let (table, best) = (self.tables.intern(table), Rc::new(best));
         let costs = factors.iter().map(|factor| factor.costs.clone()).collect();
         self.known.insert(key, (table.clone(), best.clone(), costs));
@@ -189,7 +195,7 @@ impl Elimination {
 
     /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
     /// variable next that leaves the smallest table.
-    pub fn order(&self, limits: Limits) -> Option<Vec<usize>> {
+    pub fn find_order(&self, limits: Limits) -> Option<Vec<usize>> {
         let mut graph = Neighbours::new(self);
         let (mut order, mut work) = (Vec::new(), 0.0);
         while let Some((size, variable)) = graph.pop() {
@@ -208,25 +214,25 @@ impl Elimination {
         let mut network = Network { constant: self.constant, ..Network::default() };
         (network.tables, network.meter) = (self.tables.clone(), self.meter.clone());
         for &variable in &variables {
-            let index = network.variable(self.domains[variable], of.origin[variable]);
+            let index = network.add_variable(self.domains[variable], of.origin[variable]);
             network.switch[index] = of.switch[variable];
         }
         let index = |variable: &usize| variables.binary_search(variable).expect("it remains");
         for factor in self.factors.values() {
             match (factor.scope.as_slice(), &factor.costs) {
-                (scope, Costs::Share(tariff)) => {
+                (scope, FactorCosts::Share(tariff)) => {
                     let members = scope.iter().map(index).collect();
                     network.shares.push(Share { members, tariff: tariff.clone() });
                 }
-                ([a], Costs::Table(table)) => {
+                ([a], FactorCosts::Table(table)) => {
                     let costs = table.axes[0].classes.iter();
                     for (sum, &class) in network.unary[index(a)].iter_mut().zip(costs) {
                         *sum += table.entries[class as usize];
                     }
                 }
-                ([a, b], Costs::Table(table)) => {
+                ([a, b], FactorCosts::Table(table)) => {
                     network.meter.add(self.domains[*a] * self.domains[*b]);
-                    if table.costs() {
+                    if table.has_costs() {
                         network.add_table(index(a), index(b), table);
                     }
                 }
@@ -239,7 +245,7 @@ impl Elimination {
     /// Fills in the labels of all eliminated variables from those of the remaining.
     pub fn complete(&self, labels: &mut [usize]) {
         for Eliminated { variable, scope, best } in self.trail.iter().rev() {
-            labels[*variable] = best.of(scope.iter().map(|&v| labels[v]));
+            labels[*variable] = best.best_label(scope.iter().map(|&v| labels[v]));
         }
     }
 }
@@ -301,12 +307,12 @@ mod tests {
     fn ring() -> Network {
         let mut network = Network::default();
         for variable in 0..4 {
-            network.variable(2 + variable % 2, variable);
+            network.add_variable(2 + variable % 2, variable);
         }
         let cost =
             |a: usize, b: usize, i: usize, j: usize| ((a * 7 + b * 5 + i * 3 + j * 11) % 13) as f64;
         for (a, b) in [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)] {
-            network.pair(a, b, |i, j| cost(a, b, i, j));
+            network.add_pair(a, b, |i, j| cost(a, b, i, j));
         }
         network
     }
@@ -314,7 +320,7 @@ mod tests {
     #[test]
     fn elimination_finds_the_least_of_all() {
         let network = ring();
-        let (value, labels) = minimum(&network, LIMITS).expect("it is small");
+        let (value, labels) = find_minimum(&network, LIMITS).expect("it is small");
         let all = (0..36).map(|at| network.cost(&[at % 2, at / 2 % 3, at / 6 % 2, at / 12 % 3]));
         assert_eq!(value, all.fold(f64::INFINITY, f64::min));
         assert_eq!(value, network.cost(&labels));

@@ -38,7 +38,7 @@ impl Joint {
         let class = |column: &Option<usize>| column.unwrap_or(tariff.columns) as u32;
         let of_readers = tariff.taken.iter().map(|columns| columns.iter().map(class).collect());
         let classes = of_producer.chain(of_readers).collect();
-        let rows = tariff.rows();
+        let rows = tariff.count_rows();
         let padded = rows.next_multiple_of(LANES);
         let mut prices = vec![f64::INFINITY; (tariff.columns + 1) * padded];
         for (column, prices) in prices.chunks_exact_mut(padded).enumerate() {
@@ -55,23 +55,23 @@ impl Joint {
     }
 
     /// The number of classes of a member.
-    pub fn count(&self, member: usize) -> usize {
-        if member < self.producers() { self.rows } else { self.width() }
+    pub fn count_classes(&self, member: usize) -> usize {
+        if member < self.count_producers() { self.rows } else { self.reader_classes() }
     }
 
     /// Classes of a reader.
-    fn width(&self) -> usize {
+    fn reader_classes(&self) -> usize {
         self.tariff.columns + 1
     }
 
-    fn producers(&self) -> usize {
-        self.tariff.producers()
+    fn count_producers(&self) -> usize {
+        self.tariff.count_producers()
     }
 
     /// For each class of member `of` the least of the cost and of what the other members' classes cost (`costs`, all
     /// members one behind the other; those of `of` are not read).
-    pub fn least(&self, of: usize, costs: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
-        groups.arch.dispatch(Least { joint: self, of, costs, groups, best });
+    pub fn least_costs(&self, of: usize, costs: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
+        groups.arch.dispatch(LeastShares { joint: self, of, costs, groups, best });
     }
 }
 
@@ -92,7 +92,7 @@ pub struct Groups {
 
 impl Groups {
     /// The empty set alone.
-    fn begin(&mut self, width: usize) {
+    fn begin_sets(&mut self, width: usize) {
         self.width = width;
         self.sums.clear();
         self.sums.resize(width, 0.0);
@@ -100,7 +100,7 @@ impl Groups {
 
     /// One more reader, whose classes cost as much as `costs` says.
     #[inline(always)]
-    fn add(&mut self, costs: &[f64]) {
+    fn add_reader(&mut self, costs: &[f64]) {
         let known = self.sums.len();
         self.sums.extend_from_within(..);
         for sums in self.sums[known..].chunks_exact_mut(self.width) {
@@ -109,14 +109,14 @@ impl Groups {
     }
 
     /// The number of sets.
-    fn sets(&self) -> usize {
+    fn count_sets(&self) -> usize {
         self.sums.len() / self.width
     }
 
     /// Finds what each set of readers costs at best, by row, where classes cost as much as `prices` says.
     #[inline(always)]
     fn find_best<S: Simd>(&mut self, simd: S, prices: &[S::f64s]) {
-        let (sets, vectors) = (self.sets(), prices.len() / self.width);
+        let (sets, vectors) = (self.count_sets(), prices.len() / self.width);
         self.best.clear();
         self.best.resize(sets * vectors * S::F64_LANES, 0.0);
         let (all, _) = S::as_mut_simd_f64s(&mut self.best);
@@ -148,7 +148,7 @@ impl Groups {
         self.extra.clear();
         self.extra.extend(costs);
         self.extra.resize(padded, f64::INFINITY);
-        let sets = self.sets();
+        let sets = self.count_sets();
         let ((all, _), (extra, _)) =
             (S::as_mut_simd_f64s(&mut self.best), S::as_simd_f64s(&self.extra));
         for (best, &extra) in all.chunks_exact_mut(sets).zip(extra) {
@@ -164,7 +164,7 @@ impl Groups {
     fn with_class<S: Simd>(&self, simd: S, class: usize, prices: &[S::f64s]) -> f64 {
         let (all, _) = S::as_simd_f64s(&self.best);
         let mut least = simd.splat_f64s(f64::INFINITY);
-        for (best, &price) in all.chunks_exact(self.sets()).zip(prices) {
+        for (best, &price) in all.chunks_exact(self.count_sets()).zip(prices) {
             // Those that do not take the same are all others.
             for (sums, &rest) in self.sums.chunks_exact(self.width).zip(best.iter().rev()) {
                 let taken = simd.add_f64s(simd.splat_f64s(sums[class]), price);
@@ -175,8 +175,8 @@ impl Groups {
     }
 }
 
-/// [`Joint::least`], compiled for whatever the processor has.
-struct Least<'a> {
+/// [`JointUpdate::least_costs`], compiled for whatever the processor has.
+struct LeastShares<'a> {
     joint: &'a Joint,
     of: usize,
     costs: &'a [f64],
@@ -184,18 +184,18 @@ struct Least<'a> {
     best: &'a mut Vec<f64>,
 }
 
-impl WithSimd for Least<'_> {
+impl WithSimd for LeastShares<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { joint, of, costs, groups, best } = self;
-        let (producers, width) = (joint.producers(), joint.width());
+        let (producers, width) = (joint.count_producers(), joint.reader_classes());
         let (of_rows, of_readers) = costs.split_at(producers * joint.rows);
-        groups.begin(width);
+        groups.begin_sets(width);
         for (index, costs) in of_readers.chunks_exact(width).enumerate() {
             if index + producers != of {
-                groups.add(costs);
+                groups.add_reader(costs);
             }
         }
         let (prices, _) = S::as_simd_f64s(&joint.prices);
@@ -204,7 +204,7 @@ impl WithSimd for Least<'_> {
         best.clear();
         if of < producers {
             // What all readers cost is the last of each vector's sets.
-            let vectors = groups.best.chunks_exact(groups.sets() * S::F64_LANES);
+            let vectors = groups.best.chunks_exact(groups.count_sets() * S::F64_LANES);
             let rows = vectors.flat_map(|sets| &sets[sets.len() - S::F64_LANES..]);
             best.extend(rows.take(joint.rows));
             return;
@@ -217,7 +217,7 @@ impl WithSimd for Least<'_> {
         }
         // What is free leaves the others as they are.
         let mut least = simd.splat_f64s(f64::INFINITY);
-        for sets in S::as_simd_f64s(&groups.best).0.chunks_exact(groups.sets()) {
+        for sets in S::as_simd_f64s(&groups.best).0.chunks_exact(groups.count_sets()) {
             least = simd.min_f64s(sets[sets.len() - 1], least);
         }
         best.push(simd.reduce_min_f64s(least));
@@ -227,15 +227,15 @@ impl WithSimd for Least<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::share::tests::{all, share};
-    use super::super::tables::lower;
+    use super::super::tables::lower_to;
     use super::super::tables::tests::every_arch;
     use super::*;
 
     /// The least of the costs of the labels of each class.
     fn least_of_classes(joint: &Joint, member: usize, costs: &[f64]) -> Vec<f64> {
-        let mut least = vec![f64::INFINITY; joint.count(member)];
+        let mut least = vec![f64::INFINITY; joint.count_classes(member)];
         for (&class, &cost) in joint.classes(member).iter().zip(costs) {
-            lower(&mut least[class as usize], cost);
+            lower_to(&mut least[class as usize], cost);
         }
         least
     }
@@ -262,7 +262,7 @@ mod tests {
             let cases = (0..4).flat_map(|of| every_arch().into_iter().map(move |arch| (of, arch)));
             for (of, arch) in cases {
                 let mut groups = Groups { arch, ..Groups::default() };
-                joint.least(of, &known, &mut groups, &mut best);
+                joint.least_costs(of, &known, &mut groups, &mut best);
                 for (label, &class) in joint.classes(of).iter().enumerate() {
                     let found = best[class as usize];
                     let cost = |labels: &[usize; 4]| -> f64 {

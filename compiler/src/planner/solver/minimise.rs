@@ -10,7 +10,7 @@
 //! the dive that closes less than a fifth of the gap and drops less than a hundredth of the labels is the last.
 
 use super::dual::{Dual, Messages};
-use super::eliminate::{Elimination, LIMITS, minimum};
+use super::eliminate::{Elimination, LIMITS, find_minimum};
 use super::network::Network;
 
 /// Labels, what they cost, and what no labels go below.
@@ -107,7 +107,7 @@ pub enum Course<'a> {
 }
 
 /// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
-pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
+pub fn minimise_network(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
     minimise_on(network, start, effort, None)
 }
 
@@ -149,7 +149,7 @@ impl<'a> Reduced<'a> {
     pub fn new(network: &'a Network) -> Self {
         let mut elimination = Elimination::new(network);
         elimination.eliminate_narrow();
-        let left = match elimination.order(LIMITS) {
+        let left = match elimination.find_order(LIMITS) {
             Some(order) => Left::Little(order),
             None => {
                 let (core, variables) = elimination.residual(network);
@@ -170,7 +170,7 @@ impl<'a> Reduced<'a> {
         let Self { network, elimination, left } = self;
         let Core { network: core, variables, dual } = match left {
             Left::Little(order) => {
-                let (value, labels) = elimination.finish(order);
+                let (value, labels) = elimination.eliminate_all(order);
                 return Minimum { value, bound: value, labels };
             }
             Left::Much(core) => *core,
@@ -212,7 +212,7 @@ impl<'a> NetworkSearch<'a> {
         if !value.is_finite() {
             // Whatever the labels are, with every switch on nothing is forbidden.
             let switches = (0..best.len()).filter(|&v| core.switch[v]);
-            switches.for_each(|v| best[v] = core.labels(v) - 1);
+            switches.for_each(|v| best[v] = core.count_labels(v) - 1);
             value = core.cost(&best);
         }
         Self { core, dual, kept, best, value, ceiling: f64::INFINITY, given: None }
@@ -233,13 +233,13 @@ impl<'a> NetworkSearch<'a> {
             }
             Some(Course::From(messages, names)) => {
                 let names: Vec<usize> = variables.iter().map(|&variable| names[variable]).collect();
-                self.dual.resume(&self.dual.keys(&names), messages);
+                self.dual.resume_messages(&self.dual.term_keys(&names), messages);
                 self.run(effort)
             }
             Some(Course::To(messages)) => {
-                let keys = self.dual.keys(variables);
-                self.given = Some(self.dual.given());
-                let (found, given) = self.noted(effort);
+                let keys = self.dual.term_keys(variables);
+                self.given = Some(self.dual.given_messages());
+                let (found, given) = self.run_with_messages(effort);
                 *messages = Messages::new(keys, given);
                 found
             }
@@ -248,27 +248,27 @@ impl<'a> NetworkSearch<'a> {
 
     /// Shifts costs on from these messages, and keeps what they have become.
     fn shift_on(&mut self, variables: &[usize], messages: &mut Messages, effort: Effort) {
-        let keys = self.dual.keys(variables);
-        self.dual.resume(&keys, messages);
-        let most = effort.work / self.dual.size().max(1);
+        let keys = self.dual.term_keys(variables);
+        self.dual.resume_messages(&keys, messages);
+        let most = effort.work / self.dual.sweep_size().max(1);
         (0..LASTING.min(most)).for_each(|_| self.dual.sweep());
         self.dual.save(keys, messages);
     }
 
     fn run(self, effort: Effort) -> Minimum {
-        self.noted(effort).0
+        self.run_with_messages(effort).0
     }
 
     /// The minimum, and what was given in the end.
-    fn noted(mut self, effort: Effort) -> (Minimum, Vec<Vec<Vec<f64>>>) {
+    fn run_with_messages(mut self, effort: Effort) -> (Minimum, Vec<Vec<Vec<f64>>>) {
         let mut bound = f64::NEG_INFINITY;
         self.ceiling = effort.ceiling;
         let mut left = effort.work;
-        let closed = self.rounds(effort, &mut left, &mut bound);
-        self.note();
+        let closed = self.run_rounds(effort, &mut left, &mut bound);
+        self.note_messages();
         let given = self.given.take().unwrap_or_default();
         let work = left.min(effort.division);
-        if !closed && work / self.dual.size().max(1) >= DIVISIBLE {
+        if !closed && work / self.dual.sweep_size().max(1) >= DIVISIBLE {
             bound = self.subdivide(bound, work);
         }
         let bound = bound.min(self.ceiling).min(self.value);
@@ -276,55 +276,55 @@ impl<'a> NetworkSearch<'a> {
     }
 
     /// Writes down what was given until now, if that is asked for.
-    fn note(&mut self) {
+    fn note_messages(&mut self) {
         if let Some(given) = &mut self.given {
-            self.dual.note(&self.kept, given);
+            self.dual.note_messages(&self.kept, given);
         }
     }
 
     /// Labels that are kept.
-    fn labels(&self) -> usize {
+    fn count_labels(&self) -> usize {
         self.kept.iter().map(Vec::len).sum()
     }
 
     /// The value that is proven at most: labels that are no better are dropped.
-    pub fn limit(&self) -> f64 {
+    pub fn proof_limit(&self) -> f64 {
         self.ceiling.min(self.value * (1.0 - TOLERANCE))
     }
 
     /// Shifts costs and drops labels, as often as the effort says, reading as many entries as are left: whether the bound
     /// has become all that it can be.
-    pub fn rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
+    pub fn run_rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
         let mut longest = SWEEPS[0];
         for round in 0..effort.rounds {
-            let size = self.dual.size().max(1);
+            let size = self.dual.sweep_size().max(1);
             let sweeps = longest.min(*left / size);
             if sweeps == 0 {
                 *left = 0;
                 return false;
             }
             longest = (2 * longest).min(SWEEPS[1]);
-            let open = self.limit() - *bound;
+            let open = self.proof_limit() - *bound;
             let swept = self.sweep(sweeps, bound);
             *left -= size * swept;
             self.offer_decoded();
             if *bound >= effort.enough {
                 return true;
             }
-            if round == effort.dive && *bound < self.limit() {
+            if round == effort.dive && *bound < self.proof_limit() {
                 self.find_close(left, *bound);
             }
-            let labels = self.labels();
-            if *bound >= self.limit() || !self.drop_labels() {
-                *bound = self.limit();
+            let labels = self.count_labels();
+            if *bound >= self.proof_limit() || !self.drop_labels() {
+                *bound = self.proof_limit();
                 return true;
             }
             if let Some(value) = self.solve_kept() {
-                *bound = value.min(self.limit());
+                *bound = value.min(self.proof_limit());
                 return true;
             }
-            let dropped = (labels - self.labels()) as f64;
-            let has_closed = self.limit() - *bound <= (1.0 - CLOSED) * open;
+            let dropped = (labels - self.count_labels()) as f64;
+            let has_closed = self.proof_limit() - *bound <= (1.0 - CLOSED) * open;
             if round > effort.dive && !has_closed && dropped < DROPPED * labels as f64 {
                 return false;
             }
@@ -335,8 +335,8 @@ impl<'a> NetworkSearch<'a> {
     /// Finds a plan close to the bound, if it can, so that few labels are left to be looked at.
     fn find_close(&mut self, left: &mut usize, bound: f64) {
         self.dive(left);
-        if self.limit() - bound <= CLOSE * self.limit() {
-            *left = CLOSING.max(CLOSING_SWEEPS * self.dual.size()).min(*left);
+        if self.proof_limit() - bound <= CLOSE * self.proof_limit() {
+            *left = CLOSING.max(CLOSING_SWEEPS * self.dual.sweep_size()).min(*left);
         }
         // Not before: among equals the first rounds find what they found without.
         self.dual.forbids = true;
@@ -353,7 +353,7 @@ impl<'a> NetworkSearch<'a> {
             sweeps += some;
             let before = std::mem::replace(&mut reached, self.dual.bound());
             *bound = bound.max(reached);
-            if reached - before < IDLE * (self.limit() - reached) {
+            if reached - before < IDLE * (self.proof_limit() - reached) {
                 break;
             }
         }
@@ -363,10 +363,10 @@ impl<'a> NetworkSearch<'a> {
     /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable
     /// still has many labels it is not, and to find that out takes as long as many sweeps.
     pub fn solve_kept(&mut self) -> Option<f64> {
-        if self.labels() > FEW * self.kept.len() {
+        if self.count_labels() > FEW * self.kept.len() {
             return None;
         }
-        let (value, at) = minimum(&self.core.restricted(&self.kept), LIMITS)?;
+        let (value, at) = find_minimum(&self.core.with_labels(&self.kept), LIMITS)?;
         self.offer(self.of_kept(&at));
         Some(value)
     }
@@ -398,26 +398,26 @@ impl<'a> NetworkSearch<'a> {
 
     /// Drops labels whose bound is no better than the limit. False where a variable has none left: nothing is better.
     fn drop_labels(&mut self) -> bool {
-        let limit = self.limit();
-        let bounds = self.dual.bounds();
+        let limit = self.proof_limit();
+        let bounds = self.dual.label_bounds();
         let keep = |bounds: &Vec<f64>| (0..bounds.len()).filter(|&l| bounds[l] < limit).collect();
         let kept: Vec<Vec<usize>> = bounds.iter().map(keep).collect();
         if kept.iter().any(Vec::is_empty) {
             return false;
         }
-        self.note();
+        self.note_messages();
         self.restrict(&kept);
         true
     }
 
     /// Keeps these of the labels that are kept.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
-        restrict(&mut self.dual, &mut self.kept, kept);
+        restrict_labels(&mut self.dual, &mut self.kept, kept);
     }
 }
 
 /// Keeps these of the labels that are kept.
-pub fn restrict(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<usize>]) {
+pub fn restrict_labels(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<usize>]) {
     dual.restrict(kept);
     for (known, kept) in known.iter_mut().zip(kept) {
         *known = kept.iter().map(|&at| known[at]).collect();
@@ -449,7 +449,7 @@ mod tests {
     fn grid_of(seed: u64, most: f64) -> Network {
         let mut network = Network::default();
         for variable in 0..SIDE * SIDE {
-            network.variable(LABELS, variable);
+            network.add_variable(LABELS, variable);
             let own = |label| cost(seed, [variable, variable, label, 0]);
             network.unary[variable] = (0..LABELS).map(own).collect();
         }
@@ -457,7 +457,7 @@ mod tests {
             let right = (a % SIDE + 1 < SIDE).then_some(a + 1);
             let below = (a / SIDE + 1 < SIDE).then_some(a + SIDE);
             for b in right.into_iter().chain(below) {
-                network.pair(a, b, |i, j| most * cost(seed, [a, b, i, j]));
+                network.add_pair(a, b, |i, j| most * cost(seed, [a, b, i, j]));
             }
         }
         network
@@ -470,9 +470,9 @@ mod tests {
             let alone = Effort { dive: usize::MAX, division: 0, work: 10_000_000, ..FULL };
             let dived = Effort { dive: FULL.dive, ..alone };
             let network = grid(seed);
-            let without = minimise(&network, None, alone);
+            let without = minimise_network(&network, None, alone);
             assert!(without.bound < without.value * (1.0 - 2e-3), "there is a gap: {without:?}");
-            let found = minimise(&network, None, dived);
+            let found = minimise_network(&network, None, dived);
             assert!(found.bound >= found.value * (1.0 - 2.0 * TOLERANCE), "{found:?}");
             assert!(found.value < without.value * (1.0 - 2e-3), "{found:?} {without:?}");
             assert_eq!(network.cost(&found.labels), found.value);
@@ -485,7 +485,7 @@ mod tests {
         let minimum = |seed: u64| {
             let network = grid_of(seed, 2.0);
             let made = network.meter.entries();
-            let found = minimise(&network, None, effort);
+            let found = minimise_network(&network, None, effort);
             (1.0 - found.bound / found.value, network.meter.entries() - made)
         };
         // All 24 rounds of the first would read 1.1 million entries and close the gap from 0.353 to 0.352 %.

@@ -18,7 +18,7 @@
 //! 6. A gap that shifting costs cannot close is divided by branch and bound ([`subdivide`]). What is open when the
 //!    work is spent is reported as a gap.
 //!
-//! Start reading with [`minimise::minimise`].
+//! Start reading with [`minimise::minimise_network`].
 
 pub(super) mod bound;
 pub(super) mod branch_and_bound;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use super::share::{Settled, Share, Tariff, Tariffs};
-use super::tables::{Axis, Table, Tables};
+use super::tables::{CostTable, LabelAxis, Tables};
 use crate::planner::meter::Meter;
 
 /// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
@@ -15,7 +15,7 @@ pub struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
     /// Costs of pairs `(a, b)`, `a < b`.
-    pub pairs: BTreeMap<(usize, usize), Rc<Table>>,
+    pub pairs: BTreeMap<(usize, usize), Rc<CostTable>>,
     /// Tensors that several variables read.
     pub shares: Vec<Share>,
     /// The cost that is paid anyway.
@@ -34,7 +34,7 @@ pub struct Network {
 
 impl Network {
     /// Adds a variable.
-    pub fn variable(&mut self, labels: usize, origin: usize) -> usize {
+    pub fn add_variable(&mut self, labels: usize, origin: usize) -> usize {
         self.unary.push(vec![0.0; labels]);
         self.origin.push(origin);
         self.switch.push(false);
@@ -42,43 +42,44 @@ impl Network {
     }
 
     /// Number of labels of a variable.
-    pub fn labels(&self, variable: usize) -> usize {
+    pub fn count_labels(&self, variable: usize) -> usize {
         self.unary[variable].len()
     }
 
     /// Adds the cost of pairs of labels.
-    pub fn pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
-        let every = |variable: usize| (variable, Axis::every(self.labels(variable)));
-        if let Some(table) = self.table(every(a), every(b), cost) {
+    pub fn add_pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
+        let every =
+            |variable: usize| (variable, LabelAxis::one_per_label(self.count_labels(variable)));
+        if let Some(table) = self.build_table(every(a), every(b), cost) {
             self.add_table(a.min(b), a.max(b), &table);
         }
     }
 
     /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs
     /// anything. Labels cost what their classes do.
-    pub fn table(
+    pub fn build_table(
         &mut self,
-        (a, of_a): (usize, Axis),
-        (b, of_b): (usize, Axis),
+        (a, of_a): (usize, LabelAxis),
+        (b, of_b): (usize, LabelAxis),
         cost: impl Fn(usize, usize) -> f64,
-    ) -> Option<Rc<Table>> {
+    ) -> Option<Rc<CostTable>> {
         let table = match a < b {
-            true => Table::of_pair([of_a, of_b], cost),
-            false => Table::of_pair([of_b, of_a], |b, a| cost(a, b)),
+            true => CostTable::of_pair([of_a, of_b], cost),
+            false => CostTable::of_pair([of_b, of_a], |b, a| cost(a, b)),
         };
-        self.known(table)
+        self.intern_table(table)
     }
 
     /// The table that is equal to this one; `None` where nothing costs anything.
-    fn known(&mut self, table: Table) -> Option<Rc<Table>> {
+    fn intern_table(&mut self, table: CostTable) -> Option<Rc<CostTable>> {
         self.meter.add(table.axes.iter().map(|axis| axis.classes.len()).product());
-        table.costs().then(|| self.tables.intern(table))
+        table.has_costs().then(|| self.tables.intern(table))
     }
 
     /// Adds the costs of such a table.
-    pub fn add_table(&mut self, low: usize, high: usize, table: &Rc<Table>) {
+    pub fn add_table(&mut self, low: usize, high: usize, table: &Rc<CostTable>) {
         let table = match self.pairs.get(&(low, high)) {
-            Some(known) => self.tables.intern(table.sum(known)),
+            Some(known) => self.tables.intern(table.sum_with(known)),
             None => table.clone(),
         };
         self.pairs.insert((low, high), table);
@@ -88,19 +89,22 @@ impl Network {
     pub fn cost(&self, assignment: &[usize]) -> f64 {
         let unary: f64 =
             self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
-        let pairs: f64 =
-            self.pairs.iter().map(|(&(a, b), table)| table.at(assignment[a], assignment[b])).sum();
+        let pairs: f64 = self
+            .pairs
+            .iter()
+            .map(|(&(a, b), table)| table.cost_at(assignment[a], assignment[b]))
+            .sum();
         let shares: f64 = self.shares.iter().map(|share| share.cost(|v| assignment[v])).sum();
         self.constant + unary + pairs + shares
     }
 
     /// Adds the cost of a share that needs no more than a pair as such.
-    fn share(&mut self, share: Share) {
+    fn add_share(&mut self, share: Share) {
         let tariff = &share.tariff;
         match (&tariff.made, tariff.taken.as_slice(), share.members.as_slice()) {
             (_, [], _) => {}
             (Some(rows), [columns], &[producer, reader]) => {
-                self.pair(producer, reader, |a, b| {
+                self.add_pair(producer, reader, |a, b| {
                     columns[b].map_or(0.0, |column| tariff.price(rows[a], column))
                 });
             }
@@ -122,7 +126,7 @@ impl Network {
             }
         }
         for (&(a, b), table) in &self.pairs {
-            if table.at(assignment[a], assignment[b]).is_infinite() {
+            if table.cost_at(assignment[a], assignment[b]).is_infinite() {
                 for end in [a, b].into_iter().filter(|&end| self.switch[end]) {
                     assignment[end] = 1;
                 }
@@ -136,21 +140,21 @@ impl Network {
             self.unary.iter().map(|costs| costs[costs.len() - 1] - costs[0]).collect();
         for (&(a, b), table) in &self.pairs {
             if self.switch[a] {
-                extra[a] += table.at(1, assignment[b]) - table.at(0, assignment[b]);
+                extra[a] += table.cost_at(1, assignment[b]) - table.cost_at(0, assignment[b]);
             }
             if self.switch[b] {
-                extra[b] += table.at(assignment[a], 1) - table.at(assignment[a], 0);
+                extra[b] += table.cost_at(assignment[a], 1) - table.cost_at(assignment[a], 0);
             }
         }
         for (variable, label) in assignment.iter_mut().enumerate() {
-            if self.switch[variable] && self.labels(variable) == 2 && extra[variable] > 0.0 {
+            if self.switch[variable] && self.count_labels(variable) == 2 && extra[variable] > 0.0 {
                 *label = 0;
             }
         }
     }
 
     /// The network in which each variable has the labels of `kept` alone.
-    pub fn restricted(&self, kept: &[Vec<usize>]) -> Network {
+    pub fn with_labels(&self, kept: &[Vec<usize>]) -> Network {
         let pick =
             |costs: &Vec<f64>, labels: &Vec<usize>| labels.iter().map(|&l| costs[l]).collect();
         let unary =
@@ -166,18 +170,18 @@ impl Network {
             tariffs: Tariffs::default(),
             meter: self.meter.clone(),
         };
-        let whole = |v: usize| kept[v].len() == self.labels(v);
+        let whole = |v: usize| kept[v].len() == self.count_labels(v);
         for (&(a, b), table) in &self.pairs {
             if whole(a) && whole(b) && kept[a].len() > 1 && kept[b].len() > 1 {
                 network.pairs.insert((a, b), table.clone());
                 continue;
             }
-            let cost = |i: usize, j: usize| table.at(kept[a][i], kept[b][j]);
+            let cost = |i: usize, j: usize| table.cost_at(kept[a][i], kept[b][j]);
             match (kept[a].len(), kept[b].len()) {
                 (1, _) => (0..kept[b].len()).for_each(|j| network.unary[b][j] += cost(0, j)),
                 (_, 1) => (0..kept[a].len()).for_each(|i| network.unary[a][i] += cost(i, 0)),
                 _ => {
-                    let picked = network.known(table.picked(&[&kept[a], &kept[b]]));
+                    let picked = network.intern_table(table.with_labels(&[&kept[a], &kept[b]]));
                     picked.iter().for_each(|table| network.add_table(a, b, table));
                 }
             }
@@ -188,7 +192,7 @@ impl Network {
                 share.members.iter().map(|&member| kept[member].as_slice()).collect();
             let settled = known.entry((Rc::as_ptr(&share.tariff), lists.clone()));
             let Settled { paid, rest } = settled.or_insert_with(|| {
-                let mut settled = share.tariff.restricted(&lists);
+                let mut settled = share.tariff.settle_labels(&lists);
                 if let Some((rest, _)) = &mut settled.rest {
                     *rest = network.tariffs.intern(rest.clone());
                 }
@@ -203,17 +207,17 @@ impl Network {
             }
             if let Some((rest, places)) = rest {
                 let members = places.iter().map(|&place| share.members[place]).collect();
-                network.share(Share { members, tariff: rest.clone() });
+                network.add_share(Share { members, tariff: rest.clone() });
             }
         }
         network
     }
 
     /// The same network, in which variables with one label have no pairs.
-    pub fn folded(&self) -> Network {
+    pub fn fold_single_labels(&self) -> Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
-        self.restricted(&all)
+        self.with_labels(&all)
     }
 }
 
@@ -225,11 +229,11 @@ mod tests {
     fn a_switch_that_must_be_on_is_turned_on() {
         let mut network = Network::default();
         for variable in 0..2 {
-            network.variable(2, variable);
+            network.add_variable(2, variable);
             network.switch[variable] = true;
         }
         network.unary[0] = vec![f64::INFINITY, 3.0];
-        network.pair(0, 1, |a, b| if a == 1 && b == 0 { f64::INFINITY } else { 1.0 });
+        network.add_pair(0, 1, |a, b| if a == 1 && b == 0 { f64::INFINITY } else { 1.0 });
         let mut labels = vec![0, 0];
         network.turn_on(&mut labels);
         assert_eq!((labels.as_slice(), network.cost(&labels)), (&[1, 1][..], 4.0));

@@ -7,38 +7,41 @@ use std::rc::Rc;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::tables::{LANES, Table};
+use super::tables::{CostTable, LANES};
 
 /// A table by the classes of either member.
 #[derive(Clone, Debug)]
 pub struct Quotient {
-    table: Rc<Table>,
+    table: Rc<CostTable>,
     /// By member: the entries of [`LANES`] of its classes for each class of the other, then those of the next.
     lanes: [Vec<f64>; 2],
 }
 
 impl Quotient {
     /// Prepares a table over two variables.
-    pub fn new(table: Rc<Table>) -> Self {
+    pub fn new(table: Rc<CostTable>) -> Self {
         let [rows, columns] = [0, 1].map(|at| table.axes[at].count);
         let at = |row: usize, column: usize| table.entries[row * columns + column];
-        let lanes = [laned(rows, columns, at), laned(columns, rows, |column, row| at(row, column))];
+        let lanes = [
+            build_lanes(rows, columns, at),
+            build_lanes(columns, rows, |column, row| at(row, column)),
+        ];
         Self { lanes, table }
     }
 
     /// Pairs of labels.
-    pub fn pairs(&self) -> usize {
+    pub fn count_pairs(&self) -> usize {
         self.classes(0).len() * self.classes(1).len()
     }
 
     /// The table in which the two members have these labels alone.
-    pub fn picked(&self, rows: &[usize], columns: &[usize]) -> Table {
-        self.table.picked(&[rows, columns])
+    pub fn with_labels(&self, rows: &[usize], columns: &[usize]) -> CostTable {
+        self.table.with_labels(&[rows, columns])
     }
 
     /// The cost of each class of a member (0 or 1) with a label of the other.
-    pub fn line(&self, of: usize, label: usize, line: &mut Vec<f64>) {
-        let (class, width) = (self.table.axes[1 - of].class(label), self.count(1));
+    pub fn write_costs(&self, of: usize, label: usize, line: &mut Vec<f64>) {
+        let (class, width) = (self.table.axes[1 - of].class(label), self.count_classes(1));
         line.clear();
         match of {
             0 => line.extend(self.table.entries.chunks_exact(width).map(|row| row[class])),
@@ -52,26 +55,26 @@ impl Quotient {
     }
 
     /// The number of classes of a member.
-    pub fn count(&self, member: usize) -> usize {
+    pub fn count_classes(&self, member: usize) -> usize {
         self.table.axes[member].count
     }
 
     /// For each class of a member the least of the costs with what `others` say of the classes of the other member.
     /// Some more numbers follow.
-    pub fn least(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
-        arch.dispatch(Least { entries: &self.lanes[of], others, best });
+    pub fn least_costs(&self, of: usize, others: &[f64], arch: Arch, best: &mut Vec<f64>) {
+        arch.dispatch(LeastPairs { entries: &self.lanes[of], others, best });
     }
 }
 
-/// [`Quotient::least`], compiled for whatever the processor has.
-struct Least<'a> {
+/// [`Quotient::least_costs`], compiled for whatever the processor has.
+struct LeastPairs<'a> {
     /// As [`Quotient::lanes`] has them.
     entries: &'a [f64],
     others: &'a [f64],
     best: &'a mut Vec<f64>,
 }
 
-impl WithSimd for Least<'_> {
+impl WithSimd for LeastPairs<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -96,7 +99,7 @@ impl WithSimd for Least<'_> {
 }
 
 /// Entries of so many own and other classes as [`Quotient::lanes`] has them.
-fn laned(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f64> {
+fn build_lanes(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f64> {
     let mut lanes = Vec::with_capacity(count.next_multiple_of(LANES) * others);
     for first in (0..count).step_by(LANES) {
         for other in 0..others {
@@ -107,8 +110,8 @@ fn laned(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f
     lanes
 }
 
-impl From<Rc<Table>> for Quotient {
-    fn from(table: Rc<Table>) -> Self {
+impl From<Rc<CostTable>> for Quotient {
+    fn from(table: Rc<CostTable>) -> Self {
         Self::new(table)
     }
 }
@@ -116,21 +119,27 @@ impl From<Rc<Table>> for Quotient {
 #[cfg(test)]
 mod tests {
     use super::super::tables::tests::{COLUMNS, ROWS, cost, every_arch};
-    use super::super::tables::{Axis, lower};
+    use super::super::tables::{LabelAxis, lower_to};
     use super::*;
 
     fn table() -> Quotient {
-        Quotient::new(Rc::new(Table::of_pair([ROWS, COLUMNS].map(Axis::every), cost)))
+        Quotient::new(Rc::new(CostTable::of_pair(
+            [ROWS, COLUMNS].map(LabelAxis::one_per_label),
+            cost,
+        )))
     }
 
     #[test]
     fn lines_are_those_of_all_labels() {
         let (table, mut line) = (table(), Vec::new());
-        assert_eq!((table.pairs(), table.count(0), table.count(1)), (120, 3, 4));
+        assert_eq!(
+            (table.count_pairs(), table.count_classes(0), table.count_classes(1)),
+            (120, 3, 4)
+        );
         for (row, column) in (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |c| (row, c))) {
-            table.line(0, column, &mut line);
+            table.write_costs(0, column, &mut line);
             assert_eq!(line[table.classes(0)[row] as usize], cost(row, column));
-            table.line(1, row, &mut line);
+            table.write_costs(1, row, &mut line);
             assert_eq!(line[table.classes(1)[column] as usize], cost(row, column));
         }
     }
@@ -138,7 +147,7 @@ mod tests {
     #[test]
     fn least_costs_are_those_of_all_labels() {
         let (rows, columns): (Vec<usize>, Vec<usize>) = (vec![0, 2, 3, 5, 10], vec![9, 1, 4, 2]);
-        let picked = Quotient::new(Rc::new(table().picked(&rows, &columns)));
+        let picked = Quotient::new(Rc::new(table().with_labels(&rows, &columns)));
         let other = |label: usize| if label == 1 { f64::INFINITY } else { (label * 11 % 5) as f64 };
         let cost = |row: usize, column: usize| cost(rows[row], columns[column]);
         let others: Vec<f64> = (0..columns.len()).map(other).collect();
@@ -155,13 +164,13 @@ mod tests {
 
     /// By label of a member, where those of the other cost as much as `others` says.
     fn least_of_labels(table: &Quotient, of: usize, others: &[f64]) -> Vec<f64> {
-        let mut classes = vec![f64::INFINITY; table.count(1 - of)];
+        let mut classes = vec![f64::INFINITY; table.count_classes(1 - of)];
         for (&class, &cost) in table.classes(1 - of).iter().zip(others) {
-            lower(&mut classes[class as usize], cost);
+            lower_to(&mut classes[class as usize], cost);
         }
         let least_by = |arch: Arch| -> Vec<f64> {
             let mut best = Vec::new();
-            table.least(of, &classes, arch, &mut best);
+            table.least_costs(of, &classes, arch, &mut best);
             table.classes(of).iter().map(|&class| best[class as usize]).collect()
         };
         let found = least_by(Arch::new());

@@ -10,7 +10,7 @@
 
 use std::rc::Rc;
 
-use super::tables::{Content, Interned, hash, same};
+use super::tables::{InternContent, Interned, hash_entries, same_bits};
 
 /// Readers up to which a tensor is one term of the costs. With half as many ResNet on 2x4 ends 2.9 % and MobileNetV2
 /// on 2x4 0.6 % higher, in two to three times as long; with eight no plan is better.
@@ -48,13 +48,13 @@ pub type Tariffs = Interned<Tariff>;
 impl PartialEq for Tariff {
     fn eq(&self, other: &Self) -> bool {
         (&self.made, &self.taken, self.columns) == (&other.made, &other.taken, other.columns)
-            && same(&self.prices, &other.prices)
+            && same_bits(&self.prices, &other.prices)
     }
 }
 
-impl Content for Tariff {
-    fn hash(&self) -> u64 {
-        hash(&self.prices)
+impl InternContent for Tariff {
+    fn content_hash(&self) -> u64 {
+        hash_entries(&self.prices)
     }
 }
 
@@ -75,18 +75,18 @@ impl Share {
 
     /// The variable that makes the tensor.
     pub fn producer(&self) -> Option<usize> {
-        (self.tariff.producers() == 1).then(|| self.members[0])
+        (self.tariff.count_producers() == 1).then(|| self.members[0])
     }
 }
 
 impl Tariff {
     /// The number of members that make the tensor: 1, or 0 where that is settled.
-    pub fn producers(&self) -> usize {
+    pub fn count_producers(&self) -> usize {
         usize::from(self.made.is_some())
     }
 
     /// Number of rows.
-    pub fn rows(&self) -> usize {
+    pub fn count_rows(&self) -> usize {
         let last = self.made.as_ref().and_then(|rows| rows.iter().max());
         last.map_or(1, |last| last + 1)
     }
@@ -101,7 +101,7 @@ impl Tariff {
         match &self.made {
             Some(rows) if place == 0 => rows.clone(),
             _ => {
-                let columns = &self.taken[place - self.producers()];
+                let columns = &self.taken[place - self.count_producers()];
                 columns.iter().map(|column| column.map_or(0, |column| column + 1)).collect()
             }
         }
@@ -112,7 +112,7 @@ impl Tariff {
         let row = self.made.as_ref().map_or(0, |rows| rows[label(0)]);
         let mut taken: Vec<usize> = Vec::new();
         for (reader, columns) in self.taken.iter().enumerate() {
-            if let Some(column) = columns[label(self.producers() + reader)]
+            if let Some(column) = columns[label(self.count_producers() + reader)]
                 && !taken.contains(&column)
             {
                 taken.push(column);
@@ -123,16 +123,16 @@ impl Tariff {
 
     /// The tariff where each member has these labels alone.
     pub fn with_labels(&self, kept: &[&[usize]]) -> Self {
-        let (rows, taken) = self.picked(kept);
-        self.compact(&rows, taken)
+        let (rows, taken) = self.pick_labels(kept);
+        self.drop_unused(&rows, taken)
     }
 
-    fn picked(&self, kept: &[&[usize]]) -> (Vec<usize>, Vec<Columns>) {
+    fn pick_labels(&self, kept: &[&[usize]]) -> (Vec<usize>, Vec<Columns>) {
         let rows = match &self.made {
             Some(rows) => kept[0].iter().map(|&label| rows[label]).collect(),
             None => vec![0],
         };
-        let readers = self.taken.iter().zip(&kept[self.producers()..]);
+        let readers = self.taken.iter().zip(&kept[self.count_producers()..]);
         let pick = |(columns, kept): (&Columns, &&[usize])| {
             kept.iter().map(|&label| columns[label]).collect()
         };
@@ -141,8 +141,8 @@ impl Tariff {
 
     /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same
     /// whatever their label pay at once, and who takes it likewise pays nothing.
-    pub fn restricted(&self, kept: &[&[usize]]) -> Settled {
-        let (rows, mut taken) = self.picked(kept);
+    pub fn settle_labels(&self, kept: &[&[usize]]) -> Settled {
+        let (rows, mut taken) = self.pick_labels(kept);
         let is_free = |&column: &usize| rows.iter().all(|&row| self.price(row, column) == 0.0);
         let free: Vec<bool> = (0..self.columns).map(|column| is_free(&column)).collect();
         let mut settled: Vec<usize> = Vec::new();
@@ -164,17 +164,17 @@ impl Tariff {
         let left: Vec<usize> = (0..taken.len()).filter(|&reader| is_left(&taken[reader])).collect();
         taken.retain(is_left);
         let rest = (!taken.is_empty()).then(|| {
-            let mut rest = self.compact(&rows, taken);
+            let mut rest = self.drop_unused(&rows, taken);
             rest.made = rest.made.filter(|rows| rows.iter().any(|&row| row > 0));
-            let readers = left.into_iter().map(|reader| self.producers() + reader);
-            let places = (0..rest.producers()).chain(readers).collect();
+            let readers = left.into_iter().map(|reader| self.count_producers() + reader);
+            let places = (0..rest.count_producers()).chain(readers).collect();
             (Rc::new(rest), places)
         });
         Settled { paid, rest }
     }
 
     /// The tariff without rows and columns that nobody uses.
-    fn compact(&self, rows: &[usize], mut taken: Vec<Columns>) -> Self {
+    fn drop_unused(&self, rows: &[usize], mut taken: Vec<Columns>) -> Self {
         let mut used_rows = rows.to_vec();
         let mut used: Vec<usize> =
             taken.iter().flat_map(|columns| columns.iter().copied().flatten()).collect();
@@ -234,7 +234,7 @@ pub(super) mod tests {
             vec![vec![0, 2], vec![0, 1], vec![2, 3], vec![0, 1]],
         ] {
             let lists: Vec<&[usize]> = kept.iter().map(Vec::as_slice).collect();
-            let settled = share.tariff.restricted(&lists);
+            let settled = share.tariff.settle_labels(&lists);
             let sizes: Vec<usize> = kept.iter().map(Vec::len).collect();
             for labels in all().filter(|l| l.iter().zip(&sizes).all(|(l, s)| l < s)) {
                 let whole = share.cost(|v| kept[v][labels[v]]);

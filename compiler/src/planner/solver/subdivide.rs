@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use super::branch_and_bound::{Division, branch_and_bound};
 use super::dual::Dual;
-use super::minimise::{Effort, NetworkSearch, STEP, restrict};
+use super::minimise::{Effort, NetworkSearch, STEP, restrict_labels};
 
 /// The number of times that a part is divided again: as many parts, each with its messages, are in memory at once.
 /// Half as often ends experts on 4x4 2.3 % higher; twice as often changes no plan.
@@ -29,7 +29,7 @@ const PART: Effort = Effort { rounds: 3, ..STEP };
 const LEAST: f64 = 1e-6;
 
 /// Labels that are left, with the costs as they are shifted among them.
-struct Part {
+struct NetworkPart {
     bound: f64,
     dual: Dual,
     kept: Vec<Vec<usize>>,
@@ -45,21 +45,21 @@ struct Subdivision<'s, 'a> {
 
 impl Subdivision<'_, '_> {
     /// Divides what is searched now, of this bound, in two parts.
-    fn divided(&mut self, bound: f64, depth: usize) -> Option<[Part; 2]> {
-        let [with, without] = self.search.parts(bound, &mut self.left)?;
+    fn divide_search(&mut self, bound: f64, depth: usize) -> Option<[NetworkPart; 2]> {
+        let [with, without] = self.search.find_parts(bound, &mut self.left)?;
         let part = |labels: Vec<Vec<usize>>| {
             let (mut dual, mut kept) = (self.search.dual.clone(), self.search.kept.clone());
-            restrict(&mut dual, &mut kept, &labels);
-            Part { bound, dual, kept, depth }
+            restrict_labels(&mut dual, &mut kept, &labels);
+            NetworkPart { bound, dual, kept, depth }
         };
         Some([part(without), part(with)])
     }
 }
 
 impl Division for Subdivision<'_, '_> {
-    type Part = Part;
+    type Part = NetworkPart;
 
-    fn bound(part: &Part) -> f64 {
+    fn part_bound(part: &NetworkPart) -> f64 {
         part.bound
     }
 
@@ -67,12 +67,12 @@ impl Division for Subdivision<'_, '_> {
         self.left > 0
     }
 
-    fn divide(&mut self, part: &mut Part) -> Option<[Part; 2]> {
+    fn divide(&mut self, part: &mut NetworkPart) -> Option<[NetworkPart; 2]> {
         std::mem::swap(&mut self.search.dual, &mut part.dual);
         std::mem::swap(&mut self.search.kept, &mut part.kept);
-        let is_closed = self.search.rounds(PART, &mut self.left, &mut part.bound);
+        let is_closed = self.search.run_rounds(PART, &mut self.left, &mut part.bound);
         let is_open = !is_closed && self.left > 0 && part.depth > 0;
-        is_open.then(|| self.divided(part.bound, part.depth - 1))?
+        is_open.then(|| self.divide_search(part.bound, part.depth - 1))?
     }
 }
 
@@ -80,7 +80,7 @@ impl NetworkSearch<'_> {
     /// A bound of everything that is left, given one to begin with and the entries that may be read.
     pub fn subdivide(&mut self, bound: f64, left: usize) -> f64 {
         let mut subdivision = Subdivision { search: self, left };
-        match subdivision.divided(bound, DEPTH - 1) {
+        match subdivision.divide_search(bound, DEPTH - 1) {
             Some(parts) => branch_and_bound(&mut subdivision, parts.into()),
             None => bound,
         }
@@ -88,9 +88,9 @@ impl NetworkSearch<'_> {
 
     /// The labels of one variable in two parts, the more promising first; all others have all that they have. The
     /// variable is the one whose parts both raise the bound most. `None` where none can be divided, or no work is left.
-    fn parts(&mut self, bound: f64, left: &mut usize) -> Option<[Vec<Vec<usize>>; 2]> {
-        let bounds = self.dual.bounds();
-        let open = self.limit();
+    fn find_parts(&mut self, bound: f64, left: &mut usize) -> Option<[Vec<Vec<usize>>; 2]> {
+        let bounds = self.dual.label_bounds();
+        let open = self.proof_limit();
         let divisible = (0..bounds.len()).filter(|&v| bounds[v].len() > 1);
         let mut tried: Vec<(usize, usize, f64)> = divisible
             .map(|variable| {
@@ -102,8 +102,8 @@ impl NetworkSearch<'_> {
                 (variable, best, second)
             })
             .collect();
-        if let Some((hub, label)) = self.hub(&tried) {
-            return Some(self.halves(hub, label, &bounds));
+        if let Some((hub, label)) = self.find_hub(&tried) {
+            return Some(self.split_labels(hub, label, &bounds));
         }
         // Where the other labels are furthest off, one part is small; of the first of these, what trials find counts.
         tried.sort_by(|a, b| {
@@ -113,12 +113,12 @@ impl NetworkSearch<'_> {
         let spread = (tried.len() / TRIED).max(1);
         let mut best: Option<(f64, [Vec<Vec<usize>>; 2])> = None;
         for &(variable, label, _) in tried.iter().step_by(spread).take(TRIED) {
-            let parts = self.halves(variable, label, &bounds);
+            let parts = self.split_labels(variable, label, &bounds);
             let mut gain = 1.0;
             for part in &parts {
                 let mut dual = self.dual.clone();
                 dual.restrict(part);
-                let work = TRIAL * dual.size();
+                let work = TRIAL * dual.sweep_size();
                 if work > *left {
                     return best.map(|(_, parts)| parts);
                 }
@@ -136,14 +136,19 @@ impl NetworkSearch<'_> {
     }
 
     /// The variable that most terms read, with its best label, if these are many.
-    fn hub(&self, tried: &[(usize, usize, f64)]) -> Option<(usize, usize)> {
-        let terms = |variable: usize| self.dual.terms(variable);
+    fn find_hub(&self, tried: &[(usize, usize, f64)]) -> Option<(usize, usize)> {
+        let terms = |variable: usize| self.dual.count_terms(variable);
         let hubs = tried.iter().filter(|(variable, ..)| terms(*variable) >= HUB);
         let hub = hubs.max_by_key(|(variable, ..)| (terms(*variable), Reverse(*variable)))?;
         Some((hub.0, hub.1))
     }
 
-    fn halves(&self, variable: usize, label: usize, bounds: &[Vec<f64>]) -> [Vec<Vec<usize>>; 2] {
+    fn split_labels(
+        &self,
+        variable: usize,
+        label: usize,
+        bounds: &[Vec<f64>],
+    ) -> [Vec<Vec<usize>>; 2] {
         let all: Vec<Vec<usize>> =
             bounds.iter().map(|labels| (0..labels.len()).collect()).collect();
         let (mut with, mut without) = (all.clone(), all);
@@ -155,7 +160,7 @@ impl NetworkSearch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::planner::solver::minimise::{Effort, FULL, Minimum, TOLERANCE, minimise};
+    use crate::planner::solver::minimise::{Effort, FULL, Minimum, TOLERANCE, minimise_network};
     use crate::planner::solver::network::Network;
 
     const VARIABLES: usize = 15;
@@ -173,11 +178,11 @@ mod tests {
     fn complete(seed: u64) -> Network {
         let mut network = Network::default();
         for variable in 0..VARIABLES {
-            network.variable(LABELS, variable);
+            network.add_variable(LABELS, variable);
         }
         for b in 0..VARIABLES {
             for a in 0..b {
-                network.pair(a, b, |i, j| cost(seed, [a, b, i, j]));
+                network.add_pair(a, b, |i, j| cost(seed, [a, b, i, j]));
             }
         }
         network
@@ -206,9 +211,9 @@ mod tests {
         for seed in 1..3 {
             let network = complete(seed);
             let alone = Effort { division: 0, dive: usize::MAX, ..FULL };
-            let Minimum { value, bound, .. } = minimise(&network, None, alone);
+            let Minimum { value, bound, .. } = minimise_network(&network, None, alone);
             assert!(bound < value * (1.0 - 1e-3), "there is a gap: {bound} {value}");
-            let Minimum { value, bound, labels } = minimise(&network, None, FULL);
+            let Minimum { value, bound, labels } = minimise_network(&network, None, FULL);
             let mut best = f64::INFINITY;
             least(seed, &mut Vec::new(), 0.0, &mut best);
             assert!((value - best).abs() < 1e-9, "{value} {best}");

@@ -15,21 +15,21 @@ pub const LANES: usize = 8;
 
 /// The labels of a variable, by class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Axis {
+pub struct LabelAxis {
     /// By label: its class.
     pub classes: Vec<u32>,
     /// Classes.
     pub count: usize,
 }
 
-impl Axis {
+impl LabelAxis {
     /// An axis that gives each label one of so many classes.
     pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
         Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
     }
 
     /// Every label is a class.
-    pub fn every(labels: usize) -> Self {
+    pub fn one_per_label(labels: usize) -> Self {
         Self::new(0..labels, labels)
     }
 
@@ -52,7 +52,7 @@ impl Axis {
     }
 
     /// The first label of each class, where classes are in the order of these.
-    pub fn firsts(&self) -> Vec<usize> {
+    pub fn first_labels(&self) -> Vec<usize> {
         let mut firsts = Vec::with_capacity(self.count);
         for (label, &class) in self.classes.iter().enumerate() {
             if class as usize == firsts.len() {
@@ -63,42 +63,42 @@ impl Axis {
     }
 
     /// These labels alone.
-    fn picked(&self, labels: &[usize]) -> Self {
+    fn with_labels(&self, labels: &[usize]) -> Self {
         Self::new(labels.iter().map(|&label| self.class(label)), self.count)
     }
 
     /// Labels that are of one class in both are a class, and the two classes of each.
-    pub fn refined(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
+    pub fn refine_with(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
         Self::by_key(self.classes.iter().copied().zip(other.classes.iter().copied()))
     }
 }
 
 /// Costs by the labels of some variables.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct CostTable {
     /// By variable.
-    pub axes: Vec<Axis>,
+    pub axes: Vec<LabelAxis>,
     /// By the classes of all variables, the last the fastest.
     pub entries: Vec<f64>,
 }
 
-impl PartialEq for Table {
+impl PartialEq for CostTable {
     fn eq(&self, other: &Self) -> bool {
-        self.axes == other.axes && same(&self.entries, &other.entries)
+        self.axes == other.axes && same_bits(&self.entries, &other.entries)
     }
 }
 
-impl Table {
+impl CostTable {
     /// A table whose entries are by these classes. Its own classes are as few as can be, in the order of the first label of each.
-    pub fn new<'a>(axes: Vec<Axis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
-        let mut all = Classes { axes, entries: entries.into() };
+    pub fn new<'a>(axes: Vec<LabelAxis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
+        let mut all = TableClasses { axes, entries: entries.into() };
         (0..all.axes.len()).for_each(|at| all.drop_unused(at));
-        (0..all.axes.len()).for_each(|at| all.merge(at));
+        (0..all.axes.len()).for_each(|at| all.merge_equal(at));
         Self { axes: all.axes, entries: all.entries.into_owned() }
     }
 
     /// A table over two variables, by classes.
-    pub fn of_pair(axes: [Axis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
+    pub fn of_pair(axes: [LabelAxis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
         let [rows, columns] = [0, 1].map(|at| axes[at].count);
         let mut entries = Vec::with_capacity(rows * columns);
         for row in 0..rows {
@@ -108,31 +108,31 @@ impl Table {
     }
 
     /// Whether any labels cost something.
-    pub fn costs(&self) -> bool {
+    pub fn has_costs(&self) -> bool {
         self.entries.iter().any(|&cost| cost != 0.0)
     }
 
     /// The cost of a pair of labels.
-    pub fn at(&self, row: usize, column: usize) -> f64 {
+    pub fn cost_at(&self, row: usize, column: usize) -> f64 {
         let [rows, columns] = [0, 1].map(|at| &self.axes[at]);
         self.entries[rows.class(row) * columns.count + columns.class(column)]
     }
 
     /// Entries from a class of a variable to the next.
     pub fn stride(&self, axis: usize) -> usize {
-        stride(&self.axes, axis)
+        axis_stride(&self.axes, axis)
     }
 
     /// The table in which each variable has these labels alone.
-    pub fn picked(&self, labels: &[&[usize]]) -> Self {
+    pub fn with_labels(&self, labels: &[&[usize]]) -> Self {
         let axes = self.axes.iter().zip(labels);
-        Self::new(axes.map(|(axis, labels)| axis.picked(labels)).collect(), &self.entries)
+        Self::new(axes.map(|(axis, labels)| axis.with_labels(labels)).collect(), &self.entries)
     }
 
     /// The costs of both tables over the same two variables.
-    pub fn sum(&self, other: &Self) -> Self {
+    pub fn sum_with(&self, other: &Self) -> Self {
         let [(rows, of_row), (columns, of_column)] =
-            [0, 1].map(|at| self.axes[at].refined(&other.axes[at]));
+            [0, 1].map(|at| self.axes[at].refine_with(&other.axes[at]));
         let at = |table: &Self, row: u32, column: u32| {
             table.entries[row as usize * table.axes[1].count + column as usize]
         };
@@ -143,23 +143,23 @@ impl Table {
     }
 }
 
-fn stride(axes: &[Axis], axis: usize) -> usize {
+fn axis_stride(axes: &[LabelAxis], axis: usize) -> usize {
     axes[axis + 1..].iter().map(|axis| axis.count).product()
 }
 
 /// A table whose classes may be more than they need be.
-struct Classes<'a> {
-    axes: Vec<Axis>,
+struct TableClasses<'a> {
+    axes: Vec<LabelAxis>,
     entries: Cow<'a, [f64]>,
 }
 
 /// Classes up to which equal ones are found by looking at all.
 const FEW: usize = 48;
 
-impl Classes<'_> {
+impl TableClasses<'_> {
     /// Keeps the classes that labels have, in the order in which these have them.
     fn drop_unused(&mut self, axis: usize) {
-        let Axis { classes, count } = &self.axes[axis];
+        let LabelAxis { classes, count } = &self.axes[axis];
         let (mut place, mut used) = (vec![u32::MAX; *count], Vec::new());
         for &class in classes {
             let place = &mut place[class as usize];
@@ -168,12 +168,12 @@ impl Classes<'_> {
                 used.push(class as usize);
             }
         }
-        self.keep(axis, &used, &place);
+        self.keep_classes(axis, &used, &place);
     }
 
     /// Makes classes one whose entries are equal.
-    fn merge(&mut self, axis: usize) {
-        let (count, stride) = (self.axes[axis].count, stride(&self.axes, axis));
+    fn merge_equal(&mut self, axis: usize) {
+        let (count, stride) = (self.axes[axis].count, axis_stride(&self.axes, axis));
         let mut hashes = vec![0; count];
         for all in self.entries.chunks_exact(stride * count) {
             for (known, entries) in hashes.iter_mut().zip(all.chunks_exact(stride)) {
@@ -182,15 +182,15 @@ impl Classes<'_> {
         }
         let equal = |a: usize, b: usize| {
             let mut all = self.entries.chunks_exact(stride * count);
-            all.all(|all| same(&all[a * stride..][..stride], &all[b * stride..][..stride]))
+            all.all(|all| same_bits(&all[a * stride..][..stride], &all[b * stride..][..stride]))
         };
-        let (firsts, place) = firsts(&hashes, equal);
-        self.keep(axis, &firsts, &place);
+        let (firsts, place) = find_firsts(&hashes, equal);
+        self.keep_classes(axis, &firsts, &place);
     }
 
     /// Keeps these classes, and says for each class which of them its labels have now.
-    fn keep(&mut self, axis: usize, kept: &[usize], place: &[u32]) {
-        let (count, stride) = (self.axes[axis].count, stride(&self.axes, axis));
+    fn keep_classes(&mut self, axis: usize, kept: &[usize], place: &[u32]) {
+        let (count, stride) = (self.axes[axis].count, axis_stride(&self.axes, axis));
         if kept.len() == count && kept.iter().enumerate().all(|(at, &class)| at == class) {
             return;
         }
@@ -200,14 +200,14 @@ impl Classes<'_> {
                 .for_each(|class| entries.extend_from_slice(&all[class * stride..][..stride]));
         }
         self.entries = Cow::Owned(entries);
-        let Axis { classes, count } = &mut self.axes[axis];
+        let LabelAxis { classes, count } = &mut self.axes[axis];
         classes.iter_mut().for_each(|class| *class = place[*class as usize]);
         *count = kept.len();
     }
 }
 
 /// The first of all that are equal, and for each its place among them. Only what has the same hash is compared.
-fn firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, Vec<u32>) {
+fn find_firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, Vec<u32>) {
     let mut known: HashMap<u64, Vec<u32>> = HashMap::new();
     let (mut firsts, mut of): (Vec<usize>, Vec<u32>) = (Vec::new(), Vec::new());
     for (at, hash) in hashes.iter().enumerate() {
@@ -234,14 +234,14 @@ fn firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, 
 }
 
 /// A content that is kept once where it is equal.
-pub trait Content: PartialEq {
+pub trait InternContent: PartialEq {
     /// Equal for what is equal.
-    fn hash(&self) -> u64;
+    fn content_hash(&self) -> u64;
 }
 
-impl Content for Table {
-    fn hash(&self) -> u64 {
-        hash(&self.entries)
+impl InternContent for CostTable {
+    fn content_hash(&self) -> u64 {
+        hash_entries(&self.entries)
     }
 }
 
@@ -252,7 +252,7 @@ pub struct Interned<T> {
 }
 
 /// Tables by content.
-pub type Tables = Interned<Table>;
+pub type Tables = Interned<CostTable>;
 
 impl<T> Default for Interned<T> {
     fn default() -> Self {
@@ -260,11 +260,11 @@ impl<T> Default for Interned<T> {
     }
 }
 
-impl<T: Content> Interned<T> {
+impl<T: InternContent> Interned<T> {
     /// The one that is equal to this one.
     pub fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
         let item = item.into();
-        let known = self.known.entry(item.hash()).or_default();
+        let known = self.known.entry(item.content_hash()).or_default();
         if let Some(known) = known.iter().find(|known| **known == item) {
             return known.clone();
         }
@@ -275,21 +275,21 @@ impl<T: Content> Interned<T> {
 
 /// Results made of things, once for all that are equal.
 #[derive(Clone, Debug)]
-pub struct Made<T, M> {
+pub struct MadeOnce<T, M> {
     items: Interned<T>,
     /// Results by the one of all equal things that is kept.
     known: HashMap<*const T, Rc<M>>,
 }
 
-impl<T, M> Default for Made<T, M> {
+impl<T, M> Default for MadeOnce<T, M> {
     fn default() -> Self {
         Self { items: Interned::default(), known: HashMap::new() }
     }
 }
 
-impl<T: Content, M: From<Rc<T>>> Made<T, M> {
+impl<T: InternContent, M: From<Rc<T>>> MadeOnce<T, M> {
     /// The result made of this.
-    pub fn of(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
+    pub fn find_or_make(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
         let item = item.into();
         if let Some(known) = self.known.get(&Rc::as_ptr(&item)) {
             return known.clone();
@@ -301,12 +301,12 @@ impl<T: Content, M: From<Rc<T>>> Made<T, M> {
 }
 
 /// Lowers a number to another that is below.
-pub fn lower(least: &mut f64, sum: f64) {
+pub fn lower_to(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
 }
 
 /// Bit by bit.
-pub fn same(a: &[f64], b: &[f64]) -> bool {
+pub fn same_bits(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
@@ -314,7 +314,7 @@ pub fn same(a: &[f64], b: &[f64]) -> bool {
 const HASHED: usize = 4;
 
 /// Multiply and rotate, a word at a time: equal tables are looked at anyway.
-pub fn hash(entries: &[f64]) -> u64 {
+pub fn hash_entries(entries: &[f64]) -> u64 {
     hashed_on(entries.len() as u64, entries)
 }
 
@@ -326,16 +326,16 @@ fn hashed_on(hash: u64, entries: &[f64]) -> u64 {
         let mut lanes = [hash; HASHED];
         for entries in whole {
             for lane in 0..HASHED {
-                lanes[lane] = mixed(lanes[lane], entries[lane]);
+                lanes[lane] = mix_hash(lanes[lane], entries[lane]);
             }
         }
-        hash = lanes.into_iter().fold(hash, |hash, lane| mixed(hash, f64::from_bits(lane)));
+        hash = lanes.into_iter().fold(hash, |hash, lane| mix_hash(hash, f64::from_bits(lane)));
     }
-    last.iter().fold(hash, |hash, &entry| mixed(hash, entry))
+    last.iter().fold(hash, |hash, &entry| mix_hash(hash, entry))
 }
 
 /// The hash of what has one more entry.
-fn mixed(hash: u64, entry: f64) -> u64 {
+fn mix_hash(hash: u64, entry: f64) -> u64 {
     (hash.rotate_left(5) ^ entry.to_bits()).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
@@ -348,8 +348,9 @@ pub(super) mod tests {
     #[test]
     fn equal_tables_are_one() {
         let mut tables = Tables::default();
-        let mut intern =
-            |entries: [f64; 2]| tables.intern(Table::new(vec![Axis::every(2)], entries.to_vec()));
+        let mut intern = |entries: [f64; 2]| {
+            tables.intern(CostTable::new(vec![LabelAxis::one_per_label(2)], entries.to_vec()))
+        };
         let first = intern([1.0, f64::INFINITY]);
         assert!(Rc::ptr_eq(&first, &intern([1.0, f64::INFINITY])));
         assert!(!Rc::ptr_eq(&first, &intern([1.0, 2.0])));
@@ -376,33 +377,37 @@ pub(super) mod tests {
 
     #[test]
     fn labels_that_cost_the_same_are_one_class() {
-        let table = Table::of_pair([ROWS, COLUMNS].map(Axis::every), cost);
+        let table = CostTable::of_pair([ROWS, COLUMNS].map(LabelAxis::one_per_label), cost);
         assert_eq!((table.axes[0].count, table.axes[1].count, table.entries.len()), (3, 4, 12));
-        let (rows, columns) =
-            (Axis::new((0..ROWS).map(|row| 2 - row % 3), 5), Axis::every(COLUMNS));
+        let (rows, columns) = (
+            LabelAxis::new((0..ROWS).map(|row| 2 - row % 3), 5),
+            LabelAxis::one_per_label(COLUMNS),
+        );
         let by_class = |class: usize, column: usize| cost(5 - class, column);
-        let other = Table::of_pair([rows, columns], by_class);
+        let other = CostTable::of_pair([rows, columns], by_class);
         assert_eq!(table, other, "whatever the classes are that it is made of");
         for (row, column) in (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |c| (row, c))) {
-            assert_eq!(table.at(row, column), cost(row, column));
+            assert_eq!(table.cost_at(row, column), cost(row, column));
         }
         // Rows 0 and 1 are the same in these columns, once the others are gone.
         let whole = [[0.0, 1.0, 2.0], [0.0, 1.0, 5.0], [3.0, 3.0, 3.0]];
-        let whole = Table::of_pair([3, 3].map(Axis::every), |row, column| whole[row][column]);
-        assert_eq!(whole.picked(&[&[0, 1, 2], &[0, 1]]).entries, [0.0, 1.0, 3.0, 3.0]);
+        let whole = CostTable::of_pair([3, 3].map(LabelAxis::one_per_label), |row, column| {
+            whole[row][column]
+        });
+        assert_eq!(whole.with_labels(&[&[0, 1, 2], &[0, 1]]).entries, [0.0, 1.0, 3.0, 3.0]);
     }
 
     #[test]
     fn sums_are_those_of_all_labels() {
         let other = |row: usize, column: usize| (row / 6 * 40 + column / 5 * 9) as f64;
         let [first, second] = [
-            Table::of_pair([ROWS, COLUMNS].map(Axis::every), cost),
-            Table::of_pair([ROWS, COLUMNS].map(Axis::every), other),
+            CostTable::of_pair([ROWS, COLUMNS].map(LabelAxis::one_per_label), cost),
+            CostTable::of_pair([ROWS, COLUMNS].map(LabelAxis::one_per_label), other),
         ];
-        let sum = first.sum(&second);
+        let sum = first.sum_with(&second);
         assert_eq!((sum.axes[0].count, sum.axes[1].count), (6, 8));
         for (row, column) in (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |c| (row, c))) {
-            assert_eq!(sum.at(row, column), cost(row, column) + other(row, column));
+            assert_eq!(sum.cost_at(row, column), cost(row, column) + other(row, column));
         }
     }
 
@@ -413,7 +418,7 @@ pub(super) mod tests {
         let all = (0..sizes.iter().product()).map(|at: usize| [at / 180, at / 3 % 60, at % 3]);
         let all: Vec<[usize; 3]> = all.collect();
         let entries: Vec<f64> = all.iter().map(|&at| of(at)).collect();
-        let table = Table::new(sizes.map(Axis::every).to_vec(), entries);
+        let table = CostTable::new(sizes.map(LabelAxis::one_per_label).to_vec(), entries);
         assert_eq!(table.axes.iter().map(|axis| axis.count).collect::<Vec<_>>(), [2, 50, 2]);
         for at in all {
             let place = (0..3).map(|axis| table.axes[axis].class(at[axis]) * table.stride(axis));

@@ -11,14 +11,14 @@ use super::joint::{Groups, Joint};
 use super::network::Network;
 use super::quotient::Quotient;
 use super::share::Tariff;
-use super::tables::{Made, Table, lower};
+use super::tables::{CostTable, MadeOnce, lower_to};
 
 /// Terms with their messages.
 #[derive(Clone)]
 pub struct Terms {
-    terms: Vec<Term>,
+    terms: Vec<CostTerm>,
     /// Members of terms, one term's behind the other's, and where the last ends.
-    seats: Vec<Seat>,
+    seats: Vec<TermSeat>,
     /// By member and label: what was given, negated.
     owed: Vec<f64>,
     /// By member and class: the least that is owed to a label of the class.
@@ -28,15 +28,15 @@ pub struct Terms {
     /// By term: members of which `least_owed` is not up to date.
     stale: Vec<Places>,
     made: OfEqual,
-    scratch: Scratch,
+    scratch: TermScratch,
 }
 
 /// A set of members of a term as bits.
 type Places = u32;
 
 #[derive(Clone)]
-struct Term {
-    costs: Costs,
+struct CostTerm {
+    costs: TermCosts,
     /// The seat of its first member.
     first: usize,
     /// Its size.
@@ -44,7 +44,7 @@ struct Term {
 }
 
 #[derive(Clone)]
-enum Costs {
+enum TermCosts {
     /// By the labels of both members.
     Pair(Rc<Quotient>),
     Share(Rc<Joint>),
@@ -53,13 +53,13 @@ enum Costs {
 /// The results made of tables and tariffs.
 #[derive(Clone, Default)]
 struct OfEqual {
-    quotients: Made<Table, Quotient>,
-    joints: Made<Tariff, Joint>,
+    quotients: MadeOnce<CostTable, Quotient>,
+    joints: MadeOnce<Tariff, Joint>,
 }
 
 /// A member of a term.
 #[derive(Clone, Copy)]
-struct Seat {
+struct TermSeat {
     variable: usize,
     /// The place where the debts to its labels begin.
     owed: usize,
@@ -78,7 +78,7 @@ pub struct Slot {
 
 /// Memory of one step, kept for the next.
 #[derive(Clone, Default)]
-struct Scratch {
+struct TermScratch {
     /// By class.
     best: Vec<f64>,
     /// By label.
@@ -88,26 +88,26 @@ struct Scratch {
     groups: Groups,
 }
 
-impl Costs {
+impl TermCosts {
     fn classes(&self, place: usize) -> &[u32] {
         match self {
-            Costs::Pair(table) => table.classes(place),
-            Costs::Share(joint) => joint.classes(place),
+            TermCosts::Pair(table) => table.classes(place),
+            TermCosts::Share(joint) => joint.classes(place),
         }
     }
 
-    fn count(&self, place: usize) -> usize {
+    fn count_classes(&self, place: usize) -> usize {
         match self {
-            Costs::Pair(table) => table.count(place),
-            Costs::Share(joint) => joint.count(place),
+            TermCosts::Pair(table) => table.count_classes(place),
+            TermCosts::Share(joint) => joint.count_classes(place),
         }
     }
 
     /// Entries that one sweep reads, about.
-    fn size(&self, members: usize) -> usize {
+    fn sweep_size(&self, members: usize) -> usize {
         match self {
-            Costs::Pair(table) => 4 * table.pairs(),
-            Costs::Share(joint) => {
+            TermCosts::Pair(table) => 4 * table.count_pairs(),
+            TermCosts::Share(joint) => {
                 let tariff = &joint.tariff;
                 2 * members * (tariff.prices.len() << tariff.taken.len())
             }
@@ -115,13 +115,13 @@ impl Costs {
     }
 
     /// For each class of a member the least of the costs with what the classes of all members cost, the member's own left out.
-    fn least(&self, of: usize, classes: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
+    fn least_costs(&self, of: usize, classes: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
         match self {
-            Costs::Pair(table) => {
-                let (rows, columns) = classes.split_at(table.count(0));
-                table.least(of, if of == 0 { columns } else { rows }, groups.arch, best);
+            TermCosts::Pair(table) => {
+                let (rows, columns) = classes.split_at(table.count_classes(0));
+                table.least_costs(of, if of == 0 { columns } else { rows }, groups.arch, best);
             }
-            Costs::Share(joint) => joint.least(of, classes, groups, best),
+            TermCosts::Share(joint) => joint.least_costs(of, classes, groups, best),
         }
     }
 }
@@ -130,14 +130,16 @@ impl Terms {
     /// The terms of a network; nothing is given yet.
     pub fn new(network: &Network) -> Self {
         let mut made = OfEqual::default();
-        let pairs = network
-            .pairs
-            .iter()
-            .map(|(&(a, b), table)| (vec![a, b], Costs::Pair(made.quotients.of(table.clone()))));
-        let shares = network.shares.iter().map(|share| {
-            (share.members.clone(), Costs::Share(made.joints.of(share.tariff.clone())))
+        let pairs = network.pairs.iter().map(|(&(a, b), table)| {
+            (vec![a, b], TermCosts::Pair(made.quotients.find_or_make(table.clone())))
         });
-        let all: Vec<(Vec<usize>, Costs)> = pairs.chain(shares).collect();
+        let shares = network.shares.iter().map(|share| {
+            (
+                share.members.clone(),
+                TermCosts::Share(made.joints.find_or_make(share.tariff.clone())),
+            )
+        });
+        let all: Vec<(Vec<usize>, TermCosts)> = pairs.chain(shares).collect();
         let mut terms = Self {
             drawn: vec![0; all.len()],
             stale: vec![0; all.len()],
@@ -146,29 +148,29 @@ impl Terms {
             owed: Vec::new(),
             least_owed: Vec::new(),
             made,
-            scratch: Scratch::default(),
+            scratch: TermScratch::default(),
         };
         for (members, costs) in all {
             let (first, count) = (terms.seats.len(), members.len());
-            let at = |variable| Seat { variable, owed: 0, classes: 0 };
+            let at = |variable| TermSeat { variable, owed: 0, classes: 0 };
             terms.seats.extend(members.into_iter().map(at));
-            terms.terms.push(Term { costs, first, members: count });
+            terms.terms.push(CostTerm { costs, first, members: count });
         }
-        terms.seats.push(Seat { variable: 0, owed: 0, classes: 0 });
-        terms.place();
+        terms.seats.push(TermSeat { variable: 0, owed: 0, classes: 0 });
+        terms.place_seats();
         terms.owed.resize(terms.seats[terms.seats.len() - 1].owed, 0.0);
         terms
     }
 
     /// Says where the numbers of each member are. What is owed must be put there.
-    fn place(&mut self) {
+    fn place_seats(&mut self) {
         let (mut owed, mut classes) = (0, 0);
         for term in &self.terms {
             for place in 0..term.members {
                 let seat = &mut self.seats[term.first + place];
                 (seat.owed, seat.classes) = (owed, classes);
                 owed += term.costs.classes(place).len();
-                classes += term.costs.count(place);
+                classes += term.costs.count_classes(place);
             }
         }
         let end = self.seats.len() - 1;
@@ -185,40 +187,40 @@ impl Terms {
 
     /// The variables of a term.
     pub fn members(&self, term: usize) -> impl Iterator<Item = usize> + Clone {
-        let Term { first, members, .. } = self.terms[term];
+        let CostTerm { first, members, .. } = self.terms[term];
         self.seats[first..first + members].iter().map(|seat| seat.variable)
     }
 
     /// The debts to the labels of each member of a term.
-    pub fn owed(&self, term: usize) -> impl Iterator<Item = &[f64]> {
+    pub fn member_debts(&self, term: usize) -> impl Iterator<Item = &[f64]> {
         let members = self.terms[term].members;
-        (0..members).map(move |place| &self.owed[self.labels(Slot { term, place })])
+        (0..members).map(move |place| &self.owed[self.label_range(Slot { term, place })])
     }
 
     /// Says that so much is owed to the labels of a member.
     pub fn owe(&mut self, slot: Slot, owed: &[f64]) {
-        let labels = self.labels(slot);
+        let labels = self.label_range(slot);
         self.owed[labels].copy_from_slice(owed);
-        self.change(slot);
+        self.note_change(slot);
     }
 
     /// Entries that one sweep reads, about.
-    pub fn size(&self) -> usize {
-        self.terms.iter().map(|term| term.costs.size(term.members)).sum()
+    pub fn sweep_size(&self) -> usize {
+        self.terms.iter().map(|term| term.costs.sweep_size(term.members)).sum()
     }
 
-    fn labels(&self, slot: Slot) -> Range<usize> {
+    fn label_range(&self, slot: Slot) -> Range<usize> {
         let seat = self.terms[slot.term].first + slot.place;
         self.seats[seat].owed..self.seats[seat + 1].owed
     }
 
-    fn classes(&self, slot: Slot) -> Range<usize> {
+    fn class_range(&self, slot: Slot) -> Range<usize> {
         let seat = self.terms[slot.term].first + slot.place;
         self.seats[seat].classes..self.seats[seat + 1].classes
     }
 
     /// Notes that the debts to a member have changed: the others may be given more.
-    fn change(&mut self, slot: Slot) {
+    fn note_change(&mut self, slot: Slot) {
         self.drawn[slot.term] &= 1 << slot.place;
         self.stale[slot.term] |= 1 << slot.place;
     }
@@ -234,7 +236,7 @@ impl Terms {
             return;
         }
         self.find_best(slot);
-        let labels = self.labels(slot);
+        let labels = self.label_range(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place);
         let best = &self.scratch.best;
         for ((cost, owed), &class) in costs.iter_mut().zip(&mut self.owed[labels]).zip(classes) {
@@ -242,13 +244,13 @@ impl Terms {
             *cost += least + *owed;
             *owed = if least.is_finite() { -least } else { 0.0 };
         }
-        self.change(slot);
+        self.note_change(slot);
         self.drawn[slot.term] = 1 << slot.place;
     }
 
     /// Takes so much from a member, label by label.
     pub fn deal(&mut self, slot: Slot, dealt: &[f64]) {
-        let labels = self.labels(slot);
+        let labels = self.label_range(slot);
         for (owed, dealt) in self.owed[labels].iter_mut().zip(dealt) {
             *owed += dealt;
         }
@@ -258,7 +260,7 @@ impl Terms {
 
     /// Says to a term which of the labels of a member no assignment has: those that cost infinitely much.
     pub fn forbid(&mut self, slot: Slot, costs: &[f64]) {
-        let labels = self.labels(slot);
+        let labels = self.label_range(slot);
         let mut is_new = false;
         for (owed, cost) in self.owed[labels].iter_mut().zip(costs) {
             if cost.is_infinite() && owed.is_finite() {
@@ -267,13 +269,13 @@ impl Terms {
             }
         }
         if is_new {
-            self.change(slot);
+            self.note_change(slot);
         }
     }
 
     /// The rest of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left
     /// for any label that is not forbidden anyway.
-    pub fn left(&mut self, slot: Slot) -> Option<&[f64]> {
+    pub fn left_costs(&mut self, slot: Slot) -> Option<&[f64]> {
         if self.is_drawn(slot) {
             return None;
         }
@@ -283,16 +285,16 @@ impl Terms {
 
     /// The rest of a term's least costs, where those of the other members that `label_of` knows have these labels.
     pub fn left_with(&mut self, slot: Slot, label_of: impl Fn(usize) -> Option<usize>) -> &[f64] {
-        let Term { costs, first, members } = &self.terms[slot.term];
+        let CostTerm { costs, first, members } = &self.terms[slot.term];
         let (first, members) = (*first, *members);
-        if let Costs::Pair(table) = costs
+        if let TermCosts::Pair(table) = costs
             && let Some(label) = label_of(self.seats[first + 1 - slot.place].variable)
         {
-            table.line(slot.place, label, &mut self.scratch.best);
+            table.write_costs(slot.place, label, &mut self.scratch.best);
             return self.best_with_owed(slot);
         }
         self.find_best(slot);
-        let Scratch { best, classes, groups, .. } = &mut self.scratch;
+        let TermScratch { best, classes, groups, .. } = &mut self.scratch;
         let begin = self.seats[first].classes;
         classes.clear();
         classes.extend(&self.least_owed[begin..self.seats[first + members].classes]);
@@ -306,15 +308,15 @@ impl Terms {
                 classes[own][class] = self.owed[seat.owed + label];
             }
         }
-        costs.least(slot.place, classes, groups, best);
+        costs.least_costs(slot.place, classes, groups, best);
         self.best_with_owed(slot)
     }
 
     /// The best cost by label, with what is owed.
     fn best_with_owed(&mut self, slot: Slot) -> &[f64] {
-        let labels = self.labels(slot);
+        let labels = self.label_range(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place).iter();
-        let Scratch { best, left, .. } = &mut self.scratch;
+        let TermScratch { best, left, .. } = &mut self.scratch;
         left.clear();
         left.extend(classes.zip(&self.owed[labels]).map(|(&of, owed)| best[of as usize] + owed));
         left
@@ -323,26 +325,26 @@ impl Terms {
     /// For each class of a member the least of the costs with what is owed to the other members.
     fn find_best(&mut self, slot: Slot) {
         let mut stale = self.stale[slot.term] & !(1 << slot.place);
-        let Term { first, members, .. } = self.terms[slot.term];
+        let CostTerm { first, members, .. } = self.terms[slot.term];
         stale &= (1 << members) - 1;
         while stale > 0 {
             self.refresh(Slot { place: stale.trailing_zeros() as usize, ..slot });
             stale &= stale - 1;
         }
         let classes = self.seats[first].classes..self.seats[first + members].classes;
-        let Scratch { best, groups, .. } = &mut self.scratch;
+        let TermScratch { best, groups, .. } = &mut self.scratch;
         let costs = &self.terms[slot.term].costs;
-        costs.least(slot.place, &self.least_owed[classes], groups, best);
+        costs.least_costs(slot.place, &self.least_owed[classes], groups, best);
     }
 
     /// Finds the least that is owed to the labels of each class of a member.
     fn refresh(&mut self, slot: Slot) {
-        let (labels, classes) = (self.labels(slot), self.classes(slot));
+        let (labels, classes) = (self.label_range(slot), self.class_range(slot));
         let least = &mut self.least_owed[classes];
         least.fill(f64::INFINITY);
         let of = self.terms[slot.term].costs.classes(slot.place);
         for (&class, &owed) in of.iter().zip(&self.owed[labels]) {
-            lower(&mut least[class as usize], owed);
+            lower_to(&mut least[class as usize], owed);
         }
         self.stale[slot.term] &= !(1 << slot.place);
     }
@@ -357,26 +359,27 @@ impl Terms {
                 continue;
             }
             self.drawn[at] = 0;
-            let Term { costs, first, members } = &mut self.terms[at];
+            let CostTerm { costs, first, members } = &mut self.terms[at];
             let seats = &self.seats[*first..*first + *members];
             let lists: Vec<&[usize]> =
                 seats.iter().map(|seat| kept[seat.variable].as_slice()).collect();
             match costs {
-                Costs::Share(joint) => {
-                    *joint = self.made.joints.of(joint.tariff.with_labels(&lists));
+                TermCosts::Share(joint) => {
+                    *joint = self.made.joints.find_or_make(joint.tariff.with_labels(&lists));
                 }
-                Costs::Pair(table) => {
-                    *table = self.made.quotients.of(table.picked(lists[0], lists[1]));
+                TermCosts::Pair(table) => {
+                    *table =
+                        self.made.quotients.find_or_make(table.with_labels(lists[0], lists[1]));
                 }
             }
         }
         self.owed = owed;
-        self.place();
+        self.place_seats();
     }
 
     /// The debts to those labels of a term's members that are kept.
     fn kept_of(&self, term: usize, kept: &[Vec<usize>]) -> impl Iterator<Item = f64> {
-        let members = self.members(term).zip(self.owed(term));
+        let members = self.members(term).zip(self.member_debts(term));
         members.flat_map(|(member, owed)| kept[member].iter().map(|&label| owed[label]))
     }
 }

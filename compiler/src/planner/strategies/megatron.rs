@@ -33,9 +33,9 @@ use graphc_ir::sbp::{NdSbp, Sbp};
 
 mod heads;
 
-use super::{exact, is_local, pinned_state};
+use super::{choose_by_layout, is_local, pinned_state};
 use crate::decisions::Phase;
-use crate::planner::error::PlanError;
+use crate::planner::error::PlannerError;
 use crate::planner::problem::Problem;
 use crate::planner::problem::candidates::Candidate;
 use crate::planner::problem::layouts::SbpId;
@@ -44,7 +44,10 @@ use crate::planner::problem::layouts::SbpId;
 ///
 /// # Errors
 /// Where the ranks of the innermost axis do not divide the heads of attention.
-pub(super) fn assign(problem: &Problem<'_>, sequences: bool) -> Result<Vec<usize>, PlanError> {
+pub(super) fn assign_megatron(
+    problem: &Problem<'_>,
+    sequences: bool,
+) -> Result<Vec<usize>, PlannerError> {
     let graph = problem.decisions.graph();
     let nodes = graph.nodes.len();
     let mut splitter = Splitter {
@@ -58,8 +61,8 @@ pub(super) fn assign(problem: &Problem<'_>, sequences: bool) -> Result<Vec<usize
         splitter.visit(id, node)?;
     }
     for id in 0..nodes {
-        let whole = splitter.layout(id, |_| Sbp::Broadcast);
-        splitter.settle(id, whole);
+        let whole = splitter.intern_layout(id, |_| Sbp::Broadcast);
+        splitter.choose_layout(id, whole);
     }
     Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
 }
@@ -86,7 +89,7 @@ struct Wish {
 }
 
 impl Wish {
-    fn fits(&self, candidate: &Candidate, axis: usize) -> bool {
+    fn is_met_by(&self, candidate: &Candidate, axis: usize) -> bool {
         let choice = candidate.choices.get(axis);
         matches!(choice, Some(Choice::Factor(factor)) if self.factors.contains(factor))
     }
@@ -97,7 +100,7 @@ impl Wish {
 type Score = (usize, bool, [f64; 3]);
 
 impl Splitter<'_, '_> {
-    fn visit(&mut self, id: NodeId, node: &Node) -> Result<(), PlanError> {
+    fn visit(&mut self, id: NodeId, node: &Node) -> Result<(), PlannerError> {
         let graph = self.problem.decisions.graph();
         let index = id.index();
         let producers = || node.operands.iter().map(|&v| graph.value(v).producer.index());
@@ -114,16 +117,16 @@ impl Splitter<'_, '_> {
             _ if self.chosen[index].is_some() => {}
             Op::Input(input) => {
                 let split = input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split);
-                let last = self.axis(index);
-                let wished =
-                    self.layout(index, |axis| if axis == last { Sbp::Broadcast } else { split });
-                self.settle(index, wished);
+                let last = self.model_axis(index);
+                let wished = self
+                    .intern_layout(index, |axis| if axis == last { Sbp::Broadcast } else { split });
+                self.choose_layout(index, wished);
             }
             Op::Variable(_) => {}
-            op if !op.operation().updates().is_empty() => self.update(index, node),
+            op if !op.operation().updates().is_empty() => self.choose_update(index, node),
             _ if node.operands.is_empty() => {
-                let whole = self.layout(index, |_| Sbp::Broadcast);
-                self.settle(index, whole);
+                let whole = self.intern_layout(index, |_| Sbp::Broadcast);
+                self.choose_layout(index, whole);
             }
             _ if self.of_weights[index] && producers().any(|p| self.chosen[p].is_none()) => {}
             _ => self.choose(index, node)?,
@@ -132,50 +135,50 @@ impl Splitter<'_, '_> {
     }
 
     /// The axis that splits the model.
-    fn axis(&self, node: usize) -> usize {
+    fn model_axis(&self, node: usize) -> usize {
         self.problem.decisions.staging.placement[node].hierarchy.len() - 1
     }
 
-    fn ranks(&self, node: usize) -> usize {
-        self.problem.decisions.staging.placement[node].hierarchy[self.axis(node)]
+    fn model_ranks(&self, node: usize) -> usize {
+        self.problem.decisions.staging.placement[node].hierarchy[self.model_axis(node)]
     }
 
-    fn layout(&self, node: usize, sbp: impl Fn(usize) -> Sbp) -> SbpId {
+    fn intern_layout(&self, node: usize, sbp: impl Fn(usize) -> Sbp) -> SbpId {
         let axes = self.problem.decisions.staging.placement[node].hierarchy.len();
-        self.problem.layouts.intern(&NdSbp((0..axes).map(sbp).collect()))
+        self.problem.layouts.intern_sbp(&NdSbp((0..axes).map(sbp).collect()))
     }
 
     /// Lets a node make a layout, and what it is made of follow, where that is open.
-    fn settle(&mut self, node: usize, wished: SbpId) {
+    fn choose_layout(&mut self, node: usize, wished: SbpId) {
         if self.chosen[node].is_some() {
             return;
         }
-        let label = exact(self.problem, node, wished);
+        let label = choose_by_layout(self.problem, node, wished);
         self.chosen[node] = Some(label);
         let graph = self.problem.decisions.graph();
         for (position, &operand) in graph.nodes[node].operands.iter().enumerate() {
             let taken = self.problem.candidates[node][label].operands[position];
-            self.settle(graph.value(operand).producer.index(), taken);
+            self.choose_layout(graph.value(operand).producer.index(), taken);
         }
     }
 
     /// An update works where its variable lies; states follow. A state that takes something in lies as that does.
-    fn update(&mut self, id: usize, node: &Node) {
+    fn choose_update(&mut self, id: usize, node: &Node) {
         let graph = self.problem.decisions.graph();
         let variable = graph.value(node.operands[0]).producer.index();
         let taken = match node.op {
-            Op::Blend(_) => self.made(node, 1),
+            Op::Blend(_) => self.made_layout(node, 1),
             _ => None,
         };
-        let first = taken.unwrap_or_else(|| self.layout(variable, |_| Sbp::Broadcast));
-        self.settle(variable, first);
+        let first = taken.unwrap_or_else(|| self.intern_layout(variable, |_| Sbp::Broadcast));
+        self.choose_layout(variable, first);
         let label = self.chosen[variable].unwrap_or_default();
         let home = self.problem.candidates[variable][label].results[0];
-        self.settle(id, pinned_state(self.problem, node).unwrap_or(home));
+        self.choose_layout(id, pinned_state(self.problem, node).unwrap_or(home));
     }
 
     /// The layout in which an operand has been made on the node's own mesh, if it is no partial sum.
-    fn made(&self, node: &Node, position: usize) -> Option<SbpId> {
+    fn made_layout(&self, node: &Node, position: usize) -> Option<SbpId> {
         let decisions = self.problem.decisions;
         let value = decisions.graph().value(node.operands[position]);
         let producer = value.producer.index();
@@ -188,14 +191,18 @@ impl Splitter<'_, '_> {
     }
 
     /// The layout in which an operand is made; `None` where that is open.
-    fn source(&mut self, node: &Node, position: usize) -> Result<Option<SbpId>, PlanError> {
+    fn source_layout(
+        &mut self,
+        node: &Node,
+        position: usize,
+    ) -> Result<Option<SbpId>, PlannerError> {
         let graph = self.problem.decisions.graph();
         let value = graph.value(node.operands[position]);
         let producer = value.producer.index();
         if self.chosen[producer].is_none() && !graph.nodes[producer].operands.is_empty() {
             // Made of a weight that has been settled meanwhile, by another reader.
             let of = &graph.nodes[producer];
-            if self.source(of, 0)?.is_some() {
+            if self.source_layout(of, 0)?.is_some() {
                 self.choose(producer, of)?;
             }
         }
@@ -203,24 +210,25 @@ impl Splitter<'_, '_> {
         Ok(label.map(|label| self.problem.candidates[producer][label].results[value.index]))
     }
 
-    fn choose(&mut self, id: usize, node: &Node) -> Result<(), PlanError> {
+    fn choose(&mut self, id: usize, node: &Node) -> Result<(), PlannerError> {
         let sources: Vec<Option<SbpId>> = (0..node.operands.len())
-            .map(|position| self.source(node, position))
+            .map(|position| self.source_layout(node, position))
             .collect::<Result<_, _>>()?;
-        let wish = self.wish(id, node, &sources);
-        let axis = self.axis(id);
+        let wish = self.find_wish(id, node, &sources);
+        let axis = self.model_axis(id);
         let fits: Vec<(usize, bool)> = self.problem.candidates[id]
             .iter()
             .map(|candidate| {
-                let broken = self.broken(id, candidate, &sources, wish.as_ref());
-                (broken, wish.as_ref().is_some_and(|wish| !wish.fits(candidate, axis)))
+                let broken = self.count_broken_rules(id, candidate, &sources, wish.as_ref());
+                (broken, wish.as_ref().is_some_and(|wish| !wish.is_met_by(candidate, axis)))
             })
             .collect();
         let least = fits.iter().min().copied();
         let all = (0..fits.len()).filter(|&label| Some(fits[label]) == least);
         let mut best: Option<(Score, usize)> = None;
         for label in self.worth_pricing(id, node, &sources, all.collect()) {
-            let score = (fits[label].0, fits[label].1, self.price(id, node, &sources, label));
+            let score =
+                (fits[label].0, fits[label].1, self.price_candidate(id, node, &sources, label));
             let less = |known: &Score| {
                 let pairs = score.2.iter().zip(&known.2).map(|(a, b)| a.total_cmp(b));
                 pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
@@ -231,21 +239,21 @@ impl Splitter<'_, '_> {
         }
         let (score, label) = best.unwrap_or(((0, false, [0.0; 3]), 0));
         if let Some(wish) = wish.filter(|wish| wish.heads.is_some() && score.1) {
-            return Err(self.indivisible(id, node, &wish, &sources));
+            return Err(self.indivisible_error(id, node, &wish, &sources));
         }
         self.chosen[id] = Some(label);
         let taken = self.problem.candidates[id][label].operands.clone();
         for (&operand, taken) in node.operands.iter().zip(taken) {
             let producer = self.problem.decisions.graph().value(operand).producer.index();
-            self.settle(producer, taken);
+            self.choose_layout(producer, taken);
         }
         Ok(())
     }
 
     /// The wish for the axis that splits the model; `None` where anything is as good.
-    fn wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
+    fn find_wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
         let graph = self.problem.decisions.graph();
-        if self.ranks(id) == 1 || !self.fed[id] {
+        if self.model_ranks(id) == 1 || !self.fed[id] {
             return None;
         }
         let rule = node.op.operation().rule(&graph.operand_types(node)).ok()?;
@@ -256,11 +264,11 @@ impl Splitter<'_, '_> {
                 rule.factors_where(|factor| factor.kind == FactorKind::Indexed)
             }
             (Op::MatMul(_), Some(weight)) if sources[weight].is_none() => {
-                self.product(id, &rule, weight, sources[1 - weight])
+                self.product_factors(id, &rule, weight, sources[1 - weight])
             }
             (Op::EmbeddingGrad(_), _) => self.rows_of_table(id, node, &rule)?,
             (_, None) => {
-                let wish = self.attention(id, &rule)?;
+                let wish = self.attention_wish(id, &rule)?;
                 // One head is nobody's to share: as a whole it may lie as its operands do.
                 return Some(wish).filter(|wish| self.heads_of_queries(node, wish) > 1);
             }
@@ -271,12 +279,18 @@ impl Splitter<'_, '_> {
 
     /// The factors by which a product with a weight may be split: rows of the weight where the other operand is split
     /// along them already, columns elsewhere.
-    fn product(&self, id: usize, rule: &Rule, weight: usize, other: Option<SbpId>) -> Vec<usize> {
+    fn product_factors(
+        &self,
+        id: usize,
+        rule: &Rule,
+        weight: usize,
+        other: Option<SbpId>,
+    ) -> Vec<usize> {
         let of = |operand: usize, factor: usize| {
             rule.operands[operand].iter().any(|dim| dim.factors().contains(&factor))
         };
         let made =
-            other.and_then(|sbp| self.problem.layouts.sbp(sbp).0.get(self.axis(id)).copied());
+            other.and_then(|sbp| self.problem.layouts.sbp(sbp).0.get(self.model_axis(id)).copied());
         let contracted = |factor: &usize| rule.factors[*factor].kind != FactorKind::Parallel;
         if let Some(Sbp::Split(dim)) = made {
             let rows: Vec<usize> = rule.operands[1 - weight][dim]
@@ -299,7 +313,7 @@ impl Splitter<'_, '_> {
         let table = self.table_of(node.results[0])?;
         let label = self.chosen[table]?;
         let lies = self.problem.layouts.sbp(self.problem.candidates[table][label].results[0]);
-        match lies.0.get(self.axis(id)) {
+        match lies.0.get(self.model_axis(id)) {
             Some(&Sbp::Split(dim)) => Some(rule.results[0][dim].factors().to_vec()),
             _ => None,
         }
@@ -309,7 +323,7 @@ impl Splitter<'_, '_> {
     fn table_of(&self, value: ValueId) -> Option<usize> {
         let training = &self.problem.decisions.training;
         let graph = &training.graph;
-        let readers = graph.consumers();
+        let readers = graph.list_consumers();
         let mut value = value;
         loop {
             let found = training.gradients.iter().find(|&&(_, gradient)| gradient == value);
@@ -330,46 +344,48 @@ impl Splitter<'_, '_> {
     }
 
     /// A contraction of activations in the forward pass over more than one batch dim: all but the first are heads.
-    fn attention(&self, id: usize, rule: &Rule) -> Option<Wish> {
+    fn attention_wish(&self, id: usize, rule: &Rule) -> Option<Wish> {
         let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
-        if !forward || !rule.contracts() || rule.operands.len() < 2 {
+        if !forward || !rule.is_contraction() || rule.operands.len() < 2 {
             return None;
         }
         // What is added to the scores of attention may be the same for all samples, and follows.
         let batch = rule.shared_factors(3);
         let (_, heads) = batch.split_first().filter(|(_, heads)| !heads.is_empty())?;
         let size = |factor: &usize| rule.factors[*factor].size;
-        let factors = heads.iter().copied().filter(|f| size(f).is_multiple_of(self.ranks(id)));
+        let factors =
+            heads.iter().copied().filter(|f| size(f).is_multiple_of(self.model_ranks(id)));
         Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
     }
 
     /// The number of rules that a candidate breaks. One is that nothing is split of what is whole, but where that is wished.
-    fn broken(
+    fn count_broken_rules(
         &self,
         id: usize,
         candidate: &Candidate,
         sources: &[Option<SbpId>],
         wish: Option<&Wish>,
     ) -> usize {
-        let axis = self.axis(id);
+        let axis = self.model_axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
         let split = |layout: &SbpId| matches!(sbp(*layout).0[axis], Sbp::Split(_));
         let from_nowhere = candidate.results.iter().any(split)
             && !candidate.operands.iter().any(split)
-            && !wish.is_some_and(|wish| wish.fits(candidate, axis));
-        let breaks = |&position: &usize| self.breaks(id, candidate, position, sources[position]);
+            && !wish.is_some_and(|wish| wish.is_met_by(candidate, axis));
+        let breaks =
+            |&position: &usize| self.breaks_rule(id, candidate, position, sources[position]);
         (0..sources.len()).filter(breaks).count() + usize::from(from_nowhere)
     }
 
     /// Whether a candidate breaks a rule by how it takes an operand.
-    fn breaks(
+    fn breaks_rule(
         &self,
         id: usize,
         candidate: &Candidate,
         position: usize,
         source: Option<SbpId>,
     ) -> bool {
-        let axis = self.axis(id);
+        let axis = self.model_axis(id);
         let sbp = |id: SbpId| self.problem.layouts.sbp(id);
         let taken = sbp(candidate.operands[position]);
         let Some(source) = source else {
@@ -393,18 +409,20 @@ impl Splitter<'_, '_> {
             (Sbp::Partial(_), Sbp::Broadcast) => self.has_sequences(id, position),
             (Sbp::Split(_), Sbp::Broadcast) if self.sequences => !self.fed_by(id, position),
             (Sbp::Split(from), Sbp::Split(to)) => from != to,
-            (made, Sbp::Partial(kind)) => made != Sbp::Partial(kind) || !self.sums(id, candidate),
+            (made, Sbp::Partial(kind)) => {
+                made != Sbp::Partial(kind) || !self.takes_partial_sums(id, candidate)
+            }
             (_, Sbp::Broadcast | Sbp::Split(_)) => false,
         }
     }
 
     /// Whether a candidate takes partial sums alone, of no more elements than it gives: a sum of fewer elements would
     /// be reduced besides what the others read.
-    fn sums(&self, id: usize, candidate: &Candidate) -> bool {
+    fn takes_partial_sums(&self, id: usize, candidate: &Candidate) -> bool {
         let graph = self.problem.decisions.graph();
         let elements =
             |values: &[ValueId]| values.iter().map(|&value| graph.value(value).ty.elements()).max();
-        let axis = self.axis(id);
+        let axis = self.model_axis(id);
         let partial = |&taken: &SbpId| self.problem.layouts.sbp(taken).0[axis].is_partial();
         let node = &graph.nodes[id];
         candidate.operands.iter().all(partial)
@@ -425,7 +443,7 @@ impl Splitter<'_, '_> {
             && self.fed_by(id, position)
             && shape.len() > SEQUENCE + 1
             && shape.last() != Some(&1)
-            && shape[SEQUENCE].is_multiple_of(self.ranks(id))
+            && shape[SEQUENCE].is_multiple_of(self.model_ranks(id))
     }
 
     /// Whether an operand is made on another mesh, which is another stage's.
@@ -458,7 +476,7 @@ impl Splitter<'_, '_> {
     }
 
     /// Seconds of communication, of local boxing and of computing in a step.
-    fn price(
+    fn price_candidate(
         &mut self,
         id: usize,
         node: &Node,

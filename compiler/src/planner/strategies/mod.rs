@@ -29,7 +29,7 @@ use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
 
-use super::error::PlanError;
+use super::error::PlannerError;
 use super::problem::Problem;
 use super::problem::candidates::Candidate;
 use super::problem::layouts::SbpId;
@@ -41,9 +41,12 @@ mod megatron;
 ///
 /// # Errors
 /// Where the model does not fit the strategy.
-pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
+pub fn assign_strategy(
+    problem: &Problem<'_>,
+    strategy: Strategy,
+) -> Result<Vec<usize>, PlannerError> {
     if strategy.splits_model() {
-        return megatron::assign(problem, strategy == Strategy::MegatronSp);
+        return megatron::assign_megatron(problem, strategy == Strategy::MegatronSp);
     }
     let decisions = problem.decisions;
     let graph = decisions.graph();
@@ -54,7 +57,7 @@ pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, P
         }
         is
     };
-    let readers = graph.consumers();
+    let readers = graph.list_consumers();
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
@@ -66,7 +69,7 @@ pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, P
         let wished = match training.phases[id.index()] {
             // What is counted in an activation is counted where that lies.
             Phase::Forward | Phase::Backward if counts => None,
-            _ => wished(strategy, node, training.kinds[node.results[0].index()]),
+            _ => wished_sbp(strategy, node, training.kinds[node.results[0].index()]),
         };
         let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
             && gradients[node.results[0].index()]
@@ -81,16 +84,16 @@ pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, P
         };
         let chosen = match (wished, of_variable(graph, node), half) {
             (Some(sbp), ..) => match home {
-                Some(home) => exact(problem, id.index(), home),
-                None => wish(problem, id.index(), sbp),
+                Some(home) => choose_by_layout(problem, id.index(), home),
+                None => choose_by_sbp(problem, id.index(), sbp),
             },
             (None, Some(variable), _) => {
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
-                exact(problem, id.index(), at_rest)
+                choose_by_layout(problem, id.index(), at_rest)
             }
-            (None, None, Some(dim)) => wish(problem, id.index(), Sbp::Split(dim)),
-            (None, None, None) if scattered => wish(problem, id.index(), Sbp::Split(0)),
-            (None, None, None) => follow(problem, id.index(), node, &assignment),
+            (None, None, Some(dim)) => choose_by_sbp(problem, id.index(), Sbp::Split(dim)),
+            (None, None, None) if scattered => choose_by_sbp(problem, id.index(), Sbp::Split(0)),
+            (None, None, None) => follow_operands(problem, id.index(), node, &assignment),
         };
         assignment.push(chosen);
     }
@@ -159,7 +162,7 @@ fn half_gradient(
 
 /// The layout over every axis that the strategy gives to the first result of a node; `None` where it follows from
 /// the operands.
-fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
+fn wished_sbp(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
     let shards_states = strategy != Strategy::Data;
     match &node.op {
         Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
@@ -181,7 +184,7 @@ fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
 }
 
 /// The candidate whose first result has this layout over the most axes; of those the one with most axes whole.
-fn wish(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
+fn choose_by_sbp(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
     let score = |candidate: &Candidate| {
         let sbp = problem.layouts.sbp(candidate.results[0]);
         let count = |of: Sbp| sbp.0.iter().filter(|&&sbp| sbp == of).count();
@@ -194,7 +197,7 @@ fn wish(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
 }
 
 /// The candidate whose first result has this layout on the most axes; of those the one with most axes whole.
-fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
+fn choose_by_layout(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
     let wished = problem.layouts.sbp(wished);
     let score = |candidate: &Candidate| {
         let sbp = problem.layouts.sbp(candidate.results[0]);
@@ -212,18 +215,19 @@ fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
 /// stays so, and statistics of a batch are summed by all ranks: to gather the one or to scatter the other may cost
 /// less here, but not for what reads the result. A parameter, cast or not, counts as whole: where it is kept in shards
 /// it is gathered.
-fn follow(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
+fn follow_operands(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
-        return wish(problem, id, Sbp::Broadcast);
+        return choose_by_sbp(problem, id, Sbp::Broadcast);
     }
     let mut best: Option<([f64; 4], usize)> = None;
     for label in worth_pricing(problem, id, node, assignment) {
         let candidate = problem.candidates[id][label].clone();
         let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
-            let (seconds, movement) = operand(problem, id, node, position, target, assignment);
-            *if movement == Movement::Local { &mut local } else { &mut moved } += seconds;
-            others += f64::from(u8::from(movement == Movement::Changed));
+            let (seconds, movement) =
+                price_operand(problem, id, node, position, target, assignment);
+            *if movement == BoxingEffect::Local { &mut local } else { &mut moved } += seconds;
+            others += f64::from(u8::from(movement == BoxingEffect::Changed));
         }
         let score = [others, moved, local, candidate.seconds];
         let better = best.is_none_or(|(known, _)| {
@@ -247,7 +251,7 @@ fn worth_pricing(
 ) -> Vec<usize> {
     let all: Vec<usize> = (0..problem.candidates[id].len()).collect();
     let sources: Vec<_> = (0..node.operands.len())
-        .map(|position| source(problem, node, position, assignment))
+        .map(|position| find_source(problem, node, position, assignment))
         .collect();
     let moves_nothing = |label: &usize| {
         let operands = &problem.candidates[id][*label].operands;
@@ -259,7 +263,7 @@ fn worth_pricing(
 }
 
 /// The node that makes an operand, and the layout in which it counts as made.
-fn source(
+fn find_source(
     problem: &Problem<'_>,
     node: &Node,
     position: usize,
@@ -271,14 +275,14 @@ fn source(
     let made = &decisions.graph().nodes[producer];
     if matches!(made.op, Op::Variable(_)) || at_rest(decisions.graph(), made).is_some() {
         let axes = decisions.staging.placement[producer].hierarchy.len();
-        return (producer, problem.layouts.intern(&NdSbp::broadcast(axes)));
+        return (producer, problem.layouts.intern_sbp(&NdSbp::broadcast(axes)));
     }
     (producer, problem.candidates[producer][assignment[producer]].results[value.index])
 }
 
 /// The effect of boxing on an operand.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Movement {
+enum BoxingEffect {
     /// Ranks do not communicate.
     Local,
     /// It goes to other ranks as it lies, or is a sum that is all-reduced.
@@ -289,43 +293,43 @@ enum Movement {
 
 /// Whether boxing from one node to another takes no communication.
 fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target: SbpId) -> bool {
-    movement(problem, nodes, source, target) == Movement::Local
+    boxing_effect(problem, nodes, source, target) == BoxingEffect::Local
 }
 
 /// The effect of boxing from one node to another.
-fn movement(
+fn boxing_effect(
     problem: &Problem<'_>,
     nodes: (usize, usize),
     source: SbpId,
     target: SbpId,
-) -> Movement {
+) -> BoxingEffect {
     let placement = &problem.decisions.staging.placement;
     let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
     let of_axis = |(source, target): (&Sbp, &Sbp)| match (source, target) {
-        (Sbp::Broadcast, _) => Movement::Local,
-        _ if source == target => Movement::Local,
-        (Sbp::Partial(_), Sbp::Broadcast) => Movement::Kept,
-        _ => Movement::Changed,
+        (Sbp::Broadcast, _) => BoxingEffect::Local,
+        _ if source == target => BoxingEffect::Local,
+        (Sbp::Partial(_), Sbp::Broadcast) => BoxingEffect::Kept,
+        _ => BoxingEffect::Changed,
     };
     let stays = placement[nodes.0] == placement[nodes.1];
-    let begin = if stays { Movement::Local } else { Movement::Kept };
-    source.0.iter().zip(&target.0).map(of_axis).fold(begin, Movement::max)
+    let begin = if stays { BoxingEffect::Local } else { BoxingEffect::Kept };
+    source.0.iter().zip(&target.0).map(of_axis).fold(begin, BoxingEffect::max)
 }
 
 /// Seconds of a step in which an operand is boxed to `target`, and what that does.
-fn operand(
+fn price_operand(
     problem: &Problem<'_>,
     id: usize,
     node: &Node,
     position: usize,
     target: SbpId,
     assignment: &[usize],
-) -> (f64, Movement) {
+) -> (f64, BoxingEffect) {
     let value = node.operands[position];
-    let (producer, source) = source(problem, node, position, assignment);
+    let (producer, source) = find_source(problem, node, position, assignment);
     let layouts = &problem.layouts;
     let [from, to] = [producer, id].map(|node| layouts.class(value, layouts.placement_of(node)));
     let seconds = layouts.price((from, source), (to, target)).seconds;
     let all = seconds * problem.decisions.times_boxed(value) as f64;
-    (all, movement(problem, (producer, id), source, target))
+    (all, boxing_effect(problem, (producer, id), source, target))
 }

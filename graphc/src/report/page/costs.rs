@@ -12,7 +12,7 @@ use super::events::{Event, Ran};
 
 /// The costs of a step.
 #[derive(Clone, Debug, Serialize)]
-pub struct Costs {
+pub struct StepCosts {
     /// Axes of the mesh: extent, and whether their groups reach from node to node.
     pub axes: Vec<(usize, bool)>,
     /// Peak FLOPs per second by element type.
@@ -53,18 +53,18 @@ pub type Communication = (Option<usize>, &'static str, usize, f64, f64);
 pub type Kernels = (String, usize, f64, f64, f64);
 
 /// Adds up what was simulated.
-pub fn costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> Costs {
+pub fn sum_costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> StepCosts {
     let device = &plan.cluster.device;
-    Costs {
-        axes: axes(plan),
+    StepCosts {
+        axes: axis_extents(plan),
         peaks: device.flops.clone(),
         bandwidth: device.bandwidth,
-        classes: ran.iter().map(|ran| class(plan, ran, step_seconds)).collect(),
+        classes: ran.iter().map(|ran| class_costs(plan, ran, step_seconds)).collect(),
     }
 }
 
 /// Each axis: its extent in a stage, and whether the group of the first rank lies in several nodes.
-fn axes(plan: &Plan) -> Vec<(usize, bool)> {
+fn axis_extents(plan: &Plan) -> Vec<(usize, bool)> {
     let mut hierarchy = plan.mesh.clone();
     if let Some(first) = hierarchy.first_mut() {
         *first /= plan.stages.max(1);
@@ -78,9 +78,9 @@ fn axes(plan: &Plan) -> Vec<(usize, bool)> {
     (0..hierarchy.len()).map(of).collect()
 }
 
-fn class(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
-    let (communication, kernels) = sums(plan, ran);
-    let [compute, exposed, hidden] = split(ran);
+fn class_costs(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
+    let (communication, kernels) = sum_events(plan, ran);
+    let [compute, exposed, hidden] = split_seconds(ran);
     Class {
         rank: ran.class.rank,
         ranks: ran.class.ranks,
@@ -95,18 +95,18 @@ fn class(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
 }
 
 /// Events by axis and kind, and by op; kernels that take longest first.
-fn sums(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
+fn sum_events(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
     let mut communication: BTreeMap<(Option<usize>, &'static str), (usize, f64, f64)> =
         BTreeMap::new();
     let mut kernels: BTreeMap<String, (usize, f64, f64, f64)> = BTreeMap::new();
     for event in ran.streams.iter().flatten() {
         let actor = &ran.program.actors[event.actor];
         let seconds = event.end - event.start;
-        if let Some((axis, kind, bytes)) = sends(plan, ran.program, actor) {
+        if let Some((axis, kind, bytes)) = describe_message(plan, ran.program, actor) {
             let sum = communication.entry((axis, kind)).or_default();
             *sum = (sum.0 + 1, sum.1 + bytes, sum.2 + seconds);
         } else {
-            let sum = kernels.entry(op(actor)).or_default();
+            let sum = kernels.entry(op_word(actor)).or_default();
             *sum = (sum.0 + 1, sum.1 + actor.flops, sum.2 + actor.bytes, sum.3 + seconds);
         }
     }
@@ -119,7 +119,7 @@ fn sums(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
 }
 
 /// Axis, kind and bytes of an actor that communicates.
-fn sends(
+fn describe_message(
     plan: &Plan,
     program: &Program,
     actor: &Actor,
@@ -145,10 +145,10 @@ fn sends(
 }
 
 /// The op of an actor that computes, in one word.
-fn op(actor: &Actor) -> String {
+fn op_word(actor: &Actor) -> String {
     match &actor.action {
         Action::Compute { op, .. } => op.name().into(),
-        Action::Fused(fused) => match fused.head() {
+        Action::Fused(fused) => match fused.chain_head() {
             Some(head) => format!("{} + elementwise", head.op.name()),
             None => "elementwise".into(),
         },
@@ -163,22 +163,22 @@ fn op(actor: &Actor) -> String {
 }
 
 /// Seconds with a kernel, with communication alone, and with communication under kernels.
-fn split(ran: &Ran<'_>) -> [f64; 3] {
+fn split_seconds(ran: &Ran<'_>) -> [f64; 3] {
     let communicates = |event: &&Event| {
         let action = &ran.program.actors[event.actor].action;
         matches!(action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
     };
     let events = || ran.streams.iter().flatten();
-    let compute = union(events().filter(|event| !communicates(event)));
-    let communication = union(events().filter(communicates));
-    let both = union(events());
+    let compute = merge_spans(events().filter(|event| !communicates(event)));
+    let communication = merge_spans(events().filter(communicates));
+    let both = merge_spans(events());
     let length = |spans: &[(f64, f64)]| spans.iter().map(|(from, to)| to - from).sum::<f64>();
     let (compute, communication, both) = (length(&compute), length(&communication), length(&both));
     [compute, both - compute, compute + communication - both]
 }
 
 /// Spans of time that events cover, in order, none touching another.
-fn union<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(f64, f64)> {
+fn merge_spans<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(f64, f64)> {
     let mut spans: Vec<(f64, f64)> = events.map(|event| (event.start, event.end)).collect();
     spans.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut union: Vec<(f64, f64)> = Vec::new();

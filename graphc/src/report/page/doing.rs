@@ -41,7 +41,7 @@ pub const PASSES: [&str; 3] = ["forward", "backward", "update"];
 
 /// The pass of each actor of a program, by what it does: of communication that of the first actor that computes with what it brings,
 /// else that of the one whose results it takes away.
-pub fn passes(program: &Program, doings: &[Doing]) -> Vec<Option<usize>> {
+pub fn passes_of_actors(program: &Program, doings: &[Doing]) -> Vec<Option<usize>> {
     let own = |doing: Doing| match doing {
         Doing::Forward => Some(0),
         Doing::Recomputed | Doing::Backward => Some(1),
@@ -93,9 +93,9 @@ impl Makers {
     }
 
     /// Tells what each actor of a program does.
-    pub fn of(&self, program: &Program) -> Vec<Doing> {
+    pub fn of_program(&self, program: &Program) -> Vec<Doing> {
         let mut updated = vec![false; program.registers.len()];
-        for actor in program.actors.iter().filter(|actor| updates(actor)) {
+        for actor in program.actors.iter().filter(|actor| is_update(actor)) {
             actor.inputs.iter().for_each(|input| updated[input.index()] = true);
         }
         let of = |actor: &Actor| self.of_actor(program, actor, &updated);
@@ -115,7 +115,7 @@ impl Makers {
             }
             Action::Feed { .. } | Action::Fetch { .. } => Doing::Data,
             Action::Accumulate => Doing::Backward,
-            _ if updates(actor) => Doing::Update,
+            _ if is_update(actor) => Doing::Update,
             Action::Local { .. } if actor.outputs.iter().any(|o| updated[o.index()]) => {
                 Doing::Update
             }
@@ -124,6 +124,6 @@ impl Makers {
     }
 }
 
-fn updates(actor: &Actor) -> bool {
+fn is_update(actor: &Actor) -> bool {
     !actor.updates.is_empty() || matches!(actor.action, Action::Assign)
 }

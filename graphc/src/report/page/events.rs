@@ -42,7 +42,7 @@ impl Ran<'_> {
 }
 
 /// The actions of each class's streams in the first step of a traced simulation.
-pub fn ran<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
+pub fn collect_runs<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
     let mut times: BTreeMap<(u32, usize), Vec<(f64, f64)>> = BTreeMap::new();
     for event in traced.trace.iter().filter(|event| event.step == 0) {
         times.entry((event.rank, event.stream)).or_default().push((event.start, event.end));
@@ -52,7 +52,7 @@ pub fn ran<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
         let program = &plan.programs[index];
         let stream = |(number, stream): (usize, &Stream)| {
             let times = times.remove(&(class.rank, number)).unwrap_or_default();
-            events(stream, &times)
+            list_events(stream, &times)
         };
         let streams = program.streams.iter().enumerate().map(stream).collect();
         Ran { class, index, program, streams }
@@ -61,7 +61,7 @@ pub fn ran<'a>(plan: &'a Plan, traced: &Simulation) -> Vec<Ran<'a>> {
 }
 
 /// The actions of a stream in its order with when they came.
-fn events(stream: &Stream, times: &[(f64, f64)]) -> Vec<Event> {
+fn list_events(stream: &Stream, times: &[(f64, f64)]) -> Vec<Event> {
     let actions = stream.order.iter().enumerate().flat_map(|(item, of)| {
         let block = &stream.blocks[of.block as usize];
         block.iter().map(move |actor| (actor.index(), item, of.microbatch))

@@ -1,8 +1,8 @@
 //! Explains on a page why there is no plan: what is wrong, and what was asked for that cannot be had together.
 
 use graphc_compiler::error::{Asked, CompileError, Conflict};
-use graphc_compiler::passes::pins::means;
-use graphc_compiler::planner::PlanError;
+use graphc_compiler::passes::pins::pin_matches_name;
+use graphc_compiler::planner::PlannerError;
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
 use graphc_ir::sbp::NdSbp;
@@ -21,7 +21,7 @@ pub struct Failed {
     /// The error.
     pub error: String,
     /// The wishes that cannot be had together; empty where one thing alone cannot be had.
-    pub conflict: Vec<Demand>,
+    pub conflict: Vec<FailedDemand>,
     /// Whether no fewer conflict.
     pub smallest: bool,
     /// Too little memory, where it is that.
@@ -32,7 +32,7 @@ pub struct Failed {
 
 /// One of the things that cannot be had together.
 #[derive(Clone, Debug, Serialize)]
-pub struct Demand {
+pub struct FailedDemand {
     /// The wish.
     pub what: String,
     /// The demand of that.
@@ -59,7 +59,7 @@ pub struct Shortage {
 }
 
 /// Reads off an error why there is no plan of a graph, whose file is named.
-pub fn failed(
+pub fn explain_failure(
     (file, graph): (&str, &Graph),
     options: &CompileOptions,
     cluster: &Cluster,
@@ -70,7 +70,7 @@ pub fn failed(
         other => (other, None),
     };
     let demands = |conflict: &Conflict| {
-        conflict.members.iter().map(|one| demand(one, graph, options)).collect()
+        conflict.members.iter().map(|one| describe_demand(one, graph, options)).collect()
     };
     Failed {
         name: graph.name.clone(),
@@ -79,36 +79,36 @@ pub fn failed(
         error: cause.to_string(),
         conflict: conflict.map(demands).unwrap_or_default(),
         smallest: conflict.is_some_and(|conflict| conflict.smallest),
-        shortage: shortage(cause),
-        options: unusual(options),
+        shortage: memory_shortage(cause),
+        options: unusual_options(options),
     }
 }
 
-fn demand(asked: &Asked, graph: &Graph, options: &CompileOptions) -> Demand {
+fn describe_demand(asked: &Asked, graph: &Graph, options: &CompileOptions) -> FailedDemand {
     let (demands, tensors) = match asked {
         Asked::Pin(pin) => {
-            let named = |name: &str| means(&pin.pattern, name);
-            (pinned(&pin.sbp, options), tensors(graph, named, &pin.sbp))
+            let named = |name: &str| pin_matches_name(&pin.pattern, name);
+            (describe_pin(&pin.sbp, options), matching_tensors(graph, named, &pin.sbp))
         }
         Asked::GraphPin { tensor, sbp, .. } => {
-            (pinned(sbp, options), tensors(graph, |name| name == tensor, sbp))
+            (describe_pin(sbp, options), matching_tensors(graph, |name| name == tensor, sbp))
         }
-        Asked::Strategy(strategy) => (rule(*strategy).into(), Vec::new()),
+        Asked::Strategy(strategy) => (strategy_rule(*strategy).into(), Vec::new()),
         Asked::Memory { limit, .. } => {
-            let most = crate::report::bytes(*limit);
+            let most = crate::report::format_bytes(*limit);
             (format!("no rank holds more than {most} at any moment of a step"), Vec::new())
         }
     };
-    Demand { what: asked.what(), demands, tensors, advice: asked.advice() }
+    FailedDemand { what: asked.describe_wish(), demands, tensors, advice: asked.advice() }
 }
 
-fn pinned(sbp: &NdSbp, options: &CompileOptions) -> String {
+fn describe_pin(sbp: &NdSbp, options: &CompileOptions) -> String {
     let mesh: Vec<String> = options.mesh.iter().map(usize::to_string).collect();
     format!("what makes or keeps these tensors lays them as ({sbp}) on the mesh {}", mesh.join("x"))
 }
 
 /// The demand of a strategy on every plan.
-fn rule(strategy: Strategy) -> &'static str {
+fn strategy_rule(strategy: Strategy) -> &'static str {
     match strategy {
         Strategy::Auto => "nothing: the planner chooses",
         Strategy::Data => {
@@ -131,7 +131,7 @@ fn rule(strategy: Strategy) -> &'static str {
 }
 
 /// Tensors of the model whose names are meant.
-fn tensors(
+fn matching_tensors(
     graph: &Graph,
     named: impl Fn(&str) -> bool,
     sbp: &NdSbp,
@@ -142,11 +142,11 @@ fn tensors(
     values.map(|(name, ty)| (name.into(), ty.to_string(), sbp.to_string())).collect()
 }
 
-fn shortage(cause: &CompileError) -> Option<Shortage> {
+fn memory_shortage(cause: &CompileError) -> Option<Shortage> {
     let (rank, needed, limit, least, largest) = match cause {
-        CompileError::Plan(PlanError::Memory { rank, needed, limit, least, largest, .. }) => {
-            (*rank as usize, *needed, *limit, *least, largest)
-        }
+        CompileError::Plan(PlannerError::Memory {
+            rank, needed, limit, least, largest, ..
+        }) => (*rank as usize, *needed, *limit, *least, largest),
         CompileError::Memory { rank, needed, limit, largest } => {
             (*rank, *needed, *limit, None, largest)
         }
@@ -156,7 +156,7 @@ fn shortage(cause: &CompileError) -> Option<Shortage> {
 }
 
 /// Options that are not what they are where nothing is said, and the mesh.
-fn unusual(options: &CompileOptions) -> Vec<(String, Value)> {
+fn unusual_options(options: &CompileOptions) -> Vec<(String, Value)> {
     let object = |options: &CompileOptions| match serde_json::to_value(options) {
         Ok(Value::Object(all)) => all,
         _ => serde_json::Map::new(),

@@ -9,7 +9,7 @@ use graphc_ir::plan::{Action, Plan};
 use serde::Serialize;
 
 use super::parts::Parts;
-use super::table::Table;
+use super::table::InternTable;
 use crate::report::alternatives::name_of;
 
 /// An op: its name, its layer (null of none), the number of its part, the tensors that it reads with the layout in which each is read,
@@ -24,17 +24,22 @@ pub struct Ops {
 }
 
 /// Numbers of tensors, of layouts and of parts, which rows refer to.
-pub struct Numbers<'a> {
+pub struct PageNumbers<'a> {
     /// Of each tensor that the plan lists, by name: its number, and that of its layout.
     pub tensors: BTreeMap<&'a str, (usize, usize)>,
     /// Layouts.
-    pub layouts: &'a mut Table<String>,
+    pub layouts: &'a mut InternTable<String>,
     /// Names of parts.
-    pub parts: &'a mut Table<String>,
+    pub parts: &'a mut InternTable<String>,
 }
 
 /// Lists the ops of a plan's forward graph.
-pub fn ops(plan: &Plan, decisions: &Decisions, parts: &Parts, numbers: &mut Numbers<'_>) -> Ops {
+pub fn list_ops(
+    plan: &Plan,
+    decisions: &Decisions,
+    parts: &Parts,
+    numbers: &mut PageNumbers<'_>,
+) -> Ops {
     let read = layouts_of_reads(plan);
     let forward = |index: usize, node: &Node| {
         decisions.training.phases[index] == Phase::Forward
@@ -43,7 +48,7 @@ pub fn ops(plan: &Plan, decisions: &Decisions, parts: &Parts, numbers: &mut Numb
     };
     let nodes = decisions.graph().nodes.iter().enumerate();
     let ops = nodes.filter(|(index, node)| forward(*index, node));
-    Ops { ops: ops.map(|(_, node)| row(decisions, node, parts, &read, numbers)).collect() }
+    Ops { ops: ops.map(|(_, node)| op_row(decisions, node, parts, &read, numbers)).collect() }
 }
 
 /// Layouts as they are read, by names of what is made and what is read for it.
@@ -70,12 +75,12 @@ fn layouts_of_reads(plan: &Plan) -> Reads<'_> {
     reads
 }
 
-fn row(
+fn op_row(
     decisions: &Decisions,
     node: &Node,
     parts: &Parts,
     read: &Reads<'_>,
-    numbers: &mut Numbers<'_>,
+    numbers: &mut PageNumbers<'_>,
 ) -> OpRow {
     let names = |values: &[ValueId]| -> Vec<String> {
         values.iter().map(|&value| name_of(decisions, value)).collect()
@@ -87,10 +92,10 @@ fn row(
     for input in &inputs {
         let Some(&(tensor, own)) = numbers.tensors.get(input.as_str()) else { continue };
         let layout = outputs.iter().find_map(|made| read.get(&(made.as_str(), input.as_str())));
-        reads.push((tensor, layout.map_or(own, |layout| numbers.layouts.number(layout.clone()))));
+        reads.push((tensor, layout.map_or(own, |layout| numbers.layouts.intern(layout.clone()))));
     }
     let makes = outputs.iter().filter_map(|made| Some(numbers.tensors.get(made.as_str())?.0));
     let makes = makes.collect();
     let layer = part.and_then(|part| part.layer);
-    (node.op.name().into(), layer, numbers.parts.number(path), reads, makes)
+    (node.op.name().into(), layer, numbers.parts.intern(path), reads, makes)
 }

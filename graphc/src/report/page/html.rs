@@ -4,7 +4,7 @@
 //! allows that script alone, by its digest, and nothing from the network. Names reach the document as text nodes
 //! only.
 
-use graphc_ir::table::base64;
+use graphc_ir::table::encode_base64;
 use sha2::{Digest, Sha256};
 
 use super::Page;
@@ -41,17 +41,17 @@ const SCRIPT: &str = concat!(
 );
 
 /// Writes a page: one file that needs no network and no other file, and whose policy allows neither, nor any script but its own.
-pub fn html(page: &Page) -> String {
+pub fn write_html(page: &Page) -> String {
     let data = serde_json::to_string(page).expect("a page has string keys only");
     let plans = page.plans.iter().map(|plan| plan.name.as_str());
     let names: Vec<&str> = plans.chain(page.failed.iter().map(|one| one.name.as_str())).collect();
     let filled = [
-        ("{{title}}", text(&names.join(" and "))),
-        ("{{style_hash}}", sha256(STYLE)),
-        ("{{script_hash}}", sha256(SCRIPT)),
+        ("{{title}}", escape_text(&names.join(" and "))),
+        ("{{style_hash}}", hash_source(STYLE)),
+        ("{{script_hash}}", hash_source(SCRIPT)),
         ("{{style}}", STYLE.into()),
         ("{{script}}", SCRIPT.into()),
-        ("{{data}}", inert(&data)),
+        ("{{data}}", escape_json(&data)),
     ];
     let mut parts = TEMPLATE;
     let mut result =
@@ -68,7 +68,7 @@ pub fn html(page: &Page) -> String {
 }
 
 /// JSON that ends no script and begins no comment, whatever names are in it: the same values in other letters.
-fn inert(json: &str) -> String {
+fn escape_json(json: &str) -> String {
     let mut result = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
@@ -82,13 +82,13 @@ fn inert(json: &str) -> String {
 }
 
 /// Text between tags.
-fn text(plain: &str) -> String {
+fn escape_text(plain: &str) -> String {
     plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// SHA-256 as a policy has it: base 64.
-fn sha256(source: &str) -> String {
-    format!("sha256-{}", base64(&Sha256::digest(source.as_bytes())))
+fn hash_source(source: &str) -> String {
+    format!("sha256-{}", encode_base64(&Sha256::digest(source.as_bytes())))
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_name_ends_no_script() {
         let name = "</script><script>alert(1)</script><!-- --> & \u{2028}";
-        let json = inert(&serde_json::to_string(name).expect("JSON"));
+        let json = escape_json(&serde_json::to_string(name).expect("JSON"));
         assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
         assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), name);
     }
@@ -106,6 +106,6 @@ mod tests {
     #[test]
     fn digests_are_those_of_policies() {
         // The empty text's, as every description of such policies has it.
-        assert_eq!(sha256(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+        assert_eq!(hash_source(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::decisions::{Decisions, Phase};
-use graphc_compiler::passes::layers::layers;
+use graphc_compiler::passes::layers::find_layers;
 use graphc_ir::ids::{LayerId, ValueId};
 use graphc_ir::op::Op;
 use serde::Serialize;
 
-use super::table::Table;
+use super::table::InternTable;
 
 /// A tensor: name, kind, type, layout, stage, marks.
 pub type Tensor = (String, &'static str, usize, usize, usize, u8);
@@ -40,7 +40,7 @@ pub fn by_layer(
         let layer = values.get(&tensor.0).and_then(|value| of[value.index()]);
         found.entry(layer).or_default().push(index);
     }
-    let (mut forms, mut variants) = (Table::default(), Table::default());
+    let (mut forms, mut variants) = (InternTable::default(), InternTable::default());
     let layer = |(number, members): (Option<LayerId>, Vec<usize>)| {
         let rest = number.is_none();
         let stage = tensors[members[0]].4;
@@ -55,7 +55,7 @@ pub fn by_layer(
             parts.sort_unstable();
             (rest, parts)
         };
-        let (form, variant) = (forms.number(sorted(false)), variants.number(sorted(true)));
+        let (form, variant) = (forms.intern(sorted(false)), variants.intern(sorted(true)));
         Layer { name, stage, tensors: members, form, variant }
     };
     let (some, none): (Vec<_>, Vec<_>) = found.into_iter().partition(|(layer, _)| layer.is_some());
@@ -90,8 +90,8 @@ fn layer_of_values(decisions: &Decisions) -> Vec<Option<LayerId>> {
     let forward = |node: usize| {
         decisions.training.phases[node] == Phase::Forward && decisions.recomputed[node].is_none()
     };
-    let mut nodes = layers(graph, forward).of;
-    let consumers = graph.consumers();
+    let mut nodes = find_layers(graph, forward).of;
+    let consumers = graph.list_consumers();
     for node in (0..graph.nodes.len()).rev().filter(|&node| forward(node)) {
         if nodes[node].is_none() {
             let results = graph.nodes[node].results.iter();

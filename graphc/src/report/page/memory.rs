@@ -6,8 +6,8 @@ use graphc_ir::plan::{Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
-use super::table::Table;
-use crate::report::contents::{Action, Use, contents, kinds};
+use super::table::InternTable;
+use crate::report::contents::{OrderedAction, Use, list_contents, register_uses};
 
 /// Moments of all programs together, and of one at most.
 const MOMENTS: usize = 2400;
@@ -55,7 +55,7 @@ pub struct Filled {
 pub type Moment = (f64, [u64; 9], usize, Vec<(usize, u64, u32)>);
 
 /// Sums what fills the memory of each program while its first class runs.
-pub fn memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
+pub fn sum_memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
     let mut first: BTreeMap<usize, &Ran<'_>> = BTreeMap::new();
     for ran in ran.iter().filter(|ran| !ran.program.actors.is_empty()) {
         first.entry(ran.index).or_insert(ran);
@@ -71,17 +71,17 @@ pub fn memory(plan: &Plan, ran: &[Ran<'_>]) -> Memory {
         limit_bytes: plan.options.memory,
         kinds: Use::ALL.map(Use::name),
         left_out: all - shown.len(),
-        programs: shown.into_iter().map(|ran| filled(plan, ran, moments)).collect(),
+        programs: shown.into_iter().map(|ran| fill_over_time(plan, ran, moments)).collect(),
     }
 }
 
-fn filled(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
+fn fill_over_time(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
     let events = ran.by_start();
     let mut sweep = Sweep::new(plan, ran.program, &events);
     let totals = sweep.totals();
-    let mut names = Table::default();
+    let mut names = InternTable::default();
     let mut moments: Vec<Moment> = Vec::new();
-    for position in chosen(&events, &totals, most) {
+    for position in choose_positions(&events, &totals, most) {
         sweep.go_to(position);
         let event = &events[position];
         moments.push((event.start, sweep.kinds, event.actor, sweep.largest(&mut names)));
@@ -99,7 +99,7 @@ fn filled(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
 }
 
 /// Positions that are shown: all, or of each of `most` equal spans of time the fullest.
-fn chosen(events: &[Event], totals: &[u64], most: usize) -> Vec<usize> {
+fn choose_positions(events: &[Event], totals: &[u64], most: usize) -> Vec<usize> {
     if events.len() <= most {
         return (0..events.len()).collect();
     }
@@ -137,8 +137,8 @@ impl<'a> Sweep<'a> {
         let until = |(position, event): (usize, &Event)| {
             events.partition_point(|other| other.start < event.end).saturating_sub(1).max(position)
         };
-        let order: Vec<Action> = (events.iter().enumerate())
-            .map(|(position, event)| Action {
+        let order: Vec<OrderedAction> = (events.iter().enumerate())
+            .map(|(position, event)| OrderedAction {
                 actor: event.actor,
                 microbatch: event.microbatch,
                 until: until((position, event)),
@@ -146,7 +146,7 @@ impl<'a> Sweep<'a> {
             .collect();
         let mut begins = vec![Vec::new(); order.len()];
         let mut ends = begins.clone();
-        for content in contents(program, &order) {
+        for content in list_contents(program, &order) {
             if let Some(end) = ends.get_mut(content.last) {
                 begins[content.first].push(content.register);
                 end.push(content.register);
@@ -154,7 +154,7 @@ impl<'a> Sweep<'a> {
         }
         Self {
             program,
-            uses: kinds(plan, program),
+            uses: register_uses(plan, program),
             begins,
             ends,
             next: 0,
@@ -207,9 +207,9 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    fn largest(&self, names: &mut Table<String>) -> Vec<(usize, u64, u32)> {
+    fn largest(&self, names: &mut InternTable<String>) -> Vec<(usize, u64, u32)> {
         let mut of = |&(bytes, register): &(u64, usize)| {
-            let name = names.number(self.program.registers[register].name.clone());
+            let name = names.intern(self.program.registers[register].name.clone());
             (name, bytes, self.alive[register])
         };
         self.by_size.iter().rev().take(NAMED).map(&mut of).collect()

@@ -16,7 +16,7 @@ use crate::report::alternatives::name_of;
 
 /// The part of the model of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct ModelPart {
     /// Its layer, as a number of the page's.
     pub layer: Option<usize>,
     /// The name of the module; empty where nothing names it.
@@ -28,14 +28,14 @@ pub struct Part {
 /// The parts of all values.
 pub struct Parts {
     /// By value.
-    pub of_values: Vec<Part>,
+    pub of_values: Vec<ModelPart>,
     by_name: BTreeMap<String, ValueId>,
 }
 
 impl Parts {
     /// Finds the parts of a graph, of whose values the layers are known in part.
     pub fn new(decisions: &Decisions, layers: &[Layer], known: &[Option<usize>]) -> Self {
-        let mut finder = Finder { decisions, layers, of: seeds(decisions, known) };
+        let mut finder = PartFinder { decisions, layers, of: seed_parts(decisions, known) };
         for (index, node) in decisions.graph().nodes.iter().enumerate() {
             finder.find(index, node);
         }
@@ -45,34 +45,34 @@ impl Parts {
     }
 
     /// The part that tensors of these names have in common.
-    pub fn of_names<'a>(&self, names: impl Iterator<Item = &'a str>) -> Part {
+    pub fn of_names<'a>(&self, names: impl Iterator<Item = &'a str>) -> ModelPart {
         let parts = names.filter_map(|name| self.by_name.get(name));
-        let parts: Vec<&Part> = parts.map(|value| &self.of_values[value.index()]).collect();
-        let path = common(parts.iter().map(|part| part.path.as_str()));
+        let parts: Vec<&ModelPart> = parts.map(|value| &self.of_values[value.index()]).collect();
+        let path = common_path(parts.iter().map(|part| part.path.as_str()));
         let mut layers = parts.iter().map(|part| part.layer);
         let first = layers.next().flatten();
         let layer = first.filter(|_| layers.all(|layer| layer == first));
-        Part { layer, path, weight: false }
+        ModelPart { layer, path, weight: false }
     }
 }
 
 /// The parts of values before any op is looked at: their layers as far as they are known, and the modules of variables.
-fn seeds(decisions: &Decisions, known: &[Option<usize>]) -> Vec<Part> {
+fn seed_parts(decisions: &Decisions, known: &[Option<usize>]) -> Vec<ModelPart> {
     let graph = decisions.graph();
     let part = |(index, &layer): (usize, &Option<usize>)| {
         let producer = graph.producer(ValueId::new(index));
         match &producer.op {
             Op::Variable(variable) => {
-                Part { layer, path: module(&variable.name).into(), weight: true }
+                ModelPart { layer, path: module_of_weight(&variable.name).into(), weight: true }
             }
-            _ => Part { layer, ..Part::default() },
+            _ => ModelPart { layer, ..ModelPart::default() },
         }
     };
-    let mut parts: Vec<Part> = known.iter().enumerate().map(part).collect();
+    let mut parts: Vec<ModelPart> = known.iter().enumerate().map(part).collect();
     for &(variable, gradient) in &decisions.training.gradients {
         let path = parts[variable.index()].path.clone();
         let layer = parts[gradient.index()].layer;
-        for value in summands(decisions, gradient) {
+        for value in gradient_summands(decisions, gradient) {
             parts[value.index()].path.clone_from(&path);
             parts[value.index()].layer = layer;
         }
@@ -84,7 +84,7 @@ fn seeds(decisions: &Decisions, known: &[Option<usize>]) -> Vec<Part> {
 }
 
 /// A gradient, and what it is the sum or another element type of.
-fn summands(decisions: &Decisions, gradient: ValueId) -> Vec<ValueId> {
+fn gradient_summands(decisions: &Decisions, gradient: ValueId) -> Vec<ValueId> {
     let mut all = vec![gradient];
     let mut value = gradient;
     while let Node { op: Op::Accumulate(_) | Op::Cast(_), operands, .. } =
@@ -97,7 +97,7 @@ fn summands(decisions: &Decisions, gradient: ValueId) -> Vec<ValueId> {
 }
 
 /// What an update reads and writes is of the module of the variable that is trained.
-fn name_states(decisions: &Decisions, node: &Node, parts: &mut [Part]) {
+fn name_states(decisions: &Decisions, node: &Node, parts: &mut [ModelPart]) {
     let trained = node.operands.iter().find_map(|value| {
         let known = decisions.training.gradients.iter().find(|pair| pair.0 == *value);
         known.map(|_| parts[value.index()].path.clone())
@@ -109,17 +109,17 @@ fn name_states(decisions: &Decisions, node: &Node, parts: &mut [Part]) {
 }
 
 /// The module of a weight: its name without the last part.
-fn module(name: &str) -> &str {
+fn module_of_weight(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(module, _)| module)
 }
 
-struct Finder<'a> {
+struct PartFinder<'a> {
     decisions: &'a Decisions,
     layers: &'a [Layer],
-    of: Vec<Part>,
+    of: Vec<ModelPart>,
 }
 
-impl Finder<'_> {
+impl PartFinder<'_> {
     /// Finds the part of a node's results, where it is not known.
     fn find(&mut self, index: usize, node: &Node) {
         if node.op.is_given() {
@@ -142,7 +142,7 @@ impl Finder<'_> {
         }
     }
 
-    fn of_operands(&self, index: usize, node: &Node) -> Part {
+    fn of_operands(&self, index: usize, node: &Node) -> ModelPart {
         let operands = || node.operands.iter().map(|value| &self.of[value.index()]);
         let forward = self.decisions.training.phases[index] == Phase::Forward;
         let own = node.results.iter().find_map(|result| self.of[result.index()].layer);
@@ -151,18 +151,19 @@ impl Finder<'_> {
             true => own.or_else(|| operands().filter_map(|part| part.layer).max()),
             false => own.or_else(|| operands().filter_map(|part| part.layer).min()),
         };
-        let weights = common(operands().filter(|part| part.weight).map(|part| part.path.as_str()));
+        let weights =
+            common_path(operands().filter(|part| part.weight).map(|part| part.path.as_str()));
         let weight = !node.operands.is_empty() && operands().all(|part| part.weight);
         if !weights.is_empty() {
-            return Part { layer, path: weights, weight };
+            return ModelPart { layer, path: weights, weight };
         }
         let within = operands().filter(|part| part.layer == layer);
-        let path = self.settle(common(within.map(|part| part.path.as_str())), layer);
-        Part { layer, path, weight }
+        let path = self.complete_path(common_path(within.map(|part| part.path.as_str())), layer);
+        ModelPart { layer, path, weight }
     }
 
     /// A name that says no more than a layer's is the layer's.
-    fn settle(&self, path: String, layer: Option<usize>) -> String {
+    fn complete_path(&self, path: String, layer: Option<usize>) -> String {
         let Some(layer) = layer else { return path };
         let name = &self.layers[layer].name;
         let says_less = path.is_empty() || name.starts_with(&path) && name.len() > path.len();
@@ -171,7 +172,7 @@ impl Finder<'_> {
 }
 
 /// The parts between dots with which all names begin that are not empty.
-fn common<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn common_path<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names = names.filter(|name| !name.is_empty());
     let Some(first) = names.next() else { return String::new() };
     let mut same: Vec<&str> = first.split('.').collect();
@@ -185,14 +186,14 @@ fn common<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{common, module};
+    use super::{common_path, module_of_weight};
 
     #[test]
     fn modules_are_what_names_have_in_common() {
-        assert_eq!(module("layers.5.ffn.w1.weight"), "layers.5.ffn.w1");
-        assert_eq!(module("pos"), "pos");
-        assert_eq!(common(["a.1.q", "a.1.k", "", "a.1.v"].into_iter()), "a.1");
-        assert_eq!(common(["a.1", "a.10"].into_iter()), "a");
-        assert_eq!(common([].into_iter()), "");
+        assert_eq!(module_of_weight("layers.5.ffn.w1.weight"), "layers.5.ffn.w1");
+        assert_eq!(module_of_weight("pos"), "pos");
+        assert_eq!(common_path(["a.1.q", "a.1.k", "", "a.1.v"].into_iter()), "a.1");
+        assert_eq!(common_path(["a.1", "a.10"].into_iter()), "a");
+        assert_eq!(common_path([].into_iter()), "");
     }
 }

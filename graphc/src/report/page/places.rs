@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::decisions::{Decisions, Phase};
-use graphc_compiler::passes::pins::means;
+use graphc_compiler::passes::pins::pin_matches_name;
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, Rate, TensorEntry};
 use serde::Serialize;
 
-use super::graph::{Numbers, Ops, ops};
+use super::graph::{Ops, PageNumbers, list_ops};
 use super::layers::{Layer, Tensor, by_layer};
 use super::parts::Parts;
-use super::table::Table;
+use super::table::InternTable;
 use crate::report::alternatives::name_of;
 use crate::report::contents::kind_word;
 use crate::report::home_of_stage;
 
 /// The places of ranks, stages and tensors.
 #[derive(Clone, Debug, Serialize)]
-pub struct Places {
+pub struct PlanPlaces {
     /// Extents of the mesh of all ranks.
     pub mesh: Vec<usize>,
     /// Ranks of a node; 0 where the cluster does not say.
@@ -66,41 +66,41 @@ pub mod mark {
 }
 
 /// Reads the places of a plan off it, with the parts of the model that these name, and its ops.
-pub fn places(
+pub fn list_places(
     plan: &Plan,
     decisions: &Decisions,
-    paths: &mut Table<String>,
-) -> (Places, Parts, Ops) {
-    let values = values(decisions);
-    let marks = marks(plan, decisions);
-    let (mut layouts, mut types) = (Table::default(), Table::default());
+    paths: &mut InternTable<String>,
+) -> (PlanPlaces, Parts, Ops) {
+    let values = values_by_name(decisions);
+    let marks = mark_values(plan, decisions);
+    let (mut layouts, mut types) = (InternTable::default(), InternTable::default());
     let tensor = |entry: &TensorEntry| -> Tensor {
         let value = values.get(&entry.name);
         let ty = (entry.dtype.to_string(), entry.dtype.size(), entry.shape.clone());
         (
             entry.name.clone(),
             kind_word(entry.kind),
-            types.number(ty),
-            layouts.number(entry.sbp.to_string()),
+            types.intern(ty),
+            layouts.intern(entry.sbp.to_string()),
             entry.stage,
             value.map_or(0, |value| marks[value.index()]),
         )
     };
     let tensors: Vec<Tensor> = plan.tensors.iter().map(tensor).collect();
     let (layers, known) = by_layer(decisions, &values, &tensors);
-    let boxing = boxing(plan, &mut layouts);
+    let boxing = list_boxing(plan, &mut layouts);
     let parts = Parts::new(decisions, &layers, &known);
     let named = tensors.iter().enumerate().rev();
     let numbers = named.map(|(number, tensor)| (tensor.0.as_str(), (number, tensor.3))).collect();
-    let mut numbers = Numbers { tensors: numbers, layouts: &mut layouts, parts: paths };
-    let ops = ops(plan, decisions, &parts, &mut numbers);
+    let mut numbers = PageNumbers { tensors: numbers, layouts: &mut layouts, parts: paths };
+    let ops = list_ops(plan, decisions, &parts, &mut numbers);
     let (layouts, types) = (layouts.all, types.all);
-    let (mesh, node) = (plan.mesh.clone(), node(plan));
-    let places = Places {
+    let (mesh, node) = (plan.mesh.clone(), ranks_per_node(plan));
+    let places = PlanPlaces {
         mesh,
         node,
-        programs: programs(plan),
-        stages: stages(plan),
+        programs: program_runs(plan),
+        stages: list_stages(plan),
         layouts,
         types,
         tensors,
@@ -110,28 +110,28 @@ pub fn places(
     (places, parts, ops)
 }
 
-fn node(plan: &Plan) -> usize {
+fn ranks_per_node(plan: &Plan) -> usize {
     plan.cluster.levels.first().map_or(0, |level| level.size)
 }
 
-fn programs(plan: &Plan) -> Vec<(usize, usize)> {
+fn program_runs(plan: &Plan) -> Vec<(usize, usize)> {
     let runs = plan.ranks.chunk_by(|a, b| a.program == b.program);
     runs.map(|run| (run[0].program.index(), run.len())).collect()
 }
 
 /// The ranks of each stage, where most of its tensors lie.
-fn stages(plan: &Plan) -> Vec<Stage> {
+fn list_stages(plan: &Plan) -> Vec<Stage> {
     let of = |stage: usize| {
         let home = home_of_stage(plan, stage);
         home.map_or(Stage { hierarchy: Vec::new(), ranks: Vec::new() }, |tensor| Stage {
             hierarchy: tensor.hierarchy.clone(),
-            ranks: runs(&tensor.ranks),
+            ranks: rank_runs(&tensor.ranks),
         })
     };
     (0..plan.stages).map(of).collect()
 }
 
-fn runs(ranks: &[u32]) -> Vec<(u32, u32, u32)> {
+fn rank_runs(ranks: &[u32]) -> Vec<(u32, u32, u32)> {
     let mut runs: Vec<(u32, u32, u32)> = Vec::new();
     for &rank in ranks {
         match runs.last_mut() {
@@ -143,13 +143,13 @@ fn runs(ranks: &[u32]) -> Vec<(u32, u32, u32)> {
 }
 
 /// Values by the names under which plans list them; of several of one name the first.
-fn values(decisions: &Decisions) -> BTreeMap<String, ValueId> {
+fn values_by_name(decisions: &Decisions) -> BTreeMap<String, ValueId> {
     let all = (0..decisions.graph().values.len()).rev().map(ValueId::new);
     all.map(|value| (name_of(decisions, value), value)).collect()
 }
 
 /// The marks of each value.
-fn marks(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
+fn mark_values(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
     let graph = decisions.graph();
     let mut marks = vec![0; graph.values.len()];
     for (node, original) in graph.nodes.iter().zip(&decisions.recomputed) {
@@ -164,11 +164,11 @@ fn marks(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
     for (index, of) in marks.iter_mut().enumerate() {
         let value = ValueId::new(index);
         let name = name_of(decisions, value);
-        if plan.options.pins.iter().any(|pin| means(&pin.pattern, &name)) {
+        if plan.options.pins.iter().any(|pin| pin_matches_name(&pin.pattern, &name)) {
             *of |= mark::PINNED;
         }
     }
-    for node in regathers(decisions) {
+    for node in regather_nodes(decisions) {
         let (operand, again) = (node.operands[0], node.results[0]);
         let how = if laid(operand) == laid(again) { mark::GATHERED } else { mark::KEPT };
         let mut value = operand;
@@ -181,12 +181,12 @@ fn marks(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
             value = producer.operands[0];
         }
     }
-    crossing(decisions, &mut marks);
+    mark_crossing(decisions, &mut marks);
     marks
 }
 
 /// The nodes that stand for tensors that the backward pass reads as they were kept, or gathers again.
-fn regathers(decisions: &Decisions) -> impl Iterator<Item = &Node> {
+fn regather_nodes(decisions: &Decisions) -> impl Iterator<Item = &Node> {
     let nodes = decisions.graph().nodes.iter().zip(&decisions.training.phases);
     let backward = |(node, phase): &(&Node, &Phase)| {
         matches!(node.op, Op::Regather(_)) && **phase == Phase::Backward
@@ -195,10 +195,10 @@ fn regathers(decisions: &Decisions) -> impl Iterator<Item = &Node> {
 }
 
 /// Marks what the forward pass makes and the backward pass reads as kept, unless it comes again in another way.
-fn crossing(decisions: &Decisions, marks: &mut [u8]) {
+fn mark_crossing(decisions: &Decisions, marks: &mut [u8]) {
     let graph = decisions.graph();
     let phase = |node: usize| decisions.training.phases[node];
-    for (index, readers) in graph.consumers().iter().enumerate() {
+    for (index, readers) in graph.list_consumers().iter().enumerate() {
         let producer = graph.value(ValueId::new(index)).producer.index();
         let made = phase(producer) == Phase::Forward && !graph.nodes[producer].op.is_given();
         let read = readers.iter().any(|reader| phase(reader.index()) == Phase::Backward);
@@ -208,7 +208,7 @@ fn crossing(decisions: &Decisions, marks: &mut [u8]) {
     }
 }
 
-fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {
+fn list_boxing(plan: &Plan, layouts: &mut InternTable<String>) -> Vec<Boxing> {
     let numbers: BTreeMap<&str, usize> = (plan.tensors.iter().enumerate().rev())
         .map(|(index, entry)| (entry.name.as_str(), index))
         .collect();
@@ -217,7 +217,7 @@ fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {
         let Some(&tensor) = numbers.get(entry.tensor.as_str()) else { continue };
         let times = if entry.rate == Rate::Step { 1 } else { plan.microbatches };
         let (from, to) =
-            (layouts.number(entry.from.to_string()), layouts.number(entry.to.to_string()));
+            (layouts.intern(entry.from.to_string()), layouts.intern(entry.to.to_string()));
         all.push((tensor, entry.kind.name(), from, to, entry.axis, entry.bytes, times));
     }
     all

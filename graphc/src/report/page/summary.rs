@@ -1,6 +1,6 @@
 //! Collects the figures at the top of a page.
 
-use graphc_compiler::cost::utilization;
+use graphc_compiler::cost::model_flops_utilization;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::null_device::Simulation;
 use graphc_ir::op::Op;
@@ -60,7 +60,7 @@ pub struct Summary {
 }
 
 /// The figures of a plan.
-pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> Summary {
+pub fn summarise_plan(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> Summary {
     let shares = &simulation.shares;
     let plain = "options have string keys only";
     Summary {
@@ -68,7 +68,7 @@ pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> S
         mesh: plan.mesh.clone(),
         stages: plan.stages,
         microbatches: plan.microbatches,
-        samples: samples(decisions),
+        samples: samples_per_step(decisions),
         schedule: plan.options.schedule.to_string(),
         strategy: serde_json::to_value(plan.options.strategy).expect(plain),
         training: plan.training,
@@ -78,7 +78,7 @@ pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> S
         bubble_fraction: simulation.bubble_fraction,
         shares: [shares.compute, shares.communication, shares.waiting],
         overlap: shares.overlap,
-        mfu: utilization(plan, decisions, simulation.step_seconds),
+        mfu: model_flops_utilization(plan, decisions, simulation.step_seconds),
         peak_memory_bytes: plan.predicted.peak_memory_bytes.iter().copied().max().unwrap_or(0),
         memory_bytes: plan.options.memory.unwrap_or(plan.cluster.device.memory),
         planner: plan.planner.clone(),
@@ -90,9 +90,9 @@ pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> S
     }
 }
 
-fn samples(decisions: &Decisions) -> Option<usize> {
+fn samples_per_step(decisions: &Decisions) -> Option<usize> {
     decisions.graph().nodes.iter().find_map(|node| match &node.op {
-        Op::Input(input) => input.batch(),
+        Op::Input(input) => input.batch_size(),
         _ => None,
     })
 }

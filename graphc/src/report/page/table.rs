@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 /// Things, each once.
-pub struct Table<T> {
+pub struct InternTable<T> {
     /// By number.
     pub all: Vec<T>,
     known: BTreeMap<T, usize>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for InternTable<T> {
     fn default() -> Self {
         Self { all: Vec::new(), known: BTreeMap::new() }
     }
 }
 
-impl<T: Ord + Clone> Table<T> {
+impl<T: Ord + Clone> InternTable<T> {
     /// The number of a thing, a new one if it is new.
-    pub fn number(&mut self, thing: T) -> usize {
+    pub fn intern(&mut self, thing: T) -> usize {
         let next = self.all.len();
         *self.known.entry(thing.clone()).or_insert_with(|| {
             self.all.push(thing);

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Actor, Plan, Program};
 use serde::Serialize;
 
-use super::doing::{Doing, Makers, PASSES, passes};
+use super::doing::{Doing, Makers, PASSES, passes_of_actors};
 use super::events::{Event, Ran};
 use super::parts::Parts;
-use super::table::Table;
+use super::table::InternTable;
 
 /// Ticks of a step: what times are counted in.
 const TICKS: f64 = (1u64 << 28) as f64;
@@ -38,7 +38,7 @@ pub struct Timeline {
     /// By program its actors; empty of programs that are not shown.
     pub actors: Vec<Vec<ActorRow>>,
     /// Ranks that behave alike.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TimelineRow>,
     /// Rows that are left out.
     pub left_out: usize,
 }
@@ -49,7 +49,7 @@ pub type ActorRow = (String, usize, Option<usize>, usize, Option<usize>, Option<
 
 /// The streams of ranks that behave alike.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct TimelineRow {
     /// The first of them.
     pub rank: u32,
     /// Their number.
@@ -84,7 +84,7 @@ pub struct Names<'a> {
     /// The parts of the model.
     pub parts: &'a Parts,
     /// Names of parts by number.
-    pub paths: &'a mut Table<String>,
+    pub paths: &'a mut InternTable<String>,
 }
 
 impl Names<'_> {
@@ -92,14 +92,14 @@ impl Names<'_> {
         let listed = plan.tensors.iter().enumerate().rev();
         let numbers: BTreeMap<&str, usize> =
             listed.map(|(number, tensor)| (tensor.name.as_str(), number)).collect();
-        let doings = self.makers.of(program);
-        let passes = passes(program, &doings);
+        let doings = self.makers.of_program(program);
+        let passes = passes_of_actors(program, &doings);
         let of = |(actor, (doing, pass)): (&Actor, (Doing, Option<usize>))| {
-            let named = named(program, actor);
+            let named = tensors_of_actor(program, actor);
             let part = self.parts.of_names(named.iter().copied());
             let read = actor.inputs.iter().map(|input| &*program.registers[input.index()].name);
             let tensor = named.iter().copied().chain(read).find_map(|name| numbers.get(name));
-            let path = self.paths.number(part.path);
+            let path = self.paths.intern(part.path);
             (actor.name.clone(), doing.number(), pass, path, part.layer, tensor.copied())
         };
         program.actors.iter().zip(doings.into_iter().zip(passes)).map(of).collect()
@@ -107,7 +107,7 @@ impl Names<'_> {
 }
 
 /// The names of the tensors that an actor is about: what it changes, else makes, else takes.
-fn named<'a>(program: &'a Program, actor: &Actor) -> Vec<&'a str> {
+fn tensors_of_actor<'a>(program: &'a Program, actor: &Actor) -> Vec<&'a str> {
     let all = [&actor.updates, &actor.outputs, &actor.inputs];
     let first = all.into_iter().find(|registers| !registers.is_empty());
     let registers = first.into_iter().flatten();
@@ -115,14 +115,14 @@ fn named<'a>(program: &'a Program, actor: &Actor) -> Vec<&'a str> {
 }
 
 /// Packs what was simulated.
-pub fn timeline(
+pub fn pack_timeline(
     plan: &Plan,
     ran: &[Ran<'_>],
     names: &mut Names<'_>,
     step_seconds: f64,
 ) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
-    let shown: Vec<&Ran<'_>> = shown(ran);
+    let shown: Vec<&Ran<'_>> = shown_classes(ran);
     let actors = plan.programs.iter().enumerate().map(|(index, program)| {
         if shown.iter().all(|ran| ran.index != index) {
             return Vec::new();
@@ -135,12 +135,12 @@ pub fn timeline(
         passes: PASSES,
         actors: actors.collect(),
         left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
-        rows: shown.into_iter().map(|ran| row(ran, tick)).collect(),
+        rows: shown.into_iter().map(|ran| timeline_row(ran, tick)).collect(),
     }
 }
 
 /// The classes that are shown, by stage.
-pub fn shown<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
+pub fn shown_classes<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     let mut firsts = BTreeMap::new();
     let mut order: Vec<(bool, &Ran<'_>)> = (ran.iter())
         .map(|ran| (firsts.insert(ran.index, ()).is_some(), ran))
@@ -157,7 +157,7 @@ pub fn shown<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
     order.into_iter().map(|(_, ran)| ran).collect()
 }
 
-fn row(ran: &Ran<'_>, tick: f64) -> Row {
+fn timeline_row(ran: &Ran<'_>, tick: f64) -> TimelineRow {
     let lanes = ran.program.streams.iter().zip(&ran.streams).map(|(stream, events)| {
         let blocks = stream.blocks.iter().map(|block| block.iter().map(|a| a.index()).collect());
         let mut lane = Lane {
@@ -174,7 +174,13 @@ fn row(ran: &Ran<'_>, tick: f64) -> Row {
     });
     let streams = lanes.collect();
     let class = ran.class;
-    Row { rank: class.rank, ranks: class.ranks, stage: class.stage, program: ran.index, streams }
+    TimelineRow {
+        rank: class.rank,
+        ranks: class.ranks,
+        stage: class.stage,
+        program: ran.index,
+        streams,
+    }
 }
 
 impl Lane {

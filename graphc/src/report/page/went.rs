@@ -31,14 +31,14 @@ pub struct Went {
     /// Steps of the file.
     pub count: usize,
     /// The pace of the run, where the file has samples and seconds of steps.
-    pub pace: Option<Pace>,
+    pub pace: Option<RunPace>,
     /// The measured seconds.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredCosts>,
 }
 
 /// Samples per second of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pace {
+pub struct RunPace {
     /// The seconds that the plan predicts.
     pub predicted: f64,
     /// All samples by all seconds, without the first step, which touches all memory for the first time.
@@ -47,7 +47,7 @@ pub struct Pace {
 
 /// Measured beside predicted.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct MeasuredCosts {
     /// Seconds of a step: predicted and measured.
     pub step: (f64, f64),
     /// By op, collectives by kind: name, predicted and measured seconds of a step, the mean of all ranks.
@@ -61,9 +61,9 @@ pub struct Measured {
 ///
 /// # Errors
 /// [`PageError::Metrics`] with the line that is none, [`PageError::OtherRun`] with one that no run of the plan writes.
-pub fn metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageError> {
+pub fn read_metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageError> {
     let (mut lines, mut timed) = (Vec::new(), Vec::new());
-    let made = Made::of(plan);
+    let made = RunProperties::from_plan(plan);
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |reason: String| PageError::Metrics { line: index + 1, reason };
         let value: Value = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
@@ -72,7 +72,7 @@ pub fn metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageE
             return Err(PageError::OtherRun { line: index + 1, reason });
         }
         timed.extend(samples_and_seconds(&value));
-        lines.push((step, numbers(&value)));
+        lines.push((step, finite_numbers(&value)));
     }
     let count = lines.len();
     let every = count.div_ceil(MOST_STEPS).max(1);
@@ -86,18 +86,18 @@ pub fn metrics(plan: &Plan, text: &str, step_seconds: f64) -> Result<Went, PageE
         }
     }
     let steps = kept.into_iter().map(|(_, (step, _))| step).collect();
-    Ok(Went { steps, curves, count, pace: pace(&timed, step_seconds), measured: None })
+    Ok(Went { steps, curves, count, pace: compare_pace(&timed, step_seconds), measured: None })
 }
 
 /// The properties of lines of a run of a plan. A line does not name its plan, so this is what is known of it.
-struct Made<'a> {
+struct RunProperties<'a> {
     outputs: BTreeSet<&'a str>,
     /// Samples of a step.
     batch: Option<usize>,
 }
 
-impl<'a> Made<'a> {
-    fn of(plan: &'a Plan) -> Self {
+impl<'a> RunProperties<'a> {
+    fn from_plan(plan: &'a Plan) -> Self {
         let (mut outputs, mut batch) = (BTreeSet::new(), None);
         for program in &plan.programs {
             for actor in &program.actors {
@@ -134,15 +134,15 @@ fn samples_and_seconds(line: &Value) -> Option<(f64, f64)> {
     Some((number("samples")?, number("seconds")?))
 }
 
-fn pace(timed: &[(f64, f64)], step_seconds: f64) -> Option<Pace> {
+fn compare_pace(timed: &[(f64, f64)], step_seconds: f64) -> Option<RunPace> {
     let steady = timed.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(timed);
     let (samples, _) = timed.last().filter(|_| step_seconds > 0.0)?;
     let sums = steady.iter().fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1));
-    Some(Pace { predicted: samples / step_seconds, measured: sums.0 / sums.1 })
+    Some(RunPace { predicted: samples / step_seconds, measured: sums.0 / sums.1 })
 }
 
 /// The finite numbers of a line, those of an evaluation under its name, and its pace.
-fn numbers(value: &Value) -> Vec<(String, f64)> {
+fn finite_numbers(value: &Value) -> Vec<(String, f64)> {
     let pace = samples_and_seconds(value).map(|(samples, seconds)| samples / seconds);
     let mut all: Vec<(String, f64)> = pace.map(|pace| (PACE.into(), pace)).into_iter().collect();
     for (name, value) in value.as_object().into_iter().flatten() {
@@ -163,13 +163,13 @@ fn numbers(value: &Value) -> Vec<(String, f64)> {
 ///
 /// # Errors
 /// Where they are of another plan.
-pub fn measured(
+pub fn compare_measured(
     plan: &Plan,
     step_seconds: f64,
     profile: &Profile,
-) -> Result<Measured, ProfileError> {
+) -> Result<MeasuredCosts, ProfileError> {
     let kinds = profile.by_kind(plan)?.into_iter();
-    Ok(Measured {
+    Ok(MeasuredCosts {
         step: (step_seconds, profile.step_seconds),
         rows: kinds.map(|(kind, sum)| (kind, sum.predicted, sum.measured)).collect(),
         actors: profile.by_actor(plan)?,

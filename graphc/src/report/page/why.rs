@@ -7,7 +7,7 @@ use graphc_compiler::planner;
 use graphc_ir::plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
 use serde::Serialize;
 
-use crate::report::alternatives::{Alternative, Choice, explain_while};
+use crate::report::alternatives::{Alternative, LayoutChoice, explain_while};
 
 /// Tensors that are explained where nobody says how many.
 const USUAL: usize = 6;
@@ -70,7 +70,7 @@ pub struct Reason {
 
 /// Something that the user asked for, and what is to be had without it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Asked {
+pub struct PricedWish {
     /// The pin, the strategy or the limit.
     pub what: String,
     /// Seconds of the best plan without it, all else as it was asked for.
@@ -80,26 +80,26 @@ pub struct Asked {
 }
 
 /// Prices what the user asked for, where alternatives are planned at all and there is time.
-pub fn asked(
+pub fn price_wishes(
     plan: &Plan,
     decisions: &Decisions,
     explained: Option<usize>,
     time: &Time,
-) -> Vec<Asked> {
+) -> Vec<PricedWish> {
     if explained == Some(0) {
         return Vec::new();
     }
     let price = |(what, options): (String, CompileOptions)| {
-        let planned = planner::plan(decisions, &options, &plan.cluster);
+        let planned = planner::plan_signatures(decisions, &options, &plan.cluster);
         let seconds = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
-        Asked { what, seconds, error: planned.err().map(|error| error.to_string()) }
+        PricedWish { what, seconds, error: planned.err().map(|error| error.to_string()) }
     };
-    let wishes = without(&plan.options).into_iter().take(MOST_ASKED);
+    let wishes = leave_out_wishes(&plan.options).into_iter().take(MOST_ASKED);
     wishes.take_while(|_| time.is_left()).map(price).collect()
 }
 
 /// Each wish by name, with the options that leave it out.
-fn without(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
+fn leave_out_wishes(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     let mut all = Vec::new();
     for (index, pin) in options.pins.iter().enumerate() {
         let mut fewer = options.clone();
@@ -114,17 +114,22 @@ fn without(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
     }
     if let Some(limit) = options.memory {
         let fewer = CompileOptions { memory: None, ..options.clone() };
-        all.push((format!("the limit of memory of {}", crate::report::bytes(limit)), fewer));
+        all.push((format!("the limit of memory of {}", crate::report::format_bytes(limit)), fewer));
     }
     all
 }
 
 /// Explains tensors, as many as there is time for, but one at least.
-pub fn why(plan: &Plan, decisions: &Decisions, tensors: &[String], time: &Time) -> Vec<Why> {
+pub fn explain_tensors(
+    plan: &Plan,
+    decisions: &Decisions,
+    tensors: &[String],
+    time: &Time,
+) -> Vec<Why> {
     let mut all = Vec::new();
     for tensor in tensors {
         if all.is_empty() || time.is_left() {
-            all.push(of(plan, decisions, tensor, time));
+            all.push(explain_one(plan, decisions, tensor, time));
         }
     }
     all
@@ -132,10 +137,10 @@ pub fn why(plan: &Plan, decisions: &Decisions, tensors: &[String], time: &Time) 
 
 /// The tensors of each plan that are explained: `asked` of the heaviest, a few where nobody says how many. Two plans of one model
 /// explain the same ones, so that they can be held against each other.
-pub fn explained(plans: &[&Plan], asked: Option<usize>) -> Vec<Vec<String>> {
+pub fn choose_explained(plans: &[&Plan], asked: Option<usize>) -> Vec<Vec<String>> {
     let count = asked.unwrap_or(USUAL);
     let own = |plan: &Plan| -> Vec<String> {
-        heaviest(plan, count).into_iter().map(str::to_owned).collect()
+        heaviest_tensors(plan, count).into_iter().map(str::to_owned).collect()
     };
     let Some(first) = plans.first() else { return Vec::new() };
     let has = |plan: &Plan, name: &String| plan.tensors.iter().any(|entry| entry.name == *name);
@@ -148,7 +153,7 @@ pub fn explained(plans: &[&Plan], asked: Option<usize>) -> Vec<Vec<String>> {
 }
 
 /// The largest parameters and the largest activations, half of each, of as many names as shapes.
-fn heaviest(plan: &Plan, count: usize) -> Vec<&str> {
+fn heaviest_tensors(plan: &Plan, count: usize) -> Vec<&str> {
     let of = |kind: TensorKind, count: usize| {
         let mut all: Vec<&TensorEntry> =
             plan.tensors.iter().filter(|entry| entry.kind == kind).collect();
@@ -169,7 +174,7 @@ fn heaviest(plan: &Plan, count: usize) -> Vec<&str> {
     chosen.chain(of(TensorKind::Activation, count - weights)).collect()
 }
 
-fn of(plan: &Plan, decisions: &Decisions, tensor: &str, time: &Time) -> Why {
+fn explain_one(plan: &Plan, decisions: &Decisions, tensor: &str, time: &Time) -> Why {
     let mut why = Why {
         tensor: tensor.into(),
         choices: Vec::new(),
@@ -182,17 +187,20 @@ fn of(plan: &Plan, decisions: &Decisions, tensor: &str, time: &Time) -> Why {
         Ok(explained) => {
             let backward = explained.backward.as_ref().map_or(0, |one| one.choice.unplanned);
             why.unplanned = explained.choice.unplanned + backward;
-            why.choices = reasons(&explained.choice, |layout| layout.to_string());
+            why.choices = list_reasons(&explained.choice, |layout| layout.to_string());
             if let Some(backward) = &explained.backward {
                 let again = |layout: &_| explained.for_backward(layout);
-                why.backward = reasons(&backward.choice, again);
+                why.backward = list_reasons(&backward.choice, again);
             }
         }
     }
     why
 }
 
-fn reasons(choice: &Choice, name: impl Fn(&graphc_ir::sbp::NdSbp) -> String) -> Vec<Reason> {
+fn list_reasons(
+    choice: &LayoutChoice,
+    name: impl Fn(&graphc_ir::sbp::NdSbp) -> String,
+) -> Vec<Reason> {
     let reason = |alternative: &Alternative| {
         let (seconds, changed) = match &alternative.outcome {
             Ok((seconds, changed)) => (Some(*seconds), changed.as_slice()),

@@ -1,7 +1,7 @@
 //! The iteration space of attention, and how much of it a mask leaves.
 
 use super::Attention;
-use crate::op::{OpError, shapes};
+use crate::op::{OpError, shape_error};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::TensorType;
 
@@ -47,7 +47,7 @@ pub(super) fn most_to_mean(op: Attention, whole: &Rule, part: &Rule) -> f64 {
 }
 
 /// The iteration space, every factor parallel, and the dims of queries, of keys and of one number for each query.
-pub(super) struct Space {
+pub(super) struct AttentionRule {
     pub rule: Rule,
     pub query: Vec<DimRule>,
     pub key: Vec<DimRule>,
@@ -55,12 +55,12 @@ pub(super) struct Space {
 }
 
 /// The space of an op with these queries, keys and values.
-pub(super) fn space(
+pub(super) fn build_rule(
     op: &'static str,
     operands: &[&TensorType],
     causal: bool,
-) -> Result<Space, OpError> {
-    let fail = |reason: String| Err(shapes(op, operands, reason));
+) -> Result<AttentionRule, OpError> {
+    let fail = |reason: String| Err(shape_error(op, operands, reason));
     let ([batch, queries, heads, width], [key_batch, keys, shared, key_width]) =
         (&operands[0].shape[..], &operands[1].shape[..])
     else {
@@ -84,17 +84,17 @@ pub(super) fn space(
     }
     let mut rule = Rule::default();
     let extents = [*batch, *queries, *shared, heads / shared, *keys, *width];
-    let [b, t, kv, group, s, d] = extents.map(|size| rule.factor(size, FactorKind::Parallel));
+    let [b, t, kv, group, s, d] = extents.map(|size| rule.add_factor(size, FactorKind::Parallel));
     let dims = |dims: &[&[usize]]| dims.iter().map(|f| DimRule::Factors(f.to_vec())).collect();
     let query = dims(&[&[b], &[t], &[kv, group], &[d]]);
     let row = dims(&[&[b], &[t], &[kv, group]]);
     let key = dims(&[&[b], &[s], &[kv], &[d]]);
-    Ok(Space { rule, query, key, row })
+    Ok(AttentionRule { rule, query, key, row })
 }
 
-impl Space {
+impl AttentionRule {
     /// The dims of a bias `[batch, heads, queries, keys]`, of which each may have extent 1.
-    pub fn bias(
+    pub fn bias_dims(
         &self,
         op: &'static str,
         operands: &[&TensorType],
@@ -115,7 +115,7 @@ impl Space {
                     "the bias is {:?} and must be {extents:?}, each extent that or 1",
                     bias.shape
                 );
-                shapes(op, operands, reason)
+                shape_error(op, operands, reason)
             },
         )
     }

@@ -4,14 +4,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clipping, count, states, takes, together};
+use super::{UpdateClipping, check_operand_count, result_dtypes, update_number, update_rule};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, dtypes, shapes,
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, dtype_error,
+    shape_error,
 };
-use crate::ops::shards::{elementwise, no_gradient, one_float, same_shape};
+use crate::ops::shards::{elementwise_rule, no_gradient, one_float, same_shape};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -44,7 +45,7 @@ pub struct LambUpdate {
 
 impl LambDirection {
     /// (u, m', v') of step `step`, from 1.
-    fn step(&self, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
+    fn update_element(&self, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
         let (beta1, beta2) = (self.beta1.0, self.beta2.0);
         let m = beta1 * m + (1.0 - beta1) * g;
         let v = beta2 * v + (1.0 - beta2) * g * g;
@@ -56,7 +57,7 @@ impl LambDirection {
 
 impl LambUpdate {
     /// What the direction is multiplied by at a learning rate: it times the ratio of the norms, whose squares are given.
-    pub fn rate(lr: f64, [variable, direction]: [f64; 2]) -> f64 {
+    pub fn direction_rate(lr: f64, [variable, direction]: [f64; 2]) -> f64 {
         if variable > 0.0 && direction > 0.0 { lr * (variable / direction).sqrt() } else { lr }
     }
 }
@@ -66,15 +67,15 @@ impl Operation for LambDirection {
         "lamb_direction"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let expected = "4, 5 with a factor of the gradient, or 6 with the step of loss scaling too";
-        takes(self.name(), operands, 4..=6, expected)?;
-        states(self.name(), operands, 4)?;
+        check_operand_count(self.name(), operands, 4..=6, expected)?;
+        result_dtypes(self.name(), operands, 4)?;
         Ok(vec![DType::F32; 3])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        together(self.name(), operands, 4)
+        update_rule(self.name(), operands, 4)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -92,15 +93,17 @@ impl Operation for LambDirection {
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (tensors, scalars) = operands.split_at(4);
-        let (clipping, number) = (Clipping::of(scalars, self.clip), count(scalars, cx));
+        let (clipping, number) =
+            (UpdateClipping::from_scalars(scalars, self.clip), update_number(scalars, cx));
         let at = |operand: usize, i: usize| tensors[operand].array.data[i];
         let mut results = [0, 2, 3].map(|operand| tensors[operand].array.clone());
         for i in 0..tensors[0].array.data.len() {
-            let values = match clipping.skips() {
+            let values = match clipping.skips_update() {
                 true => [0.0, at(2, i), at(3, i)],
-                false => {
-                    self.step([at(0, i), clipping.apply(at(1, i)), at(2, i), at(3, i)], number)
-                }
+                false => self.update_element(
+                    [at(0, i), clipping.apply(at(1, i)), at(2, i), at(3, i)],
+                    number,
+                ),
             };
             for (result, value) in results.iter_mut().zip(values) {
                 result.data[i] = value;
@@ -124,10 +127,15 @@ impl Operation for LambUpdate {
         "lamb_update"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        takes(self.name(), operands, 4..=4, "a variable, its direction and two sums of squares")?;
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        check_operand_count(
+            self.name(),
+            operands,
+            4..=4,
+            "a variable, its direction and two sums of squares",
+        )?;
         if operands[1..].iter().any(|operand| operand.dtype != DType::F32) {
-            return Err(dtypes(self.name(), operands, "all but the variable are f32"));
+            return Err(dtype_error(self.name(), operands, "all but the variable are f32"));
         }
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
@@ -135,9 +143,9 @@ impl Operation for LambUpdate {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         same_shape(self.name(), operands, &[0, 1])?;
         if operands[2..].iter().any(|sum| !sum.shape.is_empty()) {
-            return Err(shapes(self.name(), operands, "sums of squares are scalars"));
+            return Err(shape_error(self.name(), operands, "sums of squares are scalars"));
         }
-        let mut rule = elementwise(&operands[0].shape, 2, 1);
+        let mut rule = elementwise_rule(&operands[0].shape, 2, 1);
         rule.operands.resize(4, Vec::new());
         Ok(rule)
     }
@@ -157,7 +165,7 @@ impl Operation for LambUpdate {
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let norms = [2, 3].map(|sum| operands[sum].array.data[0]);
-        let rate = Self::rate(self.lr.at(cx.step), norms);
+        let rate = Self::direction_rate(self.lr.rate_at(cx.step), norms);
         let mut w = operands[0].array.clone();
         for (w, u) in w.data.iter_mut().zip(&operands[1].array.data) {
             *w -= rate * u;

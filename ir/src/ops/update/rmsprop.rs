@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clipping, states, takes, together, update};
+use super::{UpdateClipping, check_operand_count, result_dtypes, update_elements, update_rule};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
@@ -42,12 +42,12 @@ impl RmspropUpdate {
     }
 
     /// Operands that are not scalars: the variable, its gradient and its states.
-    pub fn tensors(&self) -> usize {
+    pub fn count_tensors(&self) -> usize {
         3 + usize::from(self.centered) + usize::from(self.has_momentum())
     }
 
     /// The new variable and states.
-    fn step(&self, lr: f64, values: &[f64]) -> Vec<f64> {
+    fn update_element(&self, lr: f64, values: &[f64]) -> Vec<f64> {
         let (w, alpha) = (values[0], self.alpha.0);
         let g = values[1] + self.weight_decay.0 * w;
         let mut states = vec![alpha * values[2] + (1.0 - alpha) * g * g];
@@ -59,7 +59,7 @@ impl RmspropUpdate {
         }
         let mut ahead = g / (square.max(0.0).sqrt() + self.epsilon.0);
         if self.has_momentum() {
-            ahead += self.momentum.0 * values[self.tensors() - 1];
+            ahead += self.momentum.0 * values[self.count_tensors() - 1];
             states.push(ahead);
         }
         [vec![w - lr * ahead], states].concat()
@@ -71,16 +71,16 @@ impl Operation for RmspropUpdate {
         "rmsprop_update"
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    fn infer_dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let expected = "a variable, a gradient, their states (1, 1 more where centered and 1 more with momentum), and it may \
                         take a factor of the gradient";
-        let count = self.tensors();
-        takes(self.name(), operands, count..=count + 1, expected)?;
-        states(self.name(), operands, count)
+        let count = self.count_tensors();
+        check_operand_count(self.name(), operands, count..=count + 1, expected)?;
+        result_dtypes(self.name(), operands, count)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        together(self.name(), operands, self.tensors())
+        update_rule(self.name(), operands, self.count_tensors())
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -97,14 +97,14 @@ impl Operation for RmspropUpdate {
         _results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let (tensors, scalars) = operands.split_at(self.tensors());
-        let lr = self.lr.at(cx.step);
-        let step = |values: &[f64]| self.step(lr, values);
-        Ok(update(tensors, &Clipping::of(scalars, self.clip), step))
+        let (tensors, scalars) = operands.split_at(self.count_tensors());
+        let lr = self.lr.rate_at(cx.step);
+        let step = |values: &[f64]| self.update_element(lr, values);
+        Ok(update_elements(tensors, &UpdateClipping::from_scalars(scalars, self.clip), step))
     }
 
     fn updates(&self) -> &[(usize, usize)] {
-        &[(0, 0), (1, 2), (2, 3), (3, 4)][..self.tensors() - 1]
+        &[(0, 0), (1, 2), (2, 3), (3, 4)][..self.count_tensors() - 1]
     }
 }
 

@@ -102,7 +102,10 @@ impl Extents {
             let rows = with_row.then(row);
             let operands = vec![query(), key(), key(), query(), row(), query()];
             let operands = operands.into_iter().chain(rows).chain(added()).collect();
-            cases.push(Case::new(Op::AttentionGrad(AttentionGrad::of(op, bias)), operands));
+            cases.push(Case::new(
+                Op::AttentionGrad(AttentionGrad::from_attention(op, bias)),
+                operands,
+            ));
         }
         cases
     }

@@ -19,7 +19,7 @@ const STEPS: Window = Window { strides: [2, 1], pads: [1, 0, 0, 1], dilations: [
 /// The result of an op on such operands.
 fn result(op: &Op, operands: &[Sample]) -> Vec<usize> {
     let types: Vec<_> = operands.iter().map(|operand| &operand.ty).collect();
-    op.infer(&types).expect("the case fits the op").swap_remove(0).shape
+    op.infer_types(&types).expect("the case fits the op").swap_remove(0).shape
 }
 
 /// The shape of an image, in the order that the layout has.

@@ -2,7 +2,7 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    CrossEntropy, CrossEntropyGrad, Dropout, Embedding, EmbeddingGrad, LabelRank, LogSoftmax,
+    CrossEntropy, CrossEntropyGrad, DropoutOp, EmbeddingGrad, EmbeddingOp, LabelRank, LogSoftmax,
     LogSoftmaxGrad, Normalize, NormalizeGrad, Pick, PickGrad, Softmax, SoftmaxGrad,
 };
 
@@ -50,7 +50,7 @@ fn normalizations() -> Vec<Case> {
 
 fn look_ups() -> Vec<Case> {
     let embedding = |rows: usize, width: usize, ids: &[usize], complete| Case {
-        op: Op::Embedding(Embedding {}),
+        op: Op::Embedding(EmbeddingOp {}),
         operands: vec![floats(&[rows, width]), indices(ids, rows)],
         complete,
     };
@@ -131,7 +131,7 @@ fn cross_entropies() -> Vec<Case> {
 fn dropouts() -> Vec<Case> {
     each_shape(|shape, complete| {
         let of = |probability: f64, training| {
-            let dropout = Dropout { probability: probability.into(), key: 9, training };
+            let dropout = DropoutOp { probability: probability.into(), key: 9, training };
             Case { op: Op::Dropout(dropout), operands: vec![floats(shape)], complete }
         };
         vec![of(0.4, true), of(0.0, true), of(0.4, false)]

@@ -19,10 +19,10 @@ use graphc_ir::ops::Window;
 use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Place, Slot};
-use super::source::{Source, index_type};
+use super::call::{Argument, Call, CallRegister, Launch, LaunchMemory};
+use super::source::{KernelSource, index_type};
 use crate::convolution::group_stride;
-use crate::convolution::space::{Space, Taken};
+use crate::convolution::space::{ConvolutionSpace, TakenChannels};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -33,77 +33,84 @@ const BUSY: usize = 1 << 18;
 const FEW: usize = 8;
 
 /// One op.
-pub(super) fn convolution(
+pub(super) fn prepare_convolution(
     op: &Op,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let ([a, b], [result]) = (operands, results) else {
-        return Err(KernelError::call(op.name(), "takes two operands and gives one result"));
+        return Err(KernelError::bad_call(op.name(), "takes two operands and gives one result"));
     };
-    let work = Work::new(op, [a, b], result)?;
+    let work = ConvolutionWork::new(op, [a, b], result)?;
     if result.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     if work.sums_nothing() {
-        let (place, bytes) = (Place::Slot(Slot::Result(0)), work.result * work.dtype.size());
-        return Ok(Call::of(vec![Launch::Clear { place, bytes }]));
+        let (place, bytes) =
+            (LaunchMemory::Slot(CallRegister::Result(0)), work.result * work.dtype.size());
+        return Ok(Call::from_launches(vec![Launch::Clear { place, bytes }]));
     }
     if pointwise::is_product(&work) {
-        return Ok(pointwise::call(&work));
+        return Ok(pointwise::prepare_pointwise(&work));
     }
     if gathered::is_worth(&work) {
-        return Ok(gathered::call(&work));
+        return Ok(gathered::prepare_gathered(&work));
     }
     let space = &work.space;
     let few = space.groups > 1 && space.inputs.min(space.outputs) < FEW;
-    Ok(if few || space.groups > 1 << 10 { direct::call(&work) } else { tiles::call(&work) })
+    Ok(if few || space.groups > 1 << 10 {
+        direct::prepare_direct(&work)
+    } else {
+        tiles::prepare_tiles(&work)
+    })
 }
 
 /// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ConvolutionKind {
     Forward,
     InputGrad,
     KernelGrad,
 }
 
 /// The convolution or gradient that is to be computed.
-struct Work {
-    kind: Kind,
-    space: Space,
+struct ConvolutionWork {
+    kind: ConvolutionKind,
+    space: ConvolutionSpace,
     channels_last: bool,
     dtype: DType,
     /// Elements of the result.
     result: usize,
 }
 
-impl Work {
+impl ConvolutionWork {
     fn new(op: &Op, [a, b]: [&Shard; 2], result: &Shard) -> Result<Self, KernelError> {
-        let (kind, window, groups, channels_last) = described(op)?;
+        let (kind, window, groups, channels_last) = describe_convolution(op)?;
         let (x, k, y) = match kind {
-            Kind::Forward => (a, b, result),
-            Kind::InputGrad => (result, a, b),
-            Kind::KernelGrad => (a, result, b),
+            ConvolutionKind::Forward => (a, b, result),
+            ConvolutionKind::InputGrad => (result, a, b),
+            ConvolutionKind::KernelGrad => (a, result, b),
         };
         let channels = if channels_last { 3 } else { 1 };
         let stride = group_stride(groups, channels, [x.shape(), &x.global]);
-        let in_part = kind == Kind::Forward && groups > 1;
+        let in_part = kind == ConvolutionKind::Forward && groups > 1;
         let count = if in_part { k.shape().get(1).copied().unwrap_or(0) } else { stride };
-        let taken = Taken { stride, first: 0, count };
+        let taken = TakenChannels { stride, first: 0, count };
         let shapes = [x.shape(), k.shape(), y.shape()];
-        let space = Space::new(op.name(), window, channels_last, taken, shapes)?;
+        let space = ConvolutionSpace::new(op.name(), window, channels_last, taken, shapes)?;
         let (dtype, result) = (result.dtype(), result.elements());
         Ok(Self { kind, space, channels_last, dtype, result })
     }
 
     /// Whether each element of the result is a sum of nothing.
     fn sums_nothing(&self) -> bool {
-        let Space { batch, inputs, outputs, .. } = self.space;
+        let ConvolutionSpace { batch, inputs, outputs, .. } = self.space;
         match self.kind {
-            Kind::Forward => inputs * self.space.taps() == 0,
-            Kind::InputGrad => outputs * self.space.taps() * self.space.places() == 0,
-            Kind::KernelGrad => batch * self.space.places() == 0,
+            ConvolutionKind::Forward => inputs * self.space.taps() == 0,
+            ConvolutionKind::InputGrad => {
+                outputs * self.space.taps() * self.space.output_places() == 0
+            }
+            ConvolutionKind::KernelGrad => batch * self.space.output_places() == 0,
         }
     }
 
@@ -114,57 +121,67 @@ impl Work {
 
     /// The type of positions in the largest tensor.
     fn index_type(&self) -> &'static str {
-        let images = self.space.batch * self.space.area() * self.space.channels();
-        let places = self.space.batch * self.space.places() * self.space.features();
+        let images = self.space.batch * self.space.input_places() * self.space.input_channels();
+        let places = self.space.batch * self.space.output_places() * self.space.output_channels();
         index_type(images.max(places).max(self.kernel_elements()) + (1 << 20))
     }
 
     fn kernel_elements(&self) -> usize {
-        self.space.features() * self.space.inputs * self.space.taps()
+        self.space.output_channels() * self.space.inputs * self.space.taps()
     }
 
     /// Macros that all kernels of a convolution have, see `cu/window.cuh`.
-    fn source(&self, body: &str) -> Source {
-        let Space { window, batch, groups, outputs, inputs, stride, extents, image, shown, .. } =
-            self.space;
+    fn build_source(&self, body: &str) -> KernelSource {
+        let ConvolutionSpace {
+            window,
+            batch,
+            groups,
+            outputs,
+            inputs,
+            stride,
+            extents,
+            image,
+            shown,
+            ..
+        } = self.space;
         let kind = match self.kind {
-            Kind::Forward => "FORWARD",
-            Kind::InputGrad => "INPUT_GRAD",
-            Kind::KernelGrad => "KERNEL_GRAD",
+            ConvolutionKind::Forward => "FORWARD",
+            ConvolutionKind::InputGrad => "INPUT_GRAD",
+            ConvolutionKind::KernelGrad => "KERNEL_GRAD",
         };
-        Source::new(format!("{}\n{body}", include_str!("../cu/window.cuh")))
+        KernelSource::new(format!("{}\n{body}", include_str!("../cu/window.cuh")))
             .define("FORWARD", 0)
             .define("INPUT_GRAD", 1)
             .define("KERNEL_GRAD", 2)
             .define("KIND", kind)
             .define("INDEX", self.index_type())
-            .element("T", self.dtype)
+            .define_element("T", self.dtype)
             .define("BATCH", batch)
             .define("GROUPS", groups)
             .define("OUTPUTS", outputs)
             .define("INPUTS", inputs)
             .define("GROUP", stride)
-            .pair("KERNEL", extents)
-            .pair("IMAGE", image)
-            .pair("SHOWN", shown)
-            .pair("STEP", window.strides)
-            .pair("REACH", window.dilations)
-            .pair("PAD", [window.pads[0], window.pads[1]])
+            .define_pair("KERNEL", extents)
+            .define_pair("IMAGE", image)
+            .define_pair("SHOWN", shown)
+            .define_pair("STEP", window.strides)
+            .define_pair("REACH", window.dilations)
+            .define_pair("PAD", [window.pads[0], window.pads[1]])
             .define("CHANNELS_LAST", u8::from(self.channels_last))
     }
 
     /// Where the channels begin that kernels take of a group, after the operands and results of a kernel.
     fn first_channel(&self, arguments: &mut Vec<Argument>) {
         if self.takes_part() {
-            arguments.push(Argument::Origin(Slot::Operand(1), 1));
+            arguments.push(Argument::Origin(CallRegister::Operand(1), 1));
         }
     }
 
     /// Joins the chunks of sums of the gradient of kernels, which lie in the memory to work in from `byte` on; `partial` says where in a
     /// chunk the sum of `o`, `c` and `tap` stands.
-    fn join(&self, partial: &str, chunks: usize, byte: usize) -> Launch {
+    fn launch_join(&self, partial: &str, chunks: usize, byte: usize) -> Launch {
         let source = self
-            .source(include_str!("../cu/convolution_join.cu"))
+            .build_source(include_str!("../cu/convolution_join.cu"))
             .define("ELEMENTS", self.kernel_elements())
             .define("CHUNKS", chunks)
             .define("PARTIAL(o, c, tap)", partial);
@@ -174,16 +191,20 @@ impl Work {
     }
 }
 
-fn described(op: &Op) -> Result<(Kind, Window, usize, bool), KernelError> {
+fn describe_convolution(op: &Op) -> Result<(ConvolutionKind, Window, usize, bool), KernelError> {
     Ok(match op {
-        Op::Convolution(op) => (Kind::Forward, op.window, op.groups, op.channels_last),
-        Op::ConvolutionInputGrad(op) => (Kind::InputGrad, op.window, op.groups, op.channels_last),
-        Op::ConvolutionKernelGrad(op) => (Kind::KernelGrad, op.window, op.groups, op.channels_last),
-        op => return Err(KernelError::call(op.name(), "is no convolution")),
+        Op::Convolution(op) => (ConvolutionKind::Forward, op.window, op.groups, op.channels_last),
+        Op::ConvolutionInputGrad(op) => {
+            (ConvolutionKind::InputGrad, op.window, op.groups, op.channels_last)
+        }
+        Op::ConvolutionKernelGrad(op) => {
+            (ConvolutionKind::KernelGrad, op.window, op.groups, op.channels_last)
+        }
+        op => return Err(KernelError::bad_call(op.name(), "is no convolution")),
     })
 }
 
 /// The next multiple of 256 bytes, at which memory to work in begins.
-pub(super) fn aligned(bytes: usize) -> usize {
+pub(super) fn align_bytes(bytes: usize) -> usize {
     bytes.next_multiple_of(256)
 }

@@ -4,8 +4,8 @@
 //! The gradient of images goes over places by their remainder modulo the window's steps. So a tile leaves out the elements of the
 //! window that none of its places meets.
 
-use super::{Argument, Call, Kind, Launch, THREADS, Work, aligned};
-use crate::cuda::source::Source;
+use super::{Argument, Call, ConvolutionKind, ConvolutionWork, Launch, THREADS, align_bytes};
+use crate::cuda::source::KernelSource;
 use graphc_ir::types::DType;
 
 /// Blocks that keep the multiprocessors of a large card busy.
@@ -15,36 +15,36 @@ const EACH: usize = 8;
 /// The most blocks along the second and third dim of a grid.
 const MOST: usize = u16::MAX as usize;
 
-pub(super) fn call(work: &Work) -> Call {
-    let product = Product::new(work);
-    let mut call = Call::nothing();
+pub(super) fn prepare_tiles(work: &ConvolutionWork) -> Call {
+    let product = TiledProduct::new(work);
+    let mut call = Call::empty();
     let (a, b) = match work.kind {
-        Kind::Forward => (0, 1),
-        Kind::InputGrad | Kind::KernelGrad => (1, 0),
+        ConvolutionKind::Forward => (0, 1),
+        ConvolutionKind::InputGrad | ConvolutionKind::KernelGrad => (1, 0),
     };
     let mut b = Argument::operand(b);
-    if product.packs(work) {
+    if product.packs_kernels(work) {
         b = Argument::scratch(0);
-        call.launches.push(pack(work));
-        call.scratch = aligned(work.kernel_elements() * work.dtype.size());
+        call.launches.push(launch_pack(work));
+        call.scratch = align_bytes(work.kernel_elements() * work.dtype.size());
     }
     let out = match work.kind {
-        Kind::KernelGrad => Argument::scratch(0),
-        Kind::Forward | Kind::InputGrad => Argument::result(0),
+        ConvolutionKind::KernelGrad => Argument::scratch(0),
+        ConvolutionKind::Forward | ConvolutionKind::InputGrad => Argument::result(0),
     };
     let mut arguments = vec![Argument::operand(a), b, out];
     work.first_channel(&mut arguments);
     call.launches.push(product.launch(work, arguments));
-    if work.kind == Kind::KernelGrad {
+    if work.kind == ConvolutionKind::KernelGrad {
         call.scratch = product.chunks * work.kernel_elements() * size_of::<f32>();
         let partial = "((INDEX)(o) * (TAPS * INPUTS) + (tap) * INPUTS + (c))";
-        call.launches.push(work.join(partial, product.chunks, 0));
+        call.launches.push(work.launch_join(partial, product.chunks, 0));
     }
     call
 }
 
 /// Extents of the product of one group, and of a block's tiles.
-struct Product {
+struct TiledProduct {
     rows: usize,
     columns: usize,
     depth: usize,
@@ -58,30 +58,30 @@ struct Product {
     chunk: usize,
 }
 
-impl Product {
-    fn new(work: &Work) -> Self {
+impl TiledProduct {
+    fn new(work: &ConvolutionWork) -> Self {
         let space = &work.space;
         let [height, width] =
             [0, 1].map(|dim| space.image[dim].div_ceil(space.window.strides[dim]));
         let (rows, columns, depth) = match work.kind {
-            Kind::Forward => {
-                (space.batch * space.places(), space.outputs, space.taps() * space.inputs)
+            ConvolutionKind::Forward => {
+                (space.batch * space.output_places(), space.outputs, space.taps() * space.inputs)
             }
-            Kind::InputGrad => {
+            ConvolutionKind::InputGrad => {
                 (space.batch * height * width, space.inputs, space.taps() * space.outputs)
             }
-            Kind::KernelGrad => {
-                (space.outputs, space.taps() * space.inputs, space.batch * space.places())
+            ConvolutionKind::KernelGrad => {
+                (space.outputs, space.taps() * space.inputs, space.batch * space.output_places())
             }
         };
         let phases = match work.kind {
-            Kind::InputGrad => space.window.strides.iter().product(),
-            Kind::Forward | Kind::KernelGrad => 1,
+            ConvolutionKind::InputGrad => space.window.strides.iter().product(),
+            ConvolutionKind::Forward | ConvolutionKind::KernelGrad => 1,
         };
         let blocks =
             |[m, n]: [usize; 2]| rows.div_ceil(m) * columns.div_ceil(n) * phases * space.groups;
         let large = if columns > 64 { [128, 128] } else { [128, 64] };
-        let sums = work.kind == Kind::KernelGrad;
+        let sums = work.kind == ConvolutionKind::KernelGrad;
         let fits = rows > 64 && (sums || blocks(large) >= BLOCKS / 2);
         let tile = if fits { large } else { [64, 64] };
         let step = if work.dtype == DType::F32 { 16 } else { 32 };
@@ -95,38 +95,38 @@ impl Product {
     }
 
     /// Whether kernels are brought to another order first: of the gradient of images those of one element lie right.
-    fn packs(&self, work: &Work) -> bool {
+    fn packs_kernels(&self, work: &ConvolutionWork) -> bool {
         match work.kind {
-            Kind::Forward => true,
-            Kind::InputGrad => work.space.taps() > 1,
-            Kind::KernelGrad => false,
+            ConvolutionKind::Forward => true,
+            ConvolutionKind::InputGrad => work.space.taps() > 1,
+            ConvolutionKind::KernelGrad => false,
         }
     }
 
-    fn launch(&self, work: &Work, arguments: Vec<Argument>) -> Launch {
+    fn launch(&self, work: &ConvolutionWork, arguments: Vec<Argument>) -> Launch {
         let [m, n] = self.tile;
         let body = match work.dtype {
             DType::F32 => include_str!("../cu/convolution_floats.cu"),
             _ => include_str!("../cu/convolution_halves.cu"),
         };
-        let source = self.source(work, body);
+        let source = self.build_source(work, body);
         let blocks = self.rows.div_ceil(m);
         let columns = self.columns.div_ceil(n);
         let launch = Launch::kernel(source, "convolution_tiles", blocks, THREADS, arguments);
-        let mut launch = launch.rows(columns);
+        let mut launch = launch.with_rows(columns);
         if let Launch::Kernel(kernel) = &mut launch {
             kernel.grid[2] = (work.space.groups * self.chunks) as u32;
         }
         launch
     }
 
-    fn source(&self, work: &Work, body: &str) -> Source {
+    fn build_source(&self, work: &ConvolutionWork, body: &str) -> KernelSource {
         let head =
             [include_str!("../cu/tensor_cores.cuh"), include_str!("../cu/convolution_tiles.cuh")];
         let head = if work.dtype == DType::F32 { &head[1..] } else { &head };
         let last = work.channels_last;
-        let sums = work.kind == Kind::KernelGrad;
-        work.source(&format!("{}\n{body}", head.concat()))
+        let sums = work.kind == ConvolutionKind::KernelGrad;
+        work.build_source(&format!("{}\n{body}", head.concat()))
             .define("ROWS", self.rows)
             .define("PHASE_ROWS", self.phase)
             .define("COLUMNS", self.columns)
@@ -146,25 +146,29 @@ impl Product {
     }
 
     /// How many elements of the first factor are read at once.
-    fn aligned_a(&self, work: &Work) -> usize {
+    fn aligned_a(&self, work: &ConvolutionWork) -> usize {
         let space = &work.space;
         let channels = match work.kind {
-            Kind::Forward => space.inputs,
-            Kind::InputGrad | Kind::KernelGrad => space.outputs,
+            ConvolutionKind::Forward => space.inputs,
+            ConvolutionKind::InputGrad | ConvolutionKind::KernelGrad => space.outputs,
         };
-        together(work, work.channels_last && !work.takes_part(), channels)
+        elements_at_once(work, work.channels_last && !work.takes_part(), channels)
     }
 
-    fn aligned_b(&self, work: &Work) -> usize {
+    fn aligned_b(&self, work: &ConvolutionWork) -> usize {
         match work.kind {
-            Kind::Forward | Kind::InputGrad => together(work, true, self.columns),
-            Kind::KernelGrad => together(work, work.channels_last, work.space.inputs),
+            ConvolutionKind::Forward | ConvolutionKind::InputGrad => {
+                elements_at_once(work, true, self.columns)
+            }
+            ConvolutionKind::KernelGrad => {
+                elements_at_once(work, work.channels_last, work.space.inputs)
+            }
         }
     }
 }
 
 /// The most elements of 16 bytes or fewer that a number of channels is a multiple of, where they lie side by side.
-fn together(work: &Work, side_by_side: bool, channels: usize) -> usize {
+fn elements_at_once(work: &ConvolutionWork, side_by_side: bool, channels: usize) -> usize {
     let most = 16 / work.dtype.size();
     let fits = |width: &usize| side_by_side && channels.is_multiple_of(*width);
     (0..=3).map(|at| most >> at).find(fits).unwrap_or(1)
@@ -173,24 +177,24 @@ fn together(work: &Work, side_by_side: bool, channels: usize) -> usize {
 /// Elements of a block's shared memory, at most.
 const SHARED: usize = 12_288;
 
-fn pack(work: &Work) -> Launch {
+fn launch_pack(work: &ConvolutionWork) -> Launch {
     let (elements, taps) = (work.kernel_elements(), work.space.taps());
     let (inputs, outputs) = (work.space.inputs, work.space.outputs);
     let channels = (SHARED / taps.max(1)).min(64);
     let [x, y, z] = match (work.kind, channels) {
-        (Kind::Forward, _) => {
+        (ConvolutionKind::Forward, _) => {
             [outputs.div_ceil(32), (inputs * taps).div_ceil(32), work.space.groups]
         }
         (_, 0) => [elements.div_ceil(THREADS), 1, 1],
         (_, channels) => [outputs * work.space.groups, inputs.div_ceil(channels), 1],
     };
     let source = work
-        .source(include_str!("../cu/convolution_pack.cu"))
+        .build_source(include_str!("../cu/convolution_pack.cu"))
         .define("ELEMENTS", elements)
         .define("BROUGHT", channels);
-    let k = if work.kind == Kind::Forward { 1 } else { 0 };
+    let k = if work.kind == ConvolutionKind::Forward { 1 } else { 0 };
     let arguments = vec![Argument::operand(k), Argument::scratch(0)];
-    let mut launch = Launch::kernel(source, "convolution_pack", x, THREADS, arguments).rows(y);
+    let mut launch = Launch::kernel(source, "convolution_pack", x, THREADS, arguments).with_rows(y);
     if let Launch::Kernel(kernel) = &mut launch {
         kernel.grid[2] = z as u32;
     }

@@ -9,24 +9,27 @@ use graphc_ir::ops::Reduce;
 use graphc_ir::plan::FusedArg;
 use graphc_ir::types::DType;
 
-use super::{Chain, THREADS, misfit, name_of};
+use super::{ElementwiseChain, THREADS, mismatch_error, name_of};
 use crate::cuda::call::{Argument, Call, Launch};
-use crate::cuda::reduce::{JOIN, Reduction, Shares};
-use crate::cuda::source::{Source, element};
+use crate::cuda::reduce::{JOIN, ReductionGeometry, ReductionShares};
+use crate::cuda::source::{KernelSource, element_type};
 use crate::error::KernelError;
 
 /// Sums that a thread holds at most before it takes fewer elements at once.
 const HELD: usize = 32;
 
 /// The launches of a chain with reductions; `outputs` are its elementwise results.
-pub(super) fn call(chain: &Chain<'_>, outputs: &[usize]) -> Result<Call, KernelError> {
-    let mut passes = passes(chain)?;
+pub(super) fn prepare_passes(
+    chain: &ElementwiseChain<'_>,
+    outputs: &[usize],
+) -> Result<Call, KernelError> {
+    let mut passes = group_passes(chain)?;
     if let Some(last) = passes.last_mut() {
         last.outputs = outputs.to_vec();
     }
-    let (mut call, mut joins) = (Call::nothing(), Vec::new());
+    let (mut call, mut joins) = (Call::empty(), Vec::new());
     for pass in &passes {
-        let shares = pass.geometry()?.shares(pass.width()?);
+        let shares = pass.geometry()?.shares(pass.access_width()?);
         let partial = Argument::scratch(call.scratch);
         let [first, join] = pass.launches(&shares, partial)?;
         call.launches.extend(first);
@@ -39,60 +42,62 @@ pub(super) fn call(chain: &Chain<'_>, outputs: &[usize]) -> Result<Call, KernelE
 }
 
 /// A reduction at the end of a chain.
-struct Fold<'a> {
+struct ChainFold<'a> {
     op: &'a Reduce,
     arg: FusedArg,
     output: usize,
 }
 
 /// Reductions over the same dims, and results that are written in the same pass.
-struct Pass<'a> {
-    chain: &'a Chain<'a>,
-    folds: Vec<Fold<'a>>,
+struct ReductionPass<'a> {
+    chain: &'a ElementwiseChain<'a>,
+    folds: Vec<ChainFold<'a>>,
     outputs: Vec<usize>,
 }
 
-fn passes<'a>(chain: &'a Chain<'a>) -> Result<Vec<Pass<'a>>, KernelError> {
-    let mut passes: Vec<Pass<'a>> = Vec::new();
+fn group_passes<'a>(
+    chain: &'a ElementwiseChain<'a>,
+) -> Result<Vec<ReductionPass<'a>>, KernelError> {
+    let mut passes: Vec<ReductionPass<'a>> = Vec::new();
     for (output, &step) in chain.outputs.iter().enumerate() {
         let Op::Reduce(op) = chain.steps[step].op else { continue };
         let arg = chain.steps[step]
             .args
             .first()
             .copied()
-            .ok_or_else(|| misfit("a reduction of nothing"))?;
+            .ok_or_else(|| mismatch_error("a reduction of nothing"))?;
         if !chain.dtypes[step].is_float() {
-            return Err(misfit("a reduction of integers at the end of a chain"));
+            return Err(mismatch_error("a reduction of integers at the end of a chain"));
         }
-        let fold = Fold { op, arg, output };
+        let fold = ChainFold { op, arg, output };
         match passes.iter_mut().find(|pass| pass.folds[0].op.axes == op.axes) {
             Some(pass) => pass.folds.push(fold),
-            None => passes.push(Pass { chain, folds: vec![fold], outputs: Vec::new() }),
+            None => passes.push(ReductionPass { chain, folds: vec![fold], outputs: Vec::new() }),
         }
     }
     Ok(passes)
 }
 
-impl Pass<'_> {
+impl ReductionPass<'_> {
     /// Which elements make which result, of any of the reductions.
-    fn geometry(&self) -> Result<Reduction, KernelError> {
+    fn geometry(&self) -> Result<ReductionGeometry, KernelError> {
         self.reduction(&self.folds[0])
     }
 
-    fn reduction(&self, fold: &Fold<'_>) -> Result<Reduction, KernelError> {
+    fn reduction(&self, fold: &ChainFold<'_>) -> Result<ReductionGeometry, KernelError> {
         let chain = self.chain;
-        Reduction::new(fold.op, &chain.shape, &chain.global, &chain.results[fold.output])
+        ReductionGeometry::new(fold.op, &chain.shape, &chain.global, &chain.results[fold.output])
     }
 
-    fn needed(&self) -> super::Needed {
+    fn find_needed(&self) -> super::NeededValues {
         let outputs = self.outputs.iter().map(|&output| FusedArg::Step(self.chain.outputs[output]));
-        self.chain.needed(self.folds.iter().map(|fold| fold.arg).chain(outputs))
+        self.chain.find_needed(self.folds.iter().map(|fold| fold.arg).chain(outputs))
     }
 
     /// How many elements a thread takes at once.
-    fn width(&self) -> Result<usize, KernelError> {
+    fn access_width(&self) -> Result<usize, KernelError> {
         let geometry = self.geometry()?;
-        let mut width = self.chain.width(&self.needed(), &self.outputs);
+        let mut width = self.chain.access_width(&self.find_needed(), &self.outputs);
         while !geometry.lanes_are_inner() && width * self.folds.len() > HELD && width > 1 {
             width /= 2;
         }
@@ -102,15 +107,15 @@ impl Pass<'_> {
     /// The pass, where there is an element, and what joins its parts, where there is a result.
     fn launches(
         &self,
-        shares: &Shares,
+        shares: &ReductionShares,
         partial: Argument,
     ) -> Result<[Option<Launch>; 2], KernelError> {
-        let (chain, geometry, width) = (self.chain, self.geometry()?, self.width()?);
+        let (chain, geometry, width) = (self.chain, self.geometry()?, self.access_width()?);
         let results = geometry.results();
         if results == 0 {
             return Ok([None, None]);
         }
-        let source = self.source(shares)?;
+        let source = self.build_source(shares)?;
         let kept = if geometry.lanes_are_inner() { 1 } else { width };
         let blocks = (results / kept).div_ceil(THREADS / shares.lanes);
         let mut arguments = chain.arguments();
@@ -119,24 +124,24 @@ impl Pass<'_> {
         let first = Launch::kernel(source.clone(), "pass", blocks, THREADS, arguments);
         let mut arguments = vec![partial];
         arguments.extend(self.folds.iter().map(|fold| Argument::result(fold.output)));
-        let blocks = (results * self.folds.len()).div_ceil(shares.joined());
+        let blocks = (results * self.folds.len()).div_ceil(shares.results_per_block());
         let join = Launch::kernel(source, "join", blocks, THREADS, arguments);
-        Ok([Some(first.rows(shares.chunks)), Some(join)])
+        Ok([Some(first.with_rows(shares.chunks)), Some(join)])
     }
 
-    fn source(&self, shares: &Shares) -> Result<Source, KernelError> {
-        let (chain, geometry, width) = (self.chain, self.geometry()?, self.width()?);
+    fn build_source(&self, shares: &ReductionShares) -> Result<KernelSource, KernelError> {
+        let (chain, geometry, width) = (self.chain, self.geometry()?, self.access_width()?);
         let [kept, reduced] = if geometry.lanes_are_inner() { [1, width] } else { [width, 1] };
-        let reductions: Vec<Reduction> =
+        let reductions: Vec<ReductionGeometry> =
             self.folds.iter().map(|fold| self.reduction(fold)).collect::<Result<_, _>>()?;
-        let choice = |of: &dyn Fn(&Reduction) -> String| {
+        let choice = |of: &dyn Fn(&ReductionGeometry) -> String| {
             let each = reductions.iter().enumerate();
             each.map(|(index, one)| format!("(f) == {index} ? {} : ", of(one))).collect::<String>()
         };
         let functions = self.functions(&reductions)?;
         let body = [JOIN, &functions, include_str!("../cu/pass.cu")].join("\n");
         let parameters = [chain.parameters(), chain.result_parameters(&self.outputs)].concat();
-        let source = Source::new(body)
+        let source = KernelSource::new(body)
             .define("INDEX", chain.index_type())
             .define("V", "float")
             .define("FOLDS", self.folds.len())
@@ -144,12 +149,12 @@ impl Pass<'_> {
             .define("KEPT_WIDTH", kept)
             .define("REDUCED_WIDTH", reduced)
             .define("PARAMETERS", parameters.join(", "))
-            .define("ARGUMENTS", names(&parameters))
+            .define("ARGUMENTS", argument_names(&parameters))
             .define("RESULT_PARAMETERS", self.fold_parameters().join(", "))
-            .define("RESULT_ARGUMENTS", names(&self.fold_parameters()))
+            .define("RESULT_ARGUMENTS", argument_names(&self.fold_parameters()))
             .define("COMBINE(f, a, b)", format!("({}0.0f)", choice(&|r| r.combination().into())))
             .define("IDENTITY(f)", format!("({}0.0f)", choice(&|r| r.identity(DType::F32))))
-            .define("SUMS(f)", format!("({}0)", choice(&|r| u8::from(r.sums()).to_string())));
+            .define("SUMS(f)", format!("({}0)", choice(&|r| u8::from(r.is_sum()).to_string())));
         Ok(geometry.describe(source, shares))
     }
 
@@ -158,7 +163,7 @@ impl Pass<'_> {
     }
 
     /// The functions that the kernels call: `elements` computes and writes, `finish` writes a joined result.
-    fn functions(&self, reductions: &[Reduction]) -> Result<String, KernelError> {
+    fn functions(&self, reductions: &[ReductionGeometry]) -> Result<String, KernelError> {
         let chain = self.chain;
         let mut text = String::from("struct Folded { float at[FOLDS]; };\n");
         text.push_str("__device__ __forceinline__ void elements(INDEX i, Folded (&found)[WIDTH], PARAMETERS) {\n");
@@ -166,11 +171,16 @@ impl Pass<'_> {
         let found: String = found
             .map(|(f, fold)| format!("  found[k].at[{f}] = (float){};\n", name_of(fold.arg)))
             .collect();
-        chain.write_values(&self.needed(), self.width()?, (&self.outputs, &found), &mut text)?;
+        chain.write_values(
+            &self.find_needed(),
+            self.access_width()?,
+            (&self.outputs, &found),
+            &mut text,
+        )?;
         text.push_str("}\n__device__ __forceinline__ void finish(u32 f, INDEX r, double x, RESULT_PARAMETERS) {\n");
         for (f, (fold, reduction)) in self.folds.iter().zip(reductions).enumerate() {
             let (output, divisor) = (fold.output, reduction.divisor());
-            let ty = element(chain.results[output].dtype());
+            let ty = element_type(chain.results[output].dtype());
             text.push_str(&format!(
                 "  if (f == {f}) result{output}[r] = to<{ty}>((float)(x / (double){divisor}));\n"
             ));
@@ -181,7 +191,7 @@ impl Pass<'_> {
 }
 
 /// The names of parameters, as arguments.
-fn names(parameters: &[String]) -> String {
+fn argument_names(parameters: &[String]) -> String {
     let name = |parameter: &String| parameter.rsplit([' ', '*']).next().map(str::to_owned);
     parameters.iter().filter_map(name).collect::<Vec<_>>().join(", ")
 }

@@ -7,19 +7,22 @@ use graphc_ir::plan::FusedArg;
 use graphc_ir::types::DType;
 
 use super::super::Shard;
-use super::super::source::{element, number};
-use super::{StepRef, misfit};
+use super::super::source::{element_type, f32_literal};
+use super::{StepRef, mismatch_error};
 use crate::error::KernelError;
 
 /// A value that a step reads.
 #[derive(Clone, Debug)]
-pub(super) struct Value {
+pub(super) struct StepValue {
     pub(super) name: String,
     pub(super) dtype: DType,
 }
 
 /// The element type of each step's value.
-pub(super) fn dtypes(steps: &[StepRef<'_>], operands: &[Shard]) -> Result<Vec<DType>, KernelError> {
+pub(super) fn step_dtypes(
+    steps: &[StepRef<'_>],
+    operands: &[Shard],
+) -> Result<Vec<DType>, KernelError> {
     let mut dtypes: Vec<DType> = Vec::new();
     for step in steps {
         let dtype = |arg: &FusedArg| match *arg {
@@ -27,39 +30,45 @@ pub(super) fn dtypes(steps: &[StepRef<'_>], operands: &[Shard]) -> Result<Vec<DT
             FusedArg::Step(step) => dtypes.get(step).copied(),
         };
         let args: Option<Vec<DType>> = step.args.iter().map(dtype).collect();
-        let args = args.ok_or_else(|| misfit("a step that reads what is not there"))?;
-        let first = *args.first().ok_or_else(|| misfit("a step without operands"))?;
+        let args = args.ok_or_else(|| mismatch_error("a step that reads what is not there"))?;
+        let first = *args.first().ok_or_else(|| mismatch_error("a step without operands"))?;
         dtypes.push(match step.op {
             Op::Unary(_) | Op::Reduce(_) => first,
             Op::Binary(op) if op.function.gives_bool() => DType::Bool,
             Op::Binary(_) => first,
-            Op::Where(_) => *args.get(1).ok_or_else(|| misfit("a choice between nothing"))?,
+            Op::Where(_) => {
+                *args.get(1).ok_or_else(|| mismatch_error("a choice between nothing"))?
+            }
             Op::Cast(op) => op.dtype,
-            op => return Err(KernelError::call("fused", format!("{} in a chain", op.name()))),
+            op => return Err(KernelError::bad_call("fused", format!("{} in a chain", op.name()))),
         });
     }
     Ok(dtypes)
 }
 
 /// What a step computes, of type `dtype`.
-pub(super) fn expression(op: &Op, args: &[Value], dtype: DType) -> Result<String, KernelError> {
+pub(super) fn step_expression(
+    op: &Op,
+    args: &[StepValue],
+    dtype: DType,
+) -> Result<String, KernelError> {
     let value = match (op, args) {
-        (Op::Unary(op), [x]) if dtype.is_float() => unary(op.function, &x.name),
+        (Op::Unary(op), [x]) if dtype.is_float() => unary_expression(op.function, &x.name),
         (Op::Unary(op), [x]) => integer_unary(op.function, &x.name)?,
-        (Op::Binary(op), [a, b]) => binary(op.function, a, b)?,
+        (Op::Binary(op), [a, b]) => binary_expression(op.function, a, b)?,
         (Op::Where(_), [condition, a, b]) => {
             format!("({} != 0 ? {} : {})", condition.name, a.name, b.name)
         }
-        (Op::Cast(_), [x]) => cast(x, dtype),
-        _ => return Err(misfit("a step with another number of operands")),
+        (Op::Cast(_), [x]) => cast_expression(x, dtype),
+        _ => return Err(mismatch_error("a step with another number of operands")),
     };
     Ok(match dtype {
         DType::F32 | DType::I64 => value,
-        _ => format!("rounded<{}>({value})", element(dtype)),
+        _ => format!("rounded<{}>({value})", element_type(dtype)),
     })
 }
 
-fn cast(x: &Value, dtype: DType) -> String {
+fn cast_expression(x: &StepValue, dtype: DType) -> String {
     let name = &x.name;
     match (x.dtype.is_float(), dtype) {
         (true, DType::Bool) => format!("(i64)({name} != 0.0f)"),
@@ -69,7 +78,7 @@ fn cast(x: &Value, dtype: DType) -> String {
     }
 }
 
-fn unary(function: UnaryFunction, x: &str) -> String {
+fn unary_expression(function: UnaryFunction, x: &str) -> String {
     match function {
         UnaryFunction::Relu => format!("({x} < 0.0f ? 0.0f : {x})"),
         UnaryFunction::Gelu => format!("(0.5f * {x} * (1.0f + erff({x} * 0.70710678f)))"),
@@ -95,25 +104,25 @@ fn unary(function: UnaryFunction, x: &str) -> String {
         UnaryFunction::Reciprocal => format!("(1.0f / {x})"),
         UnaryFunction::Detach => x.to_owned(),
         UnaryFunction::Not => format!("({x} == 0.0f ? 1.0f : 0.0f)"),
-        UnaryFunction::Scale(value) => format!("({x} * {})", number(value.0 as f32)),
-        UnaryFunction::Offset(value) => format!("({x} + {})", number(value.0 as f32)),
-        UnaryFunction::PowScalar(value) => power(x, value.0),
+        UnaryFunction::Scale(value) => format!("({x} * {})", f32_literal(value.0 as f32)),
+        UnaryFunction::Offset(value) => format!("({x} + {})", f32_literal(value.0 as f32)),
+        UnaryFunction::PowScalar(value) => power_expression(x, value.0),
         UnaryFunction::Clip { low, high } => {
-            let (low, high) = (number(low.0 as f32), number(high.0 as f32));
+            let (low, high) = (f32_literal(low.0 as f32), f32_literal(high.0 as f32));
             format!("({x} < {low} ? {low} : ({x} > {high} ? {high} : {x}))")
         }
     }
 }
 
 /// x to a fixed power; the usual ones without the general function.
-fn power(x: &str, value: f64) -> String {
+fn power_expression(x: &str, value: f64) -> String {
     match value {
         2.0 => format!("({x} * {x})"),
         3.0 => format!("({x} * {x} * {x})"),
         1.0 => x.to_owned(),
         -1.0 => format!("(1.0f / {x})"),
         -2.0 => format!("(1.0f / ({x} * {x}))"),
-        _ => format!("powf({x}, {})", number(value as f32)),
+        _ => format!("powf({x}, {})", f32_literal(value as f32)),
     }
 }
 
@@ -130,7 +139,7 @@ fn integer_unary(function: UnaryFunction, x: &str) -> Result<String, KernelError
             let bounds = [low.0, high.0].map(integer_bound);
             format!("({x} < {0} ? {0} : ({x} > {1} ? {1} : {x}))", bounds[0], bounds[1])
         }
-        _ => return Err(KernelError::call("unary", format!("no {function:?} of integers"))),
+        _ => return Err(KernelError::bad_call("unary", format!("no {function:?} of integers"))),
     })
 }
 
@@ -142,7 +151,11 @@ fn integer_bound(bound: f64) -> String {
     }
 }
 
-fn binary(function: BinaryFunction, a: &Value, b: &Value) -> Result<String, KernelError> {
+fn binary_expression(
+    function: BinaryFunction,
+    a: &StepValue,
+    b: &StepValue,
+) -> Result<String, KernelError> {
     let float = a.dtype.is_float();
     let (a, b) = (&a.name, &b.name);
     let wrapping = |sign: &str| match float {

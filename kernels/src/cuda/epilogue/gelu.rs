@@ -16,40 +16,44 @@ const REACH: f64 = 1e-3;
 
 /// Whether a step's value is GELU of `value`.
 pub(super) fn is_gelu(chain: &FusedOp, value: FusedArg, step: usize) -> bool {
-    let Some(needed) = Needed::of(chain, value, step) else { return false };
-    let right = |x: f64| UnaryFunction::GeluTanh.of(x);
+    let Some(needed) = SmoothSteps::from_step(chain, value, step) else { return false };
+    let right = |x: f64| UnaryFunction::GeluTanh.apply(x);
     needed.others.is_empty()
-        && places().all(|x| {
-            needed.at(|_| x).is_some_and(|found| (found - right(x)).abs() <= NEAR * (1.0 + x.abs()))
+        && sample_points().all(|x| {
+            needed
+                .evaluate_at(|_| x)
+                .is_some_and(|found| (found - right(x)).abs() <= NEAR * (1.0 + x.abs()))
         })
 }
 
 /// The operand at which a step's value is the slope of GELU, times `value`.
 pub(super) fn is_gradient(chain: &FusedOp, value: FusedArg, step: usize) -> Option<usize> {
-    let needed = Needed::of(chain, value, step)?;
+    let needed = SmoothSteps::from_step(chain, value, step)?;
     let [operand] = needed.others[..] else { return None };
     let same = |x: f64, gradient: f64| {
         let at = |arg| if arg == value { gradient } else { x };
-        let right = gradient * slope(x);
-        needed.at(at).is_some_and(|found| (found - right).abs() <= NEAR * (1.0 + x.abs()))
+        let right = gradient * gelu_slope(x);
+        needed.evaluate_at(at).is_some_and(|found| (found - right).abs() <= NEAR * (1.0 + x.abs()))
     };
-    places().all(|x| [1.0, -0.625].iter().all(|&gradient| same(x, gradient))).then_some(operand)
+    sample_points()
+        .all(|x| [1.0, -0.625].iter().all(|&gradient| same(x, gradient)))
+        .then_some(operand)
 }
 
 /// Where functions are compared: closely where GELU bends, and farther away.
-fn places() -> impl Iterator<Item = f64> {
+fn sample_points() -> impl Iterator<Item = f64> {
     let near = (-40..=40).map(|place| f64::from(place) * 0.171);
     near.chain([-30.0, -12.0, 12.0, 30.0])
 }
 
 /// The slope of GELU, by differences over four places.
-fn slope(x: f64) -> f64 {
-    let at = |steps: f64| UnaryFunction::GeluTanh.of(x + steps * REACH);
+fn gelu_slope(x: f64) -> f64 {
+    let at = |steps: f64| UnaryFunction::GeluTanh.apply(x + steps * REACH);
     (8.0 * (at(1.0) - at(-1.0)) - (at(2.0) - at(-2.0))) / (12.0 * REACH)
 }
 
 /// The steps that a value depends on, where all are smooth functions of some value and of operands.
-struct Needed<'a> {
+struct SmoothSteps<'a> {
     chain: &'a FusedOp,
     /// In order.
     steps: Vec<usize>,
@@ -58,8 +62,8 @@ struct Needed<'a> {
     others: Vec<usize>,
 }
 
-impl<'a> Needed<'a> {
-    fn of(chain: &'a FusedOp, value: FusedArg, step: usize) -> Option<Self> {
+impl<'a> SmoothSteps<'a> {
+    fn from_step(chain: &'a FusedOp, value: FusedArg, step: usize) -> Option<Self> {
         let mut needed = Self { chain, steps: Vec::new(), value, others: Vec::new() };
         needed.visit(FusedArg::Step(step))?;
         needed.steps.sort_unstable();
@@ -82,7 +86,7 @@ impl<'a> Needed<'a> {
     }
 
     /// The last step's value, where the value and the operands are these numbers.
-    fn at(&self, of: impl Fn(FusedArg) -> f64) -> Option<f64> {
+    fn evaluate_at(&self, of: impl Fn(FusedArg) -> f64) -> Option<f64> {
         let mut values = vec![0.0; self.chain.steps.len()];
         for &step in &self.steps {
             let number = |&arg: &FusedArg| match arg {
@@ -90,7 +94,7 @@ impl<'a> Needed<'a> {
                 _ => of(arg),
             };
             let args: Vec<f64> = self.chain.steps[step].args.iter().map(number).collect();
-            values[step] = apply(&self.chain.steps[step].op, &args)?;
+            values[step] = apply_op(&self.chain.steps[step].op, &args)?;
         }
         self.steps.last().map(|&step| values[step])
     }
@@ -111,10 +115,10 @@ fn is_smooth(op: &Op) -> bool {
     }
 }
 
-fn apply(op: &Op, args: &[f64]) -> Option<f64> {
+fn apply_op(op: &Op, args: &[f64]) -> Option<f64> {
     match (op, args) {
-        (Op::Unary(op), &[x]) => Some(op.function.of(x)),
-        (Op::Binary(op), &[a, b]) => Some(op.function.of(DType::F32, a, b)),
+        (Op::Unary(op), &[x]) => Some(op.function.apply(x)),
+        (Op::Binary(op), &[a, b]) => Some(op.function.apply(DType::F32, a, b)),
         (Op::Cast(_), &[x]) => Some(x),
         _ => None,
     }
@@ -127,10 +131,10 @@ mod tests {
     #[test]
     fn the_slope_is_that_of_gelu() {
         let (c, a) = ((2.0 / std::f64::consts::PI).sqrt(), 0.044_715);
-        for x in places() {
+        for x in sample_points() {
             let t = (c * (x + a * x * x * x)).tanh();
             let right = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * a * x * x);
-            assert!((slope(x) - right).abs() < 1e-9, "{x}: {}, not {right}", slope(x));
+            assert!((gelu_slope(x) - right).abs() < 1e-9, "{x}: {}, not {right}", gelu_slope(x));
         }
     }
 }

@@ -27,8 +27,10 @@ use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Activation, Call, Epilogue, Launch, Place, Product, Slot, Summed};
-use super::product::product;
+use super::call::{
+    Activation, Call, CallRegister, Epilogue, Launch, LaunchMemory, MatrixProduct, Summed,
+};
+use super::product::build_product;
 
 /// A chain behind a product.
 #[derive(Clone, Copy, Debug)]
@@ -56,21 +58,21 @@ pub fn join_chain(
 ) -> Option<Call> {
     let made = behind.operands.get(behind.product)?;
     let [a, b] = factors;
-    let plain = single(op, [a, b], made)?;
-    let reading = Reading { behind, made, results, columns: plain.columns };
-    let End { epilogue, step, rest } = reading.end()?;
+    let plain = single_product(op, [a, b], made)?;
+    let reading = ChainReading { behind, made, results, columns: plain.columns };
+    let ProductEnd { epilogue, step, rest } = reading.read_end()?;
     let out = results.get(reading.output(step)?)?;
     let place = reading.place(step)?;
     let alike = out.dtype() == made.dtype() || reading.is_cast(&epilogue, step);
     if !alike || out.shape() != made.shape() || !reading.is_apart(&epilogue) {
         return None;
     }
-    let mut call = Call::nothing();
+    let mut call = Call::empty();
     if !rest.outputs.is_empty() {
-        call = reading.behind(out, step, &rest)?;
+        call = reading.prepare_behind(out, step, &rest)?;
     }
     let operands = super::Operands { out: place, made: out.dtype(), ..plain.operands };
-    call.launches.insert(0, Launch::Product(Product { epilogue, operands, ..plain }));
+    call.launches.insert(0, Launch::Product(MatrixProduct { epilogue, operands, ..plain }));
     Some(call)
 }
 
@@ -94,7 +96,7 @@ pub fn join_sums(
     [made, sums]: [&Shard; 2],
 ) -> Option<Call> {
     let [a, b] = factors;
-    let plain = single(op, [a, b], made)?;
+    let plain = single_product(op, [a, b], made)?;
     let x = factors.get(factor)?;
     let (which, turned, count) = match factor {
         0 => (Summed::First, op.transpose_a, plain.rows),
@@ -112,21 +114,21 @@ pub fn join_sums(
     if !(along && same && alike && is_sum) {
         return None;
     }
-    let place = Place::Slot(Slot::Result(1));
+    let place = LaunchMemory::Slot(CallRegister::Result(1));
     let epilogue = Epilogue { sums: Some((which, place)), ..Epilogue::default() };
-    Some(Call::of(vec![Launch::Product(Product { epilogue, ..plain })]))
+    Some(Call::from_launches(vec![Launch::Product(MatrixProduct { epilogue, ..plain })]))
 }
 
 /// One product of floating-point numbers, not a batch of them, and not an empty one.
-fn single(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<Product> {
-    let plain = product(op, a, b, out).ok()?;
+fn single_product(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<MatrixProduct> {
+    let plain = build_product(op, a, b, out).ok()?;
     let one = plain.batch == 1 && plain.starts.len() == 1;
     let some = plain.inner > 0 && out.elements() > 0;
     (one && some && out.dtype().is_float()).then_some(plain)
 }
 
 /// A chain as it is read, each step going on from the one before.
-struct Reading<'a> {
+struct ChainReading<'a> {
     behind: Behind<'a>,
     /// The product.
     made: &'a Shard,
@@ -135,7 +137,7 @@ struct Reading<'a> {
 }
 
 /// The end of a product.
-struct End {
+struct ProductEnd {
     epilogue: Epilogue,
     /// The chain's step that is the product's result.
     step: usize,
@@ -143,36 +145,38 @@ struct End {
     rest: FusedOp,
 }
 
-impl Reading<'_> {
-    fn end(&self) -> Option<End> {
+impl ChainReading<'_> {
+    fn read_end(&self) -> Option<ProductEnd> {
         let mut epilogue = Epilogue::default();
         let mut value = FusedArg::Operand(self.behind.product);
         while !self.is_result(value)
             && self.behind.keeps != Some(value)
             && let Some(step) = self.only_reader(value)
-            && self.adds(&mut epilogue, step, value).is_some()
+            && self.take_addition(&mut epilogue, step, value).is_some()
         {
             value = FusedArg::Step(step);
         }
         match self.behind.keeps.is_some() || self.is_result(value) {
-            true if self.readers(value).next().is_none() => self.plain(epilogue, value),
-            true => self.kept(epilogue, value),
-            false => self.applied(epilogue, value).or_else(|| self.gradient(epilogue, value)),
+            true if self.readers(value).next().is_none() => self.plain_end(epilogue, value),
+            true => self.kept_end(epilogue, value),
+            false => {
+                self.applied_end(epilogue, value).or_else(|| self.gradient_end(epilogue, value))
+            }
         }
     }
 
     /// Sums alone.
-    fn plain(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+    fn plain_end(&self, epilogue: Epilogue, value: FusedArg) -> Option<ProductEnd> {
         match value {
             FusedArg::Step(step) if self.behind.chain.outputs == [step] => {
-                Some(End { epilogue, step, rest: rest::nothing() })
+                Some(ProductEnd { epilogue, step, rest: rest::empty_chain() })
             }
             _ => None,
         }
     }
 
     /// A function of sums, or the product in f32.
-    fn applied(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+    fn applied_end(&self, epilogue: Epilogue, value: FusedArg) -> Option<ProductEnd> {
         let [output] = self.behind.chain.outputs[..] else { return None };
         let last = self.behind.chain.steps.get(output)?;
         let is_relu = matches!(&last.op, Op::Unary(op) if op.function == UnaryFunction::Relu);
@@ -183,7 +187,7 @@ impl Reading<'_> {
             () => return None,
         };
         let epilogue = Epilogue { activation, ..epilogue };
-        Some(End { epilogue, step: output, rest: rest::nothing() })
+        Some(ProductEnd { epilogue, step: output, rest: rest::empty_chain() })
     }
 
     /// Whether a step makes a product of halves one of f32, which nothing else is done to: the library does not round it then.
@@ -193,31 +197,31 @@ impl Reading<'_> {
     }
 
     /// GELU of sums, which are kept.
-    fn kept(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+    fn kept_end(&self, epilogue: Epilogue, value: FusedArg) -> Option<ProductEnd> {
         let outputs = &self.behind.chain.outputs;
         let (place, mut others) = match (self.behind.keeps, value) {
             (Some(keeps), value) if keeps == value => {
-                (Slot::Result(outputs.len()), outputs.iter().collect::<Vec<_>>())
+                (CallRegister::Result(outputs.len()), outputs.iter().collect::<Vec<_>>())
             }
             (None, FusedArg::Step(step)) => {
                 let others = outputs.iter().filter(|&&output| output != step);
-                (Slot::Result(self.output(step)?), others.collect())
+                (CallRegister::Result(self.output(step)?), others.collect())
             }
             _ => return None,
         };
         let output = *others.pop()?;
         let is_gelu = others.is_empty() && gelu::is_gelu(self.behind.chain, value, output);
-        let Slot::Result(index) = place else { return None };
+        let CallRegister::Result(index) = place else { return None };
         let kept = self.results.get(index).is_some_and(|kept| self.can_be_kept(kept));
         (is_gelu && kept).then(|| {
-            let kept = Some(Place::Slot(place));
+            let kept = Some(LaunchMemory::Slot(place));
             let epilogue = Epilogue { activation: Activation::GeluTanh, kept, ..epilogue };
-            End { epilogue, step: output, rest: rest::nothing() }
+            ProductEnd { epilogue, step: output, rest: rest::empty_chain() }
         })
     }
 
     /// The gradient of GELU, and maybe sums of that.
-    fn gradient(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+    fn gradient_end(&self, epilogue: Epilogue, value: FusedArg) -> Option<ProductEnd> {
         let chain = self.behind.chain;
         if epilogue.bias.is_some() {
             return None;
@@ -229,19 +233,23 @@ impl Reading<'_> {
         if !self.behind.operands.get(operand).is_some_and(|kept| self.can_be_kept(kept)) {
             return None;
         }
-        let kept = Some(Place::Slot(Slot::Operand(2 + operand)));
+        let kept = Some(LaunchMemory::Slot(CallRegister::Operand(2 + operand)));
         let epilogue = Epilogue { activation: Activation::GeluTanhGrad, kept, ..epilogue };
         match self.sums_of(step) {
             Some(place) => {
                 let sums = Some((Summed::Result, place));
-                Some(End { epilogue: Epilogue { sums, ..epilogue }, step, rest: rest::nothing() })
+                Some(ProductEnd {
+                    epilogue: Epilogue { sums, ..epilogue },
+                    step,
+                    rest: rest::empty_chain(),
+                })
             }
-            None => Some(End { epilogue, step, rest: rest::of(chain, step)? }),
+            None => Some(ProductEnd { epilogue, step, rest: rest::rest_of_chain(chain, step)? }),
         }
     }
 
     /// Where the sums of a step's rows go, if these are all else that the chain gives.
-    fn sums_of(&self, step: usize) -> Option<Place> {
+    fn sums_of(&self, step: usize) -> Option<LaunchMemory> {
         let chain = self.behind.chain;
         let mut others = (0..chain.outputs.len()).filter(|&at| chain.outputs[at] != step);
         let (Some(index), None) = (others.next(), others.next()) else { return None };
@@ -252,7 +260,7 @@ impl Reading<'_> {
         let fits = reduce.function == ReduceFunction::Sum && of_rows;
         let result = self.results.get(index)?;
         let alike = result.dtype() == self.made.dtype() && summed.args == [FusedArg::Step(step)];
-        (fits && alike).then_some(Place::Slot(Slot::Result(index)))
+        (fits && alike).then_some(LaunchMemory::Slot(CallRegister::Result(index)))
     }
 
     /// Whether the library can keep what a function is taken of in a matrix, or read it there.
@@ -282,26 +290,26 @@ impl Reading<'_> {
         self.behind.chain.outputs.iter().position(|&output| output == step)
     }
 
-    fn place(&self, step: usize) -> Option<Place> {
-        self.output(step).map(|index| Place::Slot(Slot::Result(index)))
+    fn place(&self, step: usize) -> Option<LaunchMemory> {
+        self.output(step).map(|index| LaunchMemory::Slot(CallRegister::Result(index)))
     }
 
     /// Takes a step that adds something to a value.
-    fn adds(&self, to: &mut Epilogue, step: usize, value: FusedArg) -> Option<()> {
+    fn take_addition(&self, to: &mut Epilogue, step: usize, value: FusedArg) -> Option<()> {
         let step = &self.behind.chain.steps[step];
         match (&step.op, &step.args[..]) {
             (Op::Binary(op), &[a, b]) if op.function == BinaryFunction::Add && a != b => {
-                self.add(to, if a == value { b } else { a })
+                self.take_summand(to, if a == value { b } else { a })
             }
             _ => None,
         }
     }
 
-    fn add(&self, to: &mut Epilogue, other: FusedArg) -> Option<()> {
+    fn take_summand(&self, to: &mut Epilogue, other: FusedArg) -> Option<()> {
         let FusedArg::Operand(index) = other else { return None };
         let shard = self.behind.operands.get(index)?;
         // Behind the factors.
-        let place = Place::Slot(Slot::Operand(2 + index));
+        let place = LaunchMemory::Slot(CallRegister::Operand(2 + index));
         let is_row = shard.shape().last() == Some(&self.columns);
         let slot = match () {
             () if shard.dtype() != self.made.dtype() => return None,
@@ -321,8 +329,9 @@ impl Reading<'_> {
     /// Whether nothing is written over what is read, but the result over what is added to it.
     fn is_apart(&self, epilogue: &Epilogue) -> bool {
         self.behind.shared.iter().all(|pair| {
-            let [operand, result] = [Slot::Operand(2 + pair.operand), Slot::Result(pair.result)];
-            let [operand, result] = [operand, result].map(|slot| Some(Place::Slot(slot)));
+            let [operand, result] =
+                [CallRegister::Operand(2 + pair.operand), CallRegister::Result(pair.result)];
+            let [operand, result] = [operand, result].map(|slot| Some(LaunchMemory::Slot(slot)));
             let is_gone = pair.operand == self.behind.product && self.behind.keeps.is_none();
             let only_added = epilogue.kept != result && epilogue.bias != operand;
             is_gone || only_added && epilogue.kept != operand
@@ -330,10 +339,10 @@ impl Reading<'_> {
     }
 
     /// The launches behind the product, of which `out` is step `step`.
-    fn behind(&self, out: &Shard, step: usize, rest: &FusedOp) -> Option<Call> {
+    fn prepare_behind(&self, out: &Shard, step: usize, rest: &FusedOp) -> Option<Call> {
         let others: Vec<usize> = (0..self.behind.chain.outputs.len())
             .filter(|&at| self.behind.chain.outputs[at] != step)
             .collect();
-        rest::call(rest, (out, self.place(step)?), (self.results, &others))
+        rest::prepare_rest(rest, (out, self.place(step)?), (self.results, &others))
     }
 }

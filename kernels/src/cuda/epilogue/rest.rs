@@ -3,18 +3,18 @@
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 
 use super::super::Shard;
-use super::super::call::{Call, Place, Slot};
+use super::super::call::{Call, CallRegister, LaunchMemory};
 use super::super::elementwise;
 use super::super::headed::Renaming;
 
 /// A chain that gives nothing.
-pub(super) fn nothing() -> FusedOp {
+pub(super) fn empty_chain() -> FusedOp {
     FusedOp { steps: Vec::new(), outputs: Vec::new() }
 }
 
 /// All other results of a chain, as a chain of the value of one of its steps, which is then its only operand. `None` where they need
 /// something else.
-pub(super) fn of(chain: &FusedOp, step: usize) -> Option<FusedOp> {
+pub(super) fn rest_of_chain(chain: &FusedOp, step: usize) -> Option<FusedOp> {
     let outputs = chain.outputs.iter().copied().filter(|&output| output != step);
     let outputs: Vec<usize> = outputs.collect();
     let mut open = outputs.clone();
@@ -46,15 +46,16 @@ pub(super) fn of(chain: &FusedOp, step: usize) -> Option<FusedOp> {
 }
 
 /// The launches of such a chain of `operand`, whose results are those at some places of all.
-pub(super) fn call(
+pub(super) fn prepare_rest(
     rest: &FusedOp,
-    (operand, place): (&Shard, Place),
+    (operand, place): (&Shard, LaunchMemory),
     (results, own): (&[Shard], &[usize]),
 ) -> Option<Call> {
     let types: Vec<Shard> =
         own.iter().map(|&index| results.get(index).cloned()).collect::<Option<_>>()?;
-    let mut call = elementwise::chain(rest, std::slice::from_ref(operand), &types).ok()?;
-    let written: Vec<Place> = own.iter().map(|&index| Place::Slot(Slot::Result(index))).collect();
+    let mut call = elementwise::prepare_chain(rest, std::slice::from_ref(operand), &types).ok()?;
+    let written: Vec<LaunchMemory> =
+        own.iter().map(|&index| LaunchMemory::Slot(CallRegister::Result(index))).collect();
     Renaming { operands: &[place], results: &written, scratch: 0 }.apply(&mut call).ok()?;
     Some(call)
 }

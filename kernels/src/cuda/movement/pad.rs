@@ -4,7 +4,7 @@ use graphc_ir::ops::Pad;
 
 use super::super::Shard;
 use super::super::call::{Argument, Call, Launch};
-use super::super::source::{Source, bits, width, word};
+use super::super::source::{KernelSource, access_width, element_bits, word_type};
 use super::THREADS;
 use crate::error::KernelError;
 
@@ -20,28 +20,28 @@ struct Padded {
 }
 
 /// One op; each element of the result is written once.
-pub(in super::super) fn pad(
+pub(in super::super) fn prepare_pad(
     op: &Pad,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let (x, out) = (operands[0].shape(), results[0].shape());
-    let mut dims = joined(op, x, out)?;
+    let mut dims = join_dims(op, x, out)?;
     if results[0].elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     let size = out_size(results);
     let width = in_words(&mut dims, size);
     let elements: usize = dims.iter().map(|dim| dim.whole).product();
-    let source = Source::new(include_str!("../cu/pad.cu"))
-        .define("WORD", word(size * width))
-        .define("VALUE", value(results, op.value.0, width))
+    let source = KernelSource::new(include_str!("../cu/pad.cu"))
+        .define("WORD", word_type(size * width))
+        .define("VALUE", value_word(results, op.value.0, width))
         .define("ELEMENTS", elements)
-        .index(elements)
-        .define("FIND(i)", find(&dims));
+        .define_index(elements)
+        .define("FIND(i)", search_statements(&dims));
     let arguments = vec![Argument::operand(0), Argument::result(0)];
     let blocks = elements.div_ceil(THREADS);
-    Ok(Call::of(vec![Launch::kernel(source, "pad", blocks, THREADS, arguments)]))
+    Ok(Call::from_launches(vec![Launch::kernel(source, "pad", blocks, THREADS, arguments)]))
 }
 
 fn out_size(results: &[Shard]) -> usize {
@@ -49,12 +49,12 @@ fn out_size(results: &[Shard]) -> usize {
 }
 
 /// The dims, of which one that is not padded is a part of that before it.
-fn joined(op: &Pad, x: &[usize], out: &[usize]) -> Result<Vec<Padded>, KernelError> {
+fn join_dims(op: &Pad, x: &[usize], out: &[usize]) -> Result<Vec<Padded>, KernelError> {
     let mut dims: Vec<Padded> = Vec::new();
     for (dim, (&extent, &whole)) in x.iter().zip(out).enumerate() {
         let (low, step) = (op.low[dim], op.interior[dim] + 1);
         if low + extent + extent.saturating_sub(1) * (step - 1) + op.high[dim] != whole {
-            return Err(KernelError::call("pad", format!("{x:?} into {out:?}")));
+            return Err(KernelError::bad_call("pad", format!("{x:?} into {out:?}")));
         }
         match dims.last_mut() {
             Some(last) if last.step == 1 && extent == whole => {
@@ -71,7 +71,7 @@ fn joined(op: &Pad, x: &[usize], out: &[usize]) -> Result<Vec<Padded>, KernelErr
 /// Counts the last dim in words of as many elements as are returned.
 fn in_words(dims: &mut [Padded], size: usize) -> usize {
     let Some(last) = dims.last_mut().filter(|last| last.step == 1) else { return 1 };
-    let width = width(size, [last.extent, last.low, last.whole]);
+    let width = access_width(size, [last.extent, last.low, last.whole]);
     last.extent /= width;
     last.low /= width;
     last.whole /= width;
@@ -79,8 +79,8 @@ fn in_words(dims: &mut [Padded], size: usize) -> usize {
 }
 
 /// A word of elements that all have the value.
-fn value(results: &[Shard], value: f64, width: usize) -> String {
-    let (size, bits) = (out_size(results), bits(results[0].dtype(), value));
+fn value_word(results: &[Shard], value: f64, width: usize) -> String {
+    let (size, bits) = (out_size(results), element_bits(results[0].dtype(), value));
     let bytes = bits.to_le_bytes();
     let word: Vec<u8> = (0..size * width).map(|byte| bytes[byte % size]).collect();
     match word.as_chunks::<4>().0 {
@@ -98,7 +98,7 @@ fn value(results: &[Shard], value: f64, width: usize) -> String {
 }
 
 /// Statements that find an element of the result in the operand, dim by dim from the last.
-fn find(dims: &[Padded]) -> String {
+fn search_statements(dims: &[Padded]) -> String {
     let mut text = String::from("{ INDEX rest = (i), own, stride = 1;");
     for dim in dims.iter().rev() {
         let Padded { extent, low, step, whole } = dim;

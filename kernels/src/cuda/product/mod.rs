@@ -9,53 +9,55 @@ mod own;
 use graphc_ir::ops::MatMul;
 
 use super::Shard;
-use super::call::{Call, Epilogue, Launch, Matrix, Operands, Place, Product, Slot};
-use super::source::{Source, broadcast_strides};
+use super::call::{
+    Call, CallRegister, Epilogue, Launch, LaunchMemory, Matrix, MatrixProduct, Operands,
+};
+use super::source::{KernelSource, broadcast_strides};
 use crate::error::KernelError;
 
 pub use own::{own_product, product_end};
 
 /// One op.
-pub(super) fn matmul(
+pub(super) fn prepare_matmul(
     op: &MatMul,
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
     let ([a, b], [out]) = (operands, results) else {
-        return Err(KernelError::call("matmul", "takes two operands and gives one result"));
+        return Err(KernelError::bad_call("matmul", "takes two operands and gives one result"));
     };
-    let product = product(op, a, b, out)?;
+    let product = build_product(op, a, b, out)?;
     if out.elements() == 0 {
-        return Ok(Call::nothing());
+        return Ok(Call::empty());
     }
     if product.inner == 0 {
         let bytes = out.elements() * out.dtype().size();
         let place = product.operands.out;
-        return Ok(Call::of(vec![Launch::Clear { place, bytes }]));
+        return Ok(Call::from_launches(vec![Launch::Clear { place, bytes }]));
     }
     if !out.dtype().is_float() {
-        return Ok(Call::of(integers(&product)));
+        return Ok(Call::from_launches(launch_integers(&product)));
     }
-    Ok(Call::of(vec![Launch::Product(product)]))
+    Ok(Call::from_launches(vec![Launch::Product(product)]))
 }
 
-pub(super) fn product(
+pub(super) fn build_product(
     op: &MatMul,
     a: &Shard,
     b: &Shard,
     out: &Shard,
-) -> Result<Product, KernelError> {
+) -> Result<MatrixProduct, KernelError> {
     let misfit = || {
         let reason = format!("{:?} and {:?} do not give {:?}", a.shape(), b.shape(), out.shape());
-        KernelError::call("matmul", reason)
+        KernelError::bad_call("matmul", reason)
     };
     if a.shape().len() < 2 || b.shape().len() < 2 || out.shape().len() < 2 {
         return Err(misfit());
     }
-    let ((a_batch, a_last), (b_batch, b_last)) = (split(a.shape()), split(b.shape()));
-    let (out_batch, out_last) = split(out.shape());
-    let [mut rows, inner] = turned(a_last, op.transpose_a);
-    let [inner_b, columns] = turned(b_last, op.transpose_b);
+    let ((a_batch, a_last), (b_batch, b_last)) = (split_batch(a.shape()), split_batch(b.shape()));
+    let (out_batch, out_last) = split_batch(out.shape());
+    let [mut rows, inner] = transpose_extents(a_last, op.transpose_a);
+    let [inner_b, columns] = transpose_extents(b_last, op.transpose_b);
     if inner != inner_b || out_last != [rows, columns] {
         return Err(misfit());
     }
@@ -69,8 +71,8 @@ pub(super) fn product(
     let (of_a, of_b) = (strides(a_batch, rows * inner)?, strides(b_batch, inner * columns)?);
     let of_out = strides(out_batch, rows * columns)?;
     let dims = out_batch.iter().zip(of_a).zip(of_b.into_iter().zip(of_out));
-    let dims = dims.map(|((&extent, a), (b, out))| Dim { extent, strides: [a, b, out] });
-    let mut dims = joined(dims);
+    let dims = dims.map(|((&extent, a), (b, out))| BatchDim { extent, strides: [a, b, out] });
+    let mut dims = join_dims(dims);
     // One matrix on the right: all rows on the left make one product.
     if !op.transpose_a
         && let Some(last) = dims.pop_if(|last| last.strides == [rows * inner, 0, rows * columns])
@@ -81,16 +83,16 @@ pub(super) fn product(
     let row = longest.map(|dim| dims.remove(dim));
     let batch = row.map_or(1, |row| row.extent);
     [one.stride, two.stride, three.stride] = row.map_or([0; 3], |row| row.strides);
-    let starts = starts(&dims);
+    let starts = matrix_starts(&dims);
     let operands = Operands {
         dtype: out.dtype(),
         made: out.dtype(),
-        a: Place::Slot(Slot::Operand(0)),
-        b: Place::Slot(Slot::Operand(1)),
-        out: Place::Slot(Slot::Result(0)),
+        a: LaunchMemory::Slot(CallRegister::Operand(0)),
+        b: LaunchMemory::Slot(CallRegister::Operand(1)),
+        out: LaunchMemory::Slot(CallRegister::Result(0)),
     };
     let epilogue = Epilogue::default();
-    Ok(Product {
+    Ok(MatrixProduct {
         rows,
         inner,
         columns,
@@ -106,7 +108,7 @@ pub(super) fn product(
 }
 
 /// Products of integers, which wrap around: a thread per element.
-fn integers(product: &Product) -> Vec<Launch> {
+fn launch_integers(product: &MatrixProduct) -> Vec<Launch> {
     let stride = |matrix: &Matrix| match matrix.by_columns {
         true => (1, matrix.leading),
         false => (matrix.leading, 1),
@@ -114,8 +116,8 @@ fn integers(product: &Product) -> Vec<Launch> {
     let ((a_row, a_inner), (b_inner, b_column)) = (stride(&product.a), stride(&product.b));
     let elements = product.rows * product.columns * product.batch;
     let launch = |start: &[usize; 3]| {
-        let source = Source::new(include_str!("../cu/integer_product.cu"))
-            .element("T", product.operands.dtype)
+        let source = KernelSource::new(include_str!("../cu/integer_product.cu"))
+            .define_element("T", product.operands.dtype)
             .define("ROWS", product.rows)
             .define("INNER", product.inner)
             .define("COLUMNS", product.columns)
@@ -143,29 +145,29 @@ fn integers(product: &Product) -> Vec<Launch> {
     product.starts.iter().map(launch).collect()
 }
 
-fn split(shape: &[usize]) -> (&[usize], [usize; 2]) {
+fn split_batch(shape: &[usize]) -> (&[usize], [usize; 2]) {
     let (batch, last) = shape.split_at(shape.len() - 2);
     (batch, [last[0], last[1]])
 }
 
-fn turned([rows, columns]: [usize; 2], transposed: bool) -> [usize; 2] {
+fn transpose_extents([rows, columns]: [usize; 2], transposed: bool) -> [usize; 2] {
     if transposed { [columns, rows] } else { [rows, columns] }
 }
 
 /// A dim of a batch: how many products, and how many elements apart the matrices of both factors and of the result are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Dim {
+struct BatchDim {
     extent: usize,
     strides: [usize; 3],
 }
 
 /// The same dims, outer ones first, of which those are one that follow each other in all matrices.
-fn joined(dims: impl Iterator<Item = Dim>) -> Vec<Dim> {
-    let mut joined: Vec<Dim> = Vec::new();
+fn join_dims(dims: impl Iterator<Item = BatchDim>) -> Vec<BatchDim> {
+    let mut joined: Vec<BatchDim> = Vec::new();
     for dim in dims.filter(|dim| dim.extent != 1) {
         match joined.last_mut() {
             Some(outer) if outer.strides == dim.strides.map(|stride| stride * dim.extent) => {
-                *outer = Dim { extent: outer.extent * dim.extent, ..dim };
+                *outer = BatchDim { extent: outer.extent * dim.extent, ..dim };
             }
             _ => joined.push(dim),
         }
@@ -174,7 +176,7 @@ fn joined(dims: impl Iterator<Item = Dim>) -> Vec<Dim> {
 }
 
 /// Where the matrices begin at each index of these dims.
-fn starts(dims: &[Dim]) -> Vec<[usize; 3]> {
+fn matrix_starts(dims: &[BatchDim]) -> Vec<[usize; 3]> {
     dims.iter().fold(vec![[0; 3]], |starts, dim| {
         let of = |start: [usize; 3]| {
             let at =
@@ -194,7 +196,7 @@ mod tests {
     /// Extents of the product of factors of these shapes: rows, the inner extent, columns; how many are in a row, and how many rows.
     fn extents(op: MatMul, a: &[usize], b: &[usize], out: &[usize]) -> [usize; 5] {
         let shard = |shape: &[usize]| Shard::whole(TensorType::new(DType::BF16, shape));
-        let made = product(&op, &shard(a), &shard(b), &shard(out)).expect("a product");
+        let made = build_product(&op, &shard(a), &shard(b), &shard(out)).expect("a product");
         [made.rows, made.inner, made.columns, made.batch, made.starts.len()]
     }
 
@@ -232,7 +234,7 @@ mod tests {
         assert_eq!(extents(PLAIN, &[7, 1, 5, 4], &[1, 3, 4, 6], &[7, 3, 5, 6]), [5, 4, 6, 7, 3]);
         let shard = |shape: &[usize]| Shard::whole(TensorType::new(DType::F32, shape));
         let [a, b, out] = [&[7, 1, 5, 4][..], &[1, 3, 4, 6], &[7, 3, 5, 6]].map(shard);
-        let made = product(&PLAIN, &a, &b, &out).expect("a product");
+        let made = build_product(&PLAIN, &a, &b, &out).expect("a product");
         assert_eq!([made.a.stride, made.b.stride, made.out.stride], [20, 0, 90]);
         assert_eq!(made.starts, [[0, 0, 0], [0, 24, 30], [0, 48, 60]]);
     }

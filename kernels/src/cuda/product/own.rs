@@ -6,8 +6,8 @@
 
 use graphc_ir::types::DType;
 
-use super::super::call::{Activation, Argument, Epilogue, Launch, Matrix, Product, Summed};
-use super::super::source::{Source, width};
+use super::super::call::{Activation, Argument, Epilogue, Launch, Matrix, MatrixProduct, Summed};
+use super::super::source::{KernelSource, access_width};
 
 /// Threads of a block.
 const THREADS: usize = 256;
@@ -17,21 +17,21 @@ const BLOCKS: usize = 132;
 const ABREAST: usize = 4;
 
 /// The launches of a product of floating-point numbers and of its epilogue.
-pub fn own_product(product: &Product) -> Vec<Launch> {
+pub fn own_product(product: &MatrixProduct) -> Vec<Launch> {
     if !product.instead.is_empty() {
         return product.instead.clone();
     }
-    let tiles = product.starts.iter().map(|start| tiles(product, *start));
-    tiles.chain(sums(product)).collect()
+    let tiles = product.starts.iter().map(|start| launch_tiles(product, *start));
+    tiles.chain(launch_sums(product)).collect()
 }
 
 /// The launches behind a product that was made [without its epilogue](Product::without_epilogue), of which there is one matrix. The
 /// result is then rounded before they read it.
-pub fn product_end(product: &Product) -> Vec<Launch> {
-    end(product).into_iter().chain(sums(product)).collect()
+pub fn product_end(product: &MatrixProduct) -> Vec<Launch> {
+    launch_end(product).into_iter().chain(launch_sums(product)).collect()
 }
 
-impl Product {
+impl MatrixProduct {
     /// The same product as far as libraries compute it without an epilogue: with the summand of the result's shape alone.
     pub fn without_epilogue(&self) -> Self {
         let epilogue = Epilogue { added: self.epilogue.added, ..Epilogue::default() };
@@ -40,15 +40,15 @@ impl Product {
 
     /// Elements of a factor or of the result that are read or written at once: a divisor of their distances, of the `extent` along
     /// which they follow each other, and of where the matrices begin.
-    fn width(&self, part: usize, dtype: DType, matrix: &Matrix, extent: usize) -> usize {
+    fn access_width(&self, part: usize, dtype: DType, matrix: &Matrix, extent: usize) -> usize {
         let starts = self.starts.iter().map(|start| start[part]);
-        width(dtype.size(), starts.chain([matrix.leading, matrix.stride, extent]))
+        access_width(dtype.size(), starts.chain([matrix.leading, matrix.stride, extent]))
     }
 }
 
 /// The products of a row that begin at `start`, with their ends.
-fn tiles(product: &Product, start: [usize; 3]) -> Launch {
-    let Product { rows, inner, columns, batch, .. } = *product;
+fn launch_tiles(product: &MatrixProduct, start: [usize; 3]) -> Launch {
+    let MatrixProduct { rows, inner, columns, batch, .. } = *product;
     let blocks = |tile: usize| rows.div_ceil(tile) * columns.div_ceil(tile) * batch;
     let large = rows.min(columns) > 64 && blocks(128) >= BLOCKS;
     let tile = if large { 128 } else { 64 };
@@ -60,23 +60,24 @@ fn tiles(product: &Product, start: [usize; 3]) -> Launch {
     };
     // The elements of a line follow each other in rows of the first factor, and in columns of the second.
     let (a_along, b_along) = (!product.a.by_columns, product.b.by_columns);
-    let a_width = product.width(0, operands.dtype, &product.a, if a_along { inner } else { rows });
+    let a_width =
+        product.access_width(0, operands.dtype, &product.a, if a_along { inner } else { rows });
     let b_width =
-        product.width(1, operands.dtype, &product.b, if b_along { inner } else { columns });
+        product.access_width(1, operands.dtype, &product.b, if b_along { inner } else { columns });
     let head = if floats { "" } else { include_str!("../cu/tensor_cores.cuh") };
-    let source = ending(product, &product.epilogue, head)
+    let source = write_ending(product, &product.epilogue, head)
         .followed_by(include_str!("../cu/product_tiles.cuh"))
         .followed_by(body)
-        .element("T", operands.dtype)
+        .define_element("T", operands.dtype)
         .define("ROWS", rows)
         .define("INNER", inner)
         .define("COLUMNS", columns)
         .define("TILE", tile)
         .define("TILE_K", if floats { 16 } else { 32 })
-        .define("OUT_WIDTH", product.width(2, operands.made, &product.out, columns));
-    let source = factor(source, "A", &product.a, a_along, a_width);
-    let source = factor(source, "B", &product.b, b_along, b_width);
-    let source = distances(source, "OUT", &product.out);
+        .define("OUT_WIDTH", product.access_width(2, operands.made, &product.out, columns));
+    let source = define_factor(source, "A", &product.a, a_along, a_width);
+    let source = define_factor(source, "B", &product.b, b_along, b_width);
+    let source = define_distances(source, "OUT", &product.out);
     let mut arguments = vec![operands.a, operands.b, operands.out];
     let Epilogue { added, bias, kept, .. } = product.epilogue;
     arguments.extend([added, bias, kept].map(|place| place.unwrap_or(operands.out)));
@@ -86,49 +87,55 @@ fn tiles(product: &Product, start: [usize; 3]) -> Launch {
     Launch::kernel(source, "product_tiles", blocks(tile), THREADS, arguments)
 }
 
-fn factor(source: Source, name: &str, matrix: &Matrix, along: bool, width: usize) -> Source {
-    distances(source, name, matrix)
-        .flag(&format!("{name}_ALONG_K"), along)
+fn define_factor(
+    source: KernelSource,
+    name: &str,
+    matrix: &Matrix,
+    along: bool,
+    width: usize,
+) -> KernelSource {
+    define_distances(source, name, matrix)
+        .define_flag(&format!("{name}_ALONG_K"), along)
         .define(&format!("{name}_WIDTH"), width)
 }
 
-fn distances(source: Source, name: &str, matrix: &Matrix) -> Source {
+fn define_distances(source: KernelSource, name: &str, matrix: &Matrix) -> KernelSource {
     source
         .define(&format!("{name}_LEADING"), format!("{}ull", matrix.leading))
         .define(&format!("{name}_STRIDE"), format!("{}ull", matrix.stride))
 }
 
 /// The text of what becomes of sums, behind a `head`.
-fn ending(product: &Product, epilogue: &Epilogue, head: &str) -> Source {
+fn write_ending(product: &MatrixProduct, epilogue: &Epilogue, head: &str) -> KernelSource {
     let activation = match epilogue.activation {
         Activation::None => "NOTHING",
         Activation::Relu => "RELU",
         Activation::GeluTanh => "GELU",
         Activation::GeluTanhGrad => "GELU_GRAD",
     };
-    Source::new(head)
+    KernelSource::new(head)
         .followed_by(include_str!("../cu/product_end.cuh"))
-        .element("OUT", product.operands.made)
-        .flag("ADDED", epilogue.added.is_some())
-        .flag("BIAS", epilogue.bias.is_some())
-        .flag("KEPT", epilogue.kept.is_some())
+        .define_element("OUT", product.operands.made)
+        .define_flag("ADDED", epilogue.added.is_some())
+        .define_flag("BIAS", epilogue.bias.is_some())
+        .define_flag("KEPT", epilogue.kept.is_some())
         .define("ACTIVATION", activation)
 }
 
 /// The epilogue of sums that lie in the result, to which the summand of its shape was added.
-fn end(product: &Product) -> Option<Launch> {
+fn launch_end(product: &MatrixProduct) -> Option<Launch> {
     let epilogue = Epilogue { added: None, ..product.epilogue };
     if epilogue.bias.is_none() && epilogue.activation == Activation::None {
         return None;
     }
     let (elements, out) = (product.rows * product.columns, product.operands.out);
-    let together = width(product.operands.made.size(), [product.columns]);
-    let source = ending(product, &epilogue, "")
+    let together = access_width(product.operands.made.size(), [product.columns]);
+    let source = write_ending(product, &epilogue, "")
         .followed_by(include_str!("../cu/product_end.cu"))
         .define("COLUMNS", product.columns)
         .define("ELEMENTS", elements)
         .define("WIDTH", together)
-        .index(elements);
+        .define_index(elements);
     let places = [out, epilogue.bias.unwrap_or(out), epilogue.kept.unwrap_or(out)];
     let arguments = places.map(Argument::Address).to_vec();
     let blocks = elements.div_ceil(THREADS * together);
@@ -136,9 +143,9 @@ fn end(product: &Product) -> Option<Launch> {
 }
 
 /// The sums that come out beside the result.
-fn sums(product: &Product) -> Option<Launch> {
+fn launch_sums(product: &MatrixProduct) -> Option<Launch> {
     let (summed, place) = product.epilogue.sums?;
-    let Product { rows, inner, columns, operands, .. } = *product;
+    let MatrixProduct { rows, inner, columns, operands, .. } = *product;
     // Sums, elements of each, and the matrix: which it is, its place, its type, and whether the elements of a sum follow each other.
     let (count, each, matrix, part, from, dtype, along) = match summed {
         Summed::Result => (columns, rows, &product.out, 2, operands.out, operands.made, false),
@@ -153,12 +160,13 @@ fn sums(product: &Product) -> Option<Launch> {
     };
     let leading = matrix.leading;
     let (between_sums, between_elements) = if along { (leading, 1) } else { (1, leading) };
-    let abreast = if along { 1 } else { product.width(part, dtype, matrix, count).min(ABREAST) };
+    let abreast =
+        if along { 1 } else { product.access_width(part, dtype, matrix, count).min(ABREAST) };
     // A block that goes down columns has 32 of them.
     let (threads, lanes) = if along { (THREADS, 32) } else { (4 * THREADS, THREADS / 8 * abreast) };
-    let source = Source::new(include_str!("../cu/product_sums.cu"))
-        .element("T", dtype)
-        .element("OUT", operands.made)
+    let source = KernelSource::new(include_str!("../cu/product_sums.cu"))
+        .define_element("T", dtype)
+        .define_element("OUT", operands.made)
         .define("SUMS", count)
         .define("COUNT", each)
         .define("BETWEEN_SUMS", format!("{between_sums}ull"))

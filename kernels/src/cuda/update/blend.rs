@@ -4,55 +4,61 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::Blend;
 
 use super::super::Shard;
-use super::super::call::{Argument, Call, Launch, Numbers, Slot};
-use super::super::source::Source;
+use super::super::call::{Argument, Call, CallRegister, Launch, Numbers};
+use super::super::source::KernelSource;
 use super::several::Several;
-use super::{THREADS, WIDTH, type_of, wide};
+use super::{THREADS, WIDTH, blend_type, type_of};
 
 /// One op; of floating-point numbers, integers and truth values.
-pub(in super::super) fn blend(op: &Blend, operands: &[Shard]) -> Call {
+pub(in super::super) fn prepare_blend(op: &Blend, operands: &[Shard]) -> Call {
     let elements = operands[0].elements();
     if elements == 0 {
-        return Call::nothing();
+        return Call::empty();
     }
-    let source = source(op, operands).define("ELEMENTS", elements).index(elements);
+    let source = build_source(op, operands).define("ELEMENTS", elements).define_index(elements);
     let mut arguments = vec![Argument::Numbers];
     arguments.extend((0..operands.len()).map(Argument::operand));
     arguments.push(Argument::result(0));
     let blocks = elements.div_ceil(THREADS * WIDTH);
-    let call = Call::of(vec![Launch::kernel(source, "blend", blocks, THREADS, arguments)]);
+    let call =
+        Call::from_launches(vec![Launch::kernel(source, "blend", blocks, THREADS, arguments)]);
     Call { numbers: Numbers::Update(Box::new(Op::Blend(*op))), ..call }
 }
 
 /// The same op of several states, with the same scalars.
-pub(super) fn blends(op: &Blend, members: &[Vec<Shard>]) -> Call {
-    let several = Several::of(members);
-    if several.count() == 0 {
-        return Call::nothing();
+pub(super) fn prepare_blends(op: &Blend, members: &[Vec<Shard>]) -> Call {
+    let several = Several::from_members(members);
+    if several.count_blocks() == 0 {
+        return Call::empty();
     }
     let given = members[0].len();
-    let source = several.source(source(op, &members[0]));
+    let source = several.define_macros(build_source(op, &members[0]));
     let mut arguments = vec![Argument::Numbers];
     arguments.extend((2..given).map(Argument::operand));
     arguments.extend([Argument::Registers, Argument::Table]);
     let table = several.table(|member| {
-        let operands = [0, 1].map(|index| Slot::Operand(member * given + index));
-        operands.into_iter().chain([Slot::Result(member)])
+        let operands = [0, 1].map(|index| CallRegister::Operand(member * given + index));
+        operands.into_iter().chain([CallRegister::Result(member)])
     });
-    let call =
-        Call::of(vec![Launch::kernel(source, "blends", several.count(), THREADS, arguments)]);
+    let call = Call::from_launches(vec![Launch::kernel(
+        source,
+        "blends",
+        several.count_blocks(),
+        THREADS,
+        arguments,
+    )]);
     Call { numbers: Numbers::Update(Box::new(Op::Blend(*op))), table, ..call }
 }
 
 /// The kernels, but for where they find tensors.
-fn source(op: &Blend, operands: &[Shard]) -> Source {
-    Source::new(include_str!("../cu/blend.cu"))
+fn build_source(op: &Blend, operands: &[Shard]) -> KernelSource {
+    KernelSource::new(include_str!("../cu/blend.cu"))
         .define("WIDTH", WIDTH)
         .define("W", type_of(&operands[0]))
         .define("X", type_of(&operands[1]))
-        .define("V", wide(operands[0].dtype()))
+        .define("V", blend_type(operands[0].dtype()))
         .define("OPERANDS", operands.len())
-        .flag("STARTS", op.starts)
-        .number("DECAY", op.decay.0 as f32)
-        .number("RATE", op.rate.0 as f32)
+        .define_flag("STARTS", op.starts)
+        .define_number("DECAY", op.decay.0 as f32)
+        .define_number("RATE", op.rate.0 as f32)
 }

@@ -5,13 +5,13 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection};
 
 use super::super::call::{Argument, Launch, Numbers};
-use super::super::source::{Source, double};
+use super::super::source::{KernelSource, f64_literal};
 
 /// Bytes of the numbers that the device works out.
 pub(super) const BYTES: usize = 16;
 
 /// How the device works out numbers of an update from two scalars.
-pub(super) struct Rates {
+pub(super) struct DeviceRates {
     /// Which of the host's numbers is the learning rate.
     lr: usize,
     /// Statements of C++.
@@ -23,10 +23,10 @@ pub(super) struct Rates {
 impl Numbers {
     /// The numbers of a step, which is counted from 0, and of the learning rate that stands in the place of its own, if one is given;
     /// always as many.
-    pub fn at(&self, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
+    pub fn at_step(&self, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
         match self {
             Self::None => Vec::new(),
-            Self::Update(op) => numbers(op, step, rate),
+            Self::Update(op) => step_numbers(op, step, rate),
             Self::Table(numbers) => numbers.clone(),
         }
     }
@@ -34,7 +34,7 @@ impl Numbers {
 
 /// What an update needs of a step, counted from 0. The learning rate, where the device goes on with it, is two numbers: the second is what
 /// the first has lost.
-fn numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
+fn step_numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
     let count = step as f64 + 1.0;
     match op {
         Op::SgdUpdate(op) => vec![op.lr.at_or_given(step, rate) as f32],
@@ -52,7 +52,7 @@ fn numbers(op: &Op, step: u64, rate: Option<GivenRate>) -> Vec<f32> {
         }
         Op::LambUpdate(op) => in_two(op.lr.at_or_given(step, rate)).to_vec(),
         Op::Blend(op) => {
-            let now = op.at(step);
+            let now = op.at_step(step);
             [now.decay, now.rate].map(|share| share.0 as f32).to_vec()
         }
         _ => Vec::new(),
@@ -65,49 +65,49 @@ fn in_two(number: f64) -> [f32; 2] {
 }
 
 /// Of the number of the update.
-pub(super) fn of_adam(op: &AdamUpdate) -> Rates {
+pub(super) fn of_adam(op: &AdamUpdate) -> DeviceRates {
     let shrink = match op.decoupled {
-        true => format!("1.0 - lr * {}", double(op.weight_decay.0)),
+        true => format!("1.0 - lr * {}", f64_literal(op.weight_decay.0)),
         false => "1.0".to_owned(),
     };
     let find = format!(
         "rates[0] = (float)({shrink}); rates[1] = (float)(lr / {}); rates[2] = (float)(1.0 / sqrt({}));",
-        left(op.beta1.0),
-        left(op.beta2.0),
+        moment_share(op.beta1.0),
+        moment_share(op.beta2.0),
     );
-    Rates { lr: 3, find, scalars: [1, 1] }
+    DeviceRates { lr: 3, find, scalars: [1, 1] }
 }
 
 /// Of the number of the update; no learning rate is among them.
-pub(super) fn of_direction(op: &LambDirection) -> Rates {
+pub(super) fn of_direction(op: &LambDirection) -> DeviceRates {
     let find = format!(
         "rates[0] = (float)(1.0 / {}); rates[1] = (float)(1.0 / sqrt({}));",
-        left(op.beta1.0),
-        left(op.beta2.0),
+        moment_share(op.beta1.0),
+        moment_share(op.beta2.0),
     );
-    Rates { lr: 0, find, scalars: [1, 1] }
+    DeviceRates { lr: 0, find, scalars: [1, 1] }
 }
 
 /// Of the sums of squares of a variable and its direction.
-pub(super) fn of_step() -> Rates {
+pub(super) fn of_step() -> DeviceRates {
     let find = "rates[0] = (float)(a > 0.0 && b > 0.0 ? lr * sqrt(a / b) : lr);".to_owned();
-    Rates { lr: 0, find, scalars: [2, 1] }
+    DeviceRates { lr: 0, find, scalars: [2, 1] }
 }
 
 /// What a moment has taken in by update `a`.
-fn left(beta: f64) -> String {
-    format!("(1.0 - pow({}, a))", double(beta))
+fn moment_share(beta: f64) -> String {
+    format!("(1.0 - pow({}, a))", f64_literal(beta))
 }
 
-impl Rates {
+impl DeviceRates {
     /// Statements of C++ that find them.
-    pub(super) fn find(&self) -> &str {
+    pub(super) fn statements(&self) -> &str {
         &self.find
     }
 
     /// The launch, for so many operands.
-    pub(super) fn launch(self, operands: usize) -> Launch {
-        let source = Source::new(include_str!("../cu/rates.cu"))
+    pub(super) fn into_launch(self, operands: usize) -> Launch {
+        let source = KernelSource::new(include_str!("../cu/rates.cu"))
             .define("LR", self.lr)
             .define("FIND", self.find);
         let [a, b] = self.scalars.map(|scalar| Argument::operand(operands - scalar));
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn a_rate_that_is_given_stands_in_the_place_of_the_planned_one() {
         let given = GivenRate { rate: 0.3, planned: 0.5 };
-        assert_eq!(sgd(0.5).at(7, Some(given)), sgd(0.3).at(7, None));
-        assert_eq!(sgd(0.25).at(7, Some(given)), sgd(0.15).at(7, None));
+        assert_eq!(sgd(0.5).at_step(7, Some(given)), sgd(0.3).at_step(7, None));
+        assert_eq!(sgd(0.25).at_step(7, Some(given)), sgd(0.15).at_step(7, None));
         let lamb = |lr: LearningRate| Numbers::Update(Box::new(Op::LambUpdate(LambUpdate { lr })));
-        assert_eq!(lamb(0.5.into()).at(7, Some(given)), lamb(0.3.into()).at(7, None));
-        assert_ne!(sgd(0.5).at(7, Some(given)), sgd(0.5).at(7, None));
+        assert_eq!(lamb(0.5.into()).at_step(7, Some(given)), lamb(0.3.into()).at_step(7, None));
+        assert_ne!(sgd(0.5).at_step(7, Some(given)), sgd(0.5).at_step(7, None));
     }
 }

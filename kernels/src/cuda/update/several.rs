@@ -1,8 +1,8 @@
 //! The table and the source that kernels of several tensors share.
 
 use super::super::Shard;
-use super::super::call::{Entry, Slot, table};
-use super::super::source::Source;
+use super::super::call::{CallRegister, Entry, build_table};
+use super::super::source::KernelSource;
 use super::{THREADS, WIDTH};
 
 /// The number of times that a block goes on: blocks of 8192 elements keep the table short and still fill a card.
@@ -18,26 +18,26 @@ pub(super) struct Several {
 
 impl Several {
     /// Of the operands of each op.
-    pub(super) fn of(members: &[Vec<Shard>]) -> Self {
+    pub(super) fn from_members(members: &[Vec<Shard>]) -> Self {
         let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
         let blocks = extents.iter().map(|extent| extent.div_ceil(STEPS * THREADS * WIDTH));
         Self { blocks: blocks.collect(), extents }
     }
 
     /// Blocks of the launch; 0 where there is nothing to do.
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn count_blocks(&self) -> usize {
         self.blocks.iter().sum()
     }
 
     /// The source with the macros that kernels of several tensors have.
-    pub(super) fn source(&self, source: Source) -> Source {
+    pub(super) fn define_macros(&self, source: KernelSource) -> KernelSource {
         let largest = self.extents.iter().max().copied().unwrap_or(0);
         let room = largest + STEPS * THREADS * WIDTH;
-        source.define("PARTS", self.extents.len()).define("STEPS", STEPS).index(room)
+        source.define("PARTS", self.extents.len()).define("STEPS", STEPS).define_index(room)
     }
 
     /// The table, which has of each member these places, its elements and its first block.
-    pub(super) fn table<I: IntoIterator<Item = Slot>>(
+    pub(super) fn table<I: IntoIterator<Item = CallRegister>>(
         &self,
         places: impl Fn(usize) -> I,
     ) -> Vec<Entry> {
@@ -47,6 +47,9 @@ impl Several {
             before += blocks;
             places(member).into_iter().map(Entry::Place).chain(numbers).collect()
         };
-        table(self.extents.iter().zip(&self.blocks).enumerate().map(line).collect(), &self.blocks)
+        build_table(
+            self.extents.iter().zip(&self.blocks).enumerate().map(line).collect(),
+            &self.blocks,
+        )
     }
 }

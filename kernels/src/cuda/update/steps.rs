@@ -4,8 +4,8 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::LambUpdate;
 
 use super::super::Shard;
-use super::super::call::{Argument, Call, Launch, Numbers, Slot};
-use super::super::source::Source;
+use super::super::call::{Argument, Call, CallRegister, Launch, Numbers};
+use super::super::source::KernelSource;
 use super::several::Several;
 use super::{THREADS, WIDTH, rates, type_of};
 
@@ -13,24 +13,25 @@ use super::{THREADS, WIDTH, rates, type_of};
 pub(super) const OPERANDS: usize = 4;
 
 /// The same op of several variables.
-pub(super) fn steps(op: &LambUpdate, members: &[Vec<Shard>]) -> Call {
-    let several = Several::of(members);
-    if several.count() == 0 {
-        return Call::nothing();
+pub(super) fn prepare_steps(op: &LambUpdate, members: &[Vec<Shard>]) -> Call {
+    let several = Several::from_members(members);
+    if several.count_blocks() == 0 {
+        return Call::empty();
     }
-    let source = Source::new(include_str!("../cu/steps.cu"))
+    let source = KernelSource::new(include_str!("../cu/steps.cu"))
         .define("WIDTH", WIDTH)
         .define("W", type_of(&members[0][0]))
-        .define("FIND", rates::of_step().find());
+        .define("FIND", rates::of_step().statements());
     let table = several.table(|member| {
-        let operands = (0..OPERANDS).map(move |index| Slot::Operand(member * OPERANDS + index));
-        operands.chain([Slot::Result(member)])
+        let operands =
+            (0..OPERANDS).map(move |index| CallRegister::Operand(member * OPERANDS + index));
+        operands.chain([CallRegister::Result(member)])
     });
     let arguments = vec![Argument::Numbers, Argument::Registers, Argument::Table];
-    let call = Call::of(vec![Launch::kernel(
-        several.source(source),
+    let call = Call::from_launches(vec![Launch::kernel(
+        several.define_macros(source),
         "steps",
-        several.count(),
+        several.count_blocks(),
         THREADS,
         arguments,
     )]);

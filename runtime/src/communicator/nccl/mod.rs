@@ -18,11 +18,11 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
 
 use super::CollectiveCall;
-use crate::collectives::{Change, Scope, check, group_of};
-use crate::device::cuda::{CardMemory, CardMove, Cuda, Id, Operation, Stream};
+use crate::collectives::{CollectiveScope, LayoutChange, check_collective, group_of};
+use crate::device::cuda::{CardMemory, CardMove, CardStream, Cuda, Id, NcclOperation};
 use crate::device::{Port, Turn};
 use crate::error::Cause;
-use crate::memory::Place;
+use crate::memory::ArenaRange;
 use crate::rectangles::{Contribution, along_axis};
 use crate::transport::{Offer, Transport};
 
@@ -37,41 +37,41 @@ pub(crate) struct NcclCollective {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     /// Per microbatch, or one for all.
-    variants: Vec<Stage>,
+    variants: Vec<NcclStage>,
 }
 
 /// The steps of one action.
 #[derive(Default)]
-struct Stage {
+struct NcclStage {
     /// Before anything is sent.
-    packs: Vec<Step>,
-    operations: Vec<(Planned, DType)>,
+    packs: Vec<CopyStep>,
+    operations: Vec<(PlacedOperation, DType)>,
     /// After all has come.
-    unpacks: Vec<Step>,
+    unpacks: Vec<CopyStep>,
 }
 
 /// A copy between two places of the rank's memory.
-struct Step {
-    from: Where,
-    to: Where,
+struct CopyStep {
+    from: CardLocation,
+    to: CardLocation,
     copy: CardMove,
 }
 
 /// Bytes of the card's memory.
 #[derive(Clone, Copy, Debug)]
-enum Where {
+enum CardLocation {
     Input(usize, usize),
     Output(usize, usize),
     Staging(usize),
 }
 
 /// An operation of the library, on places.
-enum Planned {
+enum PlacedOperation {
     AllReduce { tensor: usize, count: usize, kind: ReduceKind },
     ReduceScatter { tensor: usize, count: usize, kind: ReduceKind },
     AllGather { tensor: usize, count: usize },
-    Send { from: Where, count: usize, peer: usize },
-    Receive { to: Where, count: usize, peer: usize },
+    Send { from: CardLocation, count: usize, peer: usize },
+    Receive { to: CardLocation, count: usize, peer: usize },
 }
 
 impl NcclCollective {
@@ -83,21 +83,23 @@ impl NcclCollective {
         call: CollectiveCall<'_>,
     ) -> Result<Self, String> {
         let rank = transport.rank();
-        let change = |&(from, to)| Change { from, to, in_place: false };
-        let changes: Vec<Change<'_>> = call.layouts.iter().map(change).collect();
+        let change = |&(from, to)| LayoutChange { from, to, in_place: false };
+        let changes: Vec<LayoutChange<'_>> = call.layouts.iter().map(change).collect();
         if call.inputs.len() != call.outputs.len() || changes.len() != call.inputs.len() {
             return Err("needs an output for each input".into());
         }
         let (axis, microbatches) = (call.axis, call.microbatches);
-        let scope = |microbatch| Scope { rank, axis, microbatch, microbatches, direct: false };
-        check(call.kind, &changes, scope(0))?;
+        let scope =
+            |microbatch| CollectiveScope { rank, axis, microbatch, microbatches, direct: false };
+        check_collective(call.kind, &changes, scope(0))?;
         let group = group_of(&changes, scope(0))?;
         let own = group.iter().position(|&member| member == rank).unwrap_or(0);
         let ports = call.inputs.iter().chain(&call.outputs);
-        let count = ports.map(Port::variants).max().unwrap_or(1);
+        let count = ports.map(Port::count_variants).max().unwrap_or(1);
         let stage = |microbatch| {
-            let mut builder = Builder::new(device, &call, &group, own, microbatch);
-            (0..changes.len()).try_for_each(|tensor| builder.tensor(tensor, &changes[tensor]))?;
+            let mut builder = NcclStageBuilder::new(device, &call, &group, own, microbatch);
+            (0..changes.len())
+                .try_for_each(|tensor| builder.plan_tensor(tensor, &changes[tensor]))?;
             builder.finish()
         };
         let variants = (0..count).map(stage).collect::<Result<_, String>>()?;
@@ -106,29 +108,31 @@ impl NcclCollective {
         Ok(Self { transport, sequence, group, own, inputs, outputs, variants })
     }
 
-    pub(super) fn period(&self, microbatches: u64) -> u64 {
+    pub(super) fn slot_period(&self, microbatches: u64) -> u64 {
         Port::period_of(self.inputs.iter().chain(&self.outputs), microbatches)
     }
 
     pub(super) fn run(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut CardStream,
         memory: &CardMemory,
         turn: Turn,
     ) -> Result<Duration, Cause> {
         let Self { transport, sequence, group, own, .. } = self;
         if !stream.has_communicator(group) {
-            let id = name(&**transport, *sequence, group, *own)?;
-            stream.join(group, *own, id)?;
+            let id = agree_on_id(&**transport, *sequence, group, *own)?;
+            stream.join_group(group, *own, id)?;
         }
         let stage = &self.variants[turn.microbatch % self.variants.len()];
-        let site = Site { inputs: &self.inputs, outputs: &self.outputs, memory, turn };
+        let site = ActionSite { inputs: &self.inputs, outputs: &self.outputs, memory, turn };
         for step in &stage.packs {
             step.run(stream, &site)?;
         }
-        let operation =
-            |(planned, dtype): &(Planned, DType)| (site.operation(planned, stream), *dtype);
-        let operations: Vec<(Operation, DType)> = stage.operations.iter().map(operation).collect();
+        let operation = |(planned, dtype): &(PlacedOperation, DType)| {
+            (site.resolve_operation(planned, stream), *dtype)
+        };
+        let operations: Vec<(NcclOperation, DType)> =
+            stage.operations.iter().map(operation).collect();
         stream.communicate(&self.group, &operations)?;
         for step in &stage.unpacks {
             step.run(stream, &site)?;
@@ -138,8 +142,13 @@ impl NcclCollective {
 }
 
 /// The name of a new communicator, which the first rank of the group makes and the others are told.
-fn name(transport: &dyn Transport, tag: u32, group: &[u32], own: usize) -> Result<Id, Cause> {
-    let mut endpoint = transport.group(tag, group)?;
+fn agree_on_id(
+    transport: &dyn Transport,
+    tag: u32,
+    group: &[u32],
+    own: usize,
+) -> Result<Id, Cause> {
+    let mut endpoint = transport.join_group(tag, group)?;
     if own == 0 {
         let id = crate::device::cuda::new_id()?;
         let offer = |peer| Offer { peer, pieces: 0..1 };
@@ -157,20 +166,20 @@ fn name(transport: &dyn Transport, tag: u32, group: &[u32], own: usize) -> Resul
 }
 
 /// Works out what one action does.
-struct Builder<'a> {
+struct NcclStageBuilder<'a> {
     device: &'a Cuda,
     call: &'a CollectiveCall<'a>,
     group: &'a [u32],
     own: usize,
     microbatch: usize,
-    stage: Stage,
+    stage: NcclStage,
     /// Bytes of memory for rectangles.
     staging: usize,
     /// The parts of this rank's results that it has itself, copied when all has been packed.
-    moves: Vec<Step>,
+    moves: Vec<CopyStep>,
 }
 
-impl<'a> Builder<'a> {
+impl<'a> NcclStageBuilder<'a> {
     fn new(
         device: &'a Cuda,
         call: &'a CollectiveCall<'a>,
@@ -178,31 +187,35 @@ impl<'a> Builder<'a> {
         own: usize,
         microbatch: usize,
     ) -> Self {
-        let (stage, moves) = (Stage::default(), Vec::new());
+        let (stage, moves) = (NcclStage::default(), Vec::new());
         Self { device, call, group, own, microbatch, stage, staging: 0, moves }
     }
 
-    fn finish(mut self) -> Result<Stage, String> {
-        self.device.reserve(self.staging);
+    fn finish(mut self) -> Result<NcclStage, String> {
+        self.device.reserve_scratch(self.staging);
         self.stage.unpacks.splice(0..0, self.moves);
         Ok(self.stage)
     }
 
-    fn tensor(&mut self, tensor: usize, change: &Change<'_>) -> Result<(), String> {
+    fn plan_tensor(&mut self, tensor: usize, change: &LayoutChange<'_>) -> Result<(), String> {
         let dtype = change.to.dtype;
-        match self.whole(tensor, change)? {
+        match self.plan_whole(tensor, change)? {
             Some(planned) => {
                 self.stage.operations.push((planned, dtype));
                 Ok(())
             }
-            None => self.rectangles(tensor, change),
+            None => self.plan_rectangles(tensor, change),
         }
     }
 
     /// The library's collective for a tensor whose parts stand side by side and are alike on all ranks.
-    fn whole(&self, tensor: usize, change: &Change<'_>) -> Result<Option<Planned>, String> {
+    fn plan_whole(
+        &self,
+        tensor: usize,
+        change: &LayoutChange<'_>,
+    ) -> Result<Option<PlacedOperation>, String> {
         let (axis, kind) = (self.call.axis, self.call.kind);
-        let (input, output) = (self.elements(change.from)?, self.elements(change.to)?);
+        let (input, output) = (self.count_elements(change.from)?, self.count_elements(change.to)?);
         let [input_place, output_place] =
             [&self.call.inputs[tensor], &self.call.outputs[tensor]].map(Port::span);
         let apart = !input_place.overlaps(output_place);
@@ -210,37 +223,37 @@ impl<'a> Builder<'a> {
             (BoxingKind::AllReduce, Sbp::Partial(kind), Sbp::Broadcast)
                 if apart || input_place == output_place =>
             {
-                Some(Planned::AllReduce { tensor, count: input, kind })
+                Some(PlacedOperation::AllReduce { tensor, count: input, kind })
             }
             (BoxingKind::AllGather, Sbp::Split(_), Sbp::Broadcast)
                 if apart && self.side_by_side(change.from, change.to, input)? =>
             {
-                Some(Planned::AllGather { tensor, count: input })
+                Some(PlacedOperation::AllGather { tensor, count: input })
             }
             (BoxingKind::ReduceScatter, Sbp::Partial(kind), Sbp::Split(_))
                 if apart && self.side_by_side(change.to, change.from, output)? =>
             {
-                Some(Planned::ReduceScatter { tensor, count: output, kind })
+                Some(PlacedOperation::ReduceScatter { tensor, count: output, kind })
             }
             _ => None,
         })
     }
 
-    fn elements(&self, layout: &Layout) -> Result<usize, String> {
-        Ok(self.rect(layout, self.group[self.own])?.elements())
+    fn count_elements(&self, layout: &Layout) -> Result<usize, String> {
+        Ok(self.rank_rect(layout, self.group[self.own])?.elements())
     }
 
-    fn rect(&self, layout: &Layout, rank: u32) -> Result<Rect, String> {
+    fn rank_rect(&self, layout: &Layout, rank: u32) -> Result<Rect, String> {
         let rect = layout.rect(rank, self.microbatch, self.call.microbatches.max(1));
         rect.ok_or_else(|| format!("rank {rank} holds nothing"))
     }
 
     /// Whether the parts of all ranks are `count` elements and follow each other in what each rank has of `whole`.
     fn side_by_side(&self, parts: &Layout, whole: &Layout, count: usize) -> Result<bool, String> {
-        let around = self.rect(whole, self.group[self.own])?;
+        let around = self.rank_rect(whole, self.group[self.own])?;
         for (place, &rank) in self.group.iter().enumerate() {
-            let part = self.rect(parts, rank)?;
-            let run = CardMove::run(parts.dtype, &part, &around, &part);
+            let part = self.rank_rect(parts, rank)?;
+            let run = CardMove::contiguous_run(parts.dtype, &part, &around, &part);
             let bytes = count * parts.dtype.size();
             if part.elements() != count || run != Some((place * bytes, 0, bytes)) {
                 return Ok(false);
@@ -250,52 +263,57 @@ impl<'a> Builder<'a> {
     }
 
     /// Rectangles: what others take of this rank's, then what it takes.
-    fn rectangles(&mut self, tensor: usize, change: &Change<'_>) -> Result<(), String> {
+    fn plan_rectangles(&mut self, tensor: usize, change: &LayoutChange<'_>) -> Result<(), String> {
         let me = self.group[self.own];
-        let source = self.rect(change.from, me)?;
+        let source = self.rank_rect(change.from, me)?;
         let (group, own) = (self.group, self.own);
         for (peer, &rank) in group.iter().enumerate().filter(|&(peer, _)| peer != own) {
-            for part in self.taken(change, rank)?.iter().filter(|part| part.source == me) {
+            for part in self.contributions_to(change, rank)?.iter().filter(|part| part.source == me)
+            {
                 let count = part.part.elements();
                 if count == 0 {
                     continue;
                 }
-                let from = self.packed(tensor, change.from.dtype, &part.part, &source)?;
-                let send = Planned::Send { from, count, peer };
+                let from = self.pack_rectangle(tensor, change.from.dtype, &part.part, &source)?;
+                let send = PlacedOperation::Send { from, count, peer };
                 self.stage.operations.push((send, change.from.dtype));
             }
         }
-        let target = self.rect(change.to, me)?;
-        for part in self.taken(change, me)? {
-            self.take(tensor, change.to.dtype, &part, (&source, &target))?;
+        let target = self.rank_rect(change.to, me)?;
+        for part in self.contributions_to(change, me)? {
+            self.take_part(tensor, change.to.dtype, &part, (&source, &target))?;
         }
         Ok(())
     }
 
-    fn taken(&self, change: &Change<'_>, rank: u32) -> Result<Vec<Contribution>, String> {
+    fn contributions_to(
+        &self,
+        change: &LayoutChange<'_>,
+        rank: u32,
+    ) -> Result<Vec<Contribution>, String> {
         let microbatches = self.call.microbatches.max(1);
         along_axis(change.from, change.to, self.call.axis, rank, self.microbatch, microbatches)
     }
 
     /// Where a rectangle of an input stands by itself: where it lies, or packed.
-    fn packed(
+    fn pack_rectangle(
         &mut self,
         tensor: usize,
         dtype: DType,
         part: &Rect,
         source: &Rect,
-    ) -> Result<Where, String> {
-        if let Some((from, _, _)) = CardMove::run(dtype, part, source, part) {
-            return Ok(Where::Input(tensor, from));
+    ) -> Result<CardLocation, String> {
+        if let Some((from, _, _)) = CardMove::contiguous_run(dtype, part, source, part) {
+            return Ok(CardLocation::Input(tensor, from));
         }
-        let to = self.room(part.elements() * dtype.size());
+        let to = self.reserve_staging(part.elements() * dtype.size());
         let copy = CardMove::new(self.device, dtype, (part, source, part), None)?;
-        self.stage.packs.push(Step { from: Where::Input(tensor, 0), to, copy });
+        self.stage.packs.push(CopyStep { from: CardLocation::Input(tensor, 0), to, copy });
         Ok(to)
     }
 
     /// Takes a part, of this rank's own input or of another's.
-    fn take(
+    fn take_part(
         &mut self,
         tensor: usize,
         dtype: DType,
@@ -310,78 +328,82 @@ impl<'a> Builder<'a> {
         let from = match part.source == self.group[self.own] {
             true => {
                 // Apart from the output, which may be the input's memory.
-                let to = self.room(count * dtype.size());
+                let to = self.reserve_staging(count * dtype.size());
                 let copy = CardMove::new(self.device, dtype, (rect, source, rect), None)?;
-                self.stage.packs.push(Step { from: Where::Input(tensor, 0), to, copy });
+                self.stage.packs.push(CopyStep { from: CardLocation::Input(tensor, 0), to, copy });
                 to
             }
             false => {
                 let peer = self.group.iter().position(|&rank| rank == part.source).unwrap_or(0);
-                let to = self.room(count * dtype.size());
-                self.stage.operations.push((Planned::Receive { to, count, peer }, dtype));
+                let to = self.reserve_staging(count * dtype.size());
+                self.stage.operations.push((PlacedOperation::Receive { to, count, peer }, dtype));
                 to
             }
         };
         let copy = CardMove::new(self.device, dtype, (rect, rect, target), part.combine)?;
-        self.stage.unpacks.push(Step { from, to: Where::Output(tensor, 0), copy });
+        self.stage.unpacks.push(CopyStep { from, to: CardLocation::Output(tensor, 0), copy });
         Ok(())
     }
 
-    fn room(&mut self, bytes: usize) -> Where {
+    fn reserve_staging(&mut self, bytes: usize) -> CardLocation {
         let start = self.staging.next_multiple_of(256);
         self.staging = start + bytes;
-        Where::Staging(start)
+        CardLocation::Staging(start)
     }
 }
 
 /// Where the places of an action lie.
-struct Site<'a> {
+struct ActionSite<'a> {
     inputs: &'a [Port],
     outputs: &'a [Port],
     memory: &'a CardMemory,
     turn: Turn,
 }
 
-impl Site<'_> {
-    fn address(&self, place: Where, stream: &Stream) -> u64 {
+impl ActionSite<'_> {
+    fn address(&self, place: CardLocation, stream: &CardStream) -> u64 {
         let of = |port: &Port, byte: usize| {
-            let Place { offset, bytes } = port.place(self.turn);
-            self.memory.address(Place { offset: offset + byte, bytes: bytes - byte })
+            let ArenaRange { offset, bytes } = port.content_range(self.turn);
+            self.memory.address(ArenaRange { offset: offset + byte, bytes: bytes - byte })
         };
         match place {
-            Where::Input(tensor, byte) => of(&self.inputs[tensor], byte),
-            Where::Output(tensor, byte) => of(&self.outputs[tensor], byte),
-            Where::Staging(byte) => stream.scratch_address(byte),
+            CardLocation::Input(tensor, byte) => of(&self.inputs[tensor], byte),
+            CardLocation::Output(tensor, byte) => of(&self.outputs[tensor], byte),
+            CardLocation::Staging(byte) => stream.scratch_address(byte),
         }
     }
 
-    fn operation(&self, planned: &Planned, stream: &Stream) -> Operation {
+    fn resolve_operation(&self, planned: &PlacedOperation, stream: &CardStream) -> NcclOperation {
         let [from, to] = match *planned {
-            Planned::AllReduce { tensor, .. }
-            | Planned::ReduceScatter { tensor, .. }
-            | Planned::AllGather { tensor, .. } => {
-                [Where::Input(tensor, 0), Where::Output(tensor, 0)]
+            PlacedOperation::AllReduce { tensor, .. }
+            | PlacedOperation::ReduceScatter { tensor, .. }
+            | PlacedOperation::AllGather { tensor, .. } => {
+                [CardLocation::Input(tensor, 0), CardLocation::Output(tensor, 0)]
             }
-            Planned::Send { from, .. } => [from, from],
-            Planned::Receive { to, .. } => [to, to],
+            PlacedOperation::Send { from, .. } => [from, from],
+            PlacedOperation::Receive { to, .. } => [to, to],
         }
         .map(|place| self.address(place, stream));
         match *planned {
-            Planned::AllReduce { count, kind, .. } => {
-                Operation::AllReduce { from, to, count, kind }
+            PlacedOperation::AllReduce { count, kind, .. } => {
+                NcclOperation::AllReduce { from, to, count, kind }
             }
-            Planned::ReduceScatter { count, kind, .. } => {
-                Operation::ReduceScatter { from, to, count, kind }
+            PlacedOperation::ReduceScatter { count, kind, .. } => {
+                NcclOperation::ReduceScatter { from, to, count, kind }
             }
-            Planned::AllGather { count, .. } => Operation::AllGather { from, to, count },
-            Planned::Send { count, peer, .. } => Operation::Send { from, count, peer },
-            Planned::Receive { count, peer, .. } => Operation::Receive { to, count, peer },
+            PlacedOperation::AllGather { count, .. } => {
+                NcclOperation::AllGather { from, to, count }
+            }
+            PlacedOperation::Send { count, peer, .. } => NcclOperation::Send { from, count, peer },
+            PlacedOperation::Receive { count, peer, .. } => {
+                NcclOperation::Receive { to, count, peer }
+            }
         }
     }
 }
 
-impl Step {
-    fn run(&self, stream: &mut Stream, site: &Site<'_>) -> Result<(), Cause> {
+impl CopyStep {
+    fn run(&self, stream: &mut CardStream, site: &ActionSite<'_>) -> Result<(), Cause> {
         let (from, to) = (site.address(self.from, stream), site.address(self.to, stream));
         stream.copy_rectangle(&self.copy, from, to)
     }

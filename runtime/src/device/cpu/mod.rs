@@ -13,9 +13,9 @@ use graphc_kernels::{
 use super::Threads;
 use super::port::{Port, Turn};
 use crate::error::RuntimeError;
-use crate::memory::{Arena, Offered};
+use crate::memory::{HostArena, Offered};
 
-pub(crate) use launch::Launch;
+pub(crate) use launch::CpuLaunch;
 
 /// The cores that one rank has.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Cpu {
         threads: Threads,
         custom: &CustomKernels,
     ) -> Result<Self, RuntimeError> {
-        let pool = pool(rank, threads)?;
+        let pool = start_pool(rank, threads)?;
         Ok(Self { rank, threads: threads.count, pool, custom: custom.clone() })
     }
 
@@ -44,16 +44,16 @@ impl Cpu {
         &self,
         bytes: u64,
         offered: Option<Offered>,
-    ) -> Result<Arena, RuntimeError> {
+    ) -> Result<HostArena, RuntimeError> {
         let arena = match offered {
-            Some(offered) => Arena::of(offered),
-            None => Arena::new(bytes),
+            Some(offered) => HostArena::from_offered(offered),
+            None => HostArena::new(bytes),
         };
         arena.ok_or(RuntimeError::NoMemory { rank: self.rank, bytes })
     }
 
-    pub(super) fn stream(&self, seed: u64) -> Stream {
-        Stream {
+    pub(super) fn new_stream(&self, seed: u64) -> CpuStream {
+        CpuStream {
             step: 0,
             rate: None,
             seed,
@@ -70,18 +70,19 @@ impl Cpu {
 /// awake for the next that has several.
 const SPIN: Duration = Duration::from_micros(200);
 
-fn pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeError> {
+fn start_pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeError> {
     if threads.count == 1 {
         return Ok(None);
     }
     let spin = if threads.have_cores { SPIN } else { Duration::ZERO };
     let name = |index| format!("rank {rank} thread {index}");
     let pool = ThreadPool::new(threads.count, spin, name);
-    pool.map(|pool| Some(Arc::new(pool))).map_err(|error| RuntimeError::thread(rank, error))
+    pool.map(|pool| Some(Arc::new(pool)))
+        .map_err(|error| RuntimeError::from_thread_error(rank, error))
 }
 
 /// What launches work with, kept from one to the next so that none allocates.
-pub(crate) struct Stream {
+pub(crate) struct CpuStream {
     /// The training step, from 0.
     pub(super) step: u64,
     /// The learning rate that was given for it.
@@ -94,23 +95,23 @@ pub(crate) struct Stream {
     results: Vec<ViewMut<'static>>,
 }
 
-impl Stream {
+impl CpuStream {
     /// # Errors
     /// Where the kernel refuses its operands.
     #[inline]
     pub(super) fn launch(
         &mut self,
-        launch: &Launch,
-        arena: &Arena,
+        launch: &CpuLaunch,
+        arena: &HostArena,
         turn: Turn,
     ) -> Result<(), KernelError> {
         launch.run(self, arena, turn)
     }
 
     /// Calls a kernel on contents of registers.
-    fn call(
+    fn call_kernel(
         &mut self,
-        arena: &Arena,
+        arena: &HostArena,
         (operands, results): (&[Port], &[Port]),
         turn: Turn,
         prepared: &Prepared,
@@ -118,8 +119,12 @@ impl Stream {
         let microbatch = turn.microbatch;
         let mut views: Vec<View<'_>> = std::mem::take(&mut self.operands);
         let mut places: Vec<ViewMut<'_>> = std::mem::take(&mut self.results);
-        views.extend(operands.iter().map(|p| arena.view(p.place(turn), p.shape(microbatch))));
-        places.extend(results.iter().map(|p| arena.view_mut(p.place(turn), p.shape(microbatch))));
+        views.extend(
+            operands.iter().map(|p| arena.view(p.content_range(turn), p.shape(microbatch))),
+        );
+        places.extend(
+            results.iter().map(|p| arena.view_mut(p.content_range(turn), p.shape(microbatch))),
+        );
         let mut cx = KernelContext {
             seed: self.seed,
             step: self.step,

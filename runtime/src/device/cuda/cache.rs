@@ -32,9 +32,9 @@ const DIGEST: usize = 32;
 
 /// The content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that
 /// can be believed.
-pub(super) fn read(key: &str) -> Option<Vec<u8>> {
+pub(super) fn read_content(key: &str) -> Option<Vec<u8>> {
     let path = find_folder()?;
-    let folder = match Folder::open(&path) {
+    let folder = match CacheFolder::open(&path) {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
@@ -46,9 +46,9 @@ pub(super) fn read(key: &str) -> Option<Vec<u8>> {
 }
 
 /// Keeps a content under a key, in the place of what stands there. Where that fails it is made again next time.
-pub(super) fn write(key: &str, content: &[u8]) {
+pub(super) fn write_content(key: &str, content: &[u8]) {
     let Some(path) = find_folder() else { return };
-    let written = Folder::make(&path).and_then(|folder| folder.write(key, content));
+    let written = CacheFolder::open_or_make(&path).and_then(|folder| folder.write(key, content));
     if let Err(error) = written {
         note_of_cache(format!("nothing is kept in {}: {error}", path.display()));
     }
@@ -58,7 +58,8 @@ pub(super) fn write(key: &str, content: &[u8]) {
 /// processes that find out the same have one answer. Where nothing can be kept it is the content.
 pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
     let Some(path) = find_folder() else { return content.to_vec() };
-    let written = Folder::make(&path).and_then(|folder| folder.write_first(key, content));
+    let written =
+        CacheFolder::open_or_make(&path).and_then(|folder| folder.write_first(key, content));
     written.unwrap_or_else(|error| {
         note_of_cache(format!("nothing is kept in {}: {error}", path.display()));
         content.to_vec()
@@ -76,17 +77,17 @@ fn find_folder() -> Option<PathBuf> {
 
 /// A folder in which things are kept.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct CacheFolder {
     path: PathBuf,
     opened: File,
 }
 
-impl Folder {
+impl CacheFolder {
     /// The folder at a path, which is made where there is none.
     ///
     /// # Errors
     /// Where it cannot be made, or others may write there.
-    pub(super) fn make(path: &Path) -> io::Result<Self> {
+    pub(super) fn open_or_make(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         Self::open(path)
     }
@@ -101,7 +102,7 @@ impl Folder {
     /// The content kept under a key.
     pub(super) fn read(&self, key: &str) -> Option<Vec<u8>> {
         let name = format!("{FORM}{key}");
-        match self.content(key, &name) {
+        match self.read_checked(key, &name) {
             Ok(content) => content,
             Err(error) => {
                 let folder = self.path.display();
@@ -111,7 +112,7 @@ impl Folder {
         }
     }
 
-    fn content(&self, key: &str, name: &str) -> io::Result<Option<Vec<u8>>> {
+    fn read_checked(&self, key: &str, name: &str) -> io::Result<Option<Vec<u8>>> {
         // A pipe is not waited for, and no link followed out of the folder.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match openat(&self.opened, name, OFlags::RDONLY | flags, Mode::empty()) {
@@ -181,7 +182,7 @@ impl Folder {
         let side = format!(".{FORM}{:016x}", u64::from_ne_bytes(random));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = File::from(openat(&self.opened, &side, flags, Mode::from_raw_mode(0o600))?);
-        let parts = [FORM.as_bytes(), &digest(key, content), content];
+        let parts = [FORM.as_bytes(), &digest_content(key, content), content];
         let written = parts.iter().try_for_each(|part| file.write_all(part));
         let written = written.and_then(|()| name(&side));
         if written.is_err() {
@@ -204,7 +205,7 @@ fn check_owner(found: &Metadata) -> io::Result<()> {
     ))
 }
 
-fn digest(key: &str, content: &[u8]) -> [u8; DIGEST] {
+fn digest_content(key: &str, content: &[u8]) -> [u8; DIGEST] {
     let sum = Sha256::new().chain_update(key).chain_update([0]).chain_update(content);
     sum.finalize().into()
 }
@@ -214,7 +215,7 @@ fn check_digest(key: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let told: [u8; DIGEST] =
         bytes.strip_prefix(FORM.as_bytes())?.first_chunk::<DIGEST>().copied()?;
     let content = bytes.split_off(FORM.len() + DIGEST);
-    (digest(key, &content) == told).then_some(content)
+    (digest_content(key, &content) == told).then_some(content)
 }
 
 #[cfg(test)]
@@ -224,9 +225,9 @@ mod tests {
     use super::super::notes::take_notes;
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, Folder) {
+    fn folder() -> (tempfile::TempDir, CacheFolder) {
         let kept = tempfile::tempdir().expect("a folder");
-        let folder = Folder::make(&kept.path().join("cache")).expect("writable");
+        let folder = CacheFolder::open_or_make(&kept.path().join("cache")).expect("writable");
         (kept, folder)
     }
 
@@ -315,10 +316,10 @@ mod tests {
         assert_eq!(std::fs::metadata(&folder.path).expect("made").mode() & 0o777, 0o700);
         for mode in [0o770, 0o707, 0o777] {
             allow(&folder.path, mode);
-            let error = Folder::make(&folder.path).expect_err("others may write it");
+            let error = CacheFolder::open_or_make(&folder.path).expect_err("others may write it");
             assert!(error.to_string().contains("chmod go-w"), "{error}");
         }
         allow(&folder.path, 0o755);
-        Folder::make(&folder.path).expect("others may only read it");
+        CacheFolder::open_or_make(&folder.path).expect("others may only read it");
     }
 }

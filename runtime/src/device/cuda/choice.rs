@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
-use graphc_kernels::cuda::{Epilogue, Operands, Product};
+use graphc_kernels::cuda::{Epilogue, MatrixProduct, Operands};
 use sha2::{Digest, Sha256};
 
 use super::cache;
@@ -27,10 +27,10 @@ pub(super) fn is_measured() -> bool {
 
 /// All that the choice for a product with so many ways depends on, in short: the kind of card, the versions of the library and of the
 /// driver, extents, types, layouts, where matrices begin, and the epilogue.
-pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
+pub(super) fn choice_key(card: &Card, product: &MatrixProduct, count: usize) -> String {
     let Card { name, memory, capability, multiprocessors, .. } = card;
     let versions = [Library::CublasLt, Library::Driver].map(Library::version);
-    let problem = problem(product);
+    let problem = describe_problem(product);
     let text = format!(
         "{FORM} {name:?} {memory} {capability:?} {multiprocessors} {versions:?} {problem} {count}"
     );
@@ -40,9 +40,10 @@ pub(super) fn key(card: &Card, product: &Product, count: usize) -> String {
 }
 
 /// The part of a product that an algorithm's time depends on: all but the registers that it is of.
-fn problem(product: &Product) -> String {
-    let Product { rows, inner, columns, batch, a, b, out, starts, operands, epilogue, .. } =
-        product;
+fn describe_problem(product: &MatrixProduct) -> String {
+    let MatrixProduct {
+        rows, inner, columns, batch, a, b, out, starts, operands, epilogue, ..
+    } = product;
     let Operands { dtype, made, .. } = operands;
     let Epilogue { added, bias, activation, kept, sums } = epilogue;
     let matrices = [a, b, out].map(|of| (of.by_columns, of.leading, of.stride));
@@ -59,7 +60,7 @@ fn problem(product: &Product) -> String {
 ///
 /// # Errors
 /// Those of `choose`.
-pub(super) fn chosen<E>(
+pub(super) fn find_choice<E>(
     key: &str,
     count: usize,
     choose: impl FnOnce() -> Result<Option<usize>, E>,
@@ -70,21 +71,21 @@ pub(super) fn chosen<E>(
         return Ok(number);
     }
     // No rank waits here for another: a card may wait for one that does. Of ranks that look at a time the first is right.
-    let number = match cache::read(key).and_then(|bytes| decoded(&bytes, count)) {
+    let number = match cache::read_content(key).and_then(|bytes| decode_choice(&bytes, count)) {
         Some(number) => number,
-        None => choose()?.map_or(0, |number| keep(key, count, number)),
+        None => choose()?.map_or(0, |number| keep_choice(key, count, number)),
     };
     Ok(*known().entry(key.to_owned()).or_insert(number))
 }
 
 /// Keeps what was found. Of processes that write at a time the first is right: its number.
-fn keep(key: &str, count: usize, number: usize) -> usize {
+fn keep_choice(key: &str, count: usize, number: usize) -> usize {
     let kept = cache::write_first(key, number.to_string().as_bytes());
-    decoded(&kept, count).unwrap_or(number)
+    decode_choice(&kept, count).unwrap_or(number)
 }
 
 /// The number that was kept, if it is one of a way.
-fn decoded(bytes: &[u8], count: usize) -> Option<usize> {
+fn decode_choice(bytes: &[u8], count: usize) -> Option<usize> {
     let number: usize = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number < count).then_some(number)
 }
@@ -92,37 +93,37 @@ fn decoded(bytes: &[u8], count: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use graphc_ir::types::DType;
-    use graphc_kernels::cuda::{Activation, Matrix, Place, Slot};
+    use graphc_kernels::cuda::{Activation, CallRegister, LaunchMemory, Matrix};
 
     use super::*;
 
     #[test]
     fn only_a_number_of_a_way_is_one() {
-        assert_eq!(decoded(b"2", 3), Some(2));
+        assert_eq!(decode_choice(b"2", 3), Some(2));
         for other in [&b"3"[..], b"", b"-1", b"two", b"\xff"] {
-            assert_eq!(decoded(other, 3), None);
+            assert_eq!(decode_choice(other, 3), None);
         }
     }
 
     #[test]
     fn what_was_chosen_in_a_process_stays() {
         // Nothing is kept of a choice that could not be made.
-        assert_eq!(chosen("test-none", 3, || Ok::<_, ()>(None)), Ok(0));
-        assert_eq!(chosen("test-none", 3, || Ok::<_, ()>(Some(2))), Ok(0));
+        assert_eq!(find_choice("test-none", 3, || Ok::<_, ()>(None)), Ok(0));
+        assert_eq!(find_choice("test-none", 3, || Ok::<_, ()>(Some(2))), Ok(0));
     }
 
     #[test]
     fn a_card_that_fails_chooses_nothing() {
-        assert_eq!(chosen("test-failed", 3, || Err("failed")), Err("failed"));
-        assert_eq!(chosen("test-failed", 3, || Ok::<_, ()>(None)), Ok(0), "it is asked again");
+        assert_eq!(find_choice("test-failed", 3, || Err("failed")), Err("failed"));
+        assert_eq!(find_choice("test-failed", 3, || Ok::<_, ()>(None)), Ok(0), "it is asked again");
     }
 
     /// A product of one matrix of 2 rows by one of 4 columns.
-    fn product(slots: [Slot; 3]) -> Product {
+    fn product(slots: [CallRegister; 3]) -> MatrixProduct {
         let matrix = |leading| Matrix { by_columns: false, leading, stride: 0 };
-        let [a, b, out] = slots.map(Place::Slot);
+        let [a, b, out] = slots.map(LaunchMemory::Slot);
         let (dtype, made) = (DType::F32, DType::F32);
-        Product {
+        MatrixProduct {
             rows: 2,
             inner: 3,
             columns: 4,
@@ -140,22 +141,29 @@ mod tests {
     #[test]
     fn products_of_other_registers_are_one_problem() {
         let [first, second] = [0, 7].map(|from| {
-            product([Slot::Operand(from), Slot::Operand(from + 1), Slot::Result(from)])
+            product([
+                CallRegister::Operand(from),
+                CallRegister::Operand(from + 1),
+                CallRegister::Result(from),
+            ])
         });
-        assert_eq!(problem(&first), problem(&second));
+        assert_eq!(describe_problem(&first), describe_problem(&second));
         let turned = Matrix { by_columns: true, ..first.b };
         let epilogue = Epilogue { bias: None, sums: None, ..first.epilogue };
         let relu = Epilogue { activation: Activation::Relu, ..first.epilogue };
         let others = [
-            Product { rows: 8, ..first.clone() },
-            Product { b: turned, ..first.clone() },
-            Product { starts: vec![[0; 3], [6, 0, 8]], ..first.clone() },
-            Product { operands: Operands { made: DType::BF16, ..first.operands }, ..first.clone() },
-            Product { epilogue, ..first.clone() },
-            Product { epilogue: relu, ..first.clone() },
+            MatrixProduct { rows: 8, ..first.clone() },
+            MatrixProduct { b: turned, ..first.clone() },
+            MatrixProduct { starts: vec![[0; 3], [6, 0, 8]], ..first.clone() },
+            MatrixProduct {
+                operands: Operands { made: DType::BF16, ..first.operands },
+                ..first.clone()
+            },
+            MatrixProduct { epilogue, ..first.clone() },
+            MatrixProduct { epilogue: relu, ..first.clone() },
         ];
         for other in others {
-            assert_ne!(problem(&other), problem(&first));
+            assert_ne!(describe_problem(&other), describe_problem(&first));
         }
     }
 }

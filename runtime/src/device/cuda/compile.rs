@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cudarc::nvrtc::{result, sys};
 use sha2::{Digest, Sha256};
 
-use super::cache::{self, Folder};
+use super::cache::{self, CacheFolder};
 use super::library::{Library, NotFound, driver_version};
 use super::notes::note_of_cache;
 use crate::threads::side_by_side;
 
 /// A kernel's binary.
 #[derive(Clone, Debug)]
-pub(super) struct Binary {
+pub(super) struct KernelBinary {
     pub(super) bytes: Arc<Vec<u8>>,
     /// Whether it was kept, and not compiled by this process.
     pub(super) was_kept: bool,
@@ -29,7 +29,7 @@ pub(super) struct Binary {
 
 /// Why a kernel cannot be compiled.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(crate) enum CompileError {
+pub(crate) enum KernelCompileError {
     /// There is no compiler.
     #[error(transparent)]
     NotFound(#[from] NotFound),
@@ -63,19 +63,19 @@ impl fmt::Display for Arch {
 
 impl Arch {
     /// Whether the compiler knows it. One that does not say what it knows is asked when it compiles.
-    fn check(self) -> Result<(), CompileError> {
+    fn check_supported(self) -> Result<(), KernelCompileError> {
         static KNOWN: OnceLock<Vec<i32>> = OnceLock::new();
-        let known = KNOWN.get_or_init(|| known().unwrap_or_default());
+        let known = KNOWN.get_or_init(|| list_architectures().unwrap_or_default());
         if known.is_empty() || known.contains(&(self.major * 10 + self.minor)) {
             return Ok(());
         }
-        let (major, minor) = version();
-        Err(CompileError::Unknown { arch: self, major, minor })
+        let (major, minor) = compiler_version();
+        Err(KernelCompileError::Unknown { arch: self, major, minor })
     }
 }
 
 /// The architectures that the compiler knows, as numbers such as 90.
-fn known() -> Result<Vec<i32>, result::NvrtcError> {
+fn list_architectures() -> Result<Vec<i32>, result::NvrtcError> {
     let mut count = 0;
     // SAFETY: the first call says for how many numbers there must be places.
     unsafe {
@@ -88,18 +88,18 @@ fn known() -> Result<Vec<i32>, result::NvrtcError> {
 
 /// What binaries are, which is what a driver executes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Form {
+enum BinaryForm {
     /// Machine code, as an ELF file.
     Machine,
     /// What a driver that has a compiler of its own makes of sources: one that is no card's, as that of graphc's tests.
     Own,
 }
 
-impl Form {
+impl BinaryForm {
     /// That of the driver at hand, or, without one, of cards.
     fn of_driver() -> Self {
         match Library::Driver.find() {
-            Ok(driver) if driver.has("nvrtcVersion") => Self::Own,
+            Ok(driver) if driver.has_function("nvrtcVersion") => Self::Own,
             Ok(_) | Err(_) => Self::Machine,
         }
     }
@@ -112,7 +112,7 @@ impl Form {
 /// The binaries of kernels for their architectures, each compiled once, by as many threads as the process may use.
 pub(super) fn compile_all<'a>(
     kernels: impl IntoIterator<Item = (&'a str, Arch)>,
-) -> BTreeMap<(&'a str, Arch), Result<Binary, CompileError>> {
+) -> BTreeMap<(&'a str, Arch), Result<KernelBinary, KernelCompileError>> {
     let mut binaries: BTreeMap<_, _> = kernels.into_iter().map(|kernel| (kernel, None)).collect();
     let order: Vec<(&str, Arch)> = binaries.keys().copied().collect();
     let made = side_by_side(order.len(), |at| find_binary(order[at].0, order[at].1));
@@ -123,18 +123,18 @@ pub(super) fn compile_all<'a>(
 }
 
 /// Binaries of this process, by the kernels' names: each is made by the first that asks, for whom the others wait.
-type Kept = Mutex<HashMap<String, Arc<OnceLock<Result<Binary, CompileError>>>>>;
+type Kept = Mutex<HashMap<String, Arc<OnceLock<Result<KernelBinary, KernelCompileError>>>>>;
 
-fn kept() -> &'static Kept {
+fn kept_binaries() -> &'static Kept {
     static KEPT: OnceLock<Kept> = OnceLock::new();
     KEPT.get_or_init(Mutex::default)
 }
 
 /// The binary of a kernel for an architecture: of this process, kept, or compiled.
-pub(super) fn find_binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+pub(super) fn find_binary(source: &str, arch: Arch) -> Result<KernelBinary, KernelCompileError> {
     let name = name_kernel(source, arch, None);
     let place = {
-        let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = kept_binaries().lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(kept.entry(name).or_default())
     };
     place
@@ -146,24 +146,24 @@ pub(super) fn find_binary(source: &str, arch: Arch) -> Result<Binary, CompileErr
 ///
 /// # Errors
 /// Where there is no compiler, or it does not take the source.
-pub(super) fn compile_again(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+pub(super) fn compile_again(source: &str, arch: Arch) -> Result<KernelBinary, KernelCompileError> {
     let binary = compile_and_keep(source, arch)?;
-    let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = kept_binaries().lock().unwrap_or_else(PoisonError::into_inner);
     kept.insert(name_kernel(source, arch, None), Arc::new(OnceLock::from(Ok(binary.clone()))));
     Ok(binary)
 }
 
 /// Compiles a kernel and keeps it.
-fn compile_and_keep(source: &str, arch: Arch) -> Result<Binary, CompileError> {
-    let bytes = compiled(source, arch)?;
-    if Form::of_driver().is_of(&bytes) {
-        cache::write(&name_kernel(source, arch, Some(version())), &bytes);
+fn compile_and_keep(source: &str, arch: Arch) -> Result<KernelBinary, KernelCompileError> {
+    let bytes = compile_source(source, arch)?;
+    if BinaryForm::of_driver().is_of(&bytes) {
+        cache::write_content(&name_kernel(source, arch, Some(compiler_version())), &bytes);
     }
-    Ok(Binary { bytes: Arc::new(bytes), was_kept: false })
+    Ok(KernelBinary { bytes: Arc::new(bytes), was_kept: false })
 }
 
 /// What is kept of a kernel: what was prepared for this machine, or what this machine's compiler has made before.
-fn read_kept(source: &str, arch: Arch) -> Option<Binary> {
+fn read_kept(source: &str, arch: Arch) -> Option<KernelBinary> {
     let driver = driver_version() / 1000;
     let key = name_kernel(source, arch, None);
     let usable = |((major, _), bytes): (Version, Vec<u8>)| match major <= driver {
@@ -176,13 +176,13 @@ fn read_kept(source: &str, arch: Arch) -> Option<Binary> {
         }
     };
     let prepared =
-        || cache::read(&key).and_then(|content| parse_prepared(&content)).and_then(usable);
+        || cache::read_content(&key).and_then(|content| parse_prepared(&content)).and_then(usable);
     let own = || {
         Library::Nvrtc.find().ok()?;
-        cache::read(&name_kernel(source, arch, Some(version())))
+        cache::read_content(&name_kernel(source, arch, Some(compiler_version())))
     };
-    let bytes = prepared().or_else(own).filter(|bytes| Form::of_driver().is_of(bytes))?;
-    Some(Binary { bytes: Arc::new(bytes), was_kept: true })
+    let bytes = prepared().or_else(own).filter(|bytes| BinaryForm::of_driver().is_of(bytes))?;
+    Some(KernelBinary { bytes: Arc::new(bytes), was_kept: true })
 }
 
 /// A version of the compiler: major and minor.
@@ -204,20 +204,20 @@ fn parse_prepared(content: &[u8]) -> Option<(Version, Vec<u8>)> {
 pub(super) fn prepare_all(
     sources: &[String],
     arch: Arch,
-    folder: &Folder,
-) -> Result<usize, CompileError> {
+    folder: &CacheFolder,
+) -> Result<usize, KernelCompileError> {
     Library::Nvrtc.find()?;
-    let (major, minor) = version();
+    let (major, minor) = compiler_version();
     let prepare = |source: &str| {
         let key = name_kernel(source, arch, None);
         let there = folder.read(&key).and_then(|content| parse_prepared(&content));
-        let is_ours = |bytes: &[u8]| Form::of_driver().is_of(bytes);
+        let is_ours = |bytes: &[u8]| BinaryForm::of_driver().is_of(bytes);
         if there.is_some_and(|(made_by, bytes)| made_by == (major, minor) && is_ours(&bytes)) {
             return Ok(0);
         }
-        let bytes = compiled(source, arch)?;
+        let bytes = compile_source(source, arch)?;
         let content = [&major.to_le_bytes()[..], &minor.to_le_bytes(), &bytes].concat();
-        let kept = |error: io::Error| CompileError::Unkept { reason: error.to_string() };
+        let kept = |error: io::Error| KernelCompileError::Unkept { reason: error.to_string() };
         folder.write(&key, &content).map_err(kept)?;
         Ok(1)
     };
@@ -226,19 +226,19 @@ pub(super) fn prepare_all(
 
 /// What the compiler is told. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel it is
 /// computed.
-fn options(arch: Arch) -> Vec<String> {
+fn compiler_options(arch: Arch) -> Vec<String> {
     // What only this generation of cards has, such as products by groups of warps, is behind a letter. A driver with a compiler of its
     // own has none of it.
-    let own = match (arch, Form::of_driver()) {
-        (Arch { major: 9, minor: 0 }, Form::Machine) => "a",
-        (_, Form::Machine | Form::Own) => "",
+    let own = match (arch, BinaryForm::of_driver()) {
+        (Arch { major: 9, minor: 0 }, BinaryForm::Machine) => "a",
+        (_, BinaryForm::Machine | BinaryForm::Own) => "",
     };
     let arch = format!("--gpu-architecture={arch}{own}");
     [&arch, "--fmad=false", "--std=c++17", "-default-device"].map(str::to_owned).to_vec()
 }
 
 /// The compiler's version.
-pub(super) fn version() -> Version {
+pub(super) fn compiler_version() -> Version {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both are places for a number. (The library was found.)
     let asked = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
@@ -248,32 +248,32 @@ pub(super) fn version() -> Version {
 /// The name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
 fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
     let mut sum = Sha256::new();
-    let told = options(arch);
-    sum.update(format!("{:?} {version:?} {told:?}\n", Form::of_driver()));
+    let told = compiler_options(arch);
+    sum.update(format!("{:?} {version:?} {told:?}\n", BinaryForm::of_driver()));
     sum.update(source);
     let digest: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     let kind = if version.is_some() { "kernel" } else { "prepared" };
     format!("{kind}-{digest}")
 }
 
-fn compiled(source: &str, arch: Arch) -> Result<Vec<u8>, CompileError> {
+fn compile_source(source: &str, arch: Arch) -> Result<Vec<u8>, KernelCompileError> {
     Library::Nvrtc.find()?;
-    arch.check()?;
-    let refused = |log: String| CompileError::Refused { arch: arch.to_string(), log };
+    arch.check_supported()?;
+    let refused = |log: String| KernelCompileError::Refused { arch: arch.to_string(), log };
     let text = CString::new(source).map_err(|_| refused("a byte of 0 in the source".into()))?;
     let program = result::create_program(&text, Some(c"kernel.cu"));
-    let program = Program(program.map_err(|error| refused(error.to_string()))?);
+    let program = NvrtcProgram(program.map_err(|error| refused(error.to_string()))?);
     // SAFETY: the program was created just now.
-    match unsafe { result::compile_program(program.0, &options(arch)) } {
+    match unsafe { result::compile_program(program.0, &compiler_options(arch)) } {
         Ok(()) => program.binary().map_err(|error| refused(error.to_string())),
         Err(_) => Err(refused(program.log())),
     }
 }
 
 /// A program of the compiler.
-struct Program(sys::nvrtcProgram);
+struct NvrtcProgram(sys::nvrtcProgram);
 
-impl Program {
+impl NvrtcProgram {
     fn binary(&self) -> Result<Vec<u8>, result::NvrtcError> {
         let mut bytes = 0;
         // SAFETY: the program is there; the size is asked for before the place for the bytes is made.
@@ -294,7 +294,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: it was created once.
         let _ = unsafe { result::destroy_program(self.0) };

@@ -15,17 +15,17 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use graphc_kernels::cuda::Kernel;
 
-use super::cache::Folder;
-use super::compile::{self, Arch, Binary, compile_again, compile_all, prepare_all};
-use super::driver::{self, Context, Function, FunctionPlace, Loaded};
+use super::cache::CacheFolder;
+use super::compile::{self, Arch, KernelBinary, compile_again, compile_all, prepare_all};
+use super::driver::{self, CardContext, FunctionPlace, KernelFunction, Loaded};
 use super::library::Library;
 use super::notes::note_of_cache;
-use super::{Cuda, LEAST, Shared};
+use super::{CardShared, Cuda, LEAST};
 use crate::error::RuntimeError;
 
 /// A kernel that launches of a device are of.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedKernel {
     source: String,
     entry: String,
     /// Bytes of shared memory besides what the source declares.
@@ -38,7 +38,7 @@ impl Cuda {
     /// products would say cannot be asked, so the kernels of all ways to make a product are known. `refuses` says whether products and
     /// their neighbours are launched apart, as where the library does not compute them together.
     pub(crate) fn without_card(rank: u32, (major, minor): (i32, i32), refuses: bool) -> Self {
-        let shared = Arc::new(Shared::new(None, Arch { major, minor }));
+        let shared = Arc::new(CardShared::new(None, Arch { major, minor }));
         // Communication from card to card has kernels, and through the host none.
         Self { rank, card: None, refuses, direct: true, shared }
     }
@@ -48,19 +48,25 @@ impl Cuda {
     }
 
     /// A kernel, to be launched as it says once [`load_kernels`] has loaded it.
-    pub(super) fn load(&self, kernel: &Kernel) -> Loaded {
-        static NONE: OnceLock<Function> = OnceLock::new();
+    pub(super) fn request_kernel(&self, kernel: &Kernel) -> Loaded {
+        static NONE: OnceLock<KernelFunction> = OnceLock::new();
         let Kernel { ref source, ref entry, grid, block, shared, .. } = *kernel;
-        let place = self.shared.context.as_ref().map_or(&NONE, |of| of.place(source, entry));
+        let place =
+            self.shared.context.as_ref().map_or(&NONE, |of| of.function_place(source, entry));
         if place.get().is_none() {
             let mut wanted = self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            wanted.push(Wanted { source: source.clone(), entry: entry.clone(), shared, place });
+            wanted.push(WantedKernel {
+                source: source.clone(),
+                entry: entry.clone(),
+                shared,
+                place,
+            });
         }
         Loaded { function: place, grid, block, shared }
     }
 
     /// The kernels that were asked for since this was called last, in order.
-    fn take_wanted(&self) -> Vec<Wanted> {
+    fn take_wanted(&self) -> Vec<WantedKernel> {
         std::mem::take(&mut self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -70,21 +76,21 @@ impl Cuda {
     }
 }
 
-impl Shared {
+impl CardShared {
     /// A kernel, to be launched as it says, compiled and loaded at once: one that is needed after all.
     ///
     /// # Errors
     /// Why it cannot be compiled or loaded.
     pub(super) fn load_at_once(&self, kernel: &Kernel) -> Result<Loaded, String> {
         let Kernel { ref source, ref entry, grid, block, shared, .. } = *kernel;
-        let place = self.context()?.place(source, entry);
-        let wanted = Wanted { source: source.clone(), entry: entry.clone(), shared, place };
+        let place = self.context()?.function_place(source, entry);
+        let wanted = WantedKernel { source: source.clone(), entry: entry.clone(), shared, place };
         let binary = compile::find_binary(source, self.arch).map_err(|error| error.to_string())?;
         self.load_wanted(&wanted, &binary)?;
         Ok(Loaded { function: place, grid, block, shared })
     }
 
-    fn load_wanted(&self, wanted: &Wanted, binary: &Binary) -> Result<(), String> {
+    fn load_wanted(&self, wanted: &WantedKernel, binary: &KernelBinary) -> Result<(), String> {
         let context = self.context()?;
         context.load_to(wanted.place, || match wanted.load(context, binary) {
             Err(refused) if binary.was_kept => {
@@ -101,9 +107,9 @@ impl Shared {
     }
 }
 
-impl Wanted {
-    fn load(&self, context: &Context, binary: &Binary) -> Result<Function, String> {
-        let function = Function::load(context, &binary.bytes, &self.entry);
+impl WantedKernel {
+    fn load(&self, context: &CardContext, binary: &KernelBinary) -> Result<KernelFunction, String> {
+        let function = KernelFunction::load(context, &binary.bytes, &self.entry);
         let function = function.and_then(|function| match self.shared {
             0 => Ok(function),
             bytes => function.allow_shared(bytes).map(|()| function),
@@ -117,7 +123,7 @@ impl Wanted {
 /// # Errors
 /// Where there is no compiler, or a kernel cannot be compiled or loaded: the first in the order in which calls were prepared.
 pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
-    let all: Vec<(&Cuda, Vec<Wanted>)> =
+    let all: Vec<(&Cuda, Vec<WantedKernel>)> =
         cards.iter().map(|card| (*card, card.take_wanted())).collect();
     let sources = all.iter().flat_map(|(card, wanted)| {
         wanted.iter().map(|wanted| (wanted.source.as_str(), card.shared.arch))
@@ -186,7 +192,7 @@ pub(crate) fn prepare_kernels(
         folder: folder.display().to_string(),
         reason: error.to_string(),
     };
-    let folder = Folder::make(folder).map_err(failed)?;
+    let folder = CacheFolder::open_or_make(folder).map_err(failed)?;
     let made = prepare_all(sources, Arch { major, minor }, &folder);
     made.map_err(|error| PrepareError::Compile { reason: error.to_string() })
 }
@@ -196,7 +202,8 @@ fn older_driver() -> String {
     if Library::Nvrtc.find().is_err() {
         return String::new();
     }
-    let ((driver, of_driver), (compiler, of_compiler)) = (driver::version(), compile::version());
+    let ((driver, of_driver), (compiler, of_compiler)) =
+        (driver::cuda_version(), compile::compiler_version());
     if compiler <= driver {
         return String::new();
     }

@@ -7,13 +7,18 @@ use graphc_kernels::cuda::Checked;
 
 /// A call as a device remembers it: whose it is, and what its indices are.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct RememberedCall {
     pub(super) actor: Arc<str>,
     pub(super) checked: Option<Checked>,
 }
 
 /// The error of what a kernel has found.
-pub(super) fn found(known: &Known, kind: u32, index: i64, position: u64) -> KernelError {
+pub(super) fn build_kernel_error(
+    known: &RememberedCall,
+    kind: u32,
+    index: i64,
+    position: u64,
+) -> KernelError {
     const DIVISION: u32 = 2;
     match &known.checked {
         Some(checked) if kind != DIVISION => KernelError::Index {

@@ -39,13 +39,13 @@ pub struct Found {
 
 impl Found {
     /// Whether the library has a function.
-    pub(super) fn has(&self, function: &str) -> bool {
+    pub(super) fn has_function(&self, function: &str) -> bool {
         // SAFETY: the function is looked for and not called.
         unsafe { self.opened.get::<*const ()>(function) }.is_ok()
     }
 
     /// The file, as far as one of these functions tells in which it is.
-    fn file(&self, functions: &[&str]) -> PathBuf {
+    fn locate_file(&self, functions: &[&str]) -> PathBuf {
         let address = |function: &&str| {
             // SAFETY: the function is looked for and not called.
             let found = unsafe { self.opened.get::<*const std::ffi::c_void>(*function) };
@@ -59,7 +59,7 @@ impl Found {
     ///
     /// # Safety
     /// The function, where there is one of that name, takes a place for a number and returns one.
-    unsafe fn number(&self, name: &[u8], place: &mut i32) -> bool {
+    unsafe fn read_number(&self, name: &[u8], place: &mut i32) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
             let function = self.opened.get::<unsafe extern "C" fn(*mut i32) -> i32>(name);
@@ -109,7 +109,7 @@ impl Library {
     /// Where it is nowhere.
     pub fn find(self) -> Result<&'static Found, NotFound> {
         static FOUND: [OnceLock<Result<Found, NotFound>>; 4] = [const { OnceLock::new() }; 4];
-        let found = FOUND[self as usize].get_or_init(|| self.check(self.search()?));
+        let found = FOUND[self as usize].get_or_init(|| self.check_functions(self.search()?));
         found.as_ref().map_err(Clone::clone)
     }
 
@@ -124,8 +124,8 @@ impl Library {
         // SAFETY: the types are those of the functions in NVIDIA's headers, which take places for numbers, or nothing.
         let told = unsafe {
             match self {
-                Self::Driver => found.number(b"cuDriverGetVersion", &mut first),
-                Self::Nccl => found.number(b"ncclGetVersion", &mut first),
+                Self::Driver => found.read_number(b"cuDriverGetVersion", &mut first),
+                Self::Nccl => found.read_number(b"ncclGetVersion", &mut first),
                 Self::Nvrtc => {
                     type Version = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
                     let function = found.opened.get::<Version>(b"nvrtcVersion");
@@ -150,7 +150,7 @@ impl Library {
 
     /// File names: first the one by which a library is found that a machine has for all programs, then by version. A driver for CUDA 12
     /// does not take what libraries of CUDA 13 make.
-    fn names(self) -> &'static [&'static str] {
+    fn file_names(self) -> &'static [&'static str] {
         let old = matches!(self, Self::Nvrtc | Self::CublasLt) && driver_version() < 13_000;
         match self {
             Self::Driver => &["libcuda.so", "libcuda.so.1"],
@@ -176,7 +176,7 @@ impl Library {
     }
 
     /// The functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for one by one.
-    fn functions(self) -> &'static [&'static str] {
+    fn required_functions(self) -> &'static [&'static str] {
         match self {
             Self::Driver => functions::DRIVER,
             Self::Nvrtc => functions::NVRTC,
@@ -186,13 +186,15 @@ impl Library {
     }
 
     /// Whether the library has what is called.
-    fn check(self, found: Found) -> Result<Found, NotFound> {
-        let Some(&function) = self.functions().iter().find(|function| !found.has(function)) else {
+    fn check_functions(self, found: Found) -> Result<Found, NotFound> {
+        let Some(&function) =
+            self.required_functions().iter().find(|function| !found.has_function(function))
+        else {
             return Ok(found);
         };
         Err(NotFound::Lacks {
             library: self,
-            path: found.file(self.functions()).display().to_string(),
+            path: found.locate_file(self.required_functions()).display().to_string(),
             version: self.version_of(&found).unwrap_or_else(|| "it says no version".into()),
             function,
             advice: self.advice(),
@@ -200,25 +202,25 @@ impl Library {
     }
 
     /// The file of the library, where it is there.
-    pub(super) fn file(self) -> Option<PathBuf> {
-        Some(self.find().ok()?.file(self.functions()))
+    pub(super) fn file_path(self) -> Option<PathBuf> {
+        Some(self.find().ok()?.locate_file(self.required_functions()))
     }
 
     fn search(self) -> Result<Found, NotFound> {
-        for name in self.names() {
-            if let Some(opened) = open(OsStr::new(name)) {
+        for name in self.file_names() {
+            if let Some(opened) = open_library(OsStr::new(name)) {
                 return Ok(Found { path: name.into(), opened });
             }
         }
-        let folders = folders();
-        for path in folders.iter().flat_map(|folder| self.names().map_in(folder)) {
+        let folders = list_library_folders();
+        for path in folders.iter().flat_map(|folder| self.file_names().map_in(folder)) {
             if let Some(opened) = path.exists().then(|| self.open_at(&path)).flatten() {
                 return Ok(Found { path, opened });
             }
         }
         let tried = format!(
             "looked for {} by name and in {} folders, such as {}",
-            self.names().join(", "),
+            self.file_names().join(", "),
             folders.len(),
             folders.first().map_or("none".to_owned(), |folder| folder.display().to_string())
         );
@@ -231,13 +233,16 @@ impl Library {
             for file in path.parent().and_then(|folder| folder.read_dir().ok())?.flatten() {
                 if file.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so") {
                     // It stays open as long as the process.
-                    std::mem::forget(open(file.path().as_os_str()));
+                    std::mem::forget(open_library(file.path().as_os_str()));
                 }
             }
         }
-        let opened = open(path.as_os_str())?;
+        let opened = open_library(path.as_os_str())?;
         // Bindings look for it by name: one that does not say how it is called is not found by them.
-        self.names().iter().any(|name| open(OsStr::new(name)).is_some()).then_some(opened)
+        self.file_names()
+            .iter()
+            .any(|name| open_library(OsStr::new(name)).is_some())
+            .then_some(opened)
     }
 }
 
@@ -253,11 +258,11 @@ impl fmt::Display for Library {
 }
 
 /// The paths of these names in a folder.
-trait Names {
+trait LibraryNames {
     fn map_in(self, folder: &Path) -> impl Iterator<Item = PathBuf>;
 }
 
-impl Names for &'static [&'static str] {
+impl LibraryNames for &'static [&'static str] {
     fn map_in(self, folder: &Path) -> impl Iterator<Item = PathBuf> {
         self.iter().map(move |name| folder.join(name))
     }
@@ -285,7 +290,7 @@ fn file_of(_address: *const std::ffi::c_void) -> Option<PathBuf> {
     None
 }
 
-fn open(name: &OsStr) -> Option<Opened> {
+fn open_library(name: &OsStr) -> Option<Opened> {
     // SAFETY: opening one of NVIDIA's libraries runs what it does when it is loaded, as for every program that links it.
     unsafe { Opened::new(name) }.ok()
 }
@@ -295,12 +300,12 @@ pub(super) fn driver_version() -> i32 {
     let Ok(found) = Library::Driver.find() else { return i32::MAX };
     let mut version = 0;
     // SAFETY: that is the function's type in the driver's header.
-    let told = unsafe { found.number(b"cuDriverGetVersion", &mut version) };
+    let told = unsafe { found.read_number(b"cuDriverGetVersion", &mut version) };
     if told { version } else { i32::MAX }
 }
 
 /// Where the Python that is found by name lies, whose packages may have libraries.
-fn pythons() -> Vec<PathBuf> {
+fn find_pythons() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).filter(|folder| folder.join("python3").exists());
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
@@ -320,7 +325,7 @@ const FOLDERS: [&str; 6] = [
 ];
 
 /// Folders in which toolkits and Python's packages put libraries.
-fn folders() -> Vec<PathBuf> {
+fn list_library_folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from) {
         folders.extend(["lib64", "lib"].map(|lib| toolkit.join(lib)));
@@ -331,12 +336,12 @@ fn folders() -> Vec<PathBuf> {
     prefixes.extend(env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
     // Conda puts them beside its own.
     folders.extend(prefixes.iter().map(|prefix| prefix.join("lib")));
-    prefixes.extend(pythons());
+    prefixes.extend(find_pythons());
     prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
     for lib in prefixes.iter().map(|prefix| prefix.join("lib")) {
-        for python in children(&lib).filter(|path| name_begins(path, "python3")) {
+        for python in list_children(&lib).filter(|path| name_begins(path, "python3")) {
             for packages in ["site-packages", "dist-packages"] {
-                let packages = children(&python.join(packages).join("nvidia"));
+                let packages = list_children(&python.join(packages).join("nvidia"));
                 folders.extend(packages.map(|package| package.join("lib")));
             }
         }
@@ -345,7 +350,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// What is in a folder, by name; nothing where there is none.
-fn children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+fn list_children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let read = folder.read_dir().into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
     paths.sort();
@@ -362,7 +367,7 @@ mod tests {
 
     #[test]
     fn folders_of_containers_and_distributions_are_looked_into() {
-        let folders = folders();
+        let folders = list_library_folders();
         for folder in ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/local/cuda/lib64"]
         {
             assert!(folders.contains(&PathBuf::from(folder)), "{folder}");
@@ -376,7 +381,10 @@ mod tests {
         for library in Library::ALL {
             if let Err(missing) = library.find() {
                 let text = missing.to_string();
-                assert!(text.contains("install") && text.contains(library.names()[0]), "{text}");
+                assert!(
+                    text.contains("install") && text.contains(library.file_names()[0]),
+                    "{text}"
+                );
             }
         }
     }

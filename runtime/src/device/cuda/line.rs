@@ -10,18 +10,18 @@
 
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Queue, Trouble};
+use super::driver::{CardBuffer, Queue, Trouble};
 use super::ended::Ended;
 use super::mark::Mark;
-use super::nccl::{Comm, Id, Operation};
-use super::stream::{Stream, wait_until_idle};
+use super::nccl::{Comm, Id, NcclOperation};
+use super::stream::{CardStream, wait_until_idle};
 use crate::error::Cause;
 
 /// The end that sends.
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingLine {
     comm: Comm,
     queue: Queue,
-    staging: Buffer,
+    staging: CardBuffer,
     bytes: usize,
     /// Of each slot: when the rank's stream has last filled it, and when it was last sent.
     slots: Vec<[Mark; 2]>,
@@ -33,15 +33,15 @@ pub(crate) struct Outgoing {
 }
 
 /// The end that receives.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingLine {
     comm: Comm,
-    staging: Buffer,
+    staging: CardBuffer,
 }
 
-impl Outgoing {
-    /// Joins the peer, which does the same as [`Incoming`]. A content has so many bytes at most.
+impl OutgoingLine {
+    /// Joins the peer, which does the same as [`IncomingLine`]. A content has so many bytes at most.
     pub(crate) fn join(
-        stream: &Stream,
+        stream: &CardStream,
         id: Id,
         (bytes, slots): (usize, usize),
     ) -> Result<Self, Cause> {
@@ -49,15 +49,18 @@ impl Outgoing {
         let queue = Queue::new(context)?;
         let comm = Comm::join(&queue, id, (2, 0), stream.ended())?;
         let bytes = bytes.next_multiple_of(256);
-        let staging = Buffer::new(context, bytes * slots)?;
+        let staging = CardBuffer::new(context, bytes * slots)?;
         let marks = (0..slots).map(|_| Ok([Mark::new(context)?, Mark::new(context)?]));
         let slots = marks.collect::<Result<_, Trouble>>()?;
         let ended = stream.ended();
         let line = Self { comm, queue, staging, bytes, slots, count: 0, since: 0, ended };
         let from = line.staging.address(0, 1);
-        line.queue.enter()?;
+        line.queue.make_current()?;
         line.queue.clear(from, 1)?;
-        line.comm.run(&line.queue, &[(Operation::Send { from, count: 1, peer: 1 }, DType::U8)])?;
+        line.comm.run_operations(
+            &line.queue,
+            &[(NcclOperation::Send { from, count: 1, peer: 1 }, DType::U8)],
+        )?;
         wait_until_idle(&line.queue, &line.ended)?;
         Ok(line)
     }
@@ -65,31 +68,31 @@ impl Outgoing {
     /// Sends what `pack` has the stream write to the address that it is given.
     pub(crate) fn send(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut CardStream,
         (count, dtype): (usize, DType),
-        pack: impl FnOnce(&mut Stream, u64) -> Result<(), Cause>,
+        pack: impl FnOnce(&mut CardStream, u64) -> Result<(), Cause>,
     ) -> Result<(), Cause> {
         let slot = (self.count % self.slots.len() as u64) as usize;
         let [filled, sent] = &self.slots[slot];
         if self.count - self.since >= self.slots.len() as u64 {
-            stream.queue.wait(sent.raw())?;
+            stream.queue.wait_event(sent.raw())?;
         }
         let from = self.staging.address(slot * self.bytes, self.bytes);
         pack(stream, from)?;
-        stream.queue.record(filled.raw())?;
-        self.queue.wait(filled.raw())?;
-        let operation = Operation::Send { from, count, peer: 1 };
-        self.comm.run(&self.queue, &[(operation, dtype)])?;
-        self.queue.record(sent.raw())?;
+        stream.queue.record_event(filled.raw())?;
+        self.queue.wait_event(filled.raw())?;
+        let operation = NcclOperation::Send { from, count, peer: 1 };
+        self.comm.run_operations(&self.queue, &[(operation, dtype)])?;
+        self.queue.record_event(sent.raw())?;
         self.count += 1;
         Ok(())
     }
 
     /// Has the stream wait for all that is under way.
-    pub(crate) fn rejoin(&mut self, stream: &Stream) -> Result<(), Trouble> {
+    pub(crate) fn fence_stream(&mut self, stream: &CardStream) -> Result<(), Trouble> {
         if self.count > self.since {
             let last = ((self.count - 1) % self.slots.len() as u64) as usize;
-            stream.queue.wait(self.slots[last][1].raw())?;
+            stream.queue.wait_event(self.slots[last][1].raw())?;
             self.since = self.count;
         }
         Ok(())
@@ -101,15 +104,15 @@ impl Outgoing {
     }
 }
 
-impl Incoming {
-    /// Joins the peer, which does the same as [`Outgoing`]. A content has so many bytes at most.
-    pub(crate) fn join(stream: &Stream, id: Id, bytes: usize) -> Result<Self, Cause> {
+impl IncomingLine {
+    /// Joins the peer, which does the same as [`OutgoingLine`]. A content has so many bytes at most.
+    pub(crate) fn join(stream: &CardStream, id: Id, bytes: usize) -> Result<Self, Cause> {
         let comm = Comm::join(&stream.queue, id, (2, 1), stream.ended())?;
-        let staging = Buffer::new(stream.queue.context(), bytes)?;
+        let staging = CardBuffer::new(stream.queue.context(), bytes)?;
         let line = Self { comm, staging };
         let to = line.staging.address(0, 1);
-        let operation = Operation::Receive { to, count: 1, peer: 0 };
-        line.comm.run(&stream.queue, &[(operation, DType::U8)])?;
+        let operation = NcclOperation::Receive { to, count: 1, peer: 0 };
+        line.comm.run_operations(&stream.queue, &[(operation, DType::U8)])?;
         wait_until_idle(&stream.queue, &stream.ended())?;
         Ok(line)
     }
@@ -117,13 +120,13 @@ impl Incoming {
     /// Receives; `unpack` has the stream read it at the address that it is given.
     pub(crate) fn receive(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut CardStream,
         (count, dtype): (usize, DType),
-        unpack: impl FnOnce(&mut Stream, u64) -> Result<(), Cause>,
+        unpack: impl FnOnce(&mut CardStream, u64) -> Result<(), Cause>,
     ) -> Result<(), Cause> {
         let to = self.staging.address(0, count * dtype.size());
-        let operation = Operation::Receive { to, count, peer: 0 };
-        self.comm.run(&stream.queue, &[(operation, dtype)])?;
+        let operation = NcclOperation::Receive { to, count, peer: 0 };
+        self.comm.run_operations(&stream.queue, &[(operation, dtype)])?;
         unpack(stream, to)
     }
 
@@ -133,7 +136,7 @@ impl Incoming {
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for OutgoingLine {
     /// Waits for what is under way, which reads the staging memory.
     fn drop(&mut self) {
         self.queue.come_to_rest(&self.ended, || self.comm.abort());

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use cudarc::driver::{result, sys};
 
-use super::driver::{Context, Trouble, told};
+use super::driver::{CardContext, Trouble, driver_trouble};
 use super::library::Library;
 
 /// An event.
 #[derive(Debug)]
 pub(super) struct Mark {
-    context: Arc<Context>,
+    context: Arc<CardContext>,
     raw: sys::CUevent,
 }
 
@@ -22,18 +22,18 @@ unsafe impl Sync for Mark {}
 
 impl Mark {
     /// One that is waited for.
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
-        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    pub(super) fn new(context: &Arc<CardContext>) -> Result<Self, Trouble> {
+        Self::with_flags(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
     /// One that knows when it came.
-    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, Trouble> {
-        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    pub(super) fn new_timed(context: &Arc<CardContext>) -> Result<Self, Trouble> {
+        Self::with_flags(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Trouble> {
-        context.enter()?;
-        let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
+    fn with_flags(context: &Arc<CardContext>, flags: sys::CUevent_flags) -> Result<Self, Trouble> {
+        context.make_current()?;
+        let raw = result::event::create(flags).map_err(driver_trouble("cannot make an event"))?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 
@@ -42,18 +42,19 @@ impl Mark {
     }
 
     /// The time from this event to a later one of its stream; both are timed and have come.
-    pub(super) fn until(&self, later: &Self) -> Result<Duration, Trouble> {
+    pub(super) fn elapsed_until(&self, later: &Self) -> Result<Duration, Trouble> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
-        self.context.enter()?;
+        self.context.make_current()?;
         // By the name of its first version, which every driver has: the second came with CUDA 12.8.
-        let found = Library::Driver.find().map_err(|missing| Trouble::told(missing.to_string()))?;
+        let found =
+            Library::Driver.find().map_err(|missing| Trouble::from_text(missing.to_string()))?;
         let mut milliseconds = 0.0f32;
         // SAFETY: that is the function's type in the driver's header; both events were made here and are kept.
         unsafe {
             let elapsed = found.opened.get::<Elapsed>(b"cuEventElapsedTime");
-            let elapsed = elapsed.map_err(|error| Trouble::told(error.to_string()))?;
+            let elapsed = elapsed.map_err(|error| Trouble::from_text(error.to_string()))?;
             let asked = elapsed(&mut milliseconds, self.raw, later.raw).result();
-            asked.map_err(told("cannot ask for the time between events"))?;
+            asked.map_err(driver_trouble("cannot ask for the time between events"))?;
         }
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
@@ -61,7 +62,7 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if self.context.make_current().is_ok() {
             // SAFETY: it was made once.
             let _ = unsafe { result::event::destroy(self.raw) };
         }

@@ -6,60 +6,60 @@
 
 use std::sync::Arc;
 
-use super::Shared;
-use super::driver::{Buffer, Trouble};
-use crate::memory::{Arena, Place};
+use super::CardShared;
+use super::driver::{CardBuffer, Trouble};
+use crate::memory::{ArenaRange, HostArena};
 
 /// Memory of a card.
 #[derive(Debug)]
 pub(crate) struct CardMemory {
-    pub(super) buffer: Buffer,
-    pub(super) image: Arena,
-    pub(super) shared: Arc<Shared>,
+    pub(super) buffer: CardBuffer,
+    pub(super) image: HostArena,
+    pub(super) shared: Arc<CardShared>,
 }
 
 impl CardMemory {
     /// The address of a register's content.
     #[inline]
-    pub(crate) fn address(&self, place: Place) -> u64 {
+    pub(crate) fn address(&self, place: ArenaRange) -> u64 {
         self.buffer.address(place.offset, place.bytes)
     }
 
     /// The image on the host.
-    pub(crate) fn image(&self) -> &Arena {
+    pub(crate) fn image(&self) -> &HostArena {
         &self.image
     }
 
     /// Lets `read` see bytes. No stream may be in a step.
-    pub(crate) fn read<R>(&self, place: Place, read: impl FnOnce(&[u8]) -> R) -> R {
+    pub(crate) fn read<R>(&self, place: ArenaRange, read: impl FnOnce(&[u8]) -> R) -> R {
         let mut content = vec![0; place.bytes];
         if place.bytes > 0 {
-            self.settle(self.buffer.read(place.offset, &mut content));
+            self.record_result(self.buffer.read(place.offset, &mut content));
         }
         read(&content)
     }
 
     /// Lets `write` fill bytes, all of them. No stream may be in a step.
-    pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
+    pub(crate) fn write<R>(&self, place: ArenaRange, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut content = vec![0; place.bytes];
         let result = write(&mut content);
         if place.bytes > 0 {
-            self.settle(self.buffer.write(place.offset, &content));
+            self.record_result(self.buffer.write(place.offset, &content));
         }
         result
     }
 
     /// Fills bytes with zeros, which the host has not to bring. No stream may be in a step.
-    pub(crate) fn clear(&self, place: Place) {
+    pub(crate) fn clear(&self, place: ArenaRange) {
         if place.bytes > 0 {
-            self.settle(self.buffer.clear(place.offset, place.bytes));
+            self.record_result(self.buffer.clear(place.offset, place.bytes));
         }
     }
 
     /// Keeps what went wrong for the next step, which fails with it.
-    fn settle(&self, result: Result<(), Trouble>) {
+    fn record_result(&self, result: Result<(), Trouble>) {
         if let Err(trouble) = result {
-            self.shared.fail(trouble);
+            self.shared.record_failure(trouble);
         }
     }
 }

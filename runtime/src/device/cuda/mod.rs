@@ -33,6 +33,7 @@ mod notes;
 mod nvtx;
 mod product;
 mod site;
+mod staging;
 mod stream;
 mod trial;
 mod ways;
@@ -44,38 +45,38 @@ use graphc_ir::learning_rate::GivenRate;
 use graphc_kernels::cuda::Numbers;
 
 use self::compile::Arch;
-use self::driver::{Buffer, Context, DriverMissing, Trouble};
-use self::kernels::Wanted;
-use self::known::Known;
+use self::driver::{CardBuffer, CardContext, DriverMissing, Trouble};
+use self::kernels::WantedKernel;
+use self::known::RememberedCall;
 use self::nccl::NcclError;
 use self::product::{Multiplier, MultiplierError};
 use crate::error::{Cause, RuntimeError};
-use crate::memory::{Arena, Offered};
+use crate::memory::{HostArena, Offered};
 use crate::transport::TransportError;
 
 pub use driver::Card;
-pub(crate) use driver::{Pinned, Recording};
+pub(crate) use driver::{CardRecording, Pinned};
 pub(crate) use ended::Ended;
 pub(crate) use joint::Registers;
 pub use kernels::PrepareError;
 pub(crate) use kernels::{load_kernels, prepare_kernels};
-pub(crate) use launch::Launch;
+pub(crate) use launch::CardLaunch;
 pub use library::{Found, Library, NotFound};
-pub(crate) use line::{Incoming, Outgoing};
+pub(crate) use line::{IncomingLine, OutgoingLine};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
-pub(crate) use nccl::{Id, Operation, new_id};
+pub(crate) use nccl::{Id, NcclOperation, new_id};
 pub use notes::take_notes;
-pub(crate) use nvtx::Ranges;
-pub(crate) use stream::{Event, Stopwatch, Stream};
+pub(crate) use nvtx::ActorRanges;
+pub(crate) use stream::{CardEvent, CardStopwatch, CardStream};
 pub use workbench::{Content, Workbench, WorkbenchError};
 
 /// The cards of this machine, by their numbers.
 ///
 /// # Errors
 /// Why there is none: no driver, or one that cannot be used.
-pub fn cards() -> Result<Vec<Card>, String> {
-    driver::cards().map_err(|missing| missing.to_string())
+pub fn list_cards() -> Result<Vec<Card>, String> {
+    driver::list_cards().map_err(|missing| missing.to_string())
 }
 
 /// The first architecture for which there are kernels.
@@ -91,16 +92,16 @@ pub(crate) struct Cuda {
     refuses: bool,
     /// Whether it communicates with other cards directly.
     pub(crate) direct: bool,
-    shared: Arc<Shared>,
+    shared: Arc<CardShared>,
 }
 
 /// The state that the rank's streams, memory and launches share.
 #[derive(Debug)]
-struct Shared {
+struct CardShared {
     /// None where there is no card.
-    context: Option<Arc<Context>>,
+    context: Option<Arc<CardContext>>,
     arch: Arch,
-    wanted: Mutex<Vec<Wanted>>,
+    wanted: Mutex<Vec<WantedKernel>>,
     multiplier: OnceLock<Result<Multiplier, MultiplierError>>,
     tables: Mutex<Tables>,
     failed: OnceLock<Trouble>,
@@ -109,7 +110,7 @@ struct Shared {
 /// The records of all calls, by their numbers.
 #[derive(Debug, Default)]
 struct Tables {
-    known: Vec<Known>,
+    known: Vec<RememberedCall>,
     numbers: Vec<Numbers>,
     numbers_len: usize,
     scratch: usize,
@@ -123,7 +124,7 @@ impl Cuda {
     /// Where there is no card.
     pub(super) fn open(rank: u32, local: usize, direct: bool) -> Result<Self, RuntimeError> {
         let missing = |missing: DriverMissing| RuntimeError::NoCard { reason: missing.to_string() };
-        let cards = driver::cards().map_err(missing)?;
+        let cards = driver::list_cards().map_err(missing)?;
         let none = || RuntimeError::NoCard { reason: "the driver finds no card".into() };
         let card = cards.get(local % cards.len().max(1)).ok_or_else(none)?;
         let (major, minor) = card.capability;
@@ -136,13 +137,13 @@ impl Cuda {
             return Err(RuntimeError::NoCard { reason });
         }
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
-        let context = Context::of(card.ordinal).map_err(device)?;
-        let shared = Arc::new(Shared::new(Some(context), Arch { major, minor }));
+        let context = CardContext::of_card(card.ordinal).map_err(device)?;
+        let shared = Arc::new(CardShared::new(Some(context), Arch { major, minor }));
         Ok(Self { rank, card: Some(card.clone()), refuses: false, direct, shared })
     }
 
     /// The context of its card.
-    fn context(&self) -> Result<&Arc<Context>, Trouble> {
+    fn context(&self) -> Result<&Arc<CardContext>, Trouble> {
         self.shared.context()
     }
 
@@ -155,13 +156,13 @@ impl Cuda {
     ) -> Result<CardMemory, RuntimeError> {
         let rank = self.rank;
         let image = match offered {
-            Some(offered) => Arena::of(offered),
-            None => Arena::new(bytes),
+            Some(offered) => HostArena::from_offered(offered),
+            None => HostArena::new(bytes),
         };
         let image = image.ok_or(RuntimeError::NoMemory { rank, bytes })?;
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
         let context = self.context().map_err(device)?;
-        let buffer = Buffer::new(context, bytes as usize);
+        let buffer = CardBuffer::new(context, bytes as usize);
         let free = || context.free_memory().unwrap_or(0);
         let buffer = buffer.map_err(|_| RuntimeError::CardMemory { rank, bytes, free: free() })?;
         Ok(CardMemory { buffer, image, shared: Arc::clone(&self.shared) })
@@ -169,21 +170,21 @@ impl Cuda {
 
     /// # Errors
     /// Where the driver makes none.
-    pub(super) fn stream(&self, seed: u64, ended: Ended) -> Result<Stream, RuntimeError> {
+    pub(super) fn new_stream(&self, seed: u64, ended: Ended) -> Result<CardStream, RuntimeError> {
         let rank = self.rank;
-        Stream::new(self, seed, ended)
+        CardStream::new(self, seed, ended)
             .map_err(|trouble| RuntimeError::Device { rank, reason: trouble.to_string() })
     }
 
     /// Has streams keep so much memory to work in.
-    pub(crate) fn reserve(&self, bytes: usize) {
-        let mut tables = self.shared.tables();
+    pub(crate) fn reserve_scratch(&self, bytes: usize) {
+        let mut tables = self.shared.lock_tables();
         tables.scratch = tables.scratch.max(bytes);
     }
 }
 
-impl Shared {
-    fn new(context: Option<Arc<Context>>, arch: Arch) -> Self {
+impl CardShared {
+    fn new(context: Option<Arc<CardContext>>, arch: Arch) -> Self {
         Self {
             context,
             arch,
@@ -194,23 +195,23 @@ impl Shared {
         }
     }
 
-    fn context(&self) -> Result<&Arc<Context>, Trouble> {
-        self.context.as_ref().ok_or_else(|| Trouble::told("there is no card".into()))
+    fn context(&self) -> Result<&Arc<CardContext>, Trouble> {
+        self.context.as_ref().ok_or_else(|| Trouble::from_text("there is no card".into()))
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
+    fn lock_tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The numbers of all calls in a step, as bytes, and bytes to work in.
-    fn needs(&self, step: u64, rate: Option<GivenRate>) -> (Vec<u8>, usize) {
-        let tables = self.tables();
-        let numbers = tables.numbers.iter().flat_map(|numbers| numbers.at(step, rate));
+    fn step_needs(&self, step: u64, rate: Option<GivenRate>) -> (Vec<u8>, usize) {
+        let tables = self.lock_tables();
+        let numbers = tables.numbers.iter().flat_map(|numbers| numbers.at_step(step, rate));
         (numbers.flat_map(f32::to_ne_bytes).collect(), tables.scratch)
     }
 
-    fn known(&self, call: u32) -> Option<Known> {
-        self.tables().known.get(call as usize).cloned()
+    fn find_call(&self, call: u32) -> Option<RememberedCall> {
+        self.lock_tables().known.get(call as usize).cloned()
     }
 
     fn multiplier(&self) -> Result<&Multiplier, MultiplierError> {
@@ -222,12 +223,12 @@ impl Shared {
         multiplier.as_ref().map_err(Clone::clone)
     }
 
-    fn fail(&self, trouble: Trouble) {
+    fn record_failure(&self, trouble: Trouble) {
         // Of several the first says why.
         let _ = self.failed.set(trouble);
     }
 
-    fn failed(&self) -> Option<Trouble> {
+    fn first_failure(&self) -> Option<Trouble> {
         self.failed.get().cloned()
     }
 }
@@ -235,7 +236,7 @@ impl Shared {
 /// Whether so many ranks of this machine communicate from card to card: each has a card of its own, and there is NCCL. Otherwise they
 /// communicate through the memory of the host.
 pub(crate) fn communicates_directly(ranks: usize) -> bool {
-    driver::cards().is_ok_and(|cards| ranks <= cards.len()) && nccl::is_there()
+    driver::list_cards().is_ok_and(|cards| ranks <= cards.len()) && nccl::is_there()
 }
 
 impl From<NcclError> for Cause {

@@ -3,7 +3,7 @@
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{Launch, copy_rectangle, fill};
+use graphc_kernels::cuda::{Launch, copy_rectangle, prepare_fill};
 
 use super::Cuda;
 use super::driver::Loaded;
@@ -34,9 +34,9 @@ impl CardFill {
         elements: usize,
         kind: ReduceKind,
     ) -> Result<Self, String> {
-        let call = fill(dtype, elements, identity(dtype, kind));
+        let call = prepare_fill(dtype, elements, reduction_identity(dtype, kind));
         match call.launches.as_slice() {
-            [Launch::Kernel(kernel)] => Ok(Self::Kernel(device.load(kernel))),
+            [Launch::Kernel(kernel)] => Ok(Self::Kernel(device.request_kernel(kernel))),
             _ => Ok(Self::Clear { bytes: elements * dtype.size() }),
         }
     }
@@ -53,7 +53,9 @@ impl CardMove {
         (part, from, to): (&Rect, &Rect, &Rect),
         combine: Option<ReduceKind>,
     ) -> Result<Self, String> {
-        if let (None, Some((from, to, bytes))) = (combine, Self::run(dtype, part, from, to)) {
+        if let (None, Some((from, to, bytes))) =
+            (combine, Self::contiguous_run(dtype, part, from, to))
+        {
             return Ok(Self::Run { from, to, bytes });
         }
         let start = |around: &Rect| -> Vec<usize> {
@@ -63,13 +65,13 @@ impl CardMove {
         let (of, into) = (&from.extent, &to.extent);
         let call = copy_rectangle(dtype, of, &from_start, into, &to_start, &part.extent, combine);
         match call.launches.as_slice() {
-            [Launch::Kernel(kernel)] => Ok(Self::Kernel(device.load(kernel))),
+            [Launch::Kernel(kernel)] => Ok(Self::Kernel(device.request_kernel(kernel))),
             _ => Err("a rectangle that no kernel copies".into()),
         }
     }
 
     /// Where the bytes begin on both sides, and how many they are, where they stand side by side.
-    pub(crate) fn run(
+    pub(crate) fn contiguous_run(
         dtype: DType,
         part: &Rect,
         from: &Rect,
@@ -80,7 +82,7 @@ impl CardMove {
 }
 
 /// What changes nothing, as near to it as elements of the type come.
-pub(super) fn identity(dtype: DType, kind: ReduceKind) -> f64 {
+pub(super) fn reduction_identity(dtype: DType, kind: ReduceKind) -> f64 {
     let identity = kind.identity();
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 | DType::I64 => identity,

@@ -49,7 +49,7 @@ struct UniqueId([c_char; ID]);
 
 /// The first fields of `ncclConfig_t`, as version 2.14 has them; the library takes the others as unset by the size.
 #[repr(C)]
-struct Config {
+struct NcclConfig {
     size: usize,
     magic: u32,
     version: u32,
@@ -57,9 +57,9 @@ struct Config {
 }
 
 /// The library's functions.
-struct Functions {
+struct NcclFunctions {
     unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
-    init: unsafe extern "C" fn(*mut RawComm, c_int, UniqueId, c_int, *mut Config) -> c_int,
+    init: unsafe extern "C" fn(*mut RawComm, c_int, UniqueId, c_int, *mut NcclConfig) -> c_int,
     abort: unsafe extern "C" fn(RawComm) -> c_int,
     state: unsafe extern "C" fn(RawComm, *mut c_int) -> c_int,
     error_text: unsafe extern "C" fn(c_int) -> *const c_char,
@@ -96,10 +96,10 @@ struct Functions {
     receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, RawComm, CudaStream) -> c_int,
 }
 
-impl Functions {
+impl NcclFunctions {
     /// The functions, looked for once.
-    fn get() -> Result<&'static Self, NcclError> {
-        static FUNCTIONS: OnceLock<Result<Functions, NcclError>> = OnceLock::new();
+    fn load_once() -> Result<&'static Self, NcclError> {
+        static FUNCTIONS: OnceLock<Result<NcclFunctions, NcclError>> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(Self::load);
         functions.as_ref().map_err(Clone::clone)
     }
@@ -130,7 +130,7 @@ impl Functions {
     }
 
     /// What a call says: all is well, or it is under way.
-    fn begun(&self, what: &'static str, status: c_int) -> Result<(), NcclError> {
+    fn check_status(&self, what: &'static str, status: c_int) -> Result<(), NcclError> {
         match status {
             0 | IN_PROGRESS => Ok(()),
             status => {
@@ -156,15 +156,16 @@ impl Functions {
 
 /// Whether there is NCCL.
 pub(crate) fn is_there() -> bool {
-    Functions::get().is_ok()
+    NcclFunctions::load_once().is_ok()
 }
 
 /// A name for a new communicator, which its first rank makes and tells the others.
 pub(crate) fn new_id() -> Result<Id, NcclError> {
-    let functions = Functions::get()?;
+    let functions = NcclFunctions::load_once()?;
     let mut id = UniqueId([0; ID]);
     // SAFETY: it is a place for a name.
-    functions.begun("cannot name a communicator", unsafe { (functions.unique_id)(&mut id) })?;
+    functions
+        .check_status("cannot name a communicator", unsafe { (functions.unique_id)(&mut id) })?;
     Ok(id.0.map(|byte| byte as u8))
 }
 
@@ -189,7 +190,7 @@ unsafe impl Send for Comm {}
 
 /// One operation of a group, on addresses of the device and counts of elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
+pub(crate) enum NcclOperation {
     AllReduce {
         from: u64,
         to: u64,
@@ -229,75 +230,80 @@ impl Comm {
         (ranks, own): (usize, usize),
         ended: Ended,
     ) -> Result<Self, NcclError> {
-        let functions = Functions::get()?;
+        let functions = NcclFunctions::load_once()?;
         let failed = |error: super::driver::Trouble| NcclError::Failed {
             what: "cannot use the device",
             error: error.to_string(),
         };
-        queue.enter().map_err(failed)?;
+        queue.make_current().map_err(failed)?;
         let id = UniqueId(id.map(|byte| byte as c_char));
-        let mut config =
-            Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: VERSION, blocking: 0 };
+        let mut config = NcclConfig {
+            size: size_of::<NcclConfig>(),
+            magic: 0xcafe_beef,
+            version: VERSION,
+            blocking: 0,
+        };
         let mut raw = null_mut();
         // SAFETY: all are values, or places that live until the call returns.
         let status =
             unsafe { (functions.init)(&mut raw, ranks as c_int, id, own as c_int, &mut config) };
-        functions.begun("cannot join a communicator", status)?;
+        functions.check_status("cannot join a communicator", status)?;
         let comm = Self { raw, ended: EndedBox(ended) };
-        comm.settle("cannot join a communicator")?;
+        comm.wait_begun("cannot join a communicator")?;
         Ok(comm)
     }
 
     /// Begins operations together, on a stream.
-    pub(crate) fn run(
+    pub(crate) fn run_operations(
         &self,
         queue: &Queue,
-        operations: &[(Operation, DType)],
+        operations: &[(NcclOperation, DType)],
     ) -> Result<(), NcclError> {
         const WHAT: &str = "cannot begin a collective";
-        let functions = Functions::get()?;
+        let functions = NcclFunctions::load_once()?;
         // SAFETY: it has no arguments.
-        functions.begun(WHAT, unsafe { (functions.group_start)() })?;
+        functions.check_status(WHAT, unsafe { (functions.group_start)() })?;
         let begun = operations.iter().try_for_each(|(operation, dtype)| {
-            functions.begun(WHAT, self.one(functions, queue, *operation, *dtype))
+            functions.check_status(WHAT, self.begin_operation(functions, queue, *operation, *dtype))
         });
         // SAFETY: as above; a group that was begun ends, whatever happened.
-        let closed = functions.begun(WHAT, unsafe { (functions.group_end)() });
+        let closed = functions.check_status(WHAT, unsafe { (functions.group_end)() });
         begun.and(closed)?;
-        self.settle(WHAT)
+        self.wait_begun(WHAT)
     }
 
-    fn one(
+    fn begin_operation(
         &self,
-        functions: &Functions,
+        functions: &NcclFunctions,
         queue: &Queue,
-        operation: Operation,
+        operation: NcclOperation,
         dtype: DType,
     ) -> c_int {
-        let (comm, stream, element) = (self.raw, queue.raw().cast::<c_void>(), element(dtype));
+        let (comm, stream, element) = (self.raw, queue.raw().cast::<c_void>(), element_code(dtype));
         // SAFETY: addresses are of registers and staging memory of so many elements, which are not touched until the stream has
         // come by; the communicator is there.
         unsafe {
             match operation {
-                Operation::AllReduce { from, to, count, kind } => (functions.all_reduce)(
+                NcclOperation::AllReduce { from, to, count, kind } => (functions.all_reduce)(
                     from as *const c_void,
                     to as *mut c_void,
                     count,
                     element,
-                    reduction(kind),
+                    reduction_code(kind),
                     comm,
                     stream,
                 ),
-                Operation::ReduceScatter { from, to, count, kind } => (functions.reduce_scatter)(
+                NcclOperation::ReduceScatter { from, to, count, kind } => (functions
+                    .reduce_scatter)(
                     from as *const c_void,
                     to as *mut c_void,
                     count,
                     element,
-                    reduction(kind),
+                    reduction_code(kind),
                     comm,
                     stream,
                 ),
-                Operation::AllGather { from, to, count } => (functions.all_gather)(
+                NcclOperation::AllGather { from, to, count } => (functions.all_gather)(
                     from as *const c_void,
                     to as *mut c_void,
                     count,
@@ -305,11 +311,11 @@ impl Comm {
                     comm,
                     stream,
                 ),
-                Operation::Send { from, count, peer } => {
+                NcclOperation::Send { from, count, peer } => {
                     let peer = peer as c_int;
                     (functions.send)(from as *const c_void, count, element, peer, comm, stream)
                 }
-                Operation::Receive { to, count, peer } => {
+                NcclOperation::Receive { to, count, peer } => {
                     let peer = peer as c_int;
                     (functions.receive)(to as *mut c_void, count, element, peer, comm, stream)
                 }
@@ -318,14 +324,14 @@ impl Comm {
     }
 
     /// Waits until what was begun is under way on the device.
-    fn settle(&self, what: &'static str) -> Result<(), NcclError> {
-        let functions = Functions::get()?;
+    fn wait_begun(&self, what: &'static str) -> Result<(), NcclError> {
+        let functions = NcclFunctions::load_once()?;
         loop {
             let mut state = 0;
             // SAFETY: it is a place for a number.
-            functions.begun(what, unsafe { (functions.state)(self.raw, &mut state) })?;
+            functions.check_status(what, unsafe { (functions.state)(self.raw, &mut state) })?;
             if state != IN_PROGRESS {
-                return functions.begun(what, state);
+                return functions.check_status(what, state);
             }
             if (self.ended.0)() {
                 return Err(NcclError::Ended);
@@ -339,7 +345,7 @@ impl Comm {
     /// Ends it, with what is under way. It waits for nobody.
     pub(super) fn abort(&mut self) {
         let raw = std::mem::replace(&mut self.raw, null_mut());
-        if let (false, Ok(functions)) = (raw.is_null(), Functions::get()) {
+        if let (false, Ok(functions)) = (raw.is_null(), NcclFunctions::load_once()) {
             // SAFETY: it was made once, and is ended once.
             unsafe { (functions.abort)(raw) };
         }
@@ -353,7 +359,7 @@ impl Drop for Comm {
 }
 
 /// The library's number of an element type; truth values are bytes.
-fn element(dtype: DType) -> c_int {
+fn element_code(dtype: DType) -> c_int {
     match dtype {
         DType::U8 | DType::Bool => 1,
         DType::I32 => 2,
@@ -365,7 +371,7 @@ fn element(dtype: DType) -> c_int {
 }
 
 /// The library's number of a reduction.
-fn reduction(kind: ReduceKind) -> c_int {
+fn reduction_code(kind: ReduceKind) -> c_int {
     match kind {
         ReduceKind::Sum => 0,
         ReduceKind::Max => 2,

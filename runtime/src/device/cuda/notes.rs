@@ -34,7 +34,7 @@ impl Notes {
 }
 
 /// Has something said.
-pub(super) fn note(text: String) {
+pub(super) fn add_note(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add(text);
 }
 

@@ -40,7 +40,7 @@ static FUNCTIONS: [[AtomicUsize; PLACES]; SIZES.len()] =
 type Table = [Option<&'static AtomicUsize>; PLACES];
 
 /// A table of functions' places: an array of pointers, that of 0 and those behind the last are null.
-fn table(module: usize) -> &'static Table {
+fn function_table(module: usize) -> &'static Table {
     static TABLES: OnceLock<[Table; SIZES.len()]> = OnceLock::new();
     let of = |module: usize| -> Table {
         let place = |at: usize| (at > 0 && at < SIZES[module]).then(|| &FUNCTIONS[module][at]);
@@ -92,7 +92,7 @@ unsafe extern "C" fn give_table(
     // SAFETY: places of the tool for a pointer and a number, which may be null.
     unsafe {
         if let Some(place) = place.as_mut() {
-            *place = table(module);
+            *place = function_table(module);
         }
         if let Some(size) = size.as_mut() {
             *size = SIZES[module] as c_uint;
@@ -112,12 +112,12 @@ struct Tool {
 }
 
 /// The tool, if one has said in the environment that it is there; it is asked once and stays as long as the process.
-fn tool() -> Option<&'static Tool> {
+fn find_tool() -> Option<&'static Tool> {
     static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
-    TOOL.get_or_init(attach).as_ref()
+    TOOL.get_or_init(attach_tool).as_ref()
 }
 
-fn attach() -> Option<Tool> {
+fn attach_tool() -> Option<Tool> {
     let path = env::var_os(VARIABLE)?;
     // SAFETY: the library is a tool's, which whoever has started the program wants to be opened; its function takes what the header has it take.
     let began = unsafe {
@@ -148,18 +148,18 @@ fn attach() -> Option<Tool> {
 
 /// The ranges of a rank's actors, where a tool looks on.
 #[derive(Debug, Default)]
-pub(crate) struct Ranges(Option<(&'static Tool, Vec<Option<CString>>)>);
+pub(crate) struct ActorRanges(Option<(&'static Tool, Vec<Option<CString>>)>);
 
-impl Ranges {
+impl ActorRanges {
     /// Ranges of these names, which are asked for where a tool looks on; none for those without.
-    pub(crate) fn of(names: impl FnOnce() -> Vec<Option<String>>) -> Self {
+    pub(crate) fn from_names(names: impl FnOnce() -> Vec<Option<String>>) -> Self {
         let named = |name: Option<String>| name.and_then(|name| CString::new(name).ok());
-        Self(tool().map(|tool| (tool, names().into_iter().map(named).collect())))
+        Self(find_tool().map(|tool| (tool, names().into_iter().map(named).collect())))
     }
 
     /// Begins that of an actor, which ends when it is dropped.
     #[inline]
-    pub(crate) fn begin(&self, actor: u32) -> Option<Range> {
+    pub(crate) fn begin_actor(&self, actor: u32) -> Option<Range> {
         let (tool, names) = self.0.as_ref()?;
         let name = names.get(actor as usize)?.as_ref()?;
         // SAFETY: a function of the tool, and a text that ends in 0.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{Activation, Epilogue, Matrix, Product, Summed};
+use graphc_kernels::cuda::{Activation, Epilogue, Matrix, MatrixProduct, Summed};
 
-use super::driver::{Buffer, Context, Queue, Trouble};
+use super::driver::{CardBuffer, CardContext, Queue, Trouble};
 use super::library::{Library, NotFound};
 use crate::memory::ALIGNMENT;
 
@@ -57,20 +57,20 @@ unsafe impl Send for Multiplier {}
 unsafe impl Sync for Multiplier {}
 
 impl Multiplier {
-    pub(super) fn new(context: &Context) -> Result<Self, MultiplierError> {
+    pub(super) fn new(context: &CardContext) -> Result<Self, MultiplierError> {
         Library::CublasLt.find()?;
-        context.enter().map_err(|trouble| MultiplierError::Unusable(trouble.to_string()))?;
+        context.make_current().map_err(|trouble| MultiplierError::Unusable(trouble.to_string()))?;
         let handle = result::create_handle();
         handle.map(Self).map_err(|error| MultiplierError::Unusable(format!("{:?}", error.0)))
     }
 
     /// Memory to work in, for one stream.
-    pub(super) fn workspace(context: &Arc<Context>) -> Result<Buffer, Trouble> {
-        Buffer::new(context, WORKSPACE)
+    pub(super) fn allocate_workspace(context: &Arc<CardContext>) -> Result<CardBuffer, Trouble> {
+        CardBuffer::new(context, WORKSPACE)
     }
 
     /// Describes a product, and asks how it may be computed.
-    pub(super) fn describe(&self, product: &Product) -> Result<Described, Refusal> {
+    pub(super) fn describe_product(&self, product: &MatrixProduct) -> Result<Described, Refusal> {
         Ok(Described::new(self, product)?)
     }
 
@@ -78,9 +78,9 @@ impl Multiplier {
     pub(super) fn multiply(
         &self,
         (described, algorithm): (&Described, usize),
-        bases: Factors,
+        bases: ProductAddresses,
         queue: &Queue,
-        workspace: &Buffer,
+        workspace: &CardBuffer,
     ) -> Result<(), Refusal> {
         if let (Some(vector), true) = (bases.vector, described.has_vector) {
             described.product.set_vector(vector)?;
@@ -91,7 +91,7 @@ impl Multiplier {
         let algorithm = &described.algorithms[algorithm];
         described.starts.iter().try_for_each(|&[a, b, out]| {
             let [a, b, out] = [bases.a + a as u64, bases.b + b as u64, bases.out + out as u64];
-            let places = Factors { a, b, out, ..bases };
+            let places = ProductAddresses { a, b, out, ..bases };
             self.multiply_one((described, algorithm), places, queue, workspace)
         })
     }
@@ -99,9 +99,9 @@ impl Multiplier {
     fn multiply_one(
         &self,
         (described, algorithm): (&Described, &sys::cublasLtMatmulAlgo_t),
-        Factors { a, b, out, added, .. }: Factors,
+        ProductAddresses { a, b, out, added, .. }: ProductAddresses,
         queue: &Queue,
-        workspace: &Buffer,
+        workspace: &CardBuffer,
     ) -> Result<(), Refusal> {
         let (alpha, beta) = (1.0f32, if added.is_some() { 1.0f32 } else { 0.0 });
         let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
@@ -133,7 +133,7 @@ impl Multiplier {
 
 /// Where a product's matrices are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Factors {
+pub(super) struct ProductAddresses {
     pub(super) a: u64,
     pub(super) b: u64,
     pub(super) out: u64,
@@ -155,9 +155,9 @@ impl Drop for Multiplier {
 /// A product, described.
 pub(super) struct Described {
     product: Description,
-    a: Layout,
-    b: Layout,
-    out: Layout,
+    a: MatrixLayout,
+    b: MatrixLayout,
+    out: MatrixLayout,
     /// How it may be computed: what the library takes for the fastest first. One at least.
     algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
     /// Where each row of products begins in both factors and the result, in bytes.
@@ -172,22 +172,22 @@ pub(super) struct Described {
 unsafe impl Send for Described {}
 
 impl Described {
-    fn new(multiplier: &Multiplier, product: &Product) -> Result<Self, result::CublasError> {
+    fn new(multiplier: &Multiplier, product: &MatrixProduct) -> Result<Self, result::CublasError> {
         let (dtype, made) = (product.operands.dtype, product.operands.made);
         let description = Description::new([product.b.by_columns, product.a.by_columns])?;
         description.end_with(&product.epilogue, product.columns)?;
         let batch = product.batch;
         let (rows, inner, columns) = (product.rows, product.inner, product.columns);
-        let a = Layout::of(dtype, &product.a, [rows, inner], batch)?;
-        let b = Layout::of(dtype, &product.b, [inner, columns], batch)?;
-        let out = Layout::of(made, &product.out, [rows, columns], batch)?;
-        let preference = Preference::new(alignments(product), made)?;
+        let a = MatrixLayout::from_matrix(dtype, &product.a, [rows, inner], batch)?;
+        let b = MatrixLayout::from_matrix(dtype, &product.b, [inner, columns], batch)?;
+        let out = MatrixLayout::from_matrix(made, &product.out, [rows, columns], batch)?;
+        let preference = Preference::new(matrix_alignments(product), made)?;
         let layouts = [&b, &a, &out, &out].map(|layout| layout.0);
-        let mut algorithms = algorithms(multiplier, &description, layouts, &preference)?;
+        let mut algorithms = find_algorithms(multiplier, &description, layouts, &preference)?;
         if product.epilogue.added.is_some() {
-            algorithms = apart(algorithms);
+            algorithms = prefer_out_of_place(algorithms);
         }
-        let sizes = sizes(product);
+        let sizes = element_sizes(product);
         let bytes = |start: &[usize; 3]| std::array::from_fn(|part| start[part] * sizes[part]);
         let starts = product.starts.iter().map(bytes).collect();
         let epilogue = &product.epilogue;
@@ -197,13 +197,13 @@ impl Described {
     }
 
     /// How many algorithms there are.
-    pub(super) fn algorithms(&self) -> usize {
+    pub(super) fn count_algorithms(&self) -> usize {
         self.algorithms.len()
     }
 }
 
 /// The algorithms that the library proposes for a product whose matrices have these layouts.
-fn algorithms(
+fn find_algorithms(
     multiplier: &Multiplier,
     description: &Description,
     [a, b, c, d]: [sys::cublasLtMatrixLayout_t; 4],
@@ -243,7 +243,7 @@ fn algorithms(
 
 /// Of algorithms for a product with a summand those that may write the result beside it as well as over it, if any does: so that a plan
 /// takes the same ones either way.
-fn apart(all: Vec<sys::cublasLtMatmulAlgo_t>) -> Vec<sys::cublasLtMatmulAlgo_t> {
+fn prefer_out_of_place(all: Vec<sys::cublasLtMatmulAlgo_t>) -> Vec<sys::cublasLtMatmulAlgo_t> {
     let found: Vec<_> = all.iter().copied().filter(may_be_apart).collect();
     if found.is_empty() { all } else { found }
 }
@@ -273,7 +273,7 @@ impl Description {
         let attributes =
             [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
         for (attribute, transposed) in attributes.into_iter().zip(transposed) {
-            description.set(attribute, &i32::from(transposed))?;
+            description.set_attribute(attribute, &i32::from(transposed))?;
         }
         Ok(description)
     }
@@ -281,14 +281,14 @@ impl Description {
     /// Sets the epilogue of sums. An algorithm is chosen for it, and for places that begin where registers do.
     fn end_with(&self, epilogue: &Epilogue, columns: usize) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let end = end(epilogue)?;
-        self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &end)?;
+        let end = epilogue_code(epilogue)?;
+        self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &end)?;
         if epilogue.vector().is_some() {
             self.set_vector(ALIGNMENT as u64)?;
         }
         if epilogue.kept.is_some() {
             let leading = columns as i64;
-            self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &leading)?;
+            self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &leading)?;
             self.set_kept(ALIGNMENT as u64)?;
         }
         Ok(())
@@ -297,16 +297,16 @@ impl Description {
     /// Where the summand for each column is, or where sums go.
     fn set_vector(&self, address: u64) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
+        self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
     }
 
     /// Where that is of which a function is taken.
     fn set_kept(&self, address: u64) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address)
+        self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address)
     }
 
-    fn set<T: Copy>(
+    fn set_attribute<T: Copy>(
         &self,
         attribute: sys::cublasLtMatmulDescAttributes_t,
         value: &T,
@@ -318,7 +318,7 @@ impl Description {
 }
 
 /// The library's name for what becomes of sums. To it rows of the result are columns, and the second factor is the first.
-fn end(epilogue: &Epilogue) -> Result<sys::cublasLtEpilogue_t, result::CublasError> {
+fn epilogue_code(epilogue: &Epilogue) -> Result<sys::cublasLtEpilogue_t, result::CublasError> {
     use Activation::{GeluTanh, GeluTanhGrad, None as Plain, Relu};
     use sys::cublasLtEpilogue_t as End;
     let Epilogue { activation, bias, kept, sums, .. } = epilogue;
@@ -348,12 +348,12 @@ impl Drop for Description {
 }
 
 /// The description of a matrix, and of a batch of them.
-struct Layout(sys::cublasLtMatrixLayout_t);
+struct MatrixLayout(sys::cublasLtMatrixLayout_t);
 
-impl Layout {
+impl MatrixLayout {
     /// A matrix `[rows, columns]` that is stored by rows, or by columns. To the library one that is stored by rows is the transpose,
     /// stored by columns.
-    fn of(
+    fn from_matrix(
         dtype: DType,
         matrix: &Matrix,
         [rows, columns]: [usize; 2],
@@ -362,7 +362,7 @@ impl Layout {
         use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
         let [short, long] = if matrix.by_columns { [rows, columns] } else { [columns, rows] };
         let leading = matrix.leading.max(1) as i64;
-        let ty = element(dtype);
+        let ty = element_code(dtype);
         let layout = Self(result::create_matrix_layout(ty, short as u64, long as u64, leading)?);
         if batch > 1 {
             let (count, stride) = (batch as i32, matrix.stride as i64);
@@ -382,7 +382,7 @@ impl Layout {
     }
 }
 
-impl Drop for Layout {
+impl Drop for MatrixLayout {
     fn drop(&mut self) {
         // SAFETY: it was created once.
         let _ = unsafe { result::destroy_matrix_layout(self.0) };
@@ -414,7 +414,7 @@ impl Preference {
             // SAFETY: as above.
             unsafe { result::set_matmul_pref_attribute(preference.0, attribute, place, 4) }?;
         }
-        let schemes = reductions(made);
+        let schemes = reduction_schemes(made);
         let mask = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
         let place = std::ptr::from_ref(&schemes).cast();
         // SAFETY: as above.
@@ -431,7 +431,7 @@ impl Drop for Preference {
 }
 
 /// The ways in which parts of sums may be joined: in memory to work in, as f32.
-fn reductions(made: DType) -> u32 {
+fn reduction_schemes(made: DType) -> u32 {
     use sys::cublasLtReductionScheme_t as Scheme;
     let computed = Scheme::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
     match made {
@@ -442,9 +442,9 @@ fn reductions(made: DType) -> u32 {
 
 /// The multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers begin at
 /// multiples of [`ALIGNMENT`].
-fn alignments(product: &Product) -> [u32; 3] {
+fn matrix_alignments(product: &MatrixProduct) -> [u32; 3] {
     let strides = [product.a.stride, product.b.stride, product.out.stride];
-    let sizes = sizes(product);
+    let sizes = element_sizes(product);
     std::array::from_fn(|part| {
         let places = product.starts.iter().map(|start| start[part]).chain([strides[part]]);
         let bits = places.fold(ALIGNMENT, |bits, element| bits | (element * sizes[part]));
@@ -453,12 +453,12 @@ fn alignments(product: &Product) -> [u32; 3] {
 }
 
 /// Bytes of an element of both factors and of the result.
-fn sizes(product: &Product) -> [usize; 3] {
+fn element_sizes(product: &MatrixProduct) -> [usize; 3] {
     let [factor, made] = [product.operands.dtype, product.operands.made].map(DType::size);
     [factor, factor, made]
 }
 
-fn element(dtype: DType) -> sys::cudaDataType {
+fn element_code(dtype: DType) -> sys::cudaDataType {
     match dtype {
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
         DType::BF16 => sys::cudaDataType::CUDA_R_16BF,

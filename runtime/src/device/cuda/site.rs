@@ -1,15 +1,15 @@
 //! The site of an action's launches: where they find what they need.
 
-use graphc_kernels::cuda::{Argument, Place as Where, Slot};
+use graphc_kernels::cuda::{Argument, CallRegister, LaunchMemory as Where};
 
 use super::super::port::{Port, Turn};
-use super::driver::{Buffer, Loaded};
+use super::driver::{CardBuffer, Loaded};
 use super::memory::CardMemory;
-use super::stream::Stream;
+use super::stream::CardStream;
 use crate::error::Cause;
 
 /// Where a launch finds what it needs.
-pub(super) struct Site<'a> {
+pub(super) struct LaunchSite<'a> {
     pub(super) operands: &'a [Port],
     pub(super) results: &'a [Port],
     pub(super) memory: &'a CardMemory,
@@ -19,42 +19,42 @@ pub(super) struct Site<'a> {
     /// Where its numbers begin among those of the device.
     pub(super) numbers: usize,
     /// The table of kernels of several actors, where it has some.
-    pub(super) table: Option<&'a Buffer>,
+    pub(super) table: Option<&'a CardBuffer>,
 }
 
-impl Site<'_> {
+impl LaunchSite<'_> {
     /// Launches a kernel.
     #[inline]
     pub(super) fn launch(
         &self,
-        stream: &mut Stream,
+        stream: &mut CardStream,
         loaded: Loaded,
         arguments: &[Argument],
     ) -> Result<(), Cause> {
         stream.launch_kernel(loaded, |stream, values| {
-            values.extend(arguments.iter().map(|&one| self.argument(one, stream)));
+            values.extend(arguments.iter().map(|&one| self.argument_value(one, stream)));
         })
     }
 
     #[inline]
-    fn port(&self, slot: Slot) -> &Port {
+    fn port(&self, slot: CallRegister) -> &Port {
         match slot {
-            Slot::Operand(index) => &self.operands[index],
-            Slot::Result(index) => &self.results[index],
+            CallRegister::Operand(index) => &self.operands[index],
+            CallRegister::Result(index) => &self.results[index],
         }
     }
 
     #[inline]
-    pub(super) fn address(&self, place: Where, stream: &Stream) -> u64 {
+    pub(super) fn address(&self, place: Where, stream: &CardStream) -> u64 {
         match place {
-            Where::Slot(slot) => self.memory.address(self.port(slot).place(self.turn)),
+            Where::Slot(slot) => self.memory.address(self.port(slot).content_range(self.turn)),
             Where::Scratch(byte) => stream.scratch_address(byte),
         }
     }
 
     /// The value of an argument; all are of 64 bits, of which a shorter one is the lower.
     #[inline]
-    pub(super) fn argument(&self, argument: Argument, stream: &Stream) -> u64 {
+    pub(super) fn argument_value(&self, argument: Argument, stream: &CardStream) -> u64 {
         match argument {
             Argument::Address(place) => self.address(place, stream),
             Argument::Origin(slot, dim) => {

@@ -10,17 +10,18 @@ use std::time::Duration;
 use graphc_ir::learning_rate::GivenRate;
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Loaded, Pinned, Queue, Recording, Trouble};
+use super::driver::{CardBuffer, CardRecording, Loaded, Pinned, Queue, Trouble};
 use super::ended::Ended;
-use super::known::found;
+use super::known::build_kernel_error;
 use super::mark::Mark;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
-use super::nccl::{Comm, Id, Operation};
-use super::product::{Described, Factors, Multiplier, Refusal};
-use super::{Cuda, Shared};
+use super::nccl::{Comm, Id, NcclOperation};
+use super::product::{Described, Multiplier, ProductAddresses, Refusal};
+use super::staging::HostStaging;
+use super::{CardShared, Cuda};
 use crate::error::Cause;
-use crate::memory::{Arena, Place};
+use crate::memory::{ArenaRange, HostArena};
 use crate::transport::TransportError;
 
 /// How often a wait asks at once before it pauses between questions.
@@ -33,23 +34,23 @@ const FAULT: usize = 32;
 const NOW: usize = 16;
 
 /// A stream and what its launches work with.
-pub(crate) struct Stream {
+pub(crate) struct CardStream {
     pub(super) queue: Queue,
-    shared: Arc<Shared>,
+    shared: Arc<CardShared>,
     ended: Ended,
     seed: u64,
     step: u64,
     /// The learning rate that was given for it.
     rate: Option<GivenRate>,
     /// The step and the seed, then the account of faults.
-    account: Buffer,
+    account: CardBuffer,
     /// What they were when the host last looked.
     seen: Pinned,
     /// Numbers of this step of all calls.
-    numbers: Buffer,
-    scratch: Buffer,
-    workspace: Option<Buffer>,
-    staging: Staging,
+    numbers: CardBuffer,
+    scratch: CardBuffer,
+    workspace: Option<CardBuffer>,
+    staging: HostStaging,
     /// One for each action of a step, of this step and of the one before, so that none is recorded anew while another stream may
     /// still wait for it.
     marks: [Vec<Mark>; 2],
@@ -65,31 +66,31 @@ pub(crate) struct Stream {
 }
 
 // SAFETY: the pointers lead into `values` and are made anew for each launch.
-unsafe impl Send for Stream {}
+unsafe impl Send for CardStream {}
 
 /// An event of a stream, which lives as long as the device's streams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event(pub(super) cudarc::driver::sys::CUevent);
+pub(crate) struct CardEvent(pub(super) cudarc::driver::sys::CUevent);
 
 // SAFETY: events may be waited for from any thread.
-unsafe impl Send for Event {}
+unsafe impl Send for CardEvent {}
 
 /// Two events between which launches stand whose time is taken.
 #[derive(Debug)]
-pub(crate) struct Stopwatch([Mark; 2]);
+pub(crate) struct CardStopwatch([Mark; 2]);
 
-impl Stopwatch {
+impl CardStopwatch {
     /// The time between both, which have come.
     pub(crate) fn elapsed(&self) -> Result<Duration, Cause> {
         let [begun, ended] = &self.0;
-        Ok(begun.until(ended)?)
+        Ok(begun.elapsed_until(ended)?)
     }
 }
 
-impl Stream {
+impl CardStream {
     pub(super) fn new(device: &Cuda, seed: u64, ended: Ended) -> Result<Self, Trouble> {
         let context = device.context()?;
-        let account = Buffer::new(context, NOW + FAULT)?;
+        let account = CardBuffer::new(context, NOW + FAULT)?;
         account.write(0, &[0; NOW + FAULT])?;
         Ok(Self {
             queue: Queue::new(context)?,
@@ -100,10 +101,10 @@ impl Stream {
             rate: None,
             account,
             seen: Pinned::new(context, FAULT)?,
-            numbers: Buffer::new(context, 0)?,
-            scratch: Buffer::new(context, 0)?,
+            numbers: CardBuffer::new(context, 0)?,
+            scratch: CardBuffer::new(context, 0)?,
             workspace: None,
-            staging: Staging::default(),
+            staging: HostStaging::default(),
             marks: [Vec::new(), Vec::new()],
             recorded: 0,
             places: BTreeMap::new(),
@@ -126,12 +127,12 @@ impl Stream {
 
     /// Brings what changes from step to step to the card.
     fn prepare_step(&mut self) -> Result<(), Trouble> {
-        let (numbers, scratch) = self.shared.needs(self.step, self.rate);
+        let (numbers, scratch) = self.shared.step_needs(self.step, self.rate);
         if self.scratch.bytes() < scratch || self.numbers.bytes() < numbers.len() {
             self.wait_idle()?;
             let context = Arc::clone(self.queue.context());
-            self.scratch = Buffer::new(&context, scratch)?;
-            self.numbers = Buffer::new(&context, numbers.len())?;
+            self.scratch = CardBuffer::new(&context, scratch)?;
+            self.numbers = CardBuffer::new(&context, numbers.len())?;
         }
         let now: Vec<u8> = [self.step, self.seed].iter().flat_map(|n| n.to_ne_bytes()).collect();
         let account = self.account.address(0, NOW);
@@ -146,8 +147,8 @@ impl Stream {
     /// Before launches: what has failed since, and the thread's device.
     #[inline]
     pub(super) fn begin_launches(&mut self) -> Result<(), Cause> {
-        self.check()?;
-        Ok(self.queue.enter()?)
+        self.check_failures()?;
+        Ok(self.queue.make_current()?)
     }
 
     /// Launches a kernel with arguments of 64 bits, of which shorter ones are the lower, that `fill` puts into an empty list.
@@ -172,11 +173,11 @@ impl Stream {
         &mut self,
         multiplier: &Multiplier,
         way: (&Described, usize),
-        bases: Factors,
+        bases: ProductAddresses,
     ) -> Result<Result<(), Refusal>, Cause> {
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
-            None => Multiplier::workspace(self.queue.context())?,
+            None => Multiplier::allocate_workspace(self.queue.context())?,
         };
         let workspace = self.workspace.insert(workspace);
         Ok(multiplier.multiply(way, bases, &self.queue, workspace))
@@ -205,8 +206,8 @@ impl Stream {
         from: u64,
         to: u64,
     ) -> Result<(), Cause> {
-        self.check()?;
-        self.queue.enter()?;
+        self.check_failures()?;
+        self.queue.make_current()?;
         match copy {
             CardMove::Run { from: start, to: target, bytes } => {
                 Ok(self.queue.copy(from + *start as u64, to + *target as u64, *bytes)?)
@@ -221,25 +222,25 @@ impl Stream {
 
     /// Launches from now on are recorded.
     pub(crate) fn begin_recording(&mut self) -> Result<(), Cause> {
-        self.check()?;
+        self.check_failures()?;
         Ok(self.queue.begin_recording()?)
     }
 
     /// What was recorded.
-    pub(crate) fn end_recording(&mut self) -> Result<Recording, Cause> {
+    pub(crate) fn end_recording(&mut self) -> Result<CardRecording, Cause> {
         Ok(self.queue.end_recording()?)
     }
 
     /// Begins all that was recorded.
-    pub(crate) fn replay(&mut self, recording: &Recording) -> Result<(), Cause> {
-        self.check()?;
+    pub(crate) fn replay(&mut self, recording: &CardRecording) -> Result<(), Cause> {
+        self.check_failures()?;
         Ok(self.queue.replay(recording)?)
     }
 
     /// Fills memory that begins at an address.
     pub(crate) fn fill_with(&mut self, fill: &CardFill, address: u64) -> Result<(), Cause> {
-        self.check()?;
-        self.queue.enter()?;
+        self.check_failures()?;
+        self.queue.make_current()?;
         match fill {
             CardFill::Clear { bytes: 0 } => Ok(()),
             CardFill::Clear { bytes } => Ok(self.queue.clear(address, *bytes)?),
@@ -257,7 +258,7 @@ impl Stream {
     }
 
     /// Joins the other ranks of a group, which all come, under a name.
-    pub(crate) fn join(&mut self, ranks: &[u32], own: usize, id: Id) -> Result<(), Cause> {
+    pub(crate) fn join_group(&mut self, ranks: &[u32], own: usize, id: Id) -> Result<(), Cause> {
         let ended = Arc::clone(&self.ended);
         let comm = Comm::join(&self.queue, id, (ranks.len(), own), ended)?;
         self.communicators.insert(ranks.to_vec(), comm);
@@ -268,12 +269,12 @@ impl Stream {
     pub(crate) fn communicate(
         &mut self,
         ranks: &[u32],
-        operations: &[(Operation, DType)],
+        operations: &[(NcclOperation, DType)],
     ) -> Result<(), Cause> {
-        self.check()?;
-        self.queue.enter()?;
+        self.check_failures()?;
+        self.queue.make_current()?;
         match self.communicators.get(ranks) {
-            Some(comm) => Ok(comm.run(&self.queue, operations)?),
+            Some(comm) => Ok(comm.run_operations(&self.queue, operations)?),
             None => Err(Cause::Device(format!("there is no communicator of ranks {ranks:?}"))),
         }
     }
@@ -284,7 +285,7 @@ impl Stream {
     }
 
     /// The event of all launches so far.
-    pub(crate) fn record(&mut self) -> Option<Event> {
+    pub(crate) fn record_event(&mut self) -> Option<CardEvent> {
         match self.try_record() {
             Ok(event) => Some(event),
             Err(trouble) => {
@@ -294,19 +295,19 @@ impl Stream {
         }
     }
 
-    fn try_record(&mut self) -> Result<Event, Trouble> {
+    fn try_record(&mut self) -> Result<CardEvent, Trouble> {
         if self.recorded == self.marks[0].len() {
             self.marks[0].push(Mark::new(self.queue.context())?);
         }
         let mark = &self.marks[0][self.recorded];
         self.recorded += 1;
-        self.queue.record(mark.raw())?;
-        Ok(Event(mark.raw()))
+        self.queue.record_event(mark.raw())?;
+        Ok(CardEvent(mark.raw()))
     }
 
     /// The event of all launches so far, by the place of an action, which has one event for ever. So another stream has been told to wait
     /// for it before it is recorded anew.
-    pub(crate) fn record_at(&mut self, place: usize) -> Option<Event> {
+    pub(crate) fn record_at(&mut self, place: usize) -> Option<CardEvent> {
         match self.try_record_at(place) {
             Ok(event) => Some(event),
             Err(trouble) => {
@@ -316,35 +317,35 @@ impl Stream {
         }
     }
 
-    fn try_record_at(&mut self, place: usize) -> Result<Event, Trouble> {
+    fn try_record_at(&mut self, place: usize) -> Result<CardEvent, Trouble> {
         let mark = match self.places.entry(place) {
             Entry::Occupied(mark) => mark.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Mark::new(self.queue.context())?),
         };
-        self.queue.record(mark.raw())?;
-        Ok(Event(mark.raw()))
+        self.queue.record_event(mark.raw())?;
+        Ok(CardEvent(mark.raw()))
     }
 
-    pub(crate) fn wait(&mut self, event: Event) {
-        if let Err(trouble) = self.queue.wait(event.0) {
+    pub(crate) fn wait_event(&mut self, event: CardEvent) {
+        if let Err(trouble) = self.queue.wait_event(event.0) {
             self.failed.get_or_insert(trouble);
         }
     }
 
     /// A stopwatch of this stream.
-    pub(crate) fn stopwatch(&self) -> Result<Stopwatch, Cause> {
+    pub(crate) fn new_stopwatch(&self) -> Result<CardStopwatch, Cause> {
         let context = self.queue.context();
-        Ok(Stopwatch([Mark::timed(context)?, Mark::timed(context)?]))
+        Ok(CardStopwatch([Mark::new_timed(context)?, Mark::new_timed(context)?]))
     }
 
     /// Has a stopwatch begin behind all launches so far.
-    pub(crate) fn begin(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
-        Ok(self.queue.record(watch.0[0].raw())?)
+    pub(crate) fn begin_stopwatch(&mut self, watch: &CardStopwatch) -> Result<(), Cause> {
+        Ok(self.queue.record_event(watch.0[0].raw())?)
     }
 
     /// Has it end behind all launches so far.
-    pub(crate) fn end(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
-        Ok(self.queue.record(watch.0[1].raw())?)
+    pub(crate) fn end_stopwatch(&mut self, watch: &CardStopwatch) -> Result<(), Cause> {
+        Ok(self.queue.record_event(watch.0[1].raw())?)
     }
 
     /// Waits until all launches have ended.
@@ -352,7 +353,7 @@ impl Stream {
     /// # Errors
     /// Where one has failed or found something wrong, or the job has ended.
     pub(crate) fn synchronize(&mut self) -> Result<(), Cause> {
-        self.check()?;
+        self.check_failures()?;
         let account = self.fault_address();
         self.queue.download(account, &mut self.seen, FAULT)?;
         self.wait_polling()?;
@@ -371,8 +372,8 @@ impl Stream {
         Ok(())
     }
 
-    fn check(&mut self) -> Result<(), Cause> {
-        let failed = self.failed.take().or_else(|| self.shared.failed());
+    fn check_failures(&mut self) -> Result<(), Cause> {
+        let failed = self.failed.take().or_else(|| self.shared.first_failure());
         failed.map_or(Ok(()), |trouble| Err(trouble.into()))
     }
 
@@ -390,9 +391,9 @@ impl Stream {
             return Ok(());
         }
         let (call, kind, index, position) = (word(4), word(8), long(16) as i64, long(24));
-        match self.shared.known(call) {
+        match self.shared.find_call(call) {
             Some(known) => {
-                let error = Box::new(found(&known, kind, index, position));
+                let error = Box::new(build_kernel_error(&known, kind, index, position));
                 Err(Cause::Found { actor: known.actor.to_string(), error })
             }
             None => Err(Cause::Device("a kernel has written over the account of faults".into())),
@@ -400,7 +401,7 @@ impl Stream {
     }
 
     /// Memory of the host that the card reaches.
-    pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned, Cause> {
+    pub(crate) fn allocate_pinned(&self, bytes: usize) -> Result<Pinned, Cause> {
         Ok(Pinned::new(self.queue.context(), bytes)?)
     }
 
@@ -409,9 +410,9 @@ impl Stream {
         &mut self,
         from: &Pinned,
         memory: &CardMemory,
-        place: Place,
+        place: ArenaRange,
     ) -> Result<(), Cause> {
-        self.check()?;
+        self.check_failures()?;
         Ok(self.queue.upload(from, place.bytes, memory.address(place))?)
     }
 
@@ -420,9 +421,9 @@ impl Stream {
         &mut self,
         into: &mut Pinned,
         memory: &CardMemory,
-        place: Place,
+        place: ArenaRange,
     ) -> Result<(), Cause> {
-        self.check()?;
+        self.check_failures()?;
         if place.bytes > 0 {
             self.queue.download(memory.address(place), into, place.bytes)?;
         }
@@ -435,18 +436,18 @@ impl Stream {
     }
 
     /// Waits until all launches have ended or the job has.
-    pub(crate) fn rest(&self) {
-        self.queue.rest(&self.ended);
+    pub(crate) fn wait_unless_ended(&self) {
+        self.queue.wait_unless_ended(&self.ended);
     }
 
     /// Lets `read` see bytes when all launches so far have ended.
     pub(crate) fn read<R>(
         &mut self,
         memory: &CardMemory,
-        place: Place,
+        place: ArenaRange,
         read: impl FnOnce(&[u8]) -> R,
     ) -> R {
-        let arena = self.host(memory, &[place]);
+        let arena = self.sync_to_host(memory, &[place]);
         read(arena.read(place))
     }
 
@@ -454,11 +455,12 @@ impl Stream {
     pub(crate) fn fill<R>(
         &mut self,
         memory: &CardMemory,
-        place: Place,
+        place: ArenaRange,
         write: impl FnOnce(&mut [u8]) -> R,
     ) -> R {
         let address = memory.address(place);
-        let (result, filled) = self.staging.fill(&self.queue, place.bytes, address, write);
+        let (result, filled) =
+            self.staging.fill_and_upload(&self.queue, place.bytes, address, write);
         if let Err(trouble) = filled {
             self.failed.get_or_insert(trouble);
         }
@@ -466,14 +468,18 @@ impl Stream {
     }
 
     /// The image on the host, in which these places have what all launches so far have written.
-    pub(crate) fn host<'m>(&mut self, memory: &'m CardMemory, places: &[Place]) -> &'m Arena {
-        if let Err(cause) = self.bring(memory, places) {
-            self.fail(cause);
+    pub(crate) fn sync_to_host<'m>(
+        &mut self,
+        memory: &'m CardMemory,
+        places: &[ArenaRange],
+    ) -> &'m HostArena {
+        if let Err(cause) = self.download_places(memory, places) {
+            self.record_failure(cause);
         }
         &memory.image
     }
 
-    fn bring(&mut self, memory: &CardMemory, places: &[Place]) -> Result<(), Cause> {
+    fn download_places(&mut self, memory: &CardMemory, places: &[ArenaRange]) -> Result<(), Cause> {
         for place in places.iter().filter(|place| place.bytes > 0) {
             let address = memory.address(*place);
             self.staging.begin_download(&self.queue, address, *place)?;
@@ -484,7 +490,7 @@ impl Stream {
     }
 
     /// Brings what the host has written at these places of the image to the card.
-    pub(crate) fn written(&mut self, memory: &CardMemory, places: &[Place]) {
+    pub(crate) fn sync_from_host(&mut self, memory: &CardMemory, places: &[ArenaRange]) {
         for place in places.iter().filter(|place| place.bytes > 0) {
             let address = memory.address(*place);
             let content = memory.image.read(*place);
@@ -494,9 +500,9 @@ impl Stream {
         }
     }
 
-    fn fail(&mut self, cause: Cause) {
+    fn record_failure(&mut self, cause: Cause) {
         if let Cause::Device(error) = cause {
-            self.failed.get_or_insert(Trouble::told(error));
+            self.failed.get_or_insert(Trouble::from_text(error));
         }
     }
 }
@@ -521,74 +527,10 @@ pub(super) fn wait_until_idle(queue: &Queue, ended: &Ended) -> Result<(), Cause>
     Ok(())
 }
 
-impl Drop for Stream {
+impl Drop for CardStream {
     /// Waits for what is under way, which may read and write what goes with the stream.
     fn drop(&mut self) {
         let communicators = &mut self.communicators;
         self.queue.come_to_rest(&self.ended, || communicators.values_mut().for_each(Comm::abort));
-    }
-}
-
-/// Memory through which copies between host and card go, while neither waits for the other.
-#[derive(Default)]
-struct Staging {
-    /// Copies to the card that may be under way.
-    busy: Vec<Pinned>,
-    free: Vec<Pinned>,
-    /// Copies from the card that are under way, and where they go.
-    coming: Vec<(Pinned, Place)>,
-}
-
-impl Staging {
-    fn take(&mut self, queue: &Queue, bytes: usize) -> Result<Pinned, Trouble> {
-        let fits = self.free.iter().enumerate().filter(|(_, pinned)| pinned.bytes() >= bytes);
-        match fits.min_by_key(|(_, pinned)| pinned.bytes()).map(|(index, _)| index) {
-            Some(index) => Ok(self.free.swap_remove(index)),
-            None => Pinned::new(queue.context(), bytes.next_power_of_two()),
-        }
-    }
-
-    fn upload(&mut self, queue: &Queue, from: &[u8], to: u64) -> Result<(), Trouble> {
-        self.fill(queue, from.len(), to, |into| into.copy_from_slice(from)).1
-    }
-
-    /// Lets `write` fill memory that is then copied; it is called whatever happens.
-    fn fill<R>(
-        &mut self,
-        queue: &Queue,
-        bytes: usize,
-        to: u64,
-        write: impl FnOnce(&mut [u8]) -> R,
-    ) -> (R, Result<(), Trouble>) {
-        match self.take(queue, bytes) {
-            Ok(mut pinned) => {
-                let result = write(pinned.slice_mut(bytes));
-                let begun = queue.upload(&pinned, bytes, to);
-                self.busy.push(pinned);
-                (result, begun)
-            }
-            Err(trouble) => (write(&mut vec![0; bytes]), Err(trouble)),
-        }
-    }
-
-    fn begin_download(&mut self, queue: &Queue, from: u64, place: Place) -> Result<(), Trouble> {
-        let mut pinned = self.take(queue, place.bytes)?;
-        let begun = queue.download(from, &mut pinned, place.bytes);
-        self.coming.push((pinned, place));
-        begun
-    }
-
-    /// The stream is idle: what was coming is there.
-    fn end_downloads(&mut self, image: &Arena) {
-        for (pinned, place) in self.coming.drain(..) {
-            image.write(place).copy_from_slice(pinned.slice(place.bytes));
-            self.free.push(pinned);
-        }
-        self.all_done();
-    }
-
-    /// The stream is idle.
-    fn all_done(&mut self) {
-        self.free.append(&mut self.busy);
     }
 }

@@ -5,11 +5,11 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use graphc_kernels::cuda::{Argument, Matrix, Operands, Place, Product, Summed};
+use graphc_kernels::cuda::{Argument, LaunchMemory, Matrix, MatrixProduct, Operands, Summed};
 
-use super::driver::{Buffer, Context, Loaded, Queue, Trouble};
+use super::driver::{CardBuffer, CardContext, Loaded, Queue, Trouble};
 use super::mark::Mark;
-use super::product::{Described, Factors, Multiplier};
+use super::product::{Described, Multiplier, ProductAddresses};
 
 /// The calls of an algorithm between two events, of products so small that events tell their time badly.
 const CALLS: u32 = 5;
@@ -28,12 +28,12 @@ const ALIGNED: usize = 256;
 /// Memory for a product, and a stream to make it on.
 pub(super) struct Trial {
     queue: Queue,
-    workspace: Buffer,
+    workspace: CardBuffer,
     /// The matrices, which the addresses below lead into.
-    _memory: Buffer,
-    places: Factors,
+    _memory: CardBuffer,
+    places: ProductAddresses,
     /// Where that is which kernels behind the product read and write.
-    named: Vec<(Place, u64)>,
+    named: Vec<(LaunchMemory, u64)>,
     calls: u32,
 }
 
@@ -42,17 +42,20 @@ impl Trial {
     ///
     /// # Errors
     /// Where the card has failed.
-    pub(super) fn new(context: &Arc<Context>, product: &Product) -> Result<Option<Self>, Trouble> {
+    pub(super) fn new(
+        context: &Arc<CardContext>,
+        product: &MatrixProduct,
+    ) -> Result<Option<Self>, Trouble> {
         let queue = Queue::new(context)?;
-        let bytes = bytes(product).map(|bytes| bytes.next_multiple_of(ALIGNED));
-        let memory = Buffer::new(context, bytes.iter().sum());
-        let (Ok(workspace), Ok(memory)) = (Multiplier::workspace(context), memory) else {
+        let bytes = product_bytes(product).map(|bytes| bytes.next_multiple_of(ALIGNED));
+        let memory = CardBuffer::new(context, bytes.iter().sum());
+        let (Ok(workspace), Ok(memory)) = (Multiplier::allocate_workspace(context), memory) else {
             return Ok(None);
         };
         queue.fill(memory.address(0, 0), FILLING, memory.bytes())?;
         let at = |part: usize| memory.address(bytes[..part].iter().sum(), 0);
         let epilogue = &product.epilogue;
-        let places = Factors {
+        let places = ProductAddresses {
             a: at(0),
             b: at(1),
             out: at(2),
@@ -63,7 +66,7 @@ impl Trial {
         let Operands { a, b, out, .. } = product.operands;
         let parts = [Some(a), Some(b), Some(out), epilogue.vector(), epilogue.kept];
         let named = (0..).zip(parts).filter_map(|(part, place)| Some((place?, at(part)))).collect();
-        let calls = ((FLOPS / flops(product)) as u32).clamp(1, CALLS);
+        let calls = ((FLOPS / product_flops(product)) as u32).clamp(1, CALLS);
         Ok(Some(Self { queue, workspace, _memory: memory, places, named, calls }))
     }
 
@@ -71,7 +74,7 @@ impl Trial {
     ///
     /// # Errors
     /// Where the card has failed.
-    pub(super) fn time(
+    pub(super) fn time_algorithm(
         &self,
         multiplier: &Multiplier,
         way: (&Described, usize),
@@ -95,30 +98,32 @@ impl Trial {
         behind: &[(Loaded, Vec<Argument>)],
     ) -> Result<Option<Duration>, Trouble> {
         let context = self.queue.context();
-        let [begin, end] = [Mark::timed(context)?, Mark::timed(context)?];
-        self.queue.record(begin.raw())?;
+        let [begin, end] = [Mark::new_timed(context)?, Mark::new_timed(context)?];
+        self.queue.record_event(begin.raw())?;
         let mut refused = false;
         for _ in 0..self.calls {
             let called = multiplier.multiply(way, self.places, &self.queue, &self.workspace);
             refused |= called.is_err();
-            behind.iter().try_for_each(|(kernel, arguments)| self.launch(*kernel, arguments))?;
+            behind
+                .iter()
+                .try_for_each(|(kernel, arguments)| self.launch_kernel(*kernel, arguments))?;
         }
-        self.queue.record(end.raw())?;
+        self.queue.record_event(end.raw())?;
         self.queue.finish()?;
         match refused {
             true => Ok(None),
-            false => Ok(Some(begin.until(&end)? / self.calls)),
+            false => Ok(Some(begin.elapsed_until(&end)? / self.calls)),
         }
     }
 
     /// Launches a kernel behind the product, all of whose arguments are places of that.
-    fn launch(&self, kernel: Loaded, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn launch_kernel(&self, kernel: Loaded, arguments: &[Argument]) -> Result<(), Trouble> {
         let address = |argument: &Argument| {
-            let known = |&&(place, _): &&(Place, u64)| *argument == Argument::Address(place);
+            let known = |&&(place, _): &&(LaunchMemory, u64)| *argument == Argument::Address(place);
             self.named.iter().find(known).map(|&(_, address)| address)
         };
         let values: Option<Vec<u64>> = arguments.iter().map(address).collect();
-        let unknown = || Trouble::told("a kernel behind a product has other memory".into());
+        let unknown = || Trouble::from_text("a kernel behind a product has other memory".into());
         let mut values = values.ok_or_else(unknown)?;
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
@@ -127,14 +132,14 @@ impl Trial {
 }
 
 /// The FLOPs of all products of all rows.
-fn flops(product: &Product) -> f64 {
-    let Product { rows, inner, columns, batch, ref starts, .. } = *product;
+fn product_flops(product: &MatrixProduct) -> f64 {
+    let MatrixProduct { rows, inner, columns, batch, ref starts, .. } = *product;
     let extents = [rows, inner, columns, batch, starts.len()];
     2.0 * extents.map(|extent| extent as f64).iter().product::<f64>()
 }
 
 /// The number of the fastest.
-pub(super) fn fastest(times: &[Option<Duration>]) -> Option<usize> {
+pub(super) fn find_fastest(times: &[Option<Duration>]) -> Option<usize> {
     let timed = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?)));
     let timed = timed.map(|(number, time): (usize, Duration)| (number, time.as_secs_f64()));
     let faster = |best: (usize, f64), next: (usize, f64)| {
@@ -144,7 +149,7 @@ pub(super) fn fastest(times: &[Option<Duration>]) -> Option<usize> {
 }
 
 /// The times in microseconds, for a message.
-pub(super) fn told(times: &[Option<Duration>]) -> String {
+pub(super) fn format_times(times: &[Option<Duration>]) -> String {
     let told = |time: &Option<Duration>| match time {
         Some(time) => format!("{:.1}", time.as_secs_f64() * 1e6),
         None => "refused".to_owned(),
@@ -153,8 +158,8 @@ pub(super) fn told(times: &[Option<Duration>]) -> String {
 }
 
 /// Bytes of both factors, of the result, of a vector for its columns or rows, and of what is kept.
-fn bytes(product: &Product) -> [usize; 5] {
-    let Product { rows, inner, columns, batch, ref starts, ref epilogue, .. } = *product;
+fn product_bytes(product: &MatrixProduct) -> [usize; 5] {
+    let MatrixProduct { rows, inner, columns, batch, ref starts, ref epilogue, .. } = *product;
     let [factor, made] = [product.operands.dtype, product.operands.made].map(|dtype| dtype.size());
     let extent = |part: usize, matrix: &Matrix, [rows, columns]: [usize; 2]| {
         let lines = if matrix.by_columns { columns } else { rows };
@@ -178,17 +183,17 @@ fn bytes(product: &Product) -> [usize; 5] {
 #[cfg(test)]
 mod tests {
     use graphc_ir::types::DType;
-    use graphc_kernels::cuda::{Epilogue, Slot};
+    use graphc_kernels::cuda::{CallRegister, Epilogue};
 
     use super::*;
 
     #[test]
     fn all_rows_of_products_count() {
         let matrix = Matrix { by_columns: false, leading: 100, stride: 0 };
-        let place = Place::Slot(Slot::Operand(0));
+        let place = LaunchMemory::Slot(CallRegister::Operand(0));
         let operands =
             Operands { dtype: DType::F32, made: DType::F32, a: place, b: place, out: place };
-        let product = Product {
+        let product = MatrixProduct {
             rows: 100,
             inner: 100,
             columns: 100,
@@ -201,14 +206,14 @@ mod tests {
             epilogue: Epilogue::default(),
             instead: Vec::new(),
         };
-        assert_eq!(flops(&product), 12e6);
+        assert_eq!(product_flops(&product), 12e6);
     }
 
     #[test]
     fn the_first_is_taken_unless_another_is_clearly_faster() {
         let fastest = |times: &[u64]| {
             let time = |&us: &u64| (us > 0).then(|| Duration::from_micros(us));
-            super::fastest(&times.iter().map(time).collect::<Vec<_>>())
+            super::find_fastest(&times.iter().map(time).collect::<Vec<_>>())
         };
         assert_eq!(fastest(&[100, 99, 120]), Some(0));
         assert_eq!(fastest(&[100, 90, 89]), Some(1));

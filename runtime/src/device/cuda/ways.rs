@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use graphc_kernels::cuda::{
-    Activation, Argument, Kernel, Launch, Product, Summed, own_product, product_end,
+    Activation, Argument, Kernel, Launch, MatrixProduct, Summed, own_product, product_end,
 };
 
 use super::driver::{Loaded, Trouble};
-use super::notes::note;
-use super::product::{Described, Factors, Multiplier};
-use super::site::Site;
-use super::stream::Stream;
+use super::notes::add_note;
+use super::product::{Described, Multiplier, ProductAddresses};
+use super::site::LaunchSite;
+use super::stream::CardStream;
 use super::trial::{self, Trial};
-use super::{Cuda, Shared, choice};
+use super::{CardShared, Cuda, choice};
 use crate::device::call::Unprepared;
 use crate::error::Cause;
 
@@ -32,8 +32,8 @@ const INSTEAD: &str =
 
 /// A product and the ways to make it.
 pub(super) struct Ways {
-    product: Product,
-    shared: Arc<Shared>,
+    product: MatrixProduct,
+    shared: Arc<CardShared>,
     /// The library's descriptions of it: with the epilogue, and without where there is one. Those that it refuses are not there.
     described: Vec<OfLibrary>,
     /// Which way is taken, among all algorithms of all descriptions and our own kernels behind them.
@@ -53,7 +53,7 @@ struct OfLibrary {
 
 impl OfLibrary {
     /// What is said behind its algorithms.
-    fn end(&self) -> &'static str {
+    fn note_suffix(&self) -> &'static str {
         if self.whole { "" } else { ", with a kernel for what stands behind it" }
     }
 }
@@ -61,7 +61,7 @@ impl OfLibrary {
 /// Kernels that are loaded with the plan where its first way needs them, and otherwise at the call that does, as most never are.
 type Kernels = OnceCell<Vec<(Loaded, Vec<Argument>)>>;
 /// The function that gives their launches.
-type Make = fn(&Product) -> Vec<Launch>;
+type Make = fn(&MatrixProduct) -> Vec<Launch>;
 
 impl Ways {
     /// The ways for a product. Where there are several algorithms the fastest is found. The kernels of the way that is taken are loaded
@@ -69,7 +69,7 @@ impl Ways {
     ///
     /// # Errors
     /// Where the card fails while algorithms are timed.
-    pub(super) fn new(device: &Cuda, product: Product) -> Result<Self, Unprepared> {
+    pub(super) fn new(device: &Cuda, product: MatrixProduct) -> Result<Self, Unprepared> {
         let described = match device.has_card() {
             true => describe_all(&device.shared, &product),
             false => Vec::new(),
@@ -78,62 +78,63 @@ impl Ways {
         let (own, end) = (OnceCell::new(), OnceCell::new());
         let ways = Self { product, shared, described, taken, own, end };
         match device.has_card() {
-            true => ways.begin(device)?,
+            true => ways.prepare_first_way(device)?,
             false => ways.load_all(device),
         }
         Ok(ways)
     }
 
     /// Finds the way to begin with, and has its kernels loaded.
-    fn begin(&self, device: &Cuda) -> Result<(), Unprepared> {
-        self.taken.set(self.choose(device)?);
+    fn prepare_first_way(&self, device: &Cuda) -> Result<(), Unprepared> {
+        self.taken.set(self.choose_way(device)?);
         if is_told() {
-            note(format!("{self} is made {}", self.way_taken()));
+            add_note(format!("{self} is made {}", self.way_taken()));
         }
-        if let Some((kernels, make)) = self.kernels(self.way(self.taken.get())) {
-            self.load(device, kernels, make);
+        if let Some((kernels, make)) = self.kernels_of_way(self.find_way(self.taken.get())) {
+            self.request_kernels(device, kernels, make);
         }
         Ok(())
     }
 
     /// Has the kernels of all ways loaded.
     fn load_all(&self, device: &Cuda) {
-        self.load(device, &self.own, own_product);
+        self.request_kernels(device, &self.own, own_product);
         if self.product.without_epilogue() != self.product {
-            self.load(device, &self.end, product_end);
+            self.request_kernels(device, &self.end, product_end);
         }
     }
 
     /// Has kernels loaded with the plan's.
-    fn load(&self, device: &Cuda, kernels: &Kernels, make: Make) {
-        let load = |kernel: Kernel| (device.load(&kernel), kernel.arguments);
-        let _ = kernels.set(make(&self.product).into_iter().filter_map(kernel).map(load).collect());
+    fn request_kernels(&self, device: &Cuda, kernels: &Kernels, make: Make) {
+        let load = |kernel: Kernel| (device.request_kernel(&kernel), kernel.arguments);
+        let _ = kernels
+            .set(make(&self.product).into_iter().filter_map(kernel_of_launch).map(load).collect());
     }
 
     /// How many algorithms there are.
-    fn count(&self) -> usize {
-        self.described.iter().map(|one| one.described.algorithms()).sum()
+    fn count_algorithms(&self) -> usize {
+        self.described.iter().map(|one| one.described.count_algorithms()).sum()
     }
 
     /// The way of this number, with an algorithm; none behind the last.
-    fn way(&self, mut number: usize) -> Option<(&OfLibrary, usize)> {
-        self.described.iter().find_map(|one| match number < one.described.algorithms() {
+    fn find_way(&self, mut number: usize) -> Option<(&OfLibrary, usize)> {
+        self.described.iter().find_map(|one| match number < one.described.count_algorithms() {
             true => Some((one, number)),
             false => {
-                number -= one.described.algorithms();
+                number -= one.described.count_algorithms();
                 None
             }
         })
     }
 
     /// The number of the way to begin with.
-    fn choose(&self, device: &Cuda) -> Result<usize, Unprepared> {
-        let (count, Some(card)) = (self.count(), &device.card) else { return Ok(0) };
+    fn choose_way(&self, device: &Cuda) -> Result<usize, Unprepared> {
+        let (count, Some(card)) = (self.count_algorithms(), &device.card) else { return Ok(0) };
         if count < 2 || !choice::is_measured() {
             return Ok(0);
         }
-        let key = choice::key(card, &self.product, count);
-        let chosen = choice::chosen(&key, count, || self.fastest());
+        let key = choice::choice_key(card, &self.product, count);
+        let chosen = choice::find_choice(&key, count, || self.find_fastest());
         chosen.map_err(|trouble| Unprepared::Device(trouble.to_string()))
     }
 
@@ -141,41 +142,41 @@ impl Ways {
     ///
     /// # Errors
     /// Where the card has failed.
-    fn fastest(&self) -> Result<Option<usize>, Trouble> {
+    fn find_fastest(&self) -> Result<Option<usize>, Trouble> {
         let Ok(multiplier) = self.shared.multiplier() else { return Ok(None) };
         let Some(trial) = Trial::new(self.shared.context()?, &self.product)? else {
             return Ok(None);
         };
         let mut times: Vec<Option<Duration>> = Vec::new();
         for one in &self.described {
-            let count = one.described.algorithms();
-            let behind = match self.kernels(Some((one, 0))) {
-                Some((kernels, make)) => self.loaded(kernels, make),
+            let count = one.described.count_algorithms();
+            let behind = match self.kernels_of_way(Some((one, 0))) {
+                Some((kernels, make)) => self.load_if_needed(kernels, make),
                 None => Ok(&[][..]),
             };
             let behind = match behind {
                 Ok(behind) => behind,
                 // Nothing is chosen for good where not all ways can be had.
                 Err(error) => {
-                    note(format!("{self}: kernels behind it cannot be had: {error}"));
+                    add_note(format!("{self}: kernels behind it cannot be had: {error}"));
                     return Ok(None);
                 }
             };
-            let time = |number| trial.time(multiplier, (&one.described, number), behind);
+            let time = |number| trial.time_algorithm(multiplier, (&one.described, number), behind);
             let found: Vec<Option<Duration>> = (0..count).map(time).collect::<Result<_, _>>()?;
             if is_told() {
-                let (end, told) = (one.end(), trial::told(&found));
-                note(format!("{self}: algorithms of cuBLASLt{end} take {told} us"));
+                let (end, told) = (one.note_suffix(), trial::format_times(&found));
+                add_note(format!("{self}: algorithms of cuBLASLt{end} take {told} us"));
             }
             times.extend(found);
         }
-        Ok(trial::fastest(&times))
+        Ok(trial::find_fastest(&times))
     }
 
     /// Makes the product.
-    pub(super) fn run(&self, stream: &mut Stream, site: &Site<'_>) -> Result<(), Cause> {
-        let places = self.places(stream, site);
-        let mut way = self.way(self.taken.get());
+    pub(super) fn run(&self, stream: &mut CardStream, site: &LaunchSite<'_>) -> Result<(), Cause> {
+        let places = self.product_addresses(stream, site);
+        let mut way = self.find_way(self.taken.get());
         while let Some((one, algorithm)) = way {
             let multiplier = self.shared.multiplier().map_err(|e| Cause::Device(e.to_string()))?;
             let Err(refusal) = stream.multiply(multiplier, (&one.described, algorithm), places)?
@@ -183,19 +184,19 @@ impl Ways {
                 break;
             };
             self.taken.set(self.taken.get() + 1);
-            way = self.way(self.taken.get());
-            note(format!(
+            way = self.find_way(self.taken.get());
+            add_note(format!(
                 "cuBLASLt refuses {self} by an algorithm that it gave: {refusal}; it is made {}",
                 self.way_taken()
             ));
         }
-        let Some((kernels, make)) = self.kernels(way) else { return Ok(()) };
-        let loaded = self.loaded(kernels, make).map_err(Cause::Device)?;
+        let Some((kernels, make)) = self.kernels_of_way(way) else { return Ok(()) };
+        let loaded = self.load_if_needed(kernels, make).map_err(Cause::Device)?;
         loaded.iter().try_for_each(|(loaded, arguments)| site.launch(stream, *loaded, arguments))
     }
 
     /// The kernels of a way, behind the library's or in its place, and what they are made by.
-    fn kernels(&self, way: Option<(&OfLibrary, usize)>) -> Option<(&Kernels, Make)> {
+    fn kernels_of_way(&self, way: Option<(&OfLibrary, usize)>) -> Option<(&Kernels, Make)> {
         match way {
             Some((one, _)) if one.whole => None,
             Some(_) => Some((&self.end, product_end)),
@@ -204,14 +205,14 @@ impl Ways {
     }
 
     /// Kernels that are loaded, at once where it was not known that they are needed.
-    fn loaded<'k>(
+    fn load_if_needed<'k>(
         &self,
         kernels: &'k Kernels,
         make: Make,
     ) -> Result<&'k [(Loaded, Vec<Argument>)], String> {
         if kernels.get().is_none() {
             let load = |kernel: Kernel| Ok((self.shared.load_at_once(&kernel)?, kernel.arguments));
-            let loaded = make(&self.product).into_iter().filter_map(kernel).map(load);
+            let loaded = make(&self.product).into_iter().filter_map(kernel_of_launch).map(load);
             let _ = kernels.set(loaded.collect::<Result<_, String>>()?);
         }
         Ok(kernels.get().map(Vec::as_slice).unwrap_or_default())
@@ -219,48 +220,48 @@ impl Ways {
 
     /// The way that is taken, for a message.
     fn way_taken(&self) -> String {
-        match self.way(self.taken.get()) {
+        match self.find_way(self.taken.get()) {
             None => "by a kernel of graphc's own".to_owned(),
             Some((one, number)) => {
-                let (number, count) = (number + 1, one.described.algorithms());
-                format!("by algorithm {number} of {count} of cuBLASLt{}", one.end())
+                let (number, count) = (number + 1, one.described.count_algorithms());
+                format!("by algorithm {number} of {count} of cuBLASLt{}", one.note_suffix())
             }
         }
     }
 
-    fn places(&self, stream: &Stream, site: &Site<'_>) -> Factors {
-        let Product { operands, epilogue, .. } = &self.product;
+    fn product_addresses(&self, stream: &CardStream, site: &LaunchSite<'_>) -> ProductAddresses {
+        let MatrixProduct { operands, epilogue, .. } = &self.product;
         let address = |place| site.address(place, stream);
         let [a, b, out] = [operands.a, operands.b, operands.out].map(address);
         let [added, vector, kept] =
             [epilogue.added, epilogue.vector(), epilogue.kept].map(|p| p.map(address));
-        Factors { a, b, out, added, vector, kept }
+        ProductAddresses { a, b, out, added, vector, kept }
     }
 }
 
 /// Whether all of a product is made in one way, as far as that is known when a plan is loaded: by the library with its end, or where it
 /// makes none of it by kernels of our own.
-pub(super) fn is_made_whole(shared: &Shared, product: &Product) -> bool {
+pub(super) fn is_made_whole(shared: &CardShared, product: &MatrixProduct) -> bool {
     let Ok(multiplier) = shared.multiplier() else { return true };
-    let takes = |product: &Product| multiplier.describe(product).is_ok();
+    let takes = |product: &MatrixProduct| multiplier.describe_product(product).is_ok();
     takes(product) || !takes(&product.without_epilogue())
 }
 
 /// The descriptions of a product, none where the library is missing.
-fn describe_all(shared: &Shared, product: &Product) -> Vec<OfLibrary> {
+fn describe_all(shared: &CardShared, product: &MatrixProduct) -> Vec<OfLibrary> {
     match shared.multiplier() {
-        Ok(multiplier) => describe(multiplier, product),
+        Ok(multiplier) => describe_supported(multiplier, product),
         Err(error) => {
-            note(format!("{error}; {INSTEAD}"));
+            add_note(format!("{error}; {INSTEAD}"));
             Vec::new()
         }
     }
 }
 
 /// The descriptions of a product that the library has an algorithm for.
-fn describe(multiplier: &Multiplier, product: &Product) -> Vec<OfLibrary> {
-    let describe = |product: &Product, whole| {
-        let described = multiplier.describe(product).ok()?;
+fn describe_supported(multiplier: &Multiplier, product: &MatrixProduct) -> Vec<OfLibrary> {
+    let describe = |product: &MatrixProduct, whole| {
+        let described = multiplier.describe_product(product).ok()?;
         Some(OfLibrary { described, whole })
     };
     let plain = product.without_epilogue();
@@ -268,7 +269,7 @@ fn describe(multiplier: &Multiplier, product: &Product) -> Vec<OfLibrary> {
     describe(product, true).into_iter().chain(ended).collect()
 }
 
-fn kernel(launch: Launch) -> Option<Kernel> {
+fn kernel_of_launch(launch: Launch) -> Option<Kernel> {
     match launch {
         Launch::Kernel(kernel) => Some(kernel),
         Launch::Product(_) | Launch::Clear { .. } | Launch::Copy { .. } => None,
@@ -278,7 +279,8 @@ fn kernel(launch: Launch) -> Option<Kernel> {
 /// For messages.
 impl fmt::Display for Ways {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Product { rows, inner, columns, batch, ref operands, ref epilogue, .. } = self.product;
+        let MatrixProduct { rows, inner, columns, batch, ref operands, ref epilogue, .. } =
+            self.product;
         let turned = |turned: bool| if turned { " transposed" } else { "" };
         let [a, b] = [self.product.a, self.product.b].map(|matrix| turned(matrix.by_columns));
         write!(f, "a product of {} {rows} x {inner}{a} by {inner} x {columns}{b}", operands.dtype)?;

@@ -13,13 +13,13 @@ use graphc_kernels::cuda::Call;
 use super::super::call::Unprepared;
 use super::super::port::{Port, Turn};
 use super::Cuda;
-use super::driver::{Buffer, Trouble};
-use super::joint::upload;
+use super::driver::{CardBuffer, Trouble};
+use super::joint::upload_table;
 use super::kernels::load_kernels;
-use super::launch::Launch;
+use super::launch::CardLaunch;
 use super::memory::CardMemory;
 use crate::error::{Cause, RuntimeError};
-use crate::memory::Place;
+use crate::memory::ArenaRange;
 
 /// Bytes between registers, and the multiple at which they begin.
 const GAP: usize = 256;
@@ -77,48 +77,52 @@ impl Workbench {
         pairs: &[InPlace],
         cx: &EvalContext,
     ) -> Result<Vec<Vec<u8>>, WorkbenchError> {
-        let set = Registers::lay(operands, results, pairs);
+        let set = WorkbenchRegisters::lay_out(operands, results, pairs);
         let memory = self.0.allocate(set.image.len() as u64, None)?;
-        self.told(memory.buffer.write(0, &set.image))?;
-        self.launch(name, call, &set, &memory, cx)?;
+        self.as_device_error(memory.buffer.write(0, &set.image))?;
+        self.launch_call(name, call, &set, &memory, cx)?;
         let mut found = vec![0; set.image.len()];
-        self.told(memory.buffer.read(0, &mut found))?;
-        set.check(&found)?;
+        self.as_device_error(memory.buffer.read(0, &mut found))?;
+        set.check_unchanged(&found)?;
         let bytes = |port: &Port| {
-            let Place { offset, bytes } = port.place(FIRST);
+            let ArenaRange { offset, bytes } = port.content_range(FIRST);
             found[offset..offset + bytes].to_vec()
         };
         Ok(set.results.iter().map(bytes).collect())
     }
 
-    fn launch(
+    fn launch_call(
         &self,
         name: &str,
         mut call: Call,
-        set: &Registers,
+        set: &WorkbenchRegisters,
         memory: &CardMemory,
         cx: &EvalContext,
     ) -> Result<(), WorkbenchError> {
         let refused = |error: Unprepared| WorkbenchError::Unprepared(error.to_string());
-        let table = self.table(&mut call, set)?;
+        let table = self.take_table(&mut call, set)?;
         let ports = [set.operands.clone(), set.results.clone()];
-        let launch = Launch::of_one(&self.0, name, call, table, ports).map_err(refused)?;
+        let launch = CardLaunch::of_one(&self.0, name, call, table, ports).map_err(refused)?;
         load_kernels(&[&self.0])?;
-        let mut stream = self.0.stream(cx.seed, Arc::new(|| false))?;
+        let mut stream = self.0.new_stream(cx.seed, Arc::new(|| false))?;
         stream.begin_step(cx.step, None);
         launch.run(&mut stream, memory, FIRST)?;
         Ok(stream.synchronize()?)
     }
 
-    fn table(&self, call: &mut Call, set: &Registers) -> Result<Option<Buffer>, WorkbenchError> {
+    fn take_table(
+        &self,
+        call: &mut Call,
+        set: &WorkbenchRegisters,
+    ) -> Result<Option<CardBuffer>, WorkbenchError> {
         let table = std::mem::take(&mut call.table);
         if table.is_empty() {
             return Ok(None);
         }
-        self.told(upload(&self.0, &table, [&set.operands, &set.results])).map(Some)
+        self.as_device_error(upload_table(&self.0, &table, [&set.operands, &set.results])).map(Some)
     }
 
-    fn told<T>(&self, result: Result<T, Trouble>) -> Result<T, WorkbenchError> {
+    fn as_device_error<T>(&self, result: Result<T, Trouble>) -> Result<T, WorkbenchError> {
         let device = |trouble: Trouble| RuntimeError::Device {
             rank: self.0.rank,
             reason: trouble.to_string(),
@@ -131,7 +135,7 @@ impl Workbench {
 const FIRST: Turn = Turn { step: 0, microbatch: 0, microbatches: 1 };
 
 /// Registers with gaps between them, and what memory holds before the call.
-struct Registers {
+struct WorkbenchRegisters {
     operands: Vec<Port>,
     results: Vec<Port>,
     image: Vec<u8>,
@@ -139,12 +143,12 @@ struct Registers {
     shared: Vec<InPlace>,
 }
 
-impl Registers {
-    fn lay(operands: &[Content<'_>], results: &[&Region], pairs: &[InPlace]) -> Self {
+impl WorkbenchRegisters {
+    fn lay_out(operands: &[Content<'_>], results: &[&Region], pairs: &[InPlace]) -> Self {
         let mut image = vec![UNWRITTEN; GAP];
         let mut place = |region: &Region| {
             let port = Port::of_region(region, image.len());
-            let end = (image.len() + port.place(FIRST).bytes).next_multiple_of(GAP) + GAP;
+            let end = (image.len() + port.content_range(FIRST).bytes).next_multiple_of(GAP) + GAP;
             image.resize(end, UNWRITTEN);
             port
         };
@@ -152,23 +156,26 @@ impl Registers {
         let result = |(index, region): (usize, &&Region)| {
             let pair = pairs.iter().find(|pair| pair.result == index);
             match pair {
-                Some(pair) => Port::of_region(region, given[pair.operand].place(FIRST).offset),
+                Some(pair) => {
+                    Port::of_region(region, given[pair.operand].content_range(FIRST).offset)
+                }
                 None => place(region),
             }
         };
         let results = results.iter().enumerate().map(result).collect();
         for (port, (_, bytes)) in given.iter().zip(operands) {
-            let offset = port.place(FIRST).offset;
+            let offset = port.content_range(FIRST).offset;
             image[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
         Self { operands: given, results, image, shared: pairs.to_vec() }
     }
 
     /// Whether nothing has changed but results.
-    fn check(&self, found: &[u8]) -> Result<(), WorkbenchError> {
+    fn check_unchanged(&self, found: &[u8]) -> Result<(), WorkbenchError> {
         let named = |what: &'static str, ports: &[Port]| {
-            let name =
-                |(index, port): (usize, &Port)| (format!("{what} {index}"), port.place(FIRST));
+            let name = |(index, port): (usize, &Port)| {
+                (format!("{what} {index}"), port.content_range(FIRST))
+            };
             ports.iter().enumerate().map(name).collect::<Vec<_>>()
         };
         let operands = named("operand", &self.operands);
@@ -177,22 +184,29 @@ impl Registers {
             .enumerate()
             .filter(|(index, _)| self.shared.iter().all(|pair| pair.operand != *index));
         for (_, (name, place)) in kept {
-            self.compare(found, name.clone(), *place, 0)?;
+            self.compare_range(found, name.clone(), *place, 0)?;
         }
         // A result in the memory of an operand may be shorter, but not longer than it.
-        for (name, Place { offset, bytes }) in [operands, named("result", &self.results)].concat() {
+        for (name, ArenaRange { offset, bytes }) in
+            [operands, named("result", &self.results)].concat()
+        {
             let end = (offset + bytes).next_multiple_of(GAP) + GAP;
-            let gap = Place { offset: offset + bytes, bytes: end - offset - bytes };
-            self.compare(found, format!("what lies behind {name}"), gap, bytes)?;
+            let gap = ArenaRange { offset: offset + bytes, bytes: end - offset - bytes };
+            self.compare_range(found, format!("what lies behind {name}"), gap, bytes)?;
         }
-        self.compare(found, "what lies before all".into(), Place { offset: 0, bytes: GAP }, 0)
+        self.compare_range(
+            found,
+            "what lies before all".into(),
+            ArenaRange { offset: 0, bytes: GAP },
+            0,
+        )
     }
 
-    fn compare(
+    fn compare_range(
         &self,
         found: &[u8],
         place: String,
-        Place { offset, bytes }: Place,
+        ArenaRange { offset, bytes }: ArenaRange,
         from: usize,
     ) -> Result<(), WorkbenchError> {
         let range = offset..offset + bytes;
@@ -221,13 +235,17 @@ mod tests {
     #[test]
     fn writes_beside_results_are_found() {
         let [(a, of_a), (b, of_b)] = [bytes(5), bytes(300)];
-        let set = Registers::lay(&[(&a, &of_a), (&b, &of_b)], &[&b, &a], &[InPlace::new(0, 1)]);
-        let place = |port: &Port| port.place(FIRST).offset;
+        let set = WorkbenchRegisters::lay_out(
+            &[(&a, &of_a), (&b, &of_b)],
+            &[&b, &a],
+            &[InPlace::new(0, 1)],
+        );
+        let place = |port: &Port| port.content_range(FIRST).offset;
         assert_eq!(place(&set.results[0]), place(&set.operands[1]));
         let after = |at: usize| {
             let mut image = set.image.clone();
             image[at] = 1;
-            set.check(&image)
+            set.check_unchanged(&image)
         };
         // A result, and the operand in whose memory one lies.
         assert!(

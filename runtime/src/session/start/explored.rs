@@ -17,7 +17,7 @@ const STEPS: u64 = 2;
 
 /// x goes around: to another layout by a collective and to the other rank by channels, in registers that a step fills
 /// twice, with all communication in a stream of its own.
-fn plan() -> VerifiedPlan {
+fn circular_plan() -> VerifiedPlan {
     let on = |ranks: &[u32], sbp: &str| -> Layout {
         by_rows(layout(&[4, 2], DType::F32, ranks, &[ranks.len()], sbp))
     };
@@ -35,31 +35,31 @@ fn plan() -> VerifiedPlan {
 }
 
 /// Runs the steps with each worker a thread of shuttle.
-fn run(plan: &Plan) {
+fn run_explored(plan: &Plan) {
     let patience = Patience { timeout: Duration::from_secs(1000), spin: Duration::ZERO };
     let hub = Hub::new(patience);
-    let settings = Settings {
+    let settings = WorkerSettings {
         seed: 0,
         timeout: Duration::from_secs(1000),
         shuffle_delays: None,
         replay: true,
     };
-    let sockets = Sockets::of(plan, &[0, 1]);
+    let sockets = Sockets::from_plan(plan, &[0, 1]);
     let edges = sockets.edges(None);
-    let mut variables = Variables::of(plan).expect("there are none");
+    let mut variables = Variables::from_plan(plan).expect("there are none");
     let mut workers = Vec::new();
     for rank in 0..2 {
         let device = Device::open(
             DeviceKind::Cpu,
-            crate::device::Site::host(rank),
+            crate::device::Site::on_host(rank),
             Threads::ONE,
             &Default::default(),
         )
         .expect("a processor");
-        let rank = Resolved::new(plan, device, hub.transport(rank), &edges);
+        let rank = Resolved::new(plan, device, hub.new_transport(rank), &edges);
         let rank = rank.and_then(|rank| rank.load(plan, &mut variables));
         let rank = rank.expect("the plan fits");
-        workers.extend(rank.workers(plan, settings, 8).expect("a machine each"));
+        workers.extend(rank.build_workers(plan, settings, 8).expect("a machine each"));
     }
     let x: Vec<f32> = (0..8).map(|i| i as f32).collect();
     let x = HostTensor::from_f32([4, 2], &x).expect("eight");
@@ -91,6 +91,6 @@ fn run(plan: &Plan) {
 
 #[test]
 fn two_ranks_of_two_streams_end_under_every_schedule() {
-    let plan = plan();
-    explore(4_000, move || run(&plan));
+    let plan = circular_plan();
+    explore(4_000, move || run_explored(&plan));
 }

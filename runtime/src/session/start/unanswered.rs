@@ -13,7 +13,7 @@ use crate::error::Cause;
 use crate::worker::StepState;
 
 /// Rank 1 forgets its part of the collective.
-fn forgetful() -> Plan {
+fn forgetful_plan() -> Plan {
     let layouts = [f32s(&[6], &[0, 1], "S(0)"), f32s(&[6], &[0, 1], "B")];
     let mut plan = tour(&layouts, &[BoxingKind::AllGather]).plan;
     let program = &mut plan.programs[1];
@@ -27,25 +27,25 @@ fn forgetful() -> Plan {
 
 #[test]
 fn a_peer_that_never_answers_is_named() {
-    let (plan, timeout) = (forgetful(), Duration::from_millis(200));
+    let (plan, timeout) = (forgetful_plan(), Duration::from_millis(200));
     let hub = Hub::new(Patience { timeout, spin: Duration::ZERO });
-    let settings = Settings { seed: 0, timeout, shuffle_delays: None, replay: true };
-    let edges = Sockets::of(&plan, &[0, 1]).edges(None);
-    let mut variables = Variables::of(&plan).expect("there are none");
+    let settings = WorkerSettings { seed: 0, timeout, shuffle_delays: None, replay: true };
+    let edges = Sockets::from_plan(&plan, &[0, 1]).edges(None);
+    let mut variables = Variables::from_plan(&plan).expect("there are none");
     let x = HostTensor::zeros(DType::F32, [6]);
     let step = Arc::new(StepState::new((0, 0), vec![x.clone()], (vec![x], [true].into()), 2));
     let mut threads = Vec::new();
     for rank in 0..2 {
         let device = Device::open(
             DeviceKind::Cpu,
-            crate::device::Site::host(rank),
+            crate::device::Site::on_host(rank),
             Threads::ONE,
             &Default::default(),
         )
         .expect("a processor");
-        let rank = Resolved::new(&plan, device, hub.transport(rank), &edges);
+        let rank = Resolved::new(&plan, device, hub.new_transport(rank), &edges);
         let rank = rank.and_then(|rank| rank.load(&plan, &mut variables));
-        let workers = rank.expect("the plan fits").workers(&plan, settings, 1);
+        let workers = rank.expect("the plan fits").build_workers(&plan, settings, 1);
         for (worker, jobs) in workers.expect("a machine each") {
             jobs.send(WorkerJob::Step(Arc::clone(&step))).expect("room for the step");
             threads.push(std::thread::spawn(move || worker.run()));

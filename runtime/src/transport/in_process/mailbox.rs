@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::wait::{Sleeper, Wait};
-use super::{Group, Hub, TransportError};
+use super::wait::{ParkingSpot, Wait};
+use super::{ExchangeGroup, Hub, TransportError};
 use crate::explore::point;
 use crate::transport::{Lending, Lent, Offer, Work};
 
@@ -25,7 +25,7 @@ const NOTHING_LENT: *const [Lent<'_>] = &[];
 pub(super) struct Mail {
     ranks: Vec<u32>,
     boxes: Vec<Mailbox>,
-    sleepers: Vec<Sleeper>,
+    sleepers: Vec<ParkingSpot>,
     joined: Vec<AtomicBool>,
 }
 
@@ -35,7 +35,7 @@ impl Mail {
         Self {
             ranks: ranks.to_vec(),
             boxes: (0..n * n).map(|_| Mailbox::default()).collect(),
-            sleepers: (0..n).map(|_| Sleeper::default()).collect(),
+            sleepers: (0..n).map(|_| ParkingSpot::default()).collect(),
             joined: (0..n).map(|_| AtomicBool::new(false)).collect(),
         }
     }
@@ -57,7 +57,7 @@ struct Mailbox {
 }
 
 // SAFETY: the pointer passes from thread to thread with `state`, which says whose turn it is; what it points to are
-// shared slices of bytes, which the sender keeps alive (see `Mailbox::put`).
+// shared slices of bytes, which the sender keeps alive (see `Mailbox::put_pieces`).
 unsafe impl Send for Mailbox {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Mailbox {}
@@ -75,7 +75,7 @@ impl Mailbox {
     /// # Safety
     /// The box is empty, the caller is its only sender, and it calls [`Mailbox::withdraw`] before `pieces` end to live
     /// or are written again.
-    unsafe fn put(&self, pieces: &[&[u8]]) {
+    unsafe fn put_pieces(&self, pieces: &[&[u8]]) {
         // SAFETY: the lifetime is erased; that it holds is the caller's promise. While the box is empty nobody else
         // touches the cell.
         unsafe {
@@ -90,9 +90,9 @@ impl Mailbox {
     /// Shows memory that the receiver may also write.
     ///
     /// # Safety
-    /// As for [`Mailbox::put`].
+    /// As for [`Mailbox::put_pieces`].
     unsafe fn put_lent(&self, lent: &[Lent<'_>]) {
-        // SAFETY: as in `put`.
+        // SAFETY: as in `put_pieces`.
         unsafe {
             *self.lent.get() =
                 std::mem::transmute::<*const [Lent<'_>], *const [Lent<'static>]>(lent);
@@ -103,7 +103,7 @@ impl Mailbox {
     }
 
     /// Begins to read what is shown; whoever begins calls [`Mailbox::release`]. `false` where nothing is shown.
-    fn hold(&self) -> bool {
+    fn begin_read(&self) -> bool {
         point();
         let turn = self.state.compare_exchange(FULL, READING, Ordering::Acquire, Ordering::Relaxed);
         turn.is_ok()
@@ -115,11 +115,11 @@ impl Mailbox {
     }
 
     /// Lets `read` read what is shown; the box is empty afterwards. `false` where nothing is shown.
-    fn take(&self, read: impl FnOnce(&[&[u8]])) -> bool {
-        if !self.hold() {
+    fn take_pieces(&self, read: impl FnOnce(&[&[u8]])) -> bool {
+        if !self.begin_read() {
             return false;
         }
-        let done = Done(self);
+        let done = MailboxReading(self);
         // SAFETY: the state was `FULL`, so the sender has written the cell and keeps the pieces alive until the state is
         // `EMPTY` again, which `done` makes it when reading has ended, even by a panic.
         read(unsafe { &**self.pieces.get() });
@@ -149,28 +149,28 @@ impl Mailbox {
     }
 }
 
-struct Done<'a>(&'a Mailbox);
+struct MailboxReading<'a>(&'a Mailbox);
 
-impl Drop for Done<'_> {
+impl Drop for MailboxReading<'_> {
     fn drop(&mut self) {
         self.0.release();
     }
 }
 
 /// What all peers have lent to a rank, which they get back when this is dropped.
-struct Held<'a> {
+struct HeldMail<'a> {
     mail: &'a Mail,
     position: usize,
     /// How many ranks' boxes are held, this rank's place among them.
     ranks: usize,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldMail<'a> {
     /// `None` where a peer took its offer back, because the job ends.
-    fn all(mail: &'a Mail, position: usize) -> Option<Self> {
+    fn hold_all(mail: &'a Mail, position: usize) -> Option<Self> {
         let mut held = Self { mail, position, ranks: 0 };
         while held.ranks < mail.ranks.len() {
-            if held.ranks != position && !mail.mailbox(held.ranks, position).hold() {
+            if held.ranks != position && !mail.mailbox(held.ranks, position).begin_read() {
                 return None;
             }
             held.ranks += 1;
@@ -178,7 +178,7 @@ impl<'a> Held<'a> {
         Some(held)
     }
 
-    fn lent(&self, peer: usize) -> &[Lent<'_>] {
+    fn lent_by(&self, peer: usize) -> &[Lent<'_>] {
         assert!(peer < self.ranks && peer != self.position, "a peer whose box is held");
         // SAFETY: the box is `READING`, so the sender has written the cell and keeps what it points to alive until this
         // is dropped.
@@ -186,7 +186,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldMail<'_> {
     fn drop(&mut self) {
         for peer in (0..self.ranks).filter(|&peer| peer != self.position) {
             self.mail.mailbox(peer, self.position).release();
@@ -195,12 +195,12 @@ impl Drop for Held<'_> {
 }
 
 /// Withdraws everything that a rank has offered, however an exchange ends.
-struct Offered<'a> {
+struct OfferedMail<'a> {
     mail: &'a Mail,
     position: usize,
 }
 
-impl Drop for Offered<'_> {
+impl Drop for OfferedMail<'_> {
     fn drop(&mut self) {
         for to in 0..self.mail.ranks.len() {
             self.mail.mailbox(self.position, to).withdraw();
@@ -228,7 +228,7 @@ impl MailGroup {
         (0..self.mail.ranks.len()).filter(move |&peer| peer != me)
     }
 
-    fn wait(&self, peer: usize, what: &'static str) -> Wait<'_> {
+    fn wait_for(&self, peer: usize, what: &'static str) -> Wait<'_> {
         let ranks = &self.mail.ranks;
         Wait {
             hub: &self.hub,
@@ -241,7 +241,7 @@ impl MailGroup {
     }
 }
 
-impl Group for MailGroup {
+impl ExchangeGroup for MailGroup {
     fn exchange(
         &mut self,
         pieces: &[&[u8]],
@@ -251,21 +251,22 @@ impl Group for MailGroup {
     ) -> Result<Duration, TransportError> {
         let (mail, me) = (&*self.mail, self.position);
         let mut waited = Duration::ZERO;
-        let offered = Offered { mail, position: me };
+        let offered = OfferedMail { mail, position: me };
         for offer in offers {
             let mailbox = mail.mailbox(me, offer.peer);
             assert!(mailbox.is_empty(), "one offer to each peer in an exchange");
             // SAFETY: the box is empty, `&mut self` is the only end at this position (see `join`), and `offered`
             // withdraws before `pieces`, a borrow that outlives this call, can end.
-            unsafe { mailbox.put(&pieces[offer.pieces.clone()]) };
+            unsafe { mailbox.put_pieces(&pieces[offer.pieces.clone()]) };
             mail.sleepers[offer.peer].wake();
         }
         for (index, &from) in takes.iter().enumerate() {
             let mailbox = mail.mailbox(from, me);
             loop {
-                waited += self.wait(from, "to join collective").until(|| mailbox.is_full())?;
+                waited +=
+                    self.wait_for(from, "to join collective").wait_until(|| mailbox.is_full())?;
                 // A peer that fails takes its offer back; then the next wait says so.
-                if mailbox.take(|pieces| read(index, pieces)) {
+                if mailbox.take_pieces(|pieces| read(index, pieces)) {
                     break;
                 }
             }
@@ -273,14 +274,15 @@ impl Group for MailGroup {
         }
         for offer in offers {
             let mailbox = mail.mailbox(me, offer.peer);
-            waited +=
-                self.wait(offer.peer, "to read in collective").until(|| mailbox.is_empty())?;
+            waited += self
+                .wait_for(offer.peer, "to read in collective")
+                .wait_until(|| mailbox.is_empty())?;
         }
         drop(offered);
         Ok(waited)
     }
 
-    fn lending(&mut self) -> Option<&mut dyn Lending> {
+    fn as_lending(&mut self) -> Option<&mut dyn Lending> {
         Some(self)
     }
 }
@@ -288,7 +290,7 @@ impl Group for MailGroup {
 impl Lending for MailGroup {
     fn lend(&mut self, own: &[Lent<'_>], work: &mut Work<'_>) -> Result<Duration, TransportError> {
         let (mail, me) = (&*self.mail, self.position);
-        let offered = Offered { mail, position: me };
+        let offered = OfferedMail { mail, position: me };
         for peer in self.peers() {
             let mailbox = mail.mailbox(me, peer);
             assert!(mailbox.is_empty(), "one offer to each peer in an exchange");
@@ -300,19 +302,21 @@ impl Lending for MailGroup {
         let held = loop {
             for peer in self.peers() {
                 let mailbox = mail.mailbox(peer, me);
-                waited += self.wait(peer, "to join collective").until(|| mailbox.is_full())?;
+                waited +=
+                    self.wait_for(peer, "to join collective").wait_until(|| mailbox.is_full())?;
             }
             // A peer that fails takes its offer back; then the next wait says so.
-            if let Some(held) = Held::all(mail, me) {
+            if let Some(held) = HeldMail::hold_all(mail, me) {
                 break held;
             }
         };
-        work(&|rank| if rank == me { own } else { held.lent(rank) });
+        work(&|rank| if rank == me { own } else { held.lent_by(rank) });
         drop(held);
         for peer in self.peers() {
             mail.sleepers[peer].wake();
             let mailbox = mail.mailbox(me, peer);
-            waited += self.wait(peer, "to write in collective").until(|| mailbox.is_empty())?;
+            waited +=
+                self.wait_for(peer, "to write in collective").wait_until(|| mailbox.is_empty())?;
         }
         drop(offered);
         Ok(waited)

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::process::Bell;
-use super::{Group, Receiver, Sender, Transport, TransportError};
+use super::{ExchangeGroup, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
@@ -48,22 +48,22 @@ struct Endpoints {
 impl Hub {
     /// A hub whose ranks read each other's memory in place.
     pub fn new(patience: Patience) -> Arc<Self> {
-        Arc::new(Self::with(patience, true))
+        Arc::new(Self::with_patience(patience, true))
     }
 
     /// A hub whose ranks pack messages, as those of several processes must.
-    pub fn packed(patience: Patience) -> Arc<Self> {
-        Arc::new(Self::with(patience, false))
+    pub fn new_packed(patience: Patience) -> Arc<Self> {
+        Arc::new(Self::with_patience(patience, false))
     }
 
-    fn with(patience: Patience, direct: bool) -> Self {
+    fn with_patience(patience: Patience, direct: bool) -> Self {
         let endpoints = Mutex::new(Endpoints::default());
         let (over, reason, bell) = (AtomicBool::new(false), OnceLock::new(), Bell::default());
         Self { direct, patience, over, reason, endpoints, bell }
     }
 
     /// The transport of one rank.
-    pub fn transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
+    pub fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
         Arc::new(InProcess { hub: Arc::clone(self), rank })
     }
 
@@ -71,7 +71,7 @@ impl Hub {
         self.over.load(Ordering::Relaxed)
     }
 
-    fn ring(
+    fn open_ring(
         &self,
         tag: u32,
         from: u32,
@@ -101,7 +101,7 @@ impl Transport for InProcess {
         self.rank
     }
 
-    fn direct(&self, _: &[u32]) -> bool {
+    fn is_direct(&self, _: &[u32]) -> bool {
         self.hub.direct
     }
 
@@ -126,17 +126,21 @@ impl Transport for InProcess {
             if turns < wait::YIELDS {
                 std::thread::yield_now();
             } else {
-                self.hub.bell.nap(wait::NAP, ready);
+                self.hub.bell.sleep_unless(wait::NAP, ready);
             }
         }
         Ok(())
     }
 
-    fn nudge(&self) {
+    fn wake_waiters(&self) {
         self.hub.bell.ring();
     }
 
-    fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {
+    fn join_group(
+        &self,
+        tag: u32,
+        ranks: &[u32],
+    ) -> Result<Box<dyn ExchangeGroup>, TransportError> {
         let position = ranks.iter().position(|&rank| rank == self.rank);
         let mismatch = |what| TransportError::Mismatch {
             rank: self.rank,
@@ -152,28 +156,33 @@ impl Transport for InProcess {
         Ok(Box::new(group.ok_or_else(twice)?))
     }
 
-    fn sender(&self, tag: u32, to: u32, slots: usize) -> Result<Box<dyn Sender>, TransportError> {
-        let ring = self.hub.ring(tag, self.rank, to, slots)?;
+    fn open_sender(
+        &self,
+        tag: u32,
+        to: u32,
+        slots: usize,
+    ) -> Result<Box<dyn Sender>, TransportError> {
+        let ring = self.hub.open_ring(tag, self.rank, to, slots)?;
         Ok(Box::new(RingSender::new(Arc::clone(&self.hub), ring, tag, (self.rank, to))))
     }
 
-    fn receiver(
+    fn open_receiver(
         &self,
         tag: u32,
         from: u32,
         slots: usize,
     ) -> Result<Box<dyn Receiver>, TransportError> {
-        let ring = self.hub.ring(tag, from, self.rank, slots)?;
+        let ring = self.hub.open_ring(tag, from, self.rank, slots)?;
         Ok(Box::new(RingReceiver::new(Arc::clone(&self.hub), ring, tag, (from, self.rank))))
     }
 
-    fn end(&self, reason: RuntimeError) {
+    fn end_job(&self, reason: RuntimeError) {
         // The first reason stays; where one is there already the job is over anyway.
         let _ = self.hub.reason.set(reason);
         self.hub.over.store(true, Ordering::SeqCst);
     }
 
-    fn ended(&self) -> Option<RuntimeError> {
+    fn end_reason(&self) -> Option<RuntimeError> {
         self.hub.is_over().then(|| self.hub.reason.get().cloned()).flatten()
     }
 }

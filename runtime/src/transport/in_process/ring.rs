@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::wait::{Sleeper, Wait};
+use super::wait::{ParkingSpot, Wait};
 use super::{Hub, Receiver, Sender, TransportError};
 use crate::explore::point;
 
@@ -16,8 +16,8 @@ pub(super) struct Ring {
     filled: AtomicU64,
     /// Messages received so far.
     emptied: AtomicU64,
-    sender: Sleeper,
-    receiver: Sleeper,
+    sender: ParkingSpot,
+    receiver: ParkingSpot,
 }
 
 impl Ring {
@@ -26,8 +26,8 @@ impl Ring {
             buffers: (0..slots.max(1)).map(|_| Mutex::default()).collect(),
             filled: AtomicU64::new(0),
             emptied: AtomicU64::new(0),
-            sender: Sleeper::default(),
-            receiver: Sleeper::default(),
+            sender: ParkingSpot::default(),
+            receiver: ParkingSpot::default(),
         }
     }
 
@@ -36,7 +36,7 @@ impl Ring {
     }
 
     /// The buffer of a message; a message keeps its buffer's memory from one use to the next.
-    fn with<R>(&self, message: u64, work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    fn with_buffer<R>(&self, message: u64, work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let index = (message % self.buffers.len() as u64) as usize;
         work(&mut self.buffers[index].lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -58,7 +58,7 @@ impl RingSender {
 }
 
 impl Sender for RingSender {
-    fn ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         let ring = &*self.ring;
         let filled = ring.filled.load(Ordering::Relaxed);
         filled - ring.emptied.load(Ordering::Acquire) < ring.slots() as u64
@@ -80,8 +80,8 @@ impl Sender for RingSender {
             tag: self.tag,
             what: "to make room in channel",
         };
-        let waited = wait.until(|| message - ring.emptied.load(Ordering::Acquire) < slots)?;
-        ring.with(message, |buffer| {
+        let waited = wait.wait_until(|| message - ring.emptied.load(Ordering::Acquire) < slots)?;
+        ring.with_buffer(message, |buffer| {
             buffer.resize(bytes, 0);
             fill(buffer);
         });
@@ -109,7 +109,7 @@ impl RingReceiver {
 }
 
 impl Receiver for RingReceiver {
-    fn ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.ring.filled.load(Ordering::Acquire) > self.ring.emptied.load(Ordering::Relaxed)
     }
 
@@ -124,8 +124,8 @@ impl Receiver for RingReceiver {
             tag: self.tag,
             what: "to send on channel",
         };
-        let waited = wait.until(|| ring.filled.load(Ordering::Acquire) > message)?;
-        ring.with(message, |buffer| read(buffer));
+        let waited = wait.wait_until(|| ring.filled.load(Ordering::Acquire) > message)?;
+        ring.with_buffer(message, |buffer| read(buffer));
         point();
         ring.emptied.store(message + 1, Ordering::Release);
         ring.sender.wake();

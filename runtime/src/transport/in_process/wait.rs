@@ -17,7 +17,7 @@ pub(super) const NAP: Duration = Duration::from_millis(20);
 
 /// Where a thread sleeps until another changes what it waits for.
 #[derive(Debug, Default)]
-pub(super) struct Sleeper {
+pub(super) struct ParkingSpot {
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
     /// What `unpark` leaves for `park`, in tests that explore.
@@ -25,7 +25,7 @@ pub(super) struct Sleeper {
     token: AtomicBool,
 }
 
-impl Sleeper {
+impl ParkingSpot {
     /// To be called after each change of what the sleeper may wait for.
     #[inline]
     pub(super) fn wake(&self) {
@@ -34,12 +34,12 @@ impl Sleeper {
         fence(Ordering::SeqCst);
         point();
         if self.asleep.load(Ordering::Relaxed) {
-            self.rouse();
+            self.unpark_thread();
         }
     }
 
     #[cold]
-    fn rouse(&self) {
+    fn unpark_thread(&self) {
         #[cfg(test)]
         self.token.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -48,7 +48,7 @@ impl Sleeper {
         }
     }
 
-    fn nap(&self, ready: &impl Fn() -> bool) {
+    fn sleep_unless(&self, ready: &impl Fn() -> bool) {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
         point();
         self.asleep.store(true, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Sleeper {
     }
 }
 
-impl Sleeper {
+impl ParkingSpot {
     #[cfg(not(test))]
     fn park(&self) {
         std::thread::park_timeout(NAP);
@@ -84,7 +84,7 @@ pub(super) struct Wait<'a> {
     pub(super) hub: &'a Hub,
     pub(super) rank: u32,
     pub(super) peer: u32,
-    pub(super) sleeper: &'a Sleeper,
+    pub(super) sleeper: &'a ParkingSpot,
     pub(super) tag: u32,
     /// e.g. `to join collective`.
     pub(super) what: &'static str,
@@ -93,12 +93,12 @@ pub(super) struct Wait<'a> {
 impl Wait<'_> {
     /// Waits until `ready`; returns for how long.
     #[inline]
-    pub(super) fn until(self, ready: impl Fn() -> bool) -> Result<Duration, TransportError> {
-        if ready() { Ok(Duration::ZERO) } else { self.patiently(&ready) }
+    pub(super) fn wait_until(self, ready: impl Fn() -> bool) -> Result<Duration, TransportError> {
+        if ready() { Ok(Duration::ZERO) } else { self.wait_patiently(&ready) }
     }
 
     #[cold]
-    fn patiently(self, ready: &impl Fn() -> bool) -> Result<Duration, TransportError> {
+    fn wait_patiently(self, ready: &impl Fn() -> bool) -> Result<Duration, TransportError> {
         while exploring() {
             point();
             if ready() {
@@ -107,7 +107,7 @@ impl Wait<'_> {
             if self.hub.is_over() {
                 return Err(TransportError::Ended);
             }
-            self.sleeper.nap(ready);
+            self.sleeper.sleep_unless(ready);
         }
         let mut wait = WaitingTime::begin(self.hub.patience.timeout);
         let mut turns = 0;
@@ -127,18 +127,18 @@ impl Wait<'_> {
                 continue;
             }
             if waited > self.hub.patience.timeout {
-                return Err(self.timeout(waited));
+                return Err(self.timeout_error(waited));
             }
             turns += 1;
             if turns < YIELDS {
                 std::thread::yield_now();
             } else {
-                self.sleeper.nap(ready);
+                self.sleeper.sleep_unless(ready);
             }
         }
     }
 
-    fn timeout(self, waited: Duration) -> TransportError {
+    fn timeout_error(self, waited: Duration) -> TransportError {
         let what = format!("{} {}", self.what, self.tag);
         let seconds = waited.as_secs_f64();
         TransportError::Timeout { rank: self.rank, peer: self.peer, what, seconds }

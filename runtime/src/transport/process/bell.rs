@@ -25,39 +25,39 @@ impl Bell {
         fence(Ordering::SeqCst);
         point();
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.rouse();
+            self.wake_sleepers();
         }
     }
 
     #[cold]
-    fn rouse(&self) {
+    fn wake_sleepers(&self) {
         self.rung.fetch_add(1, Ordering::SeqCst);
-        wake(&self.rung);
+        wake_futex(&self.rung);
     }
 
     /// Sleeps until the bell rings, at most for `nap`; not at all where `ready`.
-    pub(crate) fn nap(&self, nap: Duration, ready: impl Fn() -> bool) {
+    pub(crate) fn sleep_unless(&self, nap: Duration, ready: impl Fn() -> bool) {
         let rung = self.rung.load(Ordering::SeqCst);
         point();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         point();
         if !ready() {
-            sleep(&self.rung, rung, nap);
+            sleep_on_futex(&self.rung, rung, nap);
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[cfg(target_os = "linux")]
-fn wake(rung: &AtomicU32) {
+fn wake_futex(rung: &AtomicU32) {
     use rustix::thread::futex;
     // It fails for bad addresses alone, and a reference is none.
     let _ = futex::wake(rung, futex::Flags::empty(), i32::MAX as u32);
 }
 
 #[cfg(target_os = "linux")]
-fn sleep(rung: &AtomicU32, seen: u32, nap: Duration) {
+fn sleep_on_futex(rung: &AtomicU32, seen: u32, nap: Duration) {
     use rustix::thread::futex;
     while exploring() {
         point();
@@ -71,9 +71,9 @@ fn sleep(rung: &AtomicU32, seen: u32, nap: Duration) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn wake(_: &AtomicU32) {}
+fn wake_futex(_: &AtomicU32) {}
 
 #[cfg(not(target_os = "linux"))]
-fn sleep(_: &AtomicU32, _: u32, nap: Duration) {
+fn sleep_on_futex(_: &AtomicU32, _: u32, nap: Duration) {
     std::thread::sleep(nap.min(Duration::from_micros(50)));
 }

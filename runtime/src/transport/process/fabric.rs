@@ -8,16 +8,16 @@ use super::bell::Bell;
 #[cfg(feature = "mpi")]
 use super::mpi::Mpi;
 use super::outbox::{Outbox, PeerMemory};
-use super::queue::{Carrier, Inboxes, Network};
+use super::queue::{Carrier, Inboxes, ProcessNetwork};
 use super::tcp::Tcp;
 use super::wait::HasBell;
-use crate::job::{Line, Links, Member};
+use crate::job::{JobLine, Member, TransportLinks};
 #[cfg(feature = "mpi")]
-use crate::mpi::World;
+use crate::mpi::MpiWorld;
 
 /// The way to a peer.
 #[derive(Debug)]
-pub(super) enum Link {
+pub(super) enum PeerLink {
     Shared(Arc<PeerMemory>),
     Network,
 }
@@ -26,45 +26,45 @@ pub(super) enum Link {
 #[derive(Debug)]
 pub(crate) struct Fabric {
     pub(super) rank: u32,
-    pub(super) line: Arc<Line>,
+    pub(super) line: Arc<JobLine>,
     pub(super) bell: Arc<dyn HasBell>,
     pub(super) outbox: Option<Arc<Outbox>>,
-    pub(super) network: Arc<Network>,
+    pub(super) network: Arc<ProcessNetwork>,
     /// Per rank, this one among them.
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<PeerLink>,
 }
 
 /// The parts of a fabric that a process has before it knows the others.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct FabricParts {
     outbox: Option<Arc<Outbox>>,
-    outside: Outside,
+    outside: OutsideNetwork,
     peers: Vec<Option<Arc<PeerMemory>>>,
 }
 
 /// The way to peers whose memory is not shared.
 #[derive(Debug)]
-pub(crate) enum Outside {
+pub(crate) enum OutsideNetwork {
     /// They come in there.
     Tcp(TcpListener),
     /// By MPI, which knows them.
     #[cfg(feature = "mpi")]
-    Mpi(Arc<World>),
+    Mpi(Arc<MpiWorld>),
 }
 
-impl Outside {
+impl OutsideNetwork {
     /// A port at the address by which the others see this process.
-    pub(crate) fn tcp(address: IpAddr) -> io::Result<Self> {
+    pub(crate) fn listen_tcp(address: IpAddr) -> io::Result<Self> {
         TcpListener::bind(SocketAddr::new(address, 0)).map(Self::Tcp)
     }
 }
 
-impl Parts {
+impl FabricParts {
     /// Own shared memory, where `links` take it, and a way to the peers that do not share it.
-    pub(crate) fn new(outside: Outside, links: Links) -> Self {
+    pub(crate) fn new(outside: OutsideNetwork, links: TransportLinks) -> Self {
         let outbox = match links {
             // Where the system gives no shared memory there is the network.
-            Links::Auto => Outbox::new().ok().map(Arc::new),
+            TransportLinks::Auto => Outbox::new().ok().map(Arc::new),
             _ => None,
         };
         Self { outbox, outside, peers: Vec::new() }
@@ -73,20 +73,20 @@ impl Parts {
     /// The port where TCP connections come in; 0 where none do.
     pub(crate) fn port(&self) -> io::Result<u16> {
         match &self.outside {
-            Outside::Tcp(listener) => Ok(listener.local_addr()?.port()),
+            OutsideNetwork::Tcp(listener) => Ok(listener.local_addr()?.port()),
             #[cfg(feature = "mpi")]
-            Outside::Mpi(_) => Ok(0),
+            OutsideNetwork::Mpi(_) => Ok(0),
         }
     }
 
     /// The file descriptor and size of the shared memory.
-    pub(crate) fn segment(&self) -> Option<(i32, u64)> {
+    pub(crate) fn segment_descriptor(&self) -> Option<(i32, u64)> {
         let outbox = self.outbox.as_ref()?;
         Some((outbox.segment.descriptor(), outbox.segment.len() as u64))
     }
 
     /// Maps the memory of all members of this host. Whether it could.
-    pub(crate) fn map(&mut self, rank: u32, roster: &[Member]) -> bool {
+    pub(crate) fn map_peers(&mut self, rank: u32, roster: &[Member]) -> bool {
         let host = &roster[rank as usize].host;
         let open = |member: &Member| {
             let here = member.host == *host && self.outbox.is_some();
@@ -99,19 +99,19 @@ impl Parts {
     }
 
     /// All connections; `shares` says who could map the memory of all of its host.
-    pub(crate) fn join(
+    pub(crate) fn join_peers(
         self,
         rank: u32,
         token: &str,
         roster: Vec<Member>,
         shares: &[bool],
-        line: &Arc<Line>,
+        line: &Arc<JobLine>,
     ) -> io::Result<Arc<Fabric>> {
         let Self { outbox, outside, peers } = self;
         let share = |rank: u32| shares.get(rank as usize).copied().unwrap_or(false);
         let link = |(member, memory): (&Member, Option<Arc<PeerMemory>>)| match memory {
-            Some(memory) if share(rank) && share(member.rank) => Link::Shared(memory),
-            _ => Link::Network,
+            Some(memory) if share(rank) && share(member.rank) => PeerLink::Shared(memory),
+            _ => PeerLink::Network,
         };
         let links = roster.iter().zip(peers).map(link).collect();
         let bell: Arc<dyn HasBell> = match &outbox {
@@ -120,11 +120,11 @@ impl Parts {
         };
         let inboxes = Inboxes::new(rank, line, Arc::clone(&bell));
         let carrier = match outside {
-            Outside::Tcp(door) => Carrier::Tcp(Tcp::start(door, token, roster, &inboxes)?),
+            OutsideNetwork::Tcp(door) => Carrier::Tcp(Tcp::start(door, token, roster, &inboxes)?),
             #[cfg(feature = "mpi")]
-            Outside::Mpi(world) => Carrier::Mpi(Mpi::start(world, &inboxes)?),
+            OutsideNetwork::Mpi(world) => Carrier::Mpi(Mpi::start(world, &inboxes)?),
         };
-        let (network, line) = (Arc::new(Network { inboxes, carrier }), Arc::clone(line));
+        let (network, line) = (Arc::new(ProcessNetwork { inboxes, carrier }), Arc::clone(line));
         Ok(Arc::new(Fabric { rank, line, bell, outbox, network, links }))
     }
 }
@@ -132,7 +132,7 @@ impl Parts {
 impl Fabric {
     /// The number of ranks, this one among them, that share this host's memory.
     pub(crate) fn neighbours(&self) -> usize {
-        self.links.iter().filter(|link| matches!(link, Link::Shared(_))).count().max(1)
+        self.links.iter().filter(|link| matches!(link, PeerLink::Shared(_))).count().max(1)
     }
 
     /// Lets the peers go.

@@ -11,7 +11,7 @@ use std::io;
 /// # Errors
 /// Where the system refuses, the process is gone, or its memory ends before.
 #[cfg(target_os = "linux")]
-pub(super) fn read(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
+pub(super) fn read_process_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < into.len() {
         let rest = &mut into[done..];
@@ -32,6 +32,6 @@ pub(super) fn read(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
 
 /// Elsewhere nobody can.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn read(_: u32, _: u64, _: &mut [u8]) -> io::Result<()> {
+pub(super) fn read_process_memory(_: u32, _: u64, _: &mut [u8]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ReceiveEnd, SendEnd};
-use crate::transport::{Group, Lending, Lent, Offer, TransportError, Work};
+use crate::transport::{ExchangeGroup, Lending, Lent, Offer, TransportError, Work};
 
 /// One rank's end of a group.
 pub(super) struct ProcessGroup {
@@ -16,12 +16,12 @@ impl ProcessGroup {
         Self { ends }
     }
 
-    fn ends(&mut self, peer: usize) -> &mut (SendEnd, ReceiveEnd) {
+    fn peer_ends(&mut self, peer: usize) -> &mut (SendEnd, ReceiveEnd) {
         self.ends[peer].as_mut().expect("a rank offers nothing to itself and takes nothing")
     }
 }
 
-impl Group for ProcessGroup {
+impl ExchangeGroup for ProcessGroup {
     fn exchange(
         &mut self,
         pieces: &[&[u8]],
@@ -31,18 +31,18 @@ impl Group for ProcessGroup {
     ) -> Result<Duration, TransportError> {
         let mut waited = Duration::ZERO;
         for offer in offers {
-            waited += self.ends(offer.peer).0.show(&pieces[offer.pieces.clone()])?;
+            waited += self.peer_ends(offer.peer).0.show_pieces(&pieces[offer.pieces.clone()])?;
         }
         for (index, &from) in takes.iter().enumerate() {
-            waited += self.ends(from).1.take(&mut |pieces| read(index, pieces))?;
+            waited += self.peer_ends(from).1.receive_pieces(&mut |pieces| read(index, pieces))?;
         }
         for offer in offers {
-            waited += self.ends(offer.peer).0.settle()?;
+            waited += self.peer_ends(offer.peer).0.settle_loans()?;
         }
         Ok(waited)
     }
 
-    fn lending(&mut self) -> Option<&mut dyn Lending> {
+    fn as_lending(&mut self) -> Option<&mut dyn Lending> {
         let shared = |ends: &Option<(SendEnd, ReceiveEnd)>| {
             matches!(ends, None | Some((SendEnd::Shared(_), ReceiveEnd::Shared(_))))
         };
@@ -55,13 +55,13 @@ impl Lending for ProcessGroup {
         let mut waited = Duration::ZERO;
         let pieces: Vec<&[u8]> = own.iter().map(Lent::bytes).collect();
         for (sender, _) in self.ends.iter_mut().flatten() {
-            waited += sender.show(&pieces)?;
+            waited += sender.show_pieces(&pieces)?;
         }
         let mut held: Vec<Vec<Lent<'_>>> = Vec::with_capacity(self.ends.len());
         for ends in &mut self.ends {
             let mut lent = own.to_vec();
             if let Some((_, ReceiveEnd::Shared(receiver))) = ends {
-                let (time, theirs) = receiver.hold()?;
+                let (time, theirs) = receiver.hold_lent()?;
                 waited += time;
                 lent = theirs;
             }
@@ -70,11 +70,11 @@ impl Lending for ProcessGroup {
         work(&|rank| &held[rank]);
         for (_, receiver) in self.ends.iter_mut().flatten() {
             if let ReceiveEnd::Shared(receiver) = receiver {
-                receiver.release();
+                receiver.release_lent();
             }
         }
         for (sender, _) in self.ends.iter().flatten() {
-            waited += sender.settle()?;
+            waited += sender.settle_loans()?;
         }
         Ok(waited)
     }

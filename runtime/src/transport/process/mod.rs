@@ -31,21 +31,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::in_process::Patience;
-use super::{Body, Group, Receiver, Sender, Transport, TransportError};
+use super::{Body, ExchangeGroup, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::job::Activity;
-use crate::memory::{Arena, Offered};
+use crate::memory::{HostArena, Offered};
 pub(crate) use bell::Bell;
-use fabric::Link;
+use fabric::PeerLink;
 use group::ProcessGroup;
 use queue::{QueueReceiver, QueueSender};
-use shared::{SharedReceiver, SharedSender};
+use shared::{SharedQueueReceiver, SharedQueueSender};
 use wait::Waiter;
 
-pub(crate) use fabric::{Fabric, Outside, Parts};
+pub(crate) use fabric::{Fabric, FabricParts, OutsideNetwork};
 pub(crate) use outbox::Outbox;
-pub(crate) use segment::Segment;
-pub(super) use tcp::hear;
+pub(crate) use segment::SharedSegment;
+pub(super) use tcp::count_frames;
 
 /// One process of a job. Each use of the job that has tags of its own (a session, a process group) has a number.
 #[derive(Debug)]
@@ -61,59 +61,65 @@ impl ProcessTransport {
         Self { fabric: Arc::clone(fabric), number, patience }
     }
 
-    fn waiter(&self) -> Waiter {
+    fn new_waiter(&self) -> Waiter {
         let Fabric { rank, line, bell, .. } = &*self.fabric;
         let (line, bell) = (Arc::clone(line), Arc::clone(bell));
         Waiter { rank: *rank, line, bell, patience: self.patience }
     }
 
-    fn link(&self, peer: u32) -> Result<&Link, TransportError> {
+    fn find_link(&self, peer: u32) -> Result<&PeerLink, TransportError> {
         let (rank, what) = (self.fabric.rank, "how many ranks there are".to_owned());
         let link = self.fabric.links.get(peer as usize);
         link.ok_or(TransportError::Mismatch { rank, peer, what })
     }
 
     /// The name of a queue: groups and channels are told apart, and each use of the job from the others.
-    fn key(&self, tag: u32, of_group: bool) -> u64 {
+    fn queue_key(&self, tag: u32, of_group: bool) -> u64 {
         u64::from(self.number) << 33 | u64::from(of_group) << 32 | u64::from(tag)
     }
 
-    fn sending(
+    fn open_send_end(
         &self,
         (tag, of_group): (u32, bool),
         to: u32,
         slots: usize,
     ) -> Result<SendEnd, TransportError> {
-        let name = (self.key(tag, of_group), to, tag);
+        let name = (self.queue_key(tag, of_group), to, tag);
         let slots = slots.max(1) as u64;
-        Ok(match self.link(to)? {
-            Link::Shared(peer) => {
+        Ok(match self.find_link(to)? {
+            PeerLink::Shared(peer) => {
                 let outbox = self.fabric.outbox.as_ref();
                 let outbox = outbox.ok_or(TransportError::Memory { rank: self.fabric.rank })?;
-                SendEnd::Shared(SharedSender::new(outbox, peer, self.waiter(), name, slots)?)
+                SendEnd::Shared(SharedQueueSender::new(
+                    outbox,
+                    peer,
+                    self.new_waiter(),
+                    name,
+                    slots,
+                )?)
             }
-            Link::Network => {
+            PeerLink::Network => {
                 let network = &self.fabric.network;
-                SendEnd::Network(QueueSender::new(network, self.waiter(), name, slots)?)
+                SendEnd::Network(QueueSender::new(network, self.new_waiter(), name, slots)?)
             }
         })
     }
 
-    fn receiving(
+    fn open_receive_end(
         &self,
         (tag, of_group): (u32, bool),
         from: u32,
         slots: usize,
     ) -> Result<ReceiveEnd, TransportError> {
-        let name = (self.key(tag, of_group), from, tag);
-        Ok(match self.link(from)? {
-            Link::Shared(peer) => {
+        let name = (self.queue_key(tag, of_group), from, tag);
+        Ok(match self.find_link(from)? {
+            PeerLink::Shared(peer) => {
                 let slots = slots.max(1) as u64;
-                ReceiveEnd::Shared(SharedReceiver::new(peer, self.waiter(), name, slots))
+                ReceiveEnd::Shared(SharedQueueReceiver::new(peer, self.new_waiter(), name, slots))
             }
-            Link::Network => {
+            PeerLink::Network => {
                 let network = &self.fabric.network;
-                ReceiveEnd::Network(QueueReceiver::new(network, self.waiter(), name))
+                ReceiveEnd::Network(QueueReceiver::new(network, self.new_waiter(), name))
             }
         })
     }
@@ -124,45 +130,54 @@ impl Transport for ProcessTransport {
         self.fabric.rank
     }
 
-    fn direct(&self, ranks: &[u32]) -> bool {
+    fn is_direct(&self, ranks: &[u32]) -> bool {
         let shared =
-            |&rank: &u32| matches!(self.fabric.links.get(rank as usize), Some(Link::Shared(_)));
+            |&rank: &u32| matches!(self.fabric.links.get(rank as usize), Some(PeerLink::Shared(_)));
         ranks.iter().all(shared)
     }
 
-    fn offer(&self, bytes: u64) -> Result<Option<Offered>, TransportError> {
+    fn offer_memory(&self, bytes: u64) -> Result<Option<Offered>, TransportError> {
         let Some(outbox) = &self.fabric.outbox else { return Ok(None) };
         let full = || TransportError::Memory { rank: self.fabric.rank };
         Offered::new(bytes, outbox).map(Some).ok_or_else(full)
     }
 
-    fn stage(&self, bytes: u64) -> Option<Arena> {
-        Arena::in_outbox(bytes, self.fabric.outbox.as_ref()?)
+    fn allocate_staging(&self, bytes: u64) -> Option<HostArena> {
+        HostArena::in_outbox(bytes, self.fabric.outbox.as_ref()?)
     }
 
-    fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {
+    fn join_group(
+        &self,
+        tag: u32,
+        ranks: &[u32],
+    ) -> Result<Box<dyn ExchangeGroup>, TransportError> {
         let ends = |&rank: &u32| {
             if rank == self.fabric.rank {
                 return Ok(None);
             }
             let name = (tag, true);
-            Ok(Some((self.sending(name, rank, 2)?, self.receiving(name, rank, 2)?)))
+            Ok(Some((self.open_send_end(name, rank, 2)?, self.open_receive_end(name, rank, 2)?)))
         };
         let ends = ranks.iter().map(ends).collect::<Result<_, _>>()?;
         Ok(Box::new(ProcessGroup::new(ends)))
     }
 
-    fn sender(&self, tag: u32, to: u32, slots: usize) -> Result<Box<dyn Sender>, TransportError> {
-        Ok(Box::new(self.sending((tag, false), to, slots)?))
+    fn open_sender(
+        &self,
+        tag: u32,
+        to: u32,
+        slots: usize,
+    ) -> Result<Box<dyn Sender>, TransportError> {
+        Ok(Box::new(self.open_send_end((tag, false), to, slots)?))
     }
 
-    fn receiver(
+    fn open_receiver(
         &self,
         tag: u32,
         from: u32,
         slots: usize,
     ) -> Result<Box<dyn Receiver>, TransportError> {
-        Ok(Box::new(self.receiving((tag, false), from, slots)?))
+        Ok(Box::new(self.open_receive_end((tag, false), from, slots)?))
     }
 
     fn wait_until(
@@ -171,44 +186,44 @@ impl Transport for ProcessTransport {
         what: &str,
         ready: &dyn Fn() -> bool,
     ) -> Result<(), TransportError> {
-        self.waiter().until(peer, || what.to_owned(), ready).map(|_| ())
+        self.new_waiter().wait_until(peer, || what.to_owned(), ready).map(|_| ())
     }
 
-    fn nudge(&self) {
+    fn wake_waiters(&self) {
         self.fabric.bell.bell().ring();
     }
 
-    fn end(&self, reason: RuntimeError) {
+    fn end_job(&self, reason: RuntimeError) {
         self.fabric.line.fail(reason);
     }
 
-    fn ended(&self) -> Option<RuntimeError> {
-        self.fabric.line.ended()
+    fn end_reason(&self) -> Option<RuntimeError> {
+        self.fabric.line.end_reason()
     }
 
-    fn activity(&self, name: String, actions: Vec<String>) -> Option<Arc<Activity>> {
+    fn new_activity(&self, name: String, actions: Vec<String>) -> Option<Arc<Activity>> {
         Some(self.fabric.line.activities.add(name, actions))
     }
 }
 
 /// The sending end of a queue.
 enum SendEnd {
-    Shared(SharedSender),
+    Shared(SharedQueueSender),
     Network(QueueSender),
 }
 
 impl SendEnd {
-    fn show(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
+    fn show_pieces(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
         match self {
-            Self::Shared(end) => end.show(pieces),
-            Self::Network(end) => end.show(pieces),
+            Self::Shared(end) => end.show_pieces(pieces),
+            Self::Network(end) => end.show_pieces(pieces),
         }
     }
 
     /// Waits until what was shown may be written again.
-    fn settle(&self) -> Result<Duration, TransportError> {
+    fn settle_loans(&self) -> Result<Duration, TransportError> {
         match self {
-            Self::Shared(end) => end.settle(),
+            Self::Shared(end) => end.settle_loans(),
             Self::Network(_) => Ok(Duration::ZERO),
         }
     }
@@ -221,17 +236,17 @@ impl SendEnd {
     ) -> Result<Duration, TransportError> {
         match self {
             Self::Shared(end) => end.send_headed(head, body, lent),
-            Self::Network(end) if head.is_empty() => end.show(&[body]),
-            Self::Network(end) => end.show(&[head, body]),
+            Self::Network(end) if head.is_empty() => end.show_pieces(&[body]),
+            Self::Network(end) => end.show_pieces(&[head, body]),
         }
     }
 }
 
 impl Sender for SendEnd {
-    fn ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         match self {
-            Self::Shared(end) => end.ready(),
-            Self::Network(end) => end.ready(),
+            Self::Shared(end) => end.is_ready(),
+            Self::Network(end) => end.is_ready(),
         }
     }
 
@@ -254,33 +269,33 @@ impl Sender for SendEnd {
         SendEnd::send_headed(self, head, body, true)
     }
 
-    fn settle(&mut self) -> Result<Duration, TransportError> {
-        SendEnd::settle(self)
+    fn settle_loans(&mut self) -> Result<Duration, TransportError> {
+        SendEnd::settle_loans(self)
     }
 
-    fn lends(&self) -> bool {
+    fn can_lend(&self) -> bool {
         match self {
-            Self::Shared(end) => end.lends(),
+            Self::Shared(end) => end.can_lend(),
             Self::Network(_) => false,
         }
     }
 
-    fn withdraw(&mut self) {
+    fn withdraw_loans(&mut self) {
         if let Self::Shared(end) = self {
-            end.withdraw();
+            end.withdraw_loans();
         }
     }
 
     fn is_settled(&self) -> bool {
         match self {
-            Self::Shared(end) => end.settled(),
+            Self::Shared(end) => end.is_settled(),
             Self::Network(_) => true,
         }
     }
 
-    fn room(&mut self) -> Result<Duration, TransportError> {
+    fn wait_for_slot(&mut self) -> Result<Duration, TransportError> {
         match self {
-            Self::Shared(end) => end.room(),
+            Self::Shared(end) => end.wait_for_slot(),
             Self::Network(_) => Ok(Duration::ZERO),
         }
     }
@@ -288,12 +303,15 @@ impl Sender for SendEnd {
 
 /// The receiving end of a queue.
 enum ReceiveEnd {
-    Shared(SharedReceiver),
+    Shared(SharedQueueReceiver),
     Network(QueueReceiver),
 }
 
 impl ReceiveEnd {
-    fn take(&mut self, read: &mut dyn FnMut(&[&[u8]])) -> Result<Duration, TransportError> {
+    fn receive_pieces(
+        &mut self,
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<Duration, TransportError> {
         match self {
             Self::Shared(end) => end.receive(read),
             Self::Network(end) => end.receive(read),
@@ -302,15 +320,15 @@ impl ReceiveEnd {
 }
 
 impl Receiver for ReceiveEnd {
-    fn ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         match self {
-            Self::Shared(end) => end.ready(),
-            Self::Network(end) => end.ready(),
+            Self::Shared(end) => end.is_ready(),
+            Self::Network(end) => end.is_ready(),
         }
     }
 
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError> {
-        self.take(&mut |pieces| match pieces {
+        self.receive_pieces(&mut |pieces| match pieces {
             [message] => read(message),
             pieces => read(&pieces.concat()),
         })

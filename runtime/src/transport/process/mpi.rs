@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::queue::{HEAD, Head, Inboxes, Received, lock};
+use super::queue::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
 use crate::error::RuntimeError;
-use crate::mpi::{Flying, World};
+use crate::mpi::{Flying, MpiWorld};
 
 /// The longest message; longer frames go in several.
 const LONGEST: usize = 1 << 30;
@@ -33,11 +33,11 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// The MPI side of one process.
 #[derive(Debug)]
 pub(crate) struct Mpi {
-    world: Arc<World>,
+    world: Arc<MpiWorld>,
     inboxes: Arc<Inboxes>,
     /// The messages that the peers have not taken yet.
     sending: Mutex<Vec<Flying>>,
-    receiving: Mutex<BTreeMap<u32, Source>>,
+    receiving: Mutex<BTreeMap<u32, MpiSource>>,
     buffers: Mutex<Vec<Vec<u8>>>,
     stop: AtomicBool,
     /// MPI is not to be called any more.
@@ -47,7 +47,7 @@ pub(crate) struct Mpi {
 
 /// The messages under way from a peer, in order.
 #[derive(Debug, Default)]
-struct Source {
+struct MpiSource {
     flying: VecDeque<Flying>,
     frame: Assembly,
 }
@@ -60,7 +60,7 @@ struct Assembly {
 
 impl Mpi {
     /// Carries frames, until it is stopped.
-    pub(super) fn start(world: Arc<World>, inboxes: &Arc<Inboxes>) -> io::Result<Arc<Self>> {
+    pub(super) fn start(world: Arc<MpiWorld>, inboxes: &Arc<Inboxes>) -> io::Result<Arc<Self>> {
         let mpi = Arc::new(Self {
             world,
             inboxes: Arc::clone(inboxes),
@@ -72,31 +72,31 @@ impl Mpi {
             owner: Mutex::new(None),
         });
         let serving = Arc::clone(&mpi);
-        *lock(&mpi.owner) = Some(mpi.world.serve(move || serving.serve())?);
+        *lock_mutex(&mpi.owner) = Some(mpi.world.serve(move || serving.serve_until_left())?);
         Ok(mpi)
     }
 
     /// Waits until all ranks have left, and ends MPI.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(owner) = lock(&self.owner).take() {
+        if let Some(owner) = lock_mutex(&self.owner).take() {
             // A panic there is a fault of graphc; the job is over anyway.
             let _ = owner.join();
         }
     }
 
     /// Sends a frame of parts; it is under way when this returns.
-    pub(super) fn send(&self, peer: u32, parts: &[&[u8]]) -> io::Result<()> {
+    pub(super) fn send_frame(&self, peer: u32, parts: &[&[u8]]) -> io::Result<()> {
         let mut frames = Vec::new();
         let mut rest = parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut frame = self.buffer(rest.min(LONGEST));
+        let mut frame = self.take_buffer(rest.min(LONGEST));
         for mut part in parts.iter().copied() {
             while !part.is_empty() {
                 let (now, later) = part.split_at(part.len().min(LONGEST - frame.len()));
                 frame.extend_from_slice(now);
                 (part, rest) = (later, rest - now.len());
                 if frame.len() == LONGEST && rest > 0 {
-                    let next = self.buffer(rest.min(LONGEST));
+                    let next = self.take_buffer(rest.min(LONGEST));
                     frames.push(std::mem::replace(&mut frame, next));
                 }
             }
@@ -107,11 +107,11 @@ impl Mpi {
             return Err(io::Error::other("MPI has ended"));
         }
         // Held until all messages of the frame are on their way: no other frame comes between.
-        let mut sending = lock(&self.sending);
+        let mut sending = lock_mutex(&self.sending);
         for frame in frames {
             let mut flying = self.world.communicator.send(frame, peer)?;
-            match flying.landed()? {
-                Some(buffer) => self.recycle(buffer),
+            match flying.take_if_done()? {
+                Some(buffer) => self.recycle_buffer(buffer),
                 None => sending.push(flying),
             }
         }
@@ -119,13 +119,14 @@ impl Mpi {
     }
 
     /// Takes in what has come, unless somebody else is at it. Whether anything has.
-    pub(super) fn look(&self) -> bool {
+    pub(super) fn take_arrivals(&self) -> bool {
         let Ok(mut receiving) = self.receiving.try_lock() else { return false };
         let Ok(over) = self.over.try_read() else { return false };
         if *over {
             return false;
         }
-        let moved = self.take(&mut receiving).and_then(|came| Ok(self.settle()? || came));
+        let moved =
+            self.take_frames(&mut receiving).and_then(|came| Ok(self.reclaim_sent()? || came));
         moved.unwrap_or_else(|error| {
             let (rank, line) = (self.inboxes.rank, &self.inboxes.line);
             line.fail(RuntimeError::Program { reason: format!("rank {rank}: {error}") });
@@ -134,16 +135,16 @@ impl Mpi {
     }
 
     /// Takes a buffer back.
-    pub(super) fn recycle(&self, buffer: Vec<u8>) {
-        let mut buffers = lock(&self.buffers);
+    pub(super) fn recycle_buffer(&self, buffer: Vec<u8>) {
+        let mut buffers = lock_mutex(&self.buffers);
         if buffers.len() < KEPT {
             buffers.push(buffer);
         }
     }
 
     /// An empty buffer with so much room.
-    fn buffer(&self, bytes: usize) -> Vec<u8> {
-        let mut buffers = lock(&self.buffers);
+    fn take_buffer(&self, bytes: usize) -> Vec<u8> {
+        let mut buffers = lock_mutex(&self.buffers);
         let fits = buffers.iter().rposition(|buffer| buffer.capacity() >= bytes);
         let mut buffer = fits.map(|at| buffers.swap_remove(at)).unwrap_or_default();
         drop(buffers);
@@ -152,18 +153,18 @@ impl Mpi {
         buffer
     }
 
-    fn take(&self, receiving: &mut BTreeMap<u32, Source>) -> io::Result<bool> {
+    fn take_frames(&self, receiving: &mut BTreeMap<u32, MpiSource>) -> io::Result<bool> {
         let mut came = false;
-        while let Some((peer, flying)) = self.world.communicator.receive(|n| self.buffer(n))? {
+        while let Some((peer, flying)) = self.world.communicator.receive(|n| self.take_buffer(n))? {
             receiving.entry(peer).or_default().flying.push_back(flying);
             came = true;
         }
         for (&peer, source) in receiving {
             while let Some(flying) = source.flying.front_mut() {
-                let Some(message) = flying.landed()? else { break };
+                let Some(message) = flying.take_if_done()? else { break };
                 source.flying.pop_front();
-                if let Some(frame) = source.frame.add(message)? {
-                    self.deliver(peer, frame)?;
+                if let Some(frame) = source.frame.add_message(message)? {
+                    self.deliver_frame(peer, frame)?;
                 }
                 came = true;
             }
@@ -171,25 +172,25 @@ impl Mpi {
         Ok(came)
     }
 
-    fn deliver(&self, peer: u32, frame: Vec<u8>) -> io::Result<()> {
-        let head = head(&frame)?;
+    fn deliver_frame(&self, peer: u32, frame: Vec<u8>) -> io::Result<()> {
+        let head = read_head(&frame)?;
         if head.is_read() {
             self.inboxes.was_read(peer, &head);
-            self.recycle(frame);
+            self.recycle_buffer(frame);
             return Ok(());
         }
-        self.inboxes.deliver(peer, &head, message(&head, frame)?)
+        self.inboxes.deliver_message(peer, &head, parse_message(&head, frame)?)
     }
 
     /// Takes back the buffers of what has been sent. Whether there were any.
-    fn settle(&self) -> io::Result<bool> {
+    fn reclaim_sent(&self) -> io::Result<bool> {
         let Ok(mut sending) = self.sending.try_lock() else { return Ok(false) };
         let before = sending.len();
         let mut index = 0;
         while let Some(flying) = sending.get_mut(index) {
-            match flying.landed()? {
+            match flying.take_if_done()? {
                 Some(buffer) => {
-                    self.recycle(buffer);
+                    self.recycle_buffer(buffer);
                     sending.swap_remove(index);
                 }
                 None => index += 1,
@@ -199,19 +200,19 @@ impl Mpi {
     }
 
     /// The owner's work. Whether all ranks have parted in order.
-    fn serve(&self) -> bool {
+    fn serve_until_left(&self) -> bool {
         let mut last = Instant::now();
         while !self.stop.load(Ordering::SeqCst) {
-            self.turn(&mut last);
+            self.poll_or_rest(&mut last);
         }
-        let parted = self.part().unwrap_or(false);
+        let parted = self.leave_in_order().unwrap_or(false);
         *self.over.write().unwrap_or_else(PoisonError::into_inner) = true;
         parted
     }
 
     /// Looks once, and rests where nothing has come for a while.
-    fn turn(&self, last: &mut Instant) {
-        if self.look() {
+    fn poll_or_rest(&self, last: &mut Instant) {
+        if self.take_arrivals() {
             *last = Instant::now();
         } else if last.elapsed() < SPIN {
             std::thread::yield_now();
@@ -221,13 +222,13 @@ impl Mpi {
     }
 
     /// This rank has left: serves the others until they have, too, and all messages have come. Whether they did.
-    fn part(&self) -> io::Result<bool> {
+    fn leave_in_order(&self) -> io::Result<bool> {
         let line = &self.inboxes.line;
         let mut last = Instant::now();
         let mut barrier: Option<Flying> = None;
         let mut all_left = None;
         loop {
-            self.turn(&mut last);
+            self.poll_or_rest(&mut last);
             if line.has_failed() {
                 return Ok(false);
             }
@@ -240,32 +241,34 @@ impl Mpi {
                 return Ok(false);
             }
             if let Some(barrier) = &mut barrier {
-                if barrier.landed()?.is_some() {
+                if barrier.take_if_done()?.is_some() {
                     return Ok(true);
                 }
-            } else if lock(&self.sending).is_empty() {
+            } else if lock_mutex(&self.sending).is_empty() {
                 barrier = Some(self.world.communicator.barrier()?);
             }
         }
     }
 }
 
-fn head(frame: &[u8]) -> io::Result<Head> {
+fn read_head(frame: &[u8]) -> io::Result<FrameHead> {
     let head = frame.first_chunk::<HEAD>();
-    Head::read(head.ok_or_else(|| io::Error::other("a message is shorter than its head"))?)
+    FrameHead::from_bytes(
+        head.ok_or_else(|| io::Error::other("a message is shorter than its head"))?,
+    )
 }
 
 /// The message of a whole frame.
-fn message(head: &Head, frame: Vec<u8>) -> io::Result<Received> {
+fn parse_message(head: &FrameHead, frame: Vec<u8>) -> io::Result<Received> {
     let short = || io::Error::other("a message is not as long as its head says");
     let start = (head.pieces as usize).checked_mul(8).and_then(|n| n.checked_add(HEAD));
     let start = start.filter(|&start| start <= frame.len()).ok_or_else(short)?;
     let mut message = Received::new(frame, start);
     for at in (HEAD..start).step_by(8) {
         let length = message.bytes[at..at + 8].try_into().expect("eight bytes");
-        message.note(length)?;
+        message.note_length(length)?;
     }
-    if message.check(head)? != message.bytes.len() {
+    if message.check_length(head)? != message.bytes.len() {
         return Err(short());
     }
     Ok(message)
@@ -273,13 +276,13 @@ fn message(head: &Head, frame: Vec<u8>) -> io::Result<Received> {
 
 impl Assembly {
     /// Takes the next message; gives the frame that it completes.
-    fn add(&mut self, message: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    fn add_message(&mut self, message: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
         if self.bytes.is_empty() {
             self.bytes = message;
         } else {
             self.bytes.extend_from_slice(&message);
         }
-        let length = head(&self.bytes)?.length.saturating_add(HEAD as u64);
+        let length = read_head(&self.bytes)?.length.saturating_add(HEAD as u64);
         if self.bytes.len() as u64 > length {
             return Err(io::Error::other("a message is longer than its head says"));
         }
@@ -300,12 +303,12 @@ mod tests {
             let mut assembly = Assembly::default();
             let frames: Vec<_> = whole
                 .chunks(length)
-                .filter_map(|message| assembly.add(message.to_vec()).expect("sound"))
+                .filter_map(|message| assembly.add_message(message.to_vec()).expect("sound"))
                 .collect();
             assert_eq!(frames, std::slice::from_ref(&whole), "in messages of {length}");
         }
-        let head = head(&whole).expect("sound");
-        let message = message(&head, whole).expect("sound");
+        let head = read_head(&whole).expect("sound");
+        let message = parse_message(&head, whole).expect("sound");
         assert_eq!(message.pieces(), [b"one".as_slice(), b"", &[7; 100]]);
     }
 
@@ -314,12 +317,13 @@ mod tests {
         let whole = frame(&[b"one", b"two"]);
         let long = [whole.as_slice(), b"!"].concat();
         for (bytes, reason) in [(&whole[..HEAD - 1], "shorter"), (&long, "longer")] {
-            let error = Assembly::default().add(bytes.to_vec()).expect_err("refused").to_string();
+            let error =
+                Assembly::default().add_message(bytes.to_vec()).expect_err("refused").to_string();
             assert!(error.contains(reason), "{error}");
         }
         let mut other = whole.clone();
         other[HEAD] += 1; // the length of the first piece
-        let head = head(&other).expect("the head is sound");
-        message(&head, other).expect_err("the pieces are longer than the frame");
+        let head = read_head(&other).expect("the head is sound");
+        parse_message(&head, other).expect_err("the pieces are longer than the frame");
     }
 }

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::bell::Bell;
 use super::foreign;
-use super::segment::Segment;
-use super::shared::{is_left, leave};
+use super::segment::SharedSegment;
+use super::shared::{is_left, leave_queue};
 use super::wait::HasBell;
 
 /// The most queues that a process may have at one time.
@@ -28,7 +28,7 @@ const ALIGNMENT: u64 = 128;
 
 /// The head of the memory. All of it is atomic: other processes read and write it.
 #[repr(C)]
-struct Head {
+struct OutboxHead {
     bell: Bell,
     /// Its own address in the maker's memory: who reads it there can read the maker's memory.
     address: AtomicU64,
@@ -58,8 +58,8 @@ struct ArenaEntry {
 /// Own shared memory.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    pub(super) segment: Segment,
-    blocks: Mutex<Blocks>,
+    pub(super) segment: SharedSegment,
+    blocks: Mutex<FreeBlocks>,
     directory: Mutex<Directory>,
     arenas: RwLock<Arenas>,
 }
@@ -93,7 +93,7 @@ struct Arenas {
 
 /// Which blocks are free.
 #[derive(Debug)]
-struct Blocks {
+struct FreeBlocks {
     next: u64,
     free: BTreeMap<u64, Vec<u64>>,
 }
@@ -103,28 +103,28 @@ impl Outbox {
     pub(crate) fn new() -> io::Result<Self> {
         let mut bytes = LARGEST;
         let segment = loop {
-            match Segment::new(bytes) {
+            match SharedSegment::new(bytes) {
                 Ok(segment) => break segment,
                 Err(error) if bytes <= SMALLEST => return Err(error),
                 Err(_) => bytes /= 2,
             }
         };
-        let next = (size_of::<Head>() as u64).next_multiple_of(ALIGNMENT);
-        let blocks = Mutex::new(Blocks { next, free: BTreeMap::new() });
-        let address = &head(&segment).address;
+        let next = (size_of::<OutboxHead>() as u64).next_multiple_of(ALIGNMENT);
+        let blocks = Mutex::new(FreeBlocks { next, free: BTreeMap::new() });
+        let address = &outbox_head(&segment).address;
         address.store(std::ptr::from_ref(address) as u64, Ordering::Relaxed);
         let (directory, arenas) = (Mutex::default(), RwLock::default());
         Ok(Self { segment, blocks, directory, arenas })
     }
 
-    fn head(&self) -> &Head {
-        head(&self.segment)
+    fn head(&self) -> &OutboxHead {
+        outbox_head(&self.segment)
     }
 
     /// A block of at least so many bytes, content arbitrary. `None` where the memory is full.
     pub(super) fn allocate(&self, bytes: u64) -> Option<u64> {
         let size = block_size(bytes);
-        let mut blocks = lock(&self.blocks);
+        let mut blocks = lock_mutex(&self.blocks);
         if let Some(offset) = blocks.free.get_mut(&size).and_then(Vec::pop) {
             return Some(offset);
         }
@@ -137,7 +137,7 @@ impl Outbox {
     }
 
     /// As [`Outbox::allocate`], and where the block lies in this process.
-    pub(crate) fn block(&self, bytes: u64) -> Option<(u64, NonNull<u8>)> {
+    pub(crate) fn allocate_block(&self, bytes: u64) -> Option<(u64, NonNull<u8>)> {
         let offset = self.allocate(bytes)?;
         // SAFETY: the block is nobody else's.
         let block = unsafe { self.segment.write(offset, bytes) }?;
@@ -145,17 +145,17 @@ impl Outbox {
     }
 
     /// Gives a block of so many bytes back; nobody reads it any more.
-    pub(crate) fn release(&self, offset: u64, bytes: u64) {
-        let mut blocks = lock(&self.blocks);
+    pub(crate) fn release_block(&self, offset: u64, bytes: u64) {
+        let mut blocks = lock_mutex(&self.blocks);
         blocks.free.entry(block_size(bytes)).or_default().push(offset);
     }
 
-    /// Tells the others of a queue to `to`, until [`Outbox::abandon`]. The entry; `None` where the directory is full.
-    pub(super) fn publish(&self, key: u64, to: u32, offset: u64) -> Option<usize> {
-        let mut directory = lock(&self.directory);
+    /// Tells the others of a queue to `to`, until [`Outbox::abandon_queue`]. The entry; `None` where the directory is full.
+    pub(super) fn publish_queue(&self, key: u64, to: u32, offset: u64) -> Option<usize> {
+        let mut directory = lock_mutex(&self.directory);
         // As often as that many have come: so each is looked at a few times at most.
         if directory.abandoned.len() > 2 * directory.kept + 16 {
-            self.sweep(&mut directory);
+            self.free_abandoned(&mut directory);
         }
         let head = self.head();
         let used = head.queues.load(Ordering::Relaxed) as usize;
@@ -174,12 +174,12 @@ impl Outbox {
     }
 
     /// Takes a queue back whose sender is gone, once its receiver is gone too.
-    pub(super) fn abandon(&self, queue: Abandoned) {
-        lock(&self.directory).abandoned.push(queue);
+    pub(super) fn abandon_queue(&self, queue: Abandoned) {
+        lock_mutex(&self.directory).abandoned.push(queue);
     }
 
     /// Frees what nobody will touch again.
-    fn sweep(&self, directory: &mut Directory) {
+    fn free_abandoned(&self, directory: &mut Directory) {
         let Directory { free, abandoned, kept } = directory;
         abandoned.retain(|queue| {
             let left = is_left(&self.segment, queue.queue.0);
@@ -187,7 +187,7 @@ impl Outbox {
                 self.head().queue[queue.entry].number.store(0, Ordering::Relaxed);
                 free.push(queue.entry);
                 let blocks = queue.blocks.iter().chain([&queue.queue]);
-                blocks.for_each(|&(offset, bytes)| self.release(offset, bytes));
+                blocks.for_each(|&(offset, bytes)| self.release_block(offset, bytes));
             }
             !left
         });
@@ -197,11 +197,11 @@ impl Outbox {
     /// The bytes that are or were in use, blocks that are free again among them.
     #[cfg(test)]
     pub(super) fn extent(&self) -> u64 {
-        lock(&self.blocks).next
+        lock_mutex(&self.blocks).next
     }
 
     /// Tells the others of an arena, which they may map until it is withdrawn. `None` where the directory is full.
-    pub(crate) fn lend(&self, arena: &Segment) -> Option<u32> {
+    pub(crate) fn lend_arena(&self, arena: &SharedSegment) -> Option<u32> {
         let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
         let index = arenas.free.pop().unwrap_or(arenas.numbers);
         let entry = self.head().arena.get(index as usize)?;
@@ -213,7 +213,7 @@ impl Outbox {
     }
 
     /// The arena is about to go.
-    pub(crate) fn withdraw(&self, arena: u32) {
+    pub(crate) fn withdraw_arena(&self, arena: u32) {
         let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
         arenas.alive.retain(|&(.., index)| index != arena);
         arenas.free.push(arena);
@@ -221,7 +221,7 @@ impl Outbox {
     }
 
     /// In which space, and where in it, these bytes lie: 0 is the outbox, beyond come the arenas; `None` where in none.
-    pub(super) fn locate(&self, bytes: &[u8]) -> Option<(u32, u64)> {
+    pub(super) fn locate_bytes(&self, bytes: &[u8]) -> Option<(u32, u64)> {
         let start = bytes.as_ptr() as usize;
         let inside = |at: usize, len: usize| start >= at && start + bytes.len() <= at + len;
         let own = self.segment.start() as usize;
@@ -240,7 +240,7 @@ impl HasBell for Outbox {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -248,16 +248,16 @@ fn block_size(bytes: u64) -> u64 {
     bytes.max(ALIGNMENT).next_power_of_two()
 }
 
-fn head(segment: &Segment) -> &Head {
-    // SAFETY: `Head` is atomics alone.
-    let head = unsafe { segment.at::<Head>(0) };
+fn outbox_head(segment: &SharedSegment) -> &OutboxHead {
+    // SAFETY: `OutboxHead` is atomics alone.
+    let head = unsafe { segment.struct_at::<OutboxHead>(0) };
     head.expect("shared memory is larger than its head, and pages are aligned")
 }
 
 /// Another process's shared memory.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
-    pub(super) segment: Segment,
+    pub(super) segment: SharedSegment,
     /// The rank that has mapped it: queues for other ranks are not looked at.
     reader: u32,
     pid: u32,
@@ -280,13 +280,13 @@ struct Found {
 impl PeerMemory {
     /// Maps it, for rank `reader`.
     pub(crate) fn open(reader: u32, pid: u32, descriptor: i32, bytes: u64) -> io::Result<Self> {
-        if bytes < size_of::<Head>() as u64 {
+        if bytes < size_of::<OutboxHead>() as u64 {
             return Err(io::Error::other("the memory has no head"));
         }
-        let segment = Segment::open(pid, descriptor, bytes)?;
-        let address = head(&segment).address.load(Ordering::Relaxed);
+        let segment = SharedSegment::open(pid, descriptor, bytes)?;
+        let address = outbox_head(&segment).address.load(Ordering::Relaxed);
         let mut found = [0; 8];
-        let read = foreign::read(pid, address, &mut found);
+        let read = foreign::read_process_memory(pid, address, &mut found);
         let readable = read.is_ok() && u64::from_ne_bytes(found) == address;
         Ok(Self { segment, reader, pid, readable, found: Mutex::default() })
     }
@@ -301,30 +301,30 @@ impl PeerMemory {
 
     /// Rings its bell.
     #[inline]
-    pub(super) fn ring(&self) {
-        head(&self.segment).bell.ring();
+    pub(super) fn ring_bell(&self) {
+        outbox_head(&self.segment).bell.ring();
     }
 
     /// The place of the queue that it has made for the reader, if it has.
-    pub(super) fn queue(&self, key: u64) -> Option<u64> {
-        let mut found = lock(&self.found);
-        self.look(&mut found);
+    pub(super) fn find_queue(&self, key: u64) -> Option<u64> {
+        let mut found = lock_mutex(&self.found);
+        self.read_directory(&mut found);
         found.queues.get(&key).copied()
     }
 
     /// The reader will not touch the queue again, which is said in the queue, now or once it is made.
-    pub(super) fn leave(&self, key: u64) {
-        let mut found = lock(&self.found);
-        self.look(&mut found);
+    pub(super) fn leave_queue(&self, key: u64) {
+        let mut found = lock_mutex(&self.found);
+        self.read_directory(&mut found);
         match found.queues.remove(&key) {
-            Some(queue) => leave(&self.segment, queue),
+            Some(queue) => leave_queue(&self.segment, queue),
             None => _ = found.unwanted.insert(key),
         }
     }
 
     /// Reads the directory, if there are new queues in it.
-    fn look(&self, found: &mut Found) {
-        let head = head(&self.segment);
+    fn read_directory(&self, found: &mut Found) {
+        let head = outbox_head(&self.segment);
         let made = head.made.load(Ordering::Acquire);
         if made == found.made {
             return;
@@ -347,7 +347,7 @@ impl PeerMemory {
                 continue;
             }
             if found.unwanted.remove(&key) {
-                leave(&self.segment, offset);
+                leave_queue(&self.segment, offset);
             } else {
                 found.queues.insert(key, offset);
             }
@@ -356,10 +356,10 @@ impl PeerMemory {
     }
 
     /// Maps one of its arenas.
-    pub(super) fn arena(&self, index: u32) -> io::Result<Segment> {
+    pub(super) fn map_arena(&self, index: u32) -> io::Result<SharedSegment> {
         let gone = || io::Error::other("an arena that is gone");
-        let entry = head(&self.segment).arena.get(index as usize).ok_or_else(gone)?;
+        let entry = outbox_head(&self.segment).arena.get(index as usize).ok_or_else(gone)?;
         let descriptor = entry.descriptor.load(Ordering::Acquire);
-        Segment::open(self.pid, descriptor, entry.bytes.load(Ordering::Relaxed))
+        SharedSegment::open(self.pid, descriptor, entry.bytes.load(Ordering::Relaxed))
     }
 }

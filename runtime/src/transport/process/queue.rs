@@ -12,8 +12,8 @@ use std::time::Duration;
 #[cfg(feature = "mpi")]
 use super::mpi::Mpi;
 use super::tcp::Tcp;
-use super::wait::{HasBell, Waiter, lost};
-use crate::job::Line;
+use super::wait::{HasBell, Waiter, lost_error};
+use crate::job::JobLine;
 use crate::transport::TransportError;
 
 /// The first bytes of a frame.
@@ -38,7 +38,7 @@ pub(super) enum Carrier {
 
 /// A process's way to the others.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct ProcessNetwork {
     pub(super) inboxes: Arc<Inboxes>,
     pub(super) carrier: Carrier,
 }
@@ -47,16 +47,16 @@ pub(crate) struct Network {
 #[derive(Debug)]
 pub(super) struct Inboxes {
     pub(super) rank: u32,
-    pub(super) line: Arc<Line>,
+    pub(super) line: Arc<JobLine>,
     bell: Arc<dyn HasBell>,
-    incoming: Mutex<BTreeMap<Name, Arc<Inbox>>>,
+    incoming: Mutex<BTreeMap<Name, Arc<QueueInbox>>>,
     /// Messages of own queues that their receivers have read.
     read: Mutex<BTreeMap<Name, Arc<AtomicU64>>>,
 }
 
 /// Messages that have come.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct QueueInbox {
     messages: Mutex<VecDeque<Received>>,
     /// The number of messages that have come so far.
     filled: AtomicU64,
@@ -74,11 +74,11 @@ pub(super) struct Received {
     pub(super) ends: Vec<usize>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Network {
+impl ProcessNetwork {
     /// Lets the peers go.
     pub(super) fn close(&self) {
         match &self.carrier {
@@ -89,52 +89,64 @@ impl Network {
     }
 
     /// Makes sure that the peer can be reached.
-    fn reach(&self, peer: u32) -> Result<(), TransportError> {
+    fn reach_peer(&self, peer: u32) -> Result<(), TransportError> {
         match &self.carrier {
-            Carrier::Tcp(tcp) => tcp.reach(peer).map_err(|error| self.inboxes.lost(peer, &error)),
+            Carrier::Tcp(tcp) => {
+                tcp.reach_peer(peer).map_err(|error| self.inboxes.lost_error(peer, &error))
+            }
             #[cfg(feature = "mpi")]
             Carrier::Mpi(_) => Ok(()),
         }
     }
 
     /// Sends a frame of parts.
-    fn send(&self, peer: u32, parts: &[&[u8]], waiter: &Waiter) -> Result<(), TransportError> {
+    fn send_frame(
+        &self,
+        peer: u32,
+        parts: &[&[u8]],
+        waiter: &Waiter,
+    ) -> Result<(), TransportError> {
         let sent = match &self.carrier {
-            Carrier::Tcp(tcp) => tcp.send(peer, parts, waiter),
+            Carrier::Tcp(tcp) => tcp.send_frame(peer, parts, waiter),
             #[cfg(feature = "mpi")]
-            Carrier::Mpi(mpi) => mpi.send(peer, parts),
+            Carrier::Mpi(mpi) => mpi.send_frame(peer, parts),
         };
-        sent.map_err(|error| self.inboxes.lost(peer, &error))
+        sent.map_err(|error| self.inboxes.lost_error(peer, &error))
     }
 
     /// Takes in what has come, for whoever waits.
-    fn look(&self) {
+    fn take_arrivals(&self) {
         #[cfg(feature = "mpi")]
         if let Carrier::Mpi(mpi) = &self.carrier {
-            mpi.look();
+            mpi.take_arrivals();
         }
     }
 
     /// Takes a buffer back.
-    fn recycle(&self, inbox: &Inbox, bytes: Vec<u8>) {
+    fn recycle_buffer(&self, inbox: &QueueInbox, bytes: Vec<u8>) {
         match &self.carrier {
-            Carrier::Tcp(_) => lock(&inbox.free).push(bytes),
+            Carrier::Tcp(_) => lock_mutex(&inbox.free).push(bytes),
             #[cfg(feature = "mpi")]
-            Carrier::Mpi(mpi) => mpi.recycle(bytes),
+            Carrier::Mpi(mpi) => mpi.recycle_buffer(bytes),
         }
     }
 }
 
 impl Inboxes {
-    pub(super) fn new(rank: u32, line: &Arc<Line>, bell: Arc<dyn HasBell>) -> Arc<Self> {
+    pub(super) fn new(rank: u32, line: &Arc<JobLine>, bell: Arc<dyn HasBell>) -> Arc<Self> {
         let (line, incoming, read) = (Arc::clone(line), Mutex::default(), Mutex::default());
         Arc::new(Self { rank, line, bell, incoming, read })
     }
 
     /// Takes a message in.
-    pub(super) fn deliver(&self, peer: u32, head: &Head, message: Received) -> io::Result<()> {
-        let inbox = self.inbox((head.key, peer));
-        let mut messages = lock(&inbox.messages);
+    pub(super) fn deliver_message(
+        &self,
+        peer: u32,
+        head: &FrameHead,
+        message: Received,
+    ) -> io::Result<()> {
+        let inbox = self.inbox_of((head.key, peer));
+        let mut messages = lock_mutex(&inbox.messages);
         if inbox.filled.load(Ordering::Relaxed) != head.sequence {
             return Err(io::Error::other("a message is missing"));
         }
@@ -146,43 +158,43 @@ impl Inboxes {
     }
 
     /// The peer has read so many messages of a queue.
-    pub(super) fn was_read(&self, peer: u32, head: &Head) {
+    pub(super) fn was_read(&self, peer: u32, head: &FrameHead) {
         // A sender that is gone needs to hear nothing.
-        if let Some(read) = lock(&self.read).get(&(head.key, peer)) {
+        if let Some(read) = lock_mutex(&self.read).get(&(head.key, peer)) {
             read.fetch_max(head.sequence, Ordering::Release);
         }
         self.bell.bell().ring();
     }
 
     /// A buffer for the next message of a queue.
-    pub(super) fn buffer(&self, peer: u32, head: &Head) -> Vec<u8> {
-        lock(&self.inbox((head.key, peer)).free).pop().unwrap_or_default()
+    pub(super) fn take_buffer(&self, peer: u32, head: &FrameHead) -> Vec<u8> {
+        lock_mutex(&self.inbox_of((head.key, peer)).free).pop().unwrap_or_default()
     }
 
     /// The channel of a message, for an error.
-    pub(super) fn channel(&self, peer: u32, head: &Head) -> String {
-        match self.inbox((head.key, peer)).tag.get() {
+    pub(super) fn describe_channel(&self, peer: u32, head: &FrameHead) -> String {
+        match self.inbox_of((head.key, peer)).tag.get() {
             Some(tag) => format!("in {tag}"),
             None => format!("in a channel that is not open yet ({:x})", head.key),
         }
     }
 
-    fn inbox(&self, name: Name) -> Arc<Inbox> {
-        Arc::clone(lock(&self.incoming).entry(name).or_default())
+    fn inbox_of(&self, name: Name) -> Arc<QueueInbox> {
+        Arc::clone(lock_mutex(&self.incoming).entry(name).or_default())
     }
 
-    fn count(&self, name: Name) -> Arc<AtomicU64> {
-        Arc::clone(lock(&self.read).entry(name).or_default())
+    fn read_count(&self, name: Name) -> Arc<AtomicU64> {
+        Arc::clone(lock_mutex(&self.read).entry(name).or_default())
     }
 
-    fn lost(&self, peer: u32, error: &io::Error) -> TransportError {
-        lost(&self.line, (self.rank, peer), error)
+    fn lost_error(&self, peer: u32, error: &io::Error) -> TransportError {
+        lost_error(&self.line, (self.rank, peer), error)
     }
 }
 
 /// The head of a frame.
 #[derive(Debug, PartialEq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     kind: u32,
     key: u64,
     /// Number of the message, or how many have been read.
@@ -192,13 +204,13 @@ pub(super) struct Head {
     pub(super) pieces: u32,
 }
 
-impl Head {
+impl FrameHead {
     /// The head of a message of so many bytes, the lengths of its pieces among them.
     pub(super) fn of_message(key: u64, sequence: u64, length: u64, pieces: u32) -> Self {
         Self { kind: DATA, key, sequence, length, pieces }
     }
 
-    pub(super) fn bytes(&self) -> [u8; HEAD] {
+    pub(super) fn to_bytes(&self) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.kind.to_le_bytes());
@@ -211,7 +223,7 @@ impl Head {
         bytes
     }
 
-    pub(super) fn read(bytes: &[u8; HEAD]) -> io::Result<Self> {
+    pub(super) fn from_bytes(bytes: &[u8; HEAD]) -> io::Result<Self> {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         if word(0) != MAGIC || word(36) != crc32fast::hash(&bytes[..36]) {
@@ -234,7 +246,7 @@ impl Received {
     }
 
     /// Notes how long the next piece is. Where it ends.
-    pub(super) fn note(&mut self, length: [u8; 8]) -> io::Result<()> {
+    pub(super) fn note_length(&mut self, length: [u8; 8]) -> io::Result<()> {
         let next = usize::try_from(u64::from_le_bytes(length)).ok();
         let next = next.and_then(|length| length.checked_add(self.end()));
         self.ends.push(next.ok_or_else(|| io::Error::other("a piece beyond all measure"))?);
@@ -242,7 +254,7 @@ impl Received {
     }
 
     /// Where in the bytes the noted pieces end, which are all that the head has announced.
-    pub(super) fn check(&self, head: &Head) -> io::Result<usize> {
+    pub(super) fn check_length(&self, head: &FrameHead) -> io::Result<usize> {
         let length = (self.end() - self.start).checked_add(8 * head.pieces as usize);
         if length.map(|length| length as u64) != Some(head.length) {
             return Err(io::Error::other("the pieces of a message are not its length"));
@@ -262,7 +274,7 @@ impl Received {
 
 /// The sending end of a queue.
 pub(super) struct QueueSender {
-    network: Arc<Network>,
+    network: Arc<ProcessNetwork>,
     read: Arc<AtomicU64>,
     waiter: Waiter,
     name: Name,
@@ -274,22 +286,22 @@ pub(super) struct QueueSender {
 
 impl QueueSender {
     pub(super) fn new(
-        network: &Arc<Network>,
+        network: &Arc<ProcessNetwork>,
         waiter: Waiter,
         (key, to, tag): (u64, u32, u32),
         slots: u64,
     ) -> Result<Self, TransportError> {
-        network.reach(to)?;
+        network.reach_peer(to)?;
         let (name, network) = ((key, to), Arc::clone(network));
-        let read = network.inboxes.count(name);
+        let read = network.inboxes.read_count(name);
         Ok(Self { network, read, waiter, name, tag, slots, sent: 0, buffer: Vec::new() })
     }
 
     /// Whether a message would be taken at once.
-    pub(super) fn ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         let ready = || self.sent.saturating_sub(self.read.load(Ordering::Acquire)) < self.slots;
         ready() || {
-            self.network.look();
+            self.network.take_arrivals();
             ready()
         }
     }
@@ -303,22 +315,22 @@ impl QueueSender {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(bytes, 0);
         fill(&mut buffer);
-        let waited = self.show(&[&buffer]);
+        let waited = self.show_pieces(&[&buffer]);
         self.buffer = buffer;
         waited
     }
 
     /// Sends a message of pieces.
-    pub(super) fn show(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
+    pub(super) fn show_pieces(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
         let what = || format!("to read what was sent in {}", self.tag);
-        let waited = self.waiter.until(self.name.1, what, || self.ready())?;
+        let waited = self.waiter.wait_until(self.name.1, what, || self.is_ready())?;
         let lengths: Vec<[u8; 8]> = pieces.iter().map(|p| (p.len() as u64).to_le_bytes()).collect();
         let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
         let (key, sequence, count) = (self.name.0, self.sent, pieces.len() as u32);
-        let head = Head::of_message(key, sequence, length, count).bytes();
+        let head = FrameHead::of_message(key, sequence, length, count).to_bytes();
         let parts = std::iter::once(&head[..]).chain(lengths.iter().map(|l| &l[..]));
         let parts: Vec<&[u8]> = parts.chain(pieces.iter().copied()).collect();
-        self.network.send(self.name.1, &parts, &self.waiter)?;
+        self.network.send_frame(self.name.1, &parts, &self.waiter)?;
         self.sent += 1;
         Ok(waited)
     }
@@ -326,8 +338,8 @@ impl QueueSender {
 
 /// The receiving end of a queue.
 pub(super) struct QueueReceiver {
-    network: Arc<Network>,
-    inbox: Arc<Inbox>,
+    network: Arc<ProcessNetwork>,
+    inbox: Arc<QueueInbox>,
     waiter: Waiter,
     name: Name,
     tag: u32,
@@ -336,20 +348,20 @@ pub(super) struct QueueReceiver {
 
 impl QueueReceiver {
     pub(super) fn new(
-        network: &Arc<Network>,
+        network: &Arc<ProcessNetwork>,
         waiter: Waiter,
         (key, from, tag): (u64, u32, u32),
     ) -> Self {
-        let (inbox, name) = (network.inboxes.inbox((key, from)), (key, from));
+        let (inbox, name) = (network.inboxes.inbox_of((key, from)), (key, from));
         inbox.tag.get_or_init(|| tag);
         Self { network: Arc::clone(network), inbox, waiter, name, tag, read: 0 }
     }
 
     /// Whether a message is there.
-    pub(super) fn ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         let ready = || self.inbox.filled.load(Ordering::Acquire) > self.read;
         ready() || {
-            self.network.look();
+            self.network.take_arrivals();
             ready()
         }
     }
@@ -360,10 +372,10 @@ impl QueueReceiver {
         read: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<Duration, TransportError> {
         let what = || format!("to send in {}", self.tag);
-        let waited = self.waiter.until(self.name.1, what, || self.ready())?;
-        let message = lock(&self.inbox.messages).pop_front().unwrap_or_default();
+        let waited = self.waiter.wait_until(self.name.1, what, || self.is_ready())?;
+        let message = lock_mutex(&self.inbox.messages).pop_front().unwrap_or_default();
         read(&message.pieces());
-        self.network.recycle(&self.inbox, message.bytes);
+        self.network.recycle_buffer(&self.inbox, message.bytes);
         self.read += 1;
         self.acknowledge()?;
         Ok(waited)
@@ -371,8 +383,9 @@ impl QueueReceiver {
 
     fn acknowledge(&self) -> Result<(), TransportError> {
         let (key, peer) = self.name;
-        let head = Head { kind: READ, key, sequence: self.read, length: 0, pieces: 0 }.bytes();
-        match self.network.send(peer, &[&head], &self.waiter) {
+        let head =
+            FrameHead { kind: READ, key, sequence: self.read, length: 0, pieces: 0 }.to_bytes();
+        match self.network.send_frame(peer, &[&head], &self.waiter) {
             // A peer that has left in order needs to hear nothing.
             Err(_) if self.waiter.line.has_left(peer) => Ok(()),
             sent => sent,
@@ -382,13 +395,13 @@ impl QueueReceiver {
 
 impl Drop for QueueReceiver {
     fn drop(&mut self) {
-        lock(&self.network.inboxes.incoming).remove(&self.name);
+        lock_mutex(&self.network.inboxes.incoming).remove(&self.name);
     }
 }
 
 impl Drop for QueueSender {
     fn drop(&mut self) {
-        lock(&self.network.inboxes.read).remove(&self.name);
+        lock_mutex(&self.network.inboxes.read).remove(&self.name);
     }
 }
 
@@ -396,8 +409,8 @@ impl Drop for QueueSender {
 #[cfg(test)]
 pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
     let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
-    let head = Head::of_message(1, 0, length, pieces.len() as u32);
-    let mut frame = head.bytes().to_vec();
+    let head = FrameHead::of_message(1, 0, length, pieces.len() as u32);
+    let mut frame = head.to_bytes().to_vec();
     frame.extend(pieces.iter().flat_map(|piece| (piece.len() as u64).to_le_bytes()));
     frame.extend(pieces.concat());
     frame

@@ -12,20 +12,20 @@ use memmap2::{MmapOptions, MmapRaw};
 
 /// A mapping of shared memory, own or a peer's.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct SharedSegment {
     map: MmapRaw,
     /// Kept open by its maker, so that others can open it.
     file: Option<File>,
 }
 
-impl Segment {
+impl SharedSegment {
     /// New memory of zeros. Its pages are made when they are touched.
     #[cfg(target_os = "linux")]
     pub(crate) fn new(bytes: u64) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, memfd_create};
         let file = File::from(memfd_create("graphc", MemfdFlags::CLOEXEC)?);
         file.set_len(bytes)?;
-        let map = Self::mapped(&file, bytes)?;
+        let map = Self::map_bytes(&file, bytes)?;
         // Larger pages make large arenas faster; where the system gives none nothing is lost.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
@@ -45,10 +45,10 @@ impl Segment {
         if file.metadata()?.len() != bytes {
             return Err(io::Error::other("the memory has another size than announced"));
         }
-        Ok(Self { map: Self::mapped(&file, bytes)?, file: None })
+        Ok(Self { map: Self::map_bytes(&file, bytes)?, file: None })
     }
 
-    fn mapped(file: &File, bytes: u64) -> io::Result<MmapRaw> {
+    fn map_bytes(file: &File, bytes: u64) -> io::Result<MmapRaw> {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
         MmapOptions::new().len(bytes).no_reserve_swap().map_raw(file)
     }
@@ -67,7 +67,7 @@ impl Segment {
     }
 
     /// Where `bytes` bytes from `offset` lie, if inside.
-    fn range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+    fn locate_range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
         // SAFETY: inside the mapping, or one past it.
         (end <= self.len() as u64).then(|| unsafe { self.start().add(offset as usize) })
@@ -78,7 +78,7 @@ impl Segment {
     /// # Safety
     /// Nobody writes them while they are borrowed.
     pub(crate) unsafe fn read(&self, offset: u64, bytes: u64) -> Option<&[u8]> {
-        let start = self.range(offset, bytes)?;
+        let start = self.locate_range(offset, bytes)?;
         // SAFETY: inside the mapping; not written, as the caller promises.
         Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }
@@ -89,7 +89,7 @@ impl Segment {
     /// Nobody else reads or writes them while they are borrowed.
     #[expect(clippy::mut_from_ref, reason = "exclusive by the caller's promise")]
     pub(crate) unsafe fn write(&self, offset: u64, bytes: u64) -> Option<&mut [u8]> {
-        let start = self.range(offset, bytes)?;
+        let start = self.locate_range(offset, bytes)?;
         // SAFETY: inside the mapping; nobody else's, as the caller promises.
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) })
     }
@@ -98,8 +98,8 @@ impl Segment {
     ///
     /// # Safety
     /// `T` consists of atomics alone, so that zeros and whatever another process writes are values of it.
-    pub(crate) unsafe fn at<T>(&self, offset: u64) -> Option<&T> {
-        let start = self.range(offset, size_of::<T>() as u64)?;
+    pub(crate) unsafe fn struct_at<T>(&self, offset: u64) -> Option<&T> {
+        let start = self.locate_range(offset, size_of::<T>() as u64)?;
         let aligned = start.cast::<T>().is_aligned();
         // SAFETY: inside the mapping and aligned; shared access to atomics is sound whoever else has it.
         aligned.then(|| unsafe { &*start.cast::<T>() })

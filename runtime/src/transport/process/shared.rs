@@ -16,12 +16,12 @@ mod sender;
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use super::segment::Segment;
+use super::segment::SharedSegment;
 use crate::transport::HEAD;
-pub(super) use receiver::SharedReceiver;
-pub(super) use sender::SharedSender;
+pub(super) use receiver::SharedQueueReceiver;
+pub(super) use sender::SharedQueueSender;
 
-/// `Piece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
+/// `ListedPiece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
 const OUTBOX: u32 = 0;
 /// The space of what lies in the slot.
 const INLINE: u32 = u16::MAX as u32;
@@ -47,7 +47,7 @@ struct Counter(AtomicU64);
 /// A message. All that a receiver reads of a short one is on these two cache lines, and its number is what the receiver
 /// waits for: so that message costs the transfer of one line or two.
 #[repr(C, align(128))]
-struct Slot {
+struct QueueSlot {
     /// The number of messages with this one.
     number: AtomicU64,
     pieces: AtomicU32,
@@ -60,16 +60,16 @@ struct Slot {
     inline: [AtomicU64; (HEAD + BODY) / 8],
 }
 
-const _: () = assert!(size_of::<Slot>() == 128, "a message is two cache lines");
+const _: () = assert!(size_of::<QueueSlot>() == 128, "a message is two cache lines");
 
 /// The longest body that lies in the slot, after the place of the head.
 const BODY: usize = 64;
 
-const HEAD_AT: u64 = std::mem::offset_of!(Slot, inline) as u64;
+const HEAD_AT: u64 = std::mem::offset_of!(QueueSlot, inline) as u64;
 const BODY_AT: u64 = HEAD_AT + HEAD as u64;
 
 #[repr(C)]
-struct Piece {
+struct ListedPiece {
     space: AtomicU32,
     offset: AtomicU64,
     bytes: AtomicU64,
@@ -78,20 +78,20 @@ struct Piece {
 /// Space, offset and size of a piece.
 type Place = (u32, u64, u64);
 
-impl Slot {
+impl QueueSlot {
     fn place(&self) -> Place {
         let space = self.space.load(Ordering::Relaxed);
         (space.into(), self.offset.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
 
-impl Piece {
-    fn get(&self) -> Place {
+impl ListedPiece {
+    fn load_place(&self) -> Place {
         let space = self.space.load(Ordering::Relaxed);
         (space, self.offset.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    fn set(&self, space: u32, offset: u64, bytes: usize) {
+    fn store_place(&self, space: u32, offset: u64, bytes: usize) {
         self.space.store(space, Ordering::Relaxed);
         self.offset.store(offset, Ordering::Relaxed);
         self.bytes.store(bytes as u64, Ordering::Relaxed);
@@ -106,32 +106,32 @@ fn queue_bytes(slots: u64) -> u64 {
 
 /// The place of slot `index` of the queue at `queue`.
 fn slot_at(queue: u64, index: u64) -> u64 {
-    queue + SLOTS_AT + index * size_of::<Slot>() as u64
+    queue + SLOTS_AT + index * size_of::<QueueSlot>() as u64
 }
 
-fn queue_head(segment: &Segment, offset: u64) -> Option<&QueueHead> {
+fn queue_head(segment: &SharedSegment, offset: u64) -> Option<&QueueHead> {
     // SAFETY: `QueueHead` is atomics alone.
-    unsafe { segment.at(offset) }
+    unsafe { segment.struct_at(offset) }
 }
 
 /// The receiver says that it will not touch the queue again.
-pub(super) fn leave(segment: &Segment, queue: u64) {
+pub(super) fn leave_queue(segment: &SharedSegment, queue: u64) {
     if let Some(head) = queue_head(segment, queue) {
         head.left.store(1, Ordering::Release);
     }
 }
 
 /// Whether the receiver has said so.
-pub(super) fn is_left(segment: &Segment, queue: u64) -> bool {
+pub(super) fn is_left(segment: &SharedSegment, queue: u64) -> bool {
     queue_head(segment, queue).is_none_or(|head| head.left.load(Ordering::Acquire) != 0)
 }
 
-fn slot(segment: &Segment, queue: u64, index: u64) -> Option<&Slot> {
-    // SAFETY: `Slot` is atomics alone.
-    unsafe { segment.at(slot_at(queue, index)) }
+fn find_slot(segment: &SharedSegment, queue: u64, index: u64) -> Option<&QueueSlot> {
+    // SAFETY: `QueueSlot` is atomics alone.
+    unsafe { segment.struct_at(slot_at(queue, index)) }
 }
 
-fn piece(segment: &Segment, list: u64, index: usize) -> Option<&Piece> {
-    // SAFETY: `Piece` is atomics alone.
-    unsafe { segment.at(list + (index * size_of::<Piece>()) as u64) }
+fn find_piece(segment: &SharedSegment, list: u64, index: usize) -> Option<&ListedPiece> {
+    // SAFETY: `ListedPiece` is atomics alone.
+    unsafe { segment.struct_at(list + (index * size_of::<ListedPiece>()) as u64) }
 }

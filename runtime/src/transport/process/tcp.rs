@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crc32fast::Hasher;
 
-use super::queue::{HEAD, Head, Inboxes, Received, lock};
+use super::queue::{FrameHead, HEAD, Inboxes, Received, lock_mutex};
 use super::wait::{NEWS, Waiter};
 use crate::job::{Door, Member, handshake};
 use crate::standstill::WaitingTime;
@@ -60,41 +60,42 @@ impl Tcp {
             door: Door::new(listener, token)?,
         });
         let host = Arc::clone(&tcp);
-        let serve = move || host.door.serve(|stream, peer| host.admit(stream, peer));
-        threads::start("tcp door", serve)?;
+        let serve = move || host.door.serve(|stream, peer| host.admit_peer(stream, peer));
+        threads::start_thread("tcp door", serve)?;
         Ok(tcp)
     }
 
     /// Lets the door and the readers go.
     pub(super) fn stop(&self) {
         self.door.close();
-        for stream in lock(&self.outgoing).values() {
-            let _ = lock(stream).shutdown(std::net::Shutdown::Write);
+        for stream in lock_mutex(&self.outgoing).values() {
+            let _ = lock_mutex(stream).shutdown(std::net::Shutdown::Write);
         }
     }
 
     /// A peer has come. Where there is no thread for it the job ends.
-    fn admit(self: &Arc<Self>, stream: TcpStream, peer: u32) {
+    fn admit_peer(self: &Arc<Self>, stream: TcpStream, peer: u32) {
         let tcp = Arc::clone(self);
-        let reading = threads::start("tcp reader", move || tcp.serve(stream, peer));
+        let reading =
+            threads::start_thread("tcp reader", move || tcp.serve_connection(stream, peer));
         if let Err(error) = reading {
             let (rank, reason) = (self.inboxes.rank, error.to_string());
             self.inboxes.line.fail(TransportError::Broken { rank, peer, reason }.into());
         }
     }
 
-    fn serve(&self, mut stream: TcpStream, peer: u32) {
+    fn serve_connection(&self, mut stream: TcpStream, peer: u32) {
         let reason = loop {
-            match self.take(&mut stream, peer) {
+            match self.take_frame(&mut stream, peer) {
                 Ok(()) => {}
                 Err(error) => break error,
             }
         };
-        self.broken(peer, &reason);
+        self.report_broken(peer, &reason);
     }
 
     /// A connection has broken. The coordinator knows best why; where it knows nothing, this is the reason.
-    fn broken(&self, peer: u32, reason: &io::Error) {
+    fn report_broken(&self, peer: u32, reason: &io::Error) {
         let (begun, line) = (Instant::now(), &self.inboxes.line);
         let known = || self.door.is_closing() || line.is_over() || line.has_left(peer);
         while begun.elapsed() < NEWS {
@@ -108,34 +109,34 @@ impl Tcp {
     }
 
     /// Takes one frame in.
-    fn take(&self, stream: &mut TcpStream, peer: u32) -> io::Result<()> {
+    fn take_frame(&self, stream: &mut TcpStream, peer: u32) -> io::Result<()> {
         let mut bytes = [0; HEAD];
         stream.read_exact(&mut bytes)?;
-        let head = Head::read(&bytes)?;
+        let head = FrameHead::from_bytes(&bytes)?;
         if head.is_read() {
             self.inboxes.was_read(peer, &head);
             return Ok(());
         }
-        let message = receive(stream, &head, self.inboxes.buffer(peer, &head))?;
+        let message = receive_message(stream, &head, self.inboxes.take_buffer(peer, &head))?;
         let message = message.ok_or_else(|| {
-            let channel = self.inboxes.channel(peer, &head);
+            let channel = self.inboxes.describe_channel(peer, &head);
             io::Error::other(format!(
                 "a message {channel} was damaged on its way: its checksum does not fit, which a fault of the network or of a \
                  machine's memory does"
             ))
         })?;
-        self.inboxes.deliver(peer, &head, message)
+        self.inboxes.deliver_message(peer, &head, message)
     }
 
     /// Connects to a peer, unless it is connected.
-    pub(super) fn reach(&self, peer: u32) -> io::Result<()> {
+    pub(super) fn reach_peer(&self, peer: u32) -> io::Result<()> {
         self.connection(peer).map(|_| ())
     }
 
     /// Sends a frame.
-    pub(super) fn send(&self, peer: u32, parts: &[&[u8]], waiter: &Waiter) -> io::Result<()> {
+    pub(super) fn send_frame(&self, peer: u32, parts: &[&[u8]], waiter: &Waiter) -> io::Result<()> {
         let stream = self.connection(peer)?;
-        let mut stream = lock(&stream);
+        let mut stream = lock_mutex(&stream);
         write_summed(parts, |parts| {
             let mut parts: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
             write_all(&mut stream, &mut parts, waiter)
@@ -144,16 +145,16 @@ impl Tcp {
 
     /// The connection to a peer, made when it is first needed.
     fn connection(&self, peer: u32) -> io::Result<Arc<Mutex<TcpStream>>> {
-        let mut outgoing = lock(&self.outgoing);
+        let mut outgoing = lock_mutex(&self.outgoing);
         if let Some(stream) = outgoing.get(&peer) {
             return Ok(Arc::clone(stream));
         }
-        let stream = Arc::new(Mutex::new(self.connect(peer)?));
+        let stream = Arc::new(Mutex::new(self.connect_peer(peer)?));
         outgoing.insert(peer, Arc::clone(&stream));
         Ok(stream)
     }
 
-    fn connect(&self, peer: u32) -> io::Result<TcpStream> {
+    fn connect_peer(&self, peer: u32) -> io::Result<TcpStream> {
         let end = Instant::now() + PATIENCE;
         loop {
             let error = match self.try_connect(peer) {
@@ -174,7 +175,7 @@ impl Tcp {
         let mut addresses = (member.address.as_str(), member.port).to_socket_addrs()?;
         let address = addresses.next().ok_or_else(|| io::Error::other("no address"))?;
         let mut stream = TcpStream::connect_timeout(&address, TRY)?;
-        handshake::connect(&mut stream, &self.token, self.inboxes.rank)?;
+        handshake::request_entry(&mut stream, &self.token, self.inboxes.rank)?;
         stream.set_write_timeout(Some(LOOK))?;
         Ok(stream)
     }
@@ -206,15 +207,15 @@ fn write_summed(
 }
 
 /// Takes in as many frames as bytes hold, as from a peer, for nobody. How many there are.
-pub(in crate::transport) fn hear(mut bytes: &[u8]) -> io::Result<usize> {
+pub(in crate::transport) fn count_frames(mut bytes: &[u8]) -> io::Result<usize> {
     let mut frames = 0;
     while !bytes.is_empty() {
         let mut head = [0; HEAD];
         bytes.read_exact(&mut head)?;
-        let head = Head::read(&head)?;
+        let head = FrameHead::from_bytes(&head)?;
         if !head.is_read() {
             let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a damaged message");
-            receive(&mut bytes, &head, Vec::new())?.ok_or_else(damaged)?;
+            receive_message(&mut bytes, &head, Vec::new())?.ok_or_else(damaged)?;
         }
         frames += 1;
     }
@@ -222,22 +223,26 @@ pub(in crate::transport) fn hear(mut bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// The message that follows a head; `None` where it is not what was sent.
-fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<Option<Received>> {
+fn receive_message(
+    stream: &mut impl Read,
+    head: &FrameHead,
+    buffer: Vec<u8>,
+) -> io::Result<Option<Received>> {
     let mut message = Received::new(buffer, 0);
     let mut hasher = Hasher::new();
     for _ in 0..head.pieces {
         let mut length = [0; 8];
         stream.read_exact(&mut length)?;
         hasher.update(&length);
-        message.note(length)?;
+        message.note_length(length)?;
     }
-    let length = message.check(head)?;
+    let length = message.check_length(head)?;
     if head.pieces == 0 {
         message.bytes.clear();
         return Ok(Some(message));
     }
     let (end, mut left) = (length.saturating_add(SUM), length);
-    fill(stream, &mut message.bytes, end, |part| {
+    fill_buffer(stream, &mut message.bytes, end, |part| {
         let own = part.len().min(left);
         hasher.update(&part[..own]);
         left -= own;
@@ -249,7 +254,7 @@ fn receive(stream: &mut impl Read, head: &Head, buffer: Vec<u8>) -> io::Result<O
 
 /// Reads so many bytes, and shows each part that has come. Beyond a beginning memory grows with what has come, not with
 /// what was announced.
-fn fill(
+fn fill_buffer(
     from: &mut impl Read,
     bytes: &mut Vec<u8>,
     length: usize,
@@ -325,7 +330,7 @@ mod tests {
         let (head, rest) = bytes.split_first_chunk().expect("a head");
         bytes = rest;
         // A buffer that held another message.
-        let message = receive(&mut bytes, &Head::read(head)?, vec![7; 50])?;
+        let message = receive_message(&mut bytes, &FrameHead::from_bytes(head)?, vec![7; 50])?;
         assert!(bytes.is_empty(), "all of it is read");
         Ok(message.map(|message| message.pieces().into_iter().map(<[u8]>::to_vec).collect()))
     }
@@ -356,15 +361,15 @@ mod tests {
     #[test]
     fn messages_are_heard() {
         let frames = [written(&[b"abc"]), written(&[b""]), written(&[b"d"])].concat();
-        assert_eq!(hear(&frames).expect("they are whole"), 3);
+        assert_eq!(count_frames(&frames).expect("they are whole"), 3);
     }
 
     #[test]
     fn what_is_announced_takes_no_memory_before_it_comes() {
         for length in [4_u64, 1 << 40, 1 << 62, u64::MAX - 7, u64::MAX] {
-            let head = Head::of_message(1, 0, length.wrapping_add(8), 1);
-            let frame = [&head.bytes()[..], &length.to_le_bytes(), b"abc"].concat();
-            hear(&frame).expect_err("less has come");
+            let head = FrameHead::of_message(1, 0, length.wrapping_add(8), 1);
+            let frame = [&head.to_bytes()[..], &length.to_le_bytes(), b"abc"].concat();
+            count_frames(&frame).expect_err("less has come");
         }
     }
 
@@ -372,13 +377,14 @@ mod tests {
     fn what_a_buffer_held_does_not_count() {
         for length in [0, 2, 5] {
             let (mut buffer, from) = (vec![7; 4], [1, 2, 3, 4, 5]);
-            fill(&mut &from[..length], &mut buffer, length, |_| ()).expect("as many have come");
+            fill_buffer(&mut &from[..length], &mut buffer, length, |_| ())
+                .expect("as many have come");
             assert_eq!(buffer, from[..length]);
         }
         let long = vec![3; BEGINNING + 9];
         let (mut buffer, mut bytes) = (Vec::new(), 0);
         let count = |part: &[u8]| bytes += part.len();
-        fill(&mut &long[..], &mut buffer, long.len(), count).expect("as many have come");
+        fill_buffer(&mut &long[..], &mut buffer, long.len(), count).expect("as many have come");
         assert!(buffer == long && bytes == long.len());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bell::Bell;
 use crate::explore::{exploring, point};
-use crate::job::{Line, waiting};
+use crate::job::{JobLine, note_waiting};
 use crate::standstill::WaitingTime;
 use crate::transport::TransportError;
 use crate::transport::in_process::Patience;
@@ -20,7 +20,7 @@ const NAP: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) rank: u32,
-    pub(crate) line: Arc<Line>,
+    pub(crate) line: Arc<JobLine>,
     pub(crate) bell: Arc<dyn HasBell>,
     pub(crate) patience: Patience,
 }
@@ -39,17 +39,17 @@ impl HasBell for Bell {
 impl Waiter {
     /// Waits for `peer` until `ready`; returns for how long.
     #[inline]
-    pub(crate) fn until(
+    pub(crate) fn wait_until(
         &self,
         peer: u32,
         what: impl Fn() -> String,
         ready: impl Fn() -> bool,
     ) -> Result<Duration, TransportError> {
-        if ready() { Ok(Duration::ZERO) } else { self.patiently(peer, &what, &ready) }
+        if ready() { Ok(Duration::ZERO) } else { self.wait_patiently(peer, &what, &ready) }
     }
 
     #[cold]
-    fn patiently(
+    fn wait_patiently(
         &self,
         peer: u32,
         what: &dyn Fn() -> String,
@@ -60,7 +60,7 @@ impl Waiter {
             if ready() {
                 return Ok(Duration::ZERO);
             }
-            self.bell.bell().nap(NAP, ready);
+            self.bell.bell().sleep_unless(NAP, ready);
         }
         let mut wait = WaitingTime::begin(self.patience.timeout);
         let mut turns = 0;
@@ -85,15 +85,15 @@ impl Waiter {
                 std::thread::yield_now();
                 continue;
             }
-            noted.get_or_insert_with(|| waiting(|| format!("for rank {peer} {}", what())));
+            noted.get_or_insert_with(|| note_waiting(|| format!("for rank {peer} {}", what())));
             self.give_up(peer, what, waited, ready)?;
-            self.bell.bell().nap(NAP, ready);
+            self.bell.bell().sleep_unless(NAP, ready);
         }
     }
 
     /// The error of a peer whose memory is gone.
-    pub(super) fn lost(&self, peer: u32, error: &std::io::Error) -> TransportError {
-        lost(&self.line, (self.rank, peer), error)
+    pub(super) fn lost_error(&self, peer: u32, error: &std::io::Error) -> TransportError {
+        lost_error(&self.line, (self.rank, peer), error)
     }
 
     fn give_up(
@@ -120,8 +120,8 @@ impl Waiter {
 pub(super) const NEWS: Duration = Duration::from_secs(2);
 
 /// The error of a connection that is gone. The coordinator knows best why; where it knows nothing, this is the reason.
-pub(super) fn lost(
-    line: &Line,
+pub(super) fn lost_error(
+    line: &JobLine,
     (rank, peer): (u32, u32),
     error: &std::io::Error,
 ) -> TransportError {

@@ -4,7 +4,7 @@
 //!
 //! A plan says what is done; how many launches that takes is the device's. So actors are joined when a rank's part of a plan is
 //! prepared, and the plan, its reports and `graphc_torch` know nothing of it. Cards join all of these. A processor joins only a
-//! product with the update that reads it (`Beside::Updating`), because a call there costs less than a microsecond.
+//! product with the update that reads it (`PairRelation::Updating`), because a call there costs less than a microsecond.
 //!
 //! Joining is allowed where nothing tells the difference:
 //!
@@ -17,7 +17,7 @@ mod pairs;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-pub(super) use pairs::{Beside, Pair, Pairs};
+pub(super) use pairs::{ActorPair, ActorPairs, PairRelation};
 
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Program, Rate};
@@ -27,27 +27,28 @@ pub(super) type Orders = [Vec<(u32, u32)>];
 
 /// The runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their first
 /// stands. None goes past an actor of `moved`, which acts elsewhere.
-pub(super) fn runs(
+pub(super) fn find_runs(
     program: &Program,
     orders: &Orders,
     stream: usize,
     moved: &BTreeSet<u32>,
     joins: impl Fn(&Actor) -> bool,
 ) -> Vec<Vec<u32>> {
-    let (places, users) = (places(program, orders), Users::of(program));
-    let mut walk = Walk::new(program, orders.len());
+    let (places, users) = (last_places(program, orders), Users::from_program(program));
+    let mut walk = StreamWalk::new(program, orders.len());
     for &(index, _) in &orders[stream] {
         let Some(actor) = program.actors.get(index as usize) else { continue };
         if actor.rate != Rate::Step || moved.contains(&index) {
-            walk.close();
+            walk.close_run();
             continue;
         }
-        let waits = users.before(actor).filter_map(|other| places.get(other.index()).copied()?);
+        let waits =
+            users.actors_before(actor).filter_map(|other| places.get(other.index()).copied()?);
         let waits: Vec<_> = waits.filter(|&(other, _)| other != stream).collect();
-        walk.wait(&waits);
+        walk.note_waits(&waits);
         match joins(actor) && keeps_its_places(program, actor) {
-            true => walk.take(index, &waits),
-            false => walk.pass(index),
+            true => walk.take_actor(index, &waits),
+            false => walk.pass_actor(index),
         }
     }
     walk.runs.retain(|run| run.len() > 1);
@@ -55,7 +56,7 @@ pub(super) fn runs(
 }
 
 /// A way through a stream's order.
-struct Walk<'a> {
+struct StreamWalk<'a> {
     program: &'a Program,
     /// Of each stream the place up to which all that it does in a step has been waited for.
     waited: Vec<Option<usize>>,
@@ -70,20 +71,20 @@ struct Walk<'a> {
 /// Others that a run goes past at most.
 const PASSED: usize = 16;
 
-impl<'a> Walk<'a> {
+impl<'a> StreamWalk<'a> {
     fn new(program: &'a Program, streams: usize) -> Self {
         let waited = vec![None; streams];
         let known = waited.clone();
         Self { program, waited, known, runs: Vec::new(), passed: Vec::new() }
     }
 
-    fn wait(&mut self, waits: &[(usize, usize)]) {
+    fn note_waits(&mut self, waits: &[(usize, usize)]) {
         for &(stream, place) in waits {
             self.waited[stream] = self.waited[stream].max(Some(place));
         }
     }
 
-    fn close(&mut self) {
+    fn close_run(&mut self) {
         self.passed.clear();
         if self.runs.last().is_some_and(|run| !run.is_empty()) {
             self.runs.push(Vec::new());
@@ -91,14 +92,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes past an actor of another kind.
-    fn pass(&mut self, index: u32) {
+    fn pass_actor(&mut self, index: u32) {
         self.passed.push(index);
         if self.passed.len() > PASSED {
-            self.close();
+            self.close_run();
         }
     }
 
-    fn take(&mut self, index: u32, waits: &[(usize, usize)]) {
+    fn take_actor(&mut self, index: u32, waits: &[(usize, usize)]) {
         let known = waits.iter().all(|&(stream, place)| self.known[stream] >= Some(place));
         let actor = |index: u32| &self.program.actors[index as usize];
         let apart = |&other: &u32| are_apart(self.program, actor(other), actor(index));
@@ -120,7 +121,7 @@ struct Users {
 }
 
 impl Users {
-    fn of(program: &Program) -> Self {
+    fn from_program(program: &Program) -> Self {
         let none = vec![Vec::new(); program.registers.len()];
         let mut users = Self { writers: none.clone(), readers: none };
         for (index, actor) in program.actors.iter().enumerate() {
@@ -135,7 +136,7 @@ impl Users {
     }
 
     /// The actors that an actor waits for within a step: those that fill what it reads, and those that read what it overwrites.
-    fn before<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = ActorId> + 'a {
+    fn actors_before<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = ActorId> + 'a {
         let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
         let readers = actor.updates.iter().flat_map(|register| &self.readers[register.index()]);
         makers.chain(readers).copied().chain(actor.after)
@@ -143,7 +144,7 @@ impl Users {
 }
 
 /// Of each actor its stream and where in that it acts last in a step.
-fn places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>> {
+fn last_places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>> {
     let mut places = vec![None; program.actors.len()];
     for (stream, order) in orders.iter().enumerate() {
         for (place, &(actor, _)) in order.iter().enumerate() {
@@ -157,10 +158,10 @@ fn places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>> {
 
 /// Whether all of its registers lie at one place in every step.
 fn keeps_its_places(program: &Program, actor: &Actor) -> bool {
-    registers(actor).all(|r| program.registers.get(r.index()).is_some_and(|r| r.slots <= 1))
+    used_registers(actor).all(|r| program.registers.get(r.index()).is_some_and(|r| r.slots <= 1))
 }
 
-fn registers(actor: &Actor) -> impl Iterator<Item = RegisterId> + '_ {
+fn used_registers(actor: &Actor) -> impl Iterator<Item = RegisterId> + '_ {
     actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates).copied()
 }
 
@@ -168,26 +169,27 @@ fn registers(actor: &Actor) -> impl Iterator<Item = RegisterId> + '_ {
 fn are_apart(program: &Program, one: &Actor, other: &Actor) -> bool {
     let apart = |writer: &Actor, other: &Actor| {
         writer.outputs.iter().chain(&writer.updates).all(|&written| {
-            let written = span(program, written);
-            registers(other).all(|register| disjoint(&written, &span(program, register)))
+            let written = register_span(program, written);
+            used_registers(other)
+                .all(|register| are_disjoint(&written, &register_span(program, register)))
         })
     };
     apart(one, other) && apart(other, one)
 }
 
 /// The bytes of the arena that a register takes.
-fn span(program: &Program, register: RegisterId) -> Range<u64> {
+fn register_span(program: &Program, register: RegisterId) -> Range<u64> {
     let register = &program.registers[register.index()];
     let bytes = register.slot_bytes * u64::from(register.slots.max(1));
     register.offset..register.offset + bytes
 }
 
 /// Whether two registers share memory.
-pub(super) fn overlap(program: &Program, one: RegisterId, other: RegisterId) -> bool {
-    !disjoint(&span(program, one), &span(program, other))
+pub(super) fn registers_overlap(program: &Program, one: RegisterId, other: RegisterId) -> bool {
+    !are_disjoint(&register_span(program, one), &register_span(program, other))
 }
 
-fn disjoint(one: &Range<u64>, other: &Range<u64>) -> bool {
+fn are_disjoint(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.end <= other.start || other.end <= one.start
 }
 
@@ -246,7 +248,7 @@ pub(super) mod tests {
     /// The joint launches of the first stream, where all that overwrite something may be one.
     fn found(program: &Program, orders: [&[u32]; 2]) -> Vec<Vec<u32>> {
         let orders = orders.map(order);
-        runs(program, &orders, 0, &BTreeSet::new(), |actor| !actor.updates.is_empty())
+        find_runs(program, &orders, 0, &BTreeSet::new(), |actor| !actor.updates.is_empty())
     }
 
     #[test]

@@ -26,15 +26,15 @@ pub(in super::super) enum Stand {
 
 /// Two actors, the first before the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Pair {
+pub(in super::super) struct ActorPair {
     pub(in super::super) first: u32,
     pub(in super::super) second: u32,
     pub(in super::super) stand: Stand,
 }
 
-impl Pair {
+impl ActorPair {
     /// The one at whose place both are launched, and the other.
-    pub(in super::super) fn launched(&self) -> [u32; 2] {
+    pub(in super::super) fn launch_order(&self) -> [u32; 2] {
         match self.stand {
             Stand::First => [self.first, self.second],
             Stand::Second => [self.second, self.first],
@@ -44,7 +44,7 @@ impl Pair {
 
 /// The relation of two actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Beside {
+pub(in super::super) enum PairRelation {
     /// The second reads what the first gives.
     Behind,
     /// Both read the same memory, and none what the other gives.
@@ -54,7 +54,7 @@ pub(in super::super) enum Beside {
 }
 
 /// Where actors stand, and which of them are parts of pairs.
-pub(in super::super) struct Pairs<'a> {
+pub(in super::super) struct ActorPairs<'a> {
     program: &'a Program,
     users: Users,
     /// Of each actor its stream, block and place in that.
@@ -64,7 +64,7 @@ pub(in super::super) struct Pairs<'a> {
     taken: Vec<(Vec<u32>, BTreeSet<u32>)>,
 }
 
-impl<'a> Pairs<'a> {
+impl<'a> ActorPairs<'a> {
     pub(in super::super) fn new(program: &'a Program) -> Self {
         let mut places = vec![None; program.actors.len()];
         for (index, stream) in program.streams.iter().enumerate() {
@@ -74,7 +74,7 @@ impl<'a> Pairs<'a> {
                 }
             }
         }
-        let (users, known) = (Users::of(program), Known::of(program));
+        let (users, known) = (Users::from_program(program), Known::from_program(program));
         Self { program, users, places, known, taken: Vec::new() }
     }
 
@@ -87,7 +87,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// The actor that gives what a register holds, where that is one, and gives nothing else.
-    pub(in super::super) fn writer(&self, register: RegisterId) -> Option<u32> {
+    pub(in super::super) fn sole_writer(&self, register: RegisterId) -> Option<u32> {
         let [writer] = self.users.writers[register.index()][..] else { return None };
         (self.actor(writer.0).outputs == [register]).then_some(writer.0)
     }
@@ -96,7 +96,7 @@ impl<'a> Pairs<'a> {
     /// same memory.
     pub(in super::super) fn readers_of(&self, register: RegisterId) -> Vec<(u32, RegisterId)> {
         let readers = &self.users.readers[register.index()];
-        let of = |reader: &ActorId| match self.reshaped(reader.0) {
+        let of = |reader: &ActorId| match self.reshape_result(reader.0) {
             Some(other) => self.readers_of(other),
             None => vec![(reader.0, register)],
         };
@@ -104,29 +104,35 @@ impl<'a> Pairs<'a> {
     }
 
     /// The register that an actor fills by doing nothing, as another shape of the same memory.
-    fn reshaped(&self, actor: u32) -> Option<RegisterId> {
+    fn reshape_result(&self, actor: u32) -> Option<RegisterId> {
         let actor = self.actor(actor);
         let is_reshape = matches!(&actor.action, Action::Compute { op: Op::Reshape(_), .. });
         let ([from], [to], true) = (&actor.inputs[..], &actor.outputs[..], is_reshape) else {
             return None;
         };
-        let same = super::span(self.program, *from) == super::span(self.program, *to);
+        let same =
+            super::register_span(self.program, *from) == super::register_span(self.program, *to);
         same.then_some(*to)
     }
 
     /// Whether two actors that stand in this relation may be launched together, and where.
-    pub(in super::super) fn stand(&self, first: u32, second: u32, beside: Beside) -> Option<Pair> {
-        let between = self.between(first, second)?;
+    pub(in super::super) fn find_pair(
+        &self,
+        first: u32,
+        second: u32,
+        beside: PairRelation,
+    ) -> Option<ActorPair> {
+        let between = self.actors_between(first, second)?;
         let [one, two] = [first, second].map(|index| self.actor(index));
         let plain = |actor: &Actor| actor.updates.is_empty();
-        let updates = beside == Beside::Updating;
+        let updates = beside == PairRelation::Updating;
         let plain = plain(one) && (plain(two) || updates);
         let alike = one.rate == two.rate && plain && two.after.is_none();
         let apart = match beside {
-            Beside::Behind | Beside::Updating => self.writes_apart(two, one),
-            Beside::Sharing => are_apart(self.program, one, two),
+            PairRelation::Behind | PairRelation::Updating => self.writes_apart(two, one),
+            PairRelation::Sharing => are_apart(self.program, one, two),
         };
-        if !alike || !apart || self.crosses(&[first, second], &between) {
+        if !alike || !apart || self.crosses_taken(&[first, second], &between) {
             return None;
         }
         let moves = |index: u32| self.goes_past(index, &between);
@@ -135,27 +141,27 @@ impl<'a> Pairs<'a> {
             () if moves(first) && self.nobody_waits(first, second) => Stand::Second,
             () => return None,
         };
-        Some(Pair { first, second, stand })
+        Some(ActorPair { first, second, stand })
     }
 
     /// Whether an actor that reads what the second of a pair gives may be launched with them, where they are.
-    pub(in super::super) fn goes_along(&self, pair: Pair, third: u32) -> bool {
-        let [place, _] = pair.launched();
-        let Some(mut between) = self.between(place, third) else { return false };
+    pub(in super::super) fn goes_along(&self, pair: ActorPair, third: u32) -> bool {
+        let [place, _] = pair.launch_order();
+        let Some(mut between) = self.actors_between(place, third) else { return false };
         between.retain(|actor| ![pair.first, pair.second].contains(actor));
         let [one, two, actor] = [pair.first, pair.second, third].map(|index| self.actor(index));
         let plain = actor.updates.is_empty() && actor.after.is_none() && actor.rate == one.rate;
         let apart = [one, two].iter().all(|other| self.writes_apart(actor, other));
         let moves = self.goes_past(third, &between) && self.waits_alike(place, third);
-        let others: BTreeSet<u32> = self.between(pair.first, third).unwrap_or_default();
+        let others: BTreeSet<u32> = self.actors_between(pair.first, third).unwrap_or_default();
         let others = others.into_iter().filter(|&other| other != pair.second).collect();
-        plain && apart && moves && !self.crosses(&[pair.first, pair.second, third], &others)
+        plain && apart && moves && !self.crosses_taken(&[pair.first, pair.second, third], &others)
     }
 
     /// Takes a pair whose launch there is, and who goes along.
-    pub(in super::super) fn take(&mut self, pair: Pair, along: Option<u32>) {
+    pub(in super::super) fn take_pair(&mut self, pair: ActorPair, along: Option<u32>) {
         let last = along.unwrap_or(pair.second);
-        let mut between = self.between(pair.first, last).unwrap_or_default();
+        let mut between = self.actors_between(pair.first, last).unwrap_or_default();
         between.remove(&pair.second);
         let members = [pair.first, pair.second].into_iter().chain(along).collect();
         self.taken.push((members, between));
@@ -177,27 +183,27 @@ impl<'a> Pairs<'a> {
     }
 
     /// The actors that do something between two of one block, if they are not many and the first comes first.
-    fn between(&self, first: u32, second: u32) -> Option<BTreeSet<u32>> {
+    fn actors_between(&self, first: u32, second: u32) -> Option<BTreeSet<u32>> {
         let [one, two] = [first, second].map(|index| self.places[index as usize]);
         let ([stream, block, from], [other, other_block, to]) = (one?, two?);
         if (stream, block) != (other, other_block) || from >= to || to - from - 1 > PASSED {
             return None;
         }
         let between = self.program.streams[stream].blocks[block][from + 1..to].iter();
-        let acts = |actor: &u32| self.reshaped(*actor).is_none();
+        let acts = |actor: &u32| self.reshape_result(*actor).is_none();
         Some(between.map(|actor| actor.0).filter(acts).collect())
     }
 
     /// Whether an actor writes nothing that another reads.
     fn writes_apart(&self, writer: &Actor, reader: &Actor) -> bool {
-        let span = |register| super::span(self.program, register);
+        let span = |register| super::register_span(self.program, register);
         let written = writer.outputs.iter().chain(&writer.updates);
         let mut pairs = written.flat_map(|w| reader.inputs.iter().map(move |r| (w, r)));
-        pairs.all(|(&written, &read)| super::disjoint(&span(written), &span(read)))
+        pairs.all(|(&written, &read)| super::are_disjoint(&span(written), &span(read)))
     }
 
     /// Whether these actors and some that were taken would go past parts of each other.
-    fn crosses(&self, members: &[u32], between: &BTreeSet<u32>) -> bool {
+    fn crosses_taken(&self, members: &[u32], between: &BTreeSet<u32>) -> bool {
         let parts = |of: &[u32], among: &BTreeSet<u32>| {
             let inside = of.iter().filter(|actor| among.contains(actor)).count();
             inside > 0 && inside < of.len()
@@ -210,16 +216,16 @@ impl<'a> Pairs<'a> {
 
     /// Whether the second waits for nothing of another stream for which the first has not waited.
     fn waits_alike(&self, first: u32, second: u32) -> bool {
-        self.actions([first, second]).is_some_and(|(stream, actions)| {
+        self.paired_actions([first, second]).is_some_and(|(stream, actions)| {
             let waited =
-                |action| self.known.as_ref().map_or(0, |known| known.ended(stream, action));
+                |action| self.known.as_ref().map_or(0, |known| known.count_ended(stream, action));
             actions.iter().all(|&[one, two]| waited(two) <= waited(one))
         })
     }
 
     /// Whether nobody of another stream waits for the first who does not wait for the second.
     fn nobody_waits(&self, first: u32, second: u32) -> bool {
-        self.actions([first, second]).is_some_and(|(stream, actions)| {
+        self.paired_actions([first, second]).is_some_and(|(stream, actions)| {
             let others = self.known.as_ref().map_or(&[][..], |known| &known.of_other[1 - stream]);
             actions.iter().all(|&[one, two]| {
                 let first_alone = one as u32 + 1..two as u32 + 1;
@@ -230,7 +236,7 @@ impl<'a> Pairs<'a> {
 
     /// The stream of two actors, and the places of their actions of each microbatch in its order; `None` where it is not
     /// known what streams know of each other.
-    fn actions(&self, pair: [u32; 2]) -> Option<(usize, Vec<[usize; 2]>)> {
+    fn paired_actions(&self, pair: [u32; 2]) -> Option<(usize, Vec<[usize; 2]>)> {
         let [stream, ..] = self.places[pair[0] as usize]?;
         let Some(known) = &self.known else {
             return (self.program.streams.len() == 1).then_some((0, Vec::new()));
@@ -262,7 +268,7 @@ mod tests {
     }
 
     fn stand(program: &Program, first: u32, second: u32) -> Option<Stand> {
-        let pair = Pairs::new(program).stand(first, second, Beside::Behind);
+        let pair = ActorPairs::new(program).find_pair(first, second, PairRelation::Behind);
         pair.map(|pair| pair.stand)
     }
 
@@ -308,10 +314,10 @@ mod tests {
         let stand = |between: Actor| {
             let actors = vec![actor(&[0], &[1], &[]), between, actor(&[1], &[], &[2])];
             let program = with_streams(&APART, actors, &[&[0, 1, 2]]);
-            let pairs = Pairs::new(&program);
-            assert_eq!(pairs.stand(0, 2, Beside::Behind), None);
-            assert_eq!(pairs.writer(RegisterId(1)), Some(0));
-            pairs.stand(0, 2, Beside::Updating).map(|pair| pair.stand)
+            let pairs = ActorPairs::new(&program);
+            assert_eq!(pairs.find_pair(0, 2, PairRelation::Behind), None);
+            assert_eq!(pairs.sole_writer(RegisterId(1)), Some(0));
+            pairs.find_pair(0, 2, PairRelation::Updating).map(|pair| pair.stand)
         };
         assert_eq!(stand(actor(&[0], &[3], &[])), Some(Stand::First));
         // Another product reads the variable: that of the gradient waits for it.
@@ -321,7 +327,7 @@ mod tests {
         // The update would overwrite the factor.
         let own = vec![actor(&[2], &[1], &[]), actor(&[1], &[], &[2])];
         let own = with_streams(&APART, own, &[&[0, 1]]);
-        assert_eq!(Pairs::new(&own).stand(0, 1, Beside::Updating), None);
+        assert_eq!(ActorPairs::new(&own).find_pair(0, 1, PairRelation::Updating), None);
     }
 
     #[test]
@@ -335,16 +341,16 @@ mod tests {
             ]
         };
         let crossed = with_streams(&APART, actors(), &[&[0, 1, 2, 3]]);
-        let mut pairs = Pairs::new(&crossed);
-        let pair = pairs.stand(0, 2, Beside::Behind).expect("a pair");
-        pairs.take(pair, None);
-        assert_eq!(pairs.stand(1, 3, Beside::Behind), None);
+        let mut pairs = ActorPairs::new(&crossed);
+        let pair = pairs.find_pair(0, 2, PairRelation::Behind).expect("a pair");
+        pairs.take_pair(pair, None);
+        assert_eq!(pairs.find_pair(1, 3, PairRelation::Behind), None);
         assert_eq!(pairs.members(), BTreeSet::from([0, 2]));
         let nested = with_streams(&APART, actors(), &[&[0, 1, 3, 2]]);
-        let mut pairs = Pairs::new(&nested);
-        let pair = pairs.stand(0, 2, Beside::Behind).expect("a pair");
-        pairs.take(pair, None);
-        assert!(pairs.stand(1, 3, Beside::Behind).is_some());
+        let mut pairs = ActorPairs::new(&nested);
+        let pair = pairs.find_pair(0, 2, PairRelation::Behind).expect("a pair");
+        pairs.take_pair(pair, None);
+        assert!(pairs.find_pair(1, 3, PairRelation::Behind).is_some());
     }
 
     #[test]
@@ -359,8 +365,8 @@ mod tests {
         };
         let goes = |offsets: &[u64]| {
             let program = with_streams(offsets, actors(), &[&[0, 1, 2, 3]]);
-            let pairs = Pairs::new(&program);
-            let pair = pairs.stand(0, 1, Beside::Behind).expect("a pair");
+            let pairs = ActorPairs::new(&program);
+            let pair = pairs.find_pair(0, 1, PairRelation::Behind).expect("a pair");
             pairs.goes_along(pair, 3)
         };
         assert!(goes(&APART));
@@ -379,10 +385,13 @@ mod tests {
         let actors =
             vec![actor(&[0], &[3], &[]), reshape(0, 1), reshape(0, 2), actor(&[1], &[4], &[])];
         let program = with_streams(&[0, 0, 64, 128, 192], actors, &[&[0, 1, 2, 3]]);
-        let pairs = Pairs::new(&program);
+        let pairs = ActorPairs::new(&program);
         let found = pairs.readers_of(RegisterId(0));
         // Register 2 is a copy.
         assert_eq!(found, [(0, RegisterId(0)), (3, RegisterId(1)), (2, RegisterId(0))]);
-        assert_eq!(pairs.stand(0, 3, Beside::Sharing).map(|pair| pair.stand), Some(Stand::First));
+        assert_eq!(
+            pairs.find_pair(0, 3, PairRelation::Sharing).map(|pair| pair.stand),
+            Some(Stand::First)
+        );
     }
 }

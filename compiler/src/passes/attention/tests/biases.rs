@@ -9,7 +9,8 @@ use super::*;
 /// Holds that a model is one attention with a bias of this shape that computes and learns the same.
 fn is_biased(name: &str, graph: Graph, causal: bool, bias: [usize; 4]) {
     let [before, after] = both(graph);
-    let kept: Vec<_> = places(&before, &options()).iter().map(|place| place.kept()).collect();
+    let kept: Vec<_> =
+        find_places(&before, &options()).iter().map(|place| place.kept_reason()).collect();
     let node = after.nodes.iter().find(|node| matches!(node.op, Op::Attention(_)));
     let node = node.unwrap_or_else(|| panic!("{name}: {kept:?}"));
     assert_eq!(node.operands.len(), 4, "{name}");

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::evaluate;
+use graphc_ir::evaluate::evaluate_graph;
 use graphc_ir::graph::{Graph, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::EvalContext;
-use graphc_ir::ops::{Dropout, Reduce, ReduceFunction};
+use graphc_ir::ops::{DropoutOp, Reduce, ReduceFunction};
 use graphc_ir::types::DType;
 
 use super::*;
@@ -139,7 +139,7 @@ const EXAMPLES: &[(&str, Examples)] = &[
     }),
     ("dropout of nothing", |g| {
         let a = x(g, "a", &[2, 3]);
-        let dropout = Dropout { probability: Scalar(0.5), key: 1, training: false };
+        let dropout = DropoutOp { probability: Scalar(0.5), key: 1, training: false };
         vec![a.dropout(0.0), g.apply(Op::Dropout(dropout), &[&a])]
     }),
     ("function of one number", |g| vec![c(g, &[2], 0.5).exp(), c(g, &[], 4.0).sqrt()]),
@@ -170,16 +170,16 @@ fn leaves(graph: &Graph, value: ValueId) -> BTreeSet<ValueId> {
     }
 }
 
-fn check(rule: &Rule, graph: &Graph, term: ValueId) {
-    let mut region = Region::new();
+fn check(rule: &RewriteRule, graph: &Graph, term: ValueId) {
+    let mut region = EgraphRegion::new();
     let mut of: BTreeMap<Id, ValueId> = BTreeMap::new();
     let mut class = BTreeMap::new();
     for node in &graph.nodes {
         let (value, ty) = (node.results[0], &graph.value(node.results[0]).ty);
         let children = node.operands.iter().map(|operand| class[operand]).collect();
         let id = match node.op {
-            Op::Input(_) => region.leaf(value, ty),
-            _ => region.add(&node.op, children, ty),
+            Op::Input(_) => region.add_leaf(value, ty),
+            _ => region.add_op(&node.op, children, ty),
         };
         class.insert(value, id);
         of.entry(id).or_insert(value);
@@ -213,7 +213,7 @@ fn equal(name: &str, graph: &Graph, a: ValueId, b: ValueId) {
         let data = (0..input.ty.elements()).map(number).collect();
         feeds.insert(input.name.clone(), Array::new(input.ty.shape.clone(), data));
     }
-    let values = evaluate(graph, &feeds, &EvalContext::default()).expect("all is fed");
+    let values = evaluate_graph(graph, &feeds, &EvalContext::default()).expect("all is fed");
     let (a, b) = (&values[a.index()], &values[b.index()]);
     let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-14 * (1.0 + a.abs());
     assert!(a.data.iter().zip(&b.data).all(near), "{name}: {a:?} is not {b:?}");

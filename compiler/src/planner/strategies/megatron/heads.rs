@@ -5,7 +5,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 
 use super::{Splitter, Wish};
-use crate::planner::error::{HeadsReason, PlanError};
+use crate::planner::error::{HeadsReason, PlannerError};
 use crate::planner::problem::layouts::SbpId;
 
 /// The dim of heads of what attention takes.
@@ -13,28 +13,29 @@ const HEADS: usize = 2;
 
 impl Splitter<'_, '_> {
     /// The error for attention whose heads are not split as it is wished.
-    pub(super) fn indivisible(
+    pub(super) fn indivisible_error(
         &self,
         id: usize,
         node: &Node,
         wish: &Wish,
         sources: &[Option<SbpId>],
-    ) -> PlanError {
-        PlanError::Heads {
+    ) -> PlannerError {
+        PlannerError::Heads {
             op: node.op.name(),
             place: node.source.clone(),
             cause: Box::new(self.cause(id, node, wish, sources)),
-            ranks: self.ranks(id),
+            ranks: self.model_ranks(id),
             mesh: self.problem.decisions.staging.placement[id].hierarchy.clone(),
         }
     }
 
     fn cause(&self, id: usize, node: &Node, wish: &Wish, sources: &[Option<SbpId>]) -> HeadsReason {
-        let (heads, ranks) = (self.heads_of_queries(node, wish), self.ranks(id));
+        let (heads, ranks) = (self.heads_of_queries(node, wish), self.model_ranks(id));
         if !heads.is_multiple_of(ranks) {
             return HeadsReason::Heads { heads };
         }
-        let keys = (0..node.operands.len()).filter_map(|position| self.keys(node, position, heads));
+        let keys = (0..node.operands.len())
+            .filter_map(|position| self.heads_of_keys(node, position, heads));
         if let Some(keys) = keys.min().filter(|keys| !keys.is_multiple_of(ranks)) {
             return HeadsReason::Keys { keys, heads };
         }
@@ -74,7 +75,7 @@ impl Splitter<'_, '_> {
     }
 
     /// Heads of keys and values, if an operand has such: what is repeated has fewer than its queries.
-    fn keys(&self, node: &Node, position: usize, heads: usize) -> Option<usize> {
+    fn heads_of_keys(&self, node: &Node, position: usize, heads: usize) -> Option<usize> {
         let graph = self.problem.decisions.graph();
         if let Op::Attention(_) = node.op {
             // Behind queries, keys and values a bias, [batch, heads, queries, keys].
@@ -94,12 +95,13 @@ impl Splitter<'_, '_> {
 
     /// The operand that keeps heads from being split: the first that breaks a rule where they are, as few rules broken as may be.
     fn in_the_way(&self, id: usize, wish: &Wish, sources: &[Option<SbpId>]) -> usize {
-        let axis = self.axis(id);
+        let axis = self.model_axis(id);
         let candidates = self.problem.candidates[id].iter();
-        let wished = candidates.filter(|candidate| wish.fits(candidate, axis));
-        let best = wished.min_by_key(|candidate| self.broken(id, candidate, sources, Some(wish)));
+        let wished = candidates.filter(|candidate| wish.is_met_by(candidate, axis));
+        let best = wished
+            .min_by_key(|candidate| self.count_broken_rules(id, candidate, sources, Some(wish)));
         let breaks = |position: &usize| {
-            best.is_some_and(|best| self.breaks(id, best, *position, sources[*position]))
+            best.is_some_and(|best| self.breaks_rule(id, best, *position, sources[*position]))
         };
         (0..sources.len()).find(breaks).unwrap_or(0)
     }

@@ -9,18 +9,19 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::{
-    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, OUTBOX, Place, Slot, piece, queue_head, slot, slot_at,
+    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, OUTBOX, Place, QueueSlot, find_piece, find_slot,
+    queue_head, slot_at,
 };
 use crate::explore::point;
 use crate::memory::Lent;
 use crate::transport::process::foreign;
 use crate::transport::process::outbox::PeerMemory;
-use crate::transport::process::segment::Segment;
+use crate::transport::process::segment::SharedSegment;
 use crate::transport::process::wait::Waiter;
 use crate::transport::{Body, HEAD, TransportError};
 
 /// The receiving end of a queue, which the peer makes when it comes to it.
-pub(in crate::transport::process) struct SharedReceiver {
+pub(in crate::transport::process) struct SharedQueueReceiver {
     peer: Arc<PeerMemory>,
     waiter: Waiter,
     from: u32,
@@ -30,12 +31,12 @@ pub(in crate::transport::process) struct SharedReceiver {
     queue: Option<u64>,
     emptied: u64,
     /// The peer's arenas that were met, mapped.
-    arenas: BTreeMap<u32, Segment>,
+    arenas: BTreeMap<u32, SharedSegment>,
     /// Where the pieces of the message at hand lie.
     places: Vec<Place>,
 }
 
-impl SharedReceiver {
+impl SharedQueueReceiver {
     pub(in crate::transport::process) fn new(
         peer: &Arc<PeerMemory>,
         waiter: Waiter,
@@ -46,31 +47,31 @@ impl SharedReceiver {
         Self { peer, waiter, from, tag, key, slots, queue: None, emptied: 0, arenas, places }
     }
 
-    fn mismatch(&self, what: String) -> TransportError {
+    fn mismatch_error(&self, what: String) -> TransportError {
         TransportError::Mismatch { rank: self.waiter.rank, peer: self.from, what }
     }
 
     /// The slot of the next message, once the peer has made the queue.
-    fn slot(&self) -> Option<&Slot> {
-        let queue = self.queue.or_else(|| self.peer.queue(self.key))?;
-        slot(&self.peer.segment, queue, self.emptied % self.slots)
+    fn next_slot(&self) -> Option<&QueueSlot> {
+        let queue = self.queue.or_else(|| self.peer.find_queue(self.key))?;
+        find_slot(&self.peer.segment, queue, self.emptied % self.slots)
     }
 
     /// Whether a message is there.
-    pub(in crate::transport::process) fn ready(&self) -> bool {
-        let filled = |slot: &Slot| slot.number.load(Ordering::Acquire) == self.emptied + 1;
-        self.slot().is_some_and(filled)
+    pub(in crate::transport::process) fn is_ready(&self) -> bool {
+        let filled = |slot: &QueueSlot| slot.number.load(Ordering::Acquire) == self.emptied + 1;
+        self.next_slot().is_some_and(filled)
     }
 
     /// Waits for the next message, and notes where its pieces lie.
-    fn next(&mut self, what: &'static str) -> Result<Duration, TransportError> {
+    fn wait_next(&mut self, what: &'static str) -> Result<Duration, TransportError> {
         let mut waited = Duration::ZERO;
         let what = |tag: u32| move || format!("{what} {tag}");
         if self.queue.is_none() {
-            waited = self.find(what(self.tag))?;
+            waited = self.find_queue(what(self.tag))?;
         }
-        waited += self.waiter.until(self.from, what(self.tag), || self.ready())?;
-        self.look()?;
+        waited += self.waiter.wait_until(self.from, what(self.tag), || self.is_ready())?;
+        self.note_pieces()?;
         Ok(waited)
     }
 
@@ -79,15 +80,15 @@ impl SharedReceiver {
         &mut self,
         read: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<Duration, TransportError> {
-        let waited = self.next("to send in")?;
+        let waited = self.wait_next("to send in")?;
         match self.places.as_slice() {
-            [one] => read(&[self.bytes(*one)?]),
+            [one] => read(&[self.piece_bytes(*one)?]),
             many => {
-                let pieces = many.iter().map(|&place| self.bytes(place));
+                let pieces = many.iter().map(|&place| self.piece_bytes(place));
                 read(&pieces.collect::<Result<Vec<_>, _>>()?);
             }
         }
-        self.release();
+        self.release_lent();
         Ok(waited)
     }
 
@@ -96,16 +97,17 @@ impl SharedReceiver {
         &mut self,
         read: &mut dyn FnMut(&[u8], Body<'_>),
     ) -> Result<Duration, TransportError> {
-        let waited = self.next("to send in")?;
-        let slot = self.slot().ok_or_else(|| self.broken())?;
+        let waited = self.wait_next("to send in")?;
+        let slot = self.next_slot().ok_or_else(|| self.place_error())?;
         let head = slot.head.load(Ordering::Relaxed) as usize;
         let place @ (space, offset, bytes) = slot.place();
-        let head = self.inline(HEAD_AT, head.min(HEAD))?;
+        let head = self.inline_bytes(HEAD_AT, head.min(HEAD))?;
         if space == FOREIGN {
             let failed = Cell::new(None);
             let copy = |into: &mut [u8]| {
                 let bytes = into.len().min(bytes as usize);
-                let copied = foreign::read(self.peer.pid(), offset, &mut into[..bytes]);
+                let copied =
+                    foreign::read_process_memory(self.peer.pid(), offset, &mut into[..bytes]);
                 failed.set(failed.take().or(copied.err()));
             };
             read(head, Body::There(bytes as usize, &copy));
@@ -116,18 +118,18 @@ impl SharedReceiver {
                 failed.set(Some(io::Error::other("it has given up sending")));
             }
             if let Some(error) = failed.take() {
-                return Err(self.waiter.lost(self.from, &error));
+                return Err(self.waiter.lost_error(self.from, &error));
             }
         } else {
-            read(head, Body::Here(self.bytes(place)?));
+            read(head, Body::Here(self.piece_bytes(place)?));
         }
-        self.release();
+        self.release_lent();
         Ok(waited)
     }
 
     /// Notes where the pieces of the next message lie, and maps the arenas that they lie in.
-    fn look(&mut self) -> Result<(), TransportError> {
-        let slot = self.slot().ok_or_else(|| self.broken())?;
+    fn note_pieces(&mut self) -> Result<(), TransportError> {
+        let slot = self.next_slot().ok_or_else(|| self.place_error())?;
         let pieces = slot.pieces.load(Ordering::Relaxed) as usize;
         let first = slot.place();
         let mut places = std::mem::take(&mut self.places);
@@ -136,15 +138,15 @@ impl SharedReceiver {
             1 => places.push(first),
             _ => {
                 for i in 0..pieces {
-                    let entry = piece(&self.peer.segment, first.1, i);
-                    places.push(entry.ok_or_else(|| self.broken())?.get());
+                    let entry = find_piece(&self.peer.segment, first.1, i);
+                    places.push(entry.ok_or_else(|| self.place_error())?.load_place());
                 }
             }
         }
         for &(space, ..) in &places {
             let of_arena = !matches!(space, OUTBOX | INLINE | FOREIGN);
             if of_arena && !self.arenas.contains_key(&space) {
-                let arena = self.peer.arena(space - 1).map_err(|_| self.broken())?;
+                let arena = self.peer.map_arena(space - 1).map_err(|_| self.place_error())?;
                 self.arenas.insert(space, arena);
             }
         }
@@ -153,73 +155,73 @@ impl SharedReceiver {
     }
 
     /// Bytes of the slot.
-    fn inline(&self, at: u64, bytes: usize) -> Result<&[u8], TransportError> {
+    fn inline_bytes(&self, at: u64, bytes: usize) -> Result<&[u8], TransportError> {
         let slot = slot_at(self.queue.unwrap_or_default(), self.emptied % self.slots);
         // SAFETY: the sender does not write them before `emptied` says that they are read.
         let bytes = unsafe { self.peer.segment.read(slot + at, bytes as u64) };
-        bytes.ok_or_else(|| self.broken())
+        bytes.ok_or_else(|| self.place_error())
     }
 
-    fn bytes(&self, (space, offset, bytes): Place) -> Result<&[u8], TransportError> {
+    fn piece_bytes(&self, (space, offset, bytes): Place) -> Result<&[u8], TransportError> {
         let segment = match space {
-            INLINE => return self.inline(BODY_AT, (bytes as usize).min(BODY)),
+            INLINE => return self.inline_bytes(BODY_AT, (bytes as usize).min(BODY)),
             OUTBOX => Some(&self.peer.segment),
             _ => self.arenas.get(&space),
         };
-        // SAFETY: as in `inline`.
+        // SAFETY: as in `inline_bytes`.
         let bytes = segment.and_then(|segment| unsafe { segment.read(offset, bytes) });
-        bytes.ok_or_else(|| self.broken())
+        bytes.ok_or_else(|| self.place_error())
     }
 
-    fn broken(&self) -> TransportError {
-        self.mismatch(format!("where the messages of {} lie", self.tag))
+    fn place_error(&self) -> TransportError {
+        self.mismatch_error(format!("where the messages of {} lie", self.tag))
     }
 
     /// Waits for the next message, whose pieces are lent: they lie in the peer's arenas. What is returned is to be used
-    /// before [`SharedReceiver::release`].
-    pub(in crate::transport::process) fn hold(
+    /// before [`SharedQueueReceiver::release_lent`].
+    pub(in crate::transport::process) fn hold_lent(
         &mut self,
     ) -> Result<(Duration, Vec<Lent<'static>>), TransportError> {
-        let waited = self.next("to join collective")?;
+        let waited = self.wait_next("to join collective")?;
         let lent = |&place: &Place| {
-            let bytes = self.bytes(place)?;
+            let bytes = self.piece_bytes(place)?;
             let start = NonNull::from(bytes).cast();
             // SAFETY: mapped writable as long as this end lives, which the caller's group owns; the peer has lent it until
             // `emptied` counts this message.
-            Ok(unsafe { Lent::mapped(start, bytes.len()) })
+            Ok(unsafe { Lent::from_mapped(start, bytes.len()) })
         };
         let lent = self.places.iter().map(lent).collect::<Result<_, TransportError>>()?;
         Ok((waited, lent))
     }
 
     /// Gives back what was lent.
-    pub(in crate::transport::process) fn release(&mut self) {
+    pub(in crate::transport::process) fn release_lent(&mut self) {
         self.emptied += 1;
         point();
         let queue = self.queue.unwrap_or_default();
         if let Some(head) = queue_head(&self.peer.segment, queue) {
             head.emptied.0.store(self.emptied, Ordering::Release);
         }
-        self.peer.ring();
+        self.peer.ring_bell();
     }
 
     /// Waits until the peer has made the queue, and tells it what this end can do.
-    fn find(&mut self, what: impl Fn() -> String) -> Result<Duration, TransportError> {
-        let made = || self.peer.queue(self.key);
-        let waited = self.waiter.until(self.from, what, || made().is_some())?;
+    fn find_queue(&mut self, what: impl Fn() -> String) -> Result<Duration, TransportError> {
+        let made = || self.peer.find_queue(self.key);
+        let waited = self.waiter.wait_until(self.from, what, || made().is_some())?;
         self.queue = made();
         let queue = self.queue.unwrap_or_default();
-        let head = queue_head(&self.peer.segment, queue).ok_or_else(|| self.broken())?;
+        let head = queue_head(&self.peer.segment, queue).ok_or_else(|| self.place_error())?;
         if head.slots.0.load(Ordering::Relaxed) != self.slots {
-            return Err(self.mismatch(format!("the slots of channel {}", self.tag)));
+            return Err(self.mismatch_error(format!("the slots of channel {}", self.tag)));
         }
         head.foreign.store(u32::from(self.peer.is_readable()), Ordering::Relaxed);
         Ok(waited)
     }
 }
 
-impl Drop for SharedReceiver {
+impl Drop for SharedQueueReceiver {
     fn drop(&mut self) {
-        self.peer.leave(self.key);
+        self.peer.leave_queue(self.key);
     }
 }

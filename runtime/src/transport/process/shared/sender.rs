@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, OUTBOX, Piece, QueueHead, Slot, piece, queue_bytes,
-    queue_head, slot, slot_at,
+    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, ListedPiece, OUTBOX, QueueHead, QueueSlot, find_piece,
+    find_slot, queue_bytes, queue_head, slot_at,
 };
 use crate::explore::point;
 use crate::transport::process::outbox::{Abandoned, Outbox, PeerMemory};
@@ -15,7 +15,7 @@ use crate::transport::process::wait::Waiter;
 use crate::transport::{HEAD, TransportError};
 
 /// The sending end of a queue.
-pub(in crate::transport::process) struct SharedSender {
+pub(in crate::transport::process) struct SharedQueueSender {
     outbox: Arc<Outbox>,
     peer: Arc<PeerMemory>,
     waiter: Waiter,
@@ -33,7 +33,7 @@ pub(in crate::transport::process) struct SharedSender {
     lists: Vec<(u64, u64)>,
 }
 
-impl SharedSender {
+impl SharedQueueSender {
     /// Makes the queue `(key, to)`.
     pub(in crate::transport::process) fn new(
         outbox: &Arc<Outbox>,
@@ -53,11 +53,11 @@ impl SharedSender {
         head.withdrawn.store(0, Ordering::Relaxed);
         head.left.store(0, Ordering::Relaxed);
         for index in 0..slots {
-            let slot = slot(&outbox.segment, queue, index).ok_or_else(full)?;
+            let slot = find_slot(&outbox.segment, queue, index).ok_or_else(full)?;
             slot.number.store(0, Ordering::Relaxed);
         }
-        let Some(entry) = outbox.publish(key, to, queue) else {
-            outbox.release(queue, queue_bytes(slots));
+        let Some(entry) = outbox.publish_queue(key, to, queue) else {
+            outbox.release_block(queue, queue_bytes(slots));
             return Err(full());
         };
         let (outbox, peer) = (Arc::clone(outbox), Arc::clone(peer));
@@ -71,43 +71,43 @@ impl SharedSender {
         queue_head(&self.outbox.segment, self.queue).expect("the queue was made there")
     }
 
-    fn unread(&self) -> u64 {
+    fn count_unread(&self) -> u64 {
         self.seen.set(self.head().emptied.0.load(Ordering::Acquire));
         self.filled.saturating_sub(self.seen.get())
     }
 
     /// Whether a message would be taken at once.
-    pub(in crate::transport::process) fn ready(&self) -> bool {
-        self.filled - self.seen.get() < self.slots || self.unread() < self.slots
+    pub(in crate::transport::process) fn is_ready(&self) -> bool {
+        self.filled - self.seen.get() < self.slots || self.count_unread() < self.slots
     }
 
     /// Whether the peer has read everything.
-    pub(in crate::transport::process) fn settled(&self) -> bool {
-        self.seen.get() == self.filled || self.unread() == 0
+    pub(in crate::transport::process) fn is_settled(&self) -> bool {
+        self.seen.get() == self.filled || self.count_unread() == 0
     }
 
     /// What was lent and not read may change from now on: whoever reads it gets an error.
-    pub(in crate::transport::process) fn withdraw(&self) {
-        if !self.settled() {
+    pub(in crate::transport::process) fn withdraw_loans(&self) {
+        if !self.is_settled() {
             self.head().withdrawn.store(1, Ordering::SeqCst);
         }
     }
 
     /// Whether the peer can read this process's own memory.
-    pub(in crate::transport::process) fn lends(&self) -> bool {
+    pub(in crate::transport::process) fn can_lend(&self) -> bool {
         self.head().foreign.load(Ordering::Relaxed) != 0
     }
 
     /// Waits until a message would be taken at once.
-    pub(in crate::transport::process) fn room(&self) -> Result<Duration, TransportError> {
+    pub(in crate::transport::process) fn wait_for_slot(&self) -> Result<Duration, TransportError> {
         let what = || format!("to read what was sent in {}", self.tag);
-        self.waiter.until(self.to, what, || self.ready())
+        self.waiter.wait_until(self.to, what, || self.is_ready())
     }
 
     /// Waits until the peer has read everything.
-    pub(in crate::transport::process) fn settle(&self) -> Result<Duration, TransportError> {
+    pub(in crate::transport::process) fn settle_loans(&self) -> Result<Duration, TransportError> {
         let what = || format!("to read in collective {}", self.tag);
-        self.waiter.until(self.to, what, || self.settled())
+        self.waiter.wait_until(self.to, what, || self.is_settled())
     }
 
     /// Sends a message of one piece, which `fill` writes.
@@ -116,70 +116,71 @@ impl SharedSender {
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Duration, TransportError> {
-        let waited = self.room()?;
-        let index = self.index();
-        let copy = self.copied(index, bytes)?;
-        fill(self.own(copy, bytes)?);
-        self.push(index, 1, 0, (OUTBOX, copy, bytes));
+        let waited = self.wait_for_slot()?;
+        let index = self.next_index();
+        let copy = self.block_for_copies(index, bytes)?;
+        fill(self.own_bytes(copy, bytes)?);
+        self.push_message(index, 1, 0, (OUTBOX, copy, bytes));
         Ok(waited)
     }
 
     /// Sends a message of a head of at most [`HEAD`] bytes and a body. A body that is `lent` the peer reads in this process's
-    /// own memory, where it can: it is to stay there until [`SharedSender::settle`].
+    /// own memory, where it can: it is to stay there until [`SharedQueueSender::settle_loans`].
     pub(in crate::transport::process) fn send_headed(
         &mut self,
         head: &[u8],
         body: &[u8],
         lent: bool,
     ) -> Result<Duration, TransportError> {
-        let waited = self.room()?;
-        let index = self.index();
+        let waited = self.wait_for_slot()?;
+        let index = self.next_index();
         let slot = slot_at(self.queue, index as u64);
-        self.own(slot + HEAD_AT, HEAD)?[..head.len()].copy_from_slice(head);
+        self.own_bytes(slot + HEAD_AT, HEAD)?[..head.len()].copy_from_slice(head);
         let bytes = body.len();
         let place = if bytes <= BODY {
-            self.own(slot + BODY_AT, BODY)?[..bytes].copy_from_slice(body);
+            self.own_bytes(slot + BODY_AT, BODY)?[..bytes].copy_from_slice(body);
             (INLINE, 0, bytes)
-        } else if let Some((space, offset)) = lent.then(|| self.outbox.locate(body)).flatten() {
+        } else if let Some((space, offset)) = lent.then(|| self.outbox.locate_bytes(body)).flatten()
+        {
             (space, offset, bytes)
-        } else if lent && self.lends() {
+        } else if lent && self.can_lend() {
             (FOREIGN, body.as_ptr() as u64, bytes)
         } else {
-            let copy = self.copied(index, bytes)?;
-            self.own(copy, bytes)?.copy_from_slice(body);
+            let copy = self.block_for_copies(index, bytes)?;
+            self.own_bytes(copy, bytes)?.copy_from_slice(body);
             (OUTBOX, copy, bytes)
         };
-        self.push(index, 1, head.len(), place);
+        self.push_message(index, 1, head.len(), place);
         Ok(waited)
     }
 
     /// The slot of the next message.
-    fn index(&self) -> usize {
+    fn next_index(&self) -> usize {
         (self.filled % self.slots) as usize
     }
 
     /// Own bytes of the outbox, to be written.
     #[expect(clippy::mut_from_ref, reason = "the bytes are no part of this structure")]
-    fn own(&self, offset: u64, bytes: usize) -> Result<&mut [u8], TransportError> {
+    fn own_bytes(&self, offset: u64, bytes: usize) -> Result<&mut [u8], TransportError> {
         // SAFETY: the slot and its block are this sender's, and the peer has emptied the slot.
         let own = unsafe { self.outbox.segment.write(offset, bytes as u64) };
         own.ok_or(TransportError::Memory { rank: self.waiter.rank })
     }
 
-    /// Shows pieces. What lies in an arena is read there, until [`SharedSender::settle`]; the rest is copied.
-    pub(in crate::transport::process) fn show(
+    /// Shows pieces. What lies in an arena is read there, until [`SharedQueueSender::settle_loans`]; the rest is copied.
+    pub(in crate::transport::process) fn show_pieces(
         &mut self,
         pieces: &[&[u8]],
     ) -> Result<Duration, TransportError> {
-        let waited = self.room()?;
-        let index = self.index();
-        let located: Vec<_> = pieces.iter().map(|piece| self.outbox.locate(piece)).collect();
+        let waited = self.wait_for_slot()?;
+        let index = self.next_index();
+        let located: Vec<_> = pieces.iter().map(|piece| self.outbox.locate_bytes(piece)).collect();
         let copied = pieces.iter().zip(&located).filter(|(_, place)| place.is_none());
         let copied: usize = copied.map(|(piece, _)| piece.len()).sum();
-        let mut at = self.copied(index, copied)?;
+        let mut at = self.block_for_copies(index, copied)?;
         let list = match pieces.len() {
             0 | 1 => 0,
-            many => self.listed(index, many * size_of::<Piece>())?,
+            many => self.block_for_list(index, many * size_of::<ListedPiece>())?,
         };
         let full = TransportError::Memory { rank: self.waiter.rank };
         let mut first = (OUTBOX, 0, 0);
@@ -187,24 +188,25 @@ impl SharedSender {
             let (space, offset) = match place {
                 Some((space, offset)) => (*space, *offset),
                 None => {
-                    self.own(at, bytes.len())?.copy_from_slice(bytes);
+                    self.own_bytes(at, bytes.len())?.copy_from_slice(bytes);
                     at += bytes.len() as u64;
                     (OUTBOX, at - bytes.len() as u64)
                 }
             };
             first = (space, offset, bytes.len());
             if list != 0 {
-                let entry = piece(&self.outbox.segment, list, i).ok_or_else(|| full.clone())?;
-                entry.set(space, offset, bytes.len());
+                let entry =
+                    find_piece(&self.outbox.segment, list, i).ok_or_else(|| full.clone())?;
+                entry.store_place(space, offset, bytes.len());
                 first = (OUTBOX, list, 0);
             }
         }
-        self.push(index, pieces.len(), 0, first);
+        self.push_message(index, pieces.len(), 0, first);
         Ok(waited)
     }
 
     /// Hands over the message in a slot: one piece at a place, or several listed there.
-    fn push(
+    fn push_message(
         &mut self,
         index: usize,
         pieces: usize,
@@ -220,33 +222,33 @@ impl SharedSender {
         slot.bytes.store(bytes as u64, Ordering::Relaxed);
         point();
         slot.number.store(self.filled, Ordering::Release);
-        self.peer.ring();
+        self.peer.ring_bell();
     }
 
-    fn slot(&self, index: usize) -> &Slot {
-        slot(&self.outbox.segment, self.queue, index as u64).expect("the queue was made there")
+    fn slot(&self, index: usize) -> &QueueSlot {
+        find_slot(&self.outbox.segment, self.queue, index as u64).expect("the queue was made there")
     }
 
     /// The slot's block for copies, of at least so many bytes.
-    fn copied(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
+    fn block_for_copies(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
         let full = TransportError::Memory { rank: self.waiter.rank };
-        grown(&self.outbox, &mut self.copies[index], bytes).ok_or(full)
+        grow_block(&self.outbox, &mut self.copies[index], bytes).ok_or(full)
     }
 
     /// Its block for a list.
-    fn listed(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
+    fn block_for_list(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
         let full = TransportError::Memory { rank: self.waiter.rank };
-        grown(&self.outbox, &mut self.lists[index], bytes).ok_or(full)
+        grow_block(&self.outbox, &mut self.lists[index], bytes).ok_or(full)
     }
 }
 
 /// A block, replaced where it has less than so many bytes; `None` where the outbox is full.
-fn grown(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
+fn grow_block(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
     let (offset, size) = *block;
     let bytes = (bytes as u64).max(64);
     if size < bytes {
         if size > 0 {
-            outbox.release(offset, size);
+            outbox.release_block(offset, size);
         }
         *block = (0, 0);
         *block = (outbox.allocate(bytes)?, bytes);
@@ -254,12 +256,12 @@ fn grown(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
     Some(block.0)
 }
 
-impl Drop for SharedSender {
+impl Drop for SharedQueueSender {
     fn drop(&mut self) {
         // The peer may still read: the memory is used again once it has left the queue as well.
         let blocks = self.copies.iter().chain(&self.lists).copied();
         let blocks = blocks.filter(|&(_, size)| size > 0).collect();
         let queue = (self.queue, queue_bytes(self.slots));
-        self.outbox.abandon(Abandoned { entry: self.entry, queue, blocks });
+        self.outbox.abandon_queue(Abandoned { entry: self.entry, queue, blocks });
     }
 }

@@ -11,7 +11,7 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 
 /// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reads {
+pub(super) enum OperandRead {
     /// As it is.
     Alone,
     /// In one step, which adds another operand to it and is no result.
@@ -23,9 +23,9 @@ pub(super) enum Reads {
     },
 }
 
-impl Reads {
+impl OperandRead {
     /// `None` where the chain does not read it, or in several ways.
-    pub(super) fn of(chain: &FusedOp, operand: usize) -> Option<Self> {
+    pub(super) fn from_chain(chain: &FusedOp, operand: usize) -> Option<Self> {
         let own = FusedArg::Operand(operand);
         let reads = |step: &&(usize, &FusedStep)| step.1.args.contains(&own);
         let readers: Vec<(usize, &FusedStep)> =
@@ -50,7 +50,7 @@ impl Reads {
     }
 
     /// The value of the chain that is kept.
-    pub(super) fn value(self, operand: usize) -> FusedArg {
+    pub(super) fn kept_value(self, operand: usize) -> FusedArg {
         match self {
             Self::Alone => FusedArg::Operand(operand),
             Self::With { step, .. } => FusedArg::Step(step),
@@ -58,16 +58,16 @@ impl Reads {
     }
 
     /// The chain that reads what is kept.
-    pub(super) fn rewritten(self, chain: &FusedOp, operand: usize) -> FusedOp {
+    pub(super) fn rewrite_chain(self, chain: &FusedOp, operand: usize) -> FusedOp {
         match self {
             Self::Alone => chain.clone(),
-            Self::With { step, .. } => without(chain, step, operand),
+            Self::With { step, .. } => remove_step(chain, step, operand),
         }
     }
 }
 
 /// A chain without a step whose value is an operand now.
-fn without(chain: &FusedOp, gone: usize, operand: usize) -> FusedOp {
+fn remove_step(chain: &FusedOp, gone: usize, operand: usize) -> FusedOp {
     let moved = |step: usize| step - usize::from(step > gone);
     let arg = |arg: &FusedArg| match *arg {
         FusedArg::Step(step) if step == gone => FusedArg::Operand(operand),
@@ -109,8 +109,8 @@ mod tests {
             binary(Mul, [S(0), S(3)]),
         ];
         let chain = FusedOp { steps, outputs: vec![4] };
-        let reads = Reads::of(&chain, 0).expect("it is read");
-        assert_eq!(reads, Reads::With { summand: 1, step: 1 });
+        let reads = OperandRead::from_chain(&chain, 0).expect("it is read");
+        assert_eq!(reads, OperandRead::With { summand: 1, step: 1 });
         let left = FusedOp {
             steps: vec![
                 tanh(X(2)),
@@ -120,11 +120,11 @@ mod tests {
             ],
             outputs: vec![3],
         };
-        assert_eq!(reads.rewritten(&chain, 0), left);
+        assert_eq!(reads.rewrite_chain(&chain, 0), left);
         // A sum that others read is not left out.
         let given = FusedOp { outputs: vec![1, 4], ..chain.clone() };
-        assert_eq!(Reads::of(&given, 0), Some(Reads::Alone));
-        assert_eq!(Reads::of(&chain, 2), Some(Reads::Alone));
-        assert_eq!(Reads::of(&chain, 3), None);
+        assert_eq!(OperandRead::from_chain(&given, 0), Some(OperandRead::Alone));
+        assert_eq!(OperandRead::from_chain(&chain, 2), Some(OperandRead::Alone));
+        assert_eq!(OperandRead::from_chain(&chain, 3), None);
     }
 }

@@ -9,28 +9,31 @@ use std::collections::HashMap;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor};
 
-use super::super::actor::Work;
-use super::super::neighbours::{Orders, Pairs, runs};
-use super::Resolver;
+use super::super::actor::PreparedWork;
+use super::super::neighbours::{ActorPairs, Orders, find_runs};
+use super::ActorResolver;
 use crate::error::RuntimeError;
-use products::Products;
+use products::JoinedProducts;
 
-impl Resolver<'_> {
+impl ActorResolver<'_> {
     /// The work of actors that are one launch with others: of one of them the launch of all.
-    pub(super) fn joint(&self, orders: &Orders) -> Result<HashMap<u32, Work>, RuntimeError> {
-        let mut products = Products::new(self, Pairs::new(self.program));
-        products.join()?;
+    pub(super) fn join_actors(
+        &self,
+        orders: &Orders,
+    ) -> Result<HashMap<u32, PreparedWork>, RuntimeError> {
+        let mut products = JoinedProducts::new(self, ActorPairs::new(self.program));
+        products.join_all()?;
         let (mut works, moved) = products.finish()?;
         // Updates read what casts give, so each have runs of their own.
         for casts in [false, true] {
             let joins = |actor: &Actor| match &actor.action {
                 Action::Compute { op, .. } => {
-                    matches!(op, Op::Cast(_)) == casts && self.device.joins(op).is_some()
+                    matches!(op, Op::Cast(_)) == casts && self.device.joinable_tensors(op).is_some()
                 }
                 _ => false,
             };
             for stream in 0..orders.len() {
-                for run in runs(self.program, orders, stream, &moved, joins) {
+                for run in find_runs(self.program, orders, stream, &moved, joins) {
                     self.join_run(&run, &mut works)?;
                 }
             }
@@ -39,12 +42,16 @@ impl Resolver<'_> {
     }
 
     /// Joins those of a run that are alike.
-    fn join_run(&self, run: &[u32], works: &mut HashMap<u32, Work>) -> Result<(), RuntimeError> {
-        for members in self.alike(run)? {
+    fn join_run(
+        &self,
+        run: &[u32],
+        works: &mut HashMap<u32, PreparedWork>,
+    ) -> Result<(), RuntimeError> {
+        for members in self.group_alike_updates(run)? {
             let launched = members[0].0;
-            works.insert(launched, Work::Kernel(self.join(&members)?));
+            works.insert(launched, PreparedWork::Kernel(self.join_updates(&members)?));
             let others = members[1..].iter();
-            works.extend(others.map(|&(actor, _)| (actor, Work::Joined(launched))));
+            works.extend(others.map(|&(actor, _)| (actor, PreparedWork::Joined(launched))));
         }
         Ok(())
     }

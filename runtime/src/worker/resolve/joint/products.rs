@@ -7,74 +7,77 @@ use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::MatMul;
 use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, FusedStep, OperandSource};
 
-use super::super::super::actor::Work;
-use super::super::super::neighbours::{Beside, Pair, Pairs, overlap};
-use super::super::Resolver;
-use super::kept::Reads;
-use crate::device::{self, Call, Launch, With};
+use super::super::super::actor::PreparedWork;
+use super::super::super::neighbours::{ActorPair, ActorPairs, PairRelation, registers_overlap};
+use super::super::ActorResolver;
+use super::kept::OperandRead;
+use crate::device::{self, DeviceCall, DeviceLaunch, With};
 use crate::error::RuntimeError;
 
 /// The products of a program, as far as they are joined.
-pub(super) struct Products<'a, 'b> {
-    resolver: &'a Resolver<'b>,
-    pairs: Pairs<'b>,
-    works: HashMap<u32, Work>,
+pub(super) struct JoinedProducts<'a, 'b> {
+    resolver: &'a ActorResolver<'b>,
+    pairs: ActorPairs<'b>,
+    works: HashMap<u32, PreparedWork>,
     /// Chains that read what is kept of a product.
     rewritten: BTreeMap<u32, FusedOp>,
 }
 
 /// A chain that reads a product.
-struct Reader {
+struct ProductReader {
     actor: u32,
     chain: FusedOp,
     /// Which of its operands is the product.
     product: usize,
-    reads: Reads,
+    reads: OperandRead,
 }
 
-impl Reader {
+impl ProductReader {
     /// The actor, and its chain where the product's place holds what it would compute of it first.
-    fn rewritten(&self) -> (u32, FusedOp) {
-        (self.actor, self.reads.rewritten(&self.chain, self.product))
+    fn rewrite_chain(&self) -> (u32, FusedOp) {
+        (self.actor, self.reads.rewrite_chain(&self.chain, self.product))
     }
 }
 
-impl<'a, 'b> Products<'a, 'b> {
-    pub(super) fn new(resolver: &'a Resolver<'b>, pairs: Pairs<'b>) -> Self {
+impl<'a, 'b> JoinedProducts<'a, 'b> {
+    pub(super) fn new(resolver: &'a ActorResolver<'b>, pairs: ActorPairs<'b>) -> Self {
         Self { resolver, pairs, works: HashMap::new(), rewritten: BTreeMap::new() }
     }
 
     /// Joins what may be joined: products with chains first.
-    pub(super) fn join(&mut self) -> Result<(), RuntimeError> {
+    pub(super) fn join_all(&mut self) -> Result<(), RuntimeError> {
         let program = self.resolver.program;
         let actors = || (0..program.actors.len() as u32).zip(&program.actors);
         for (index, actor) in actors() {
-            if let Some((op, _)) = product(actor) {
-                self.behind(index, op)?;
+            if let Some((op, _)) = as_product(actor) {
+                self.join_chain(index, op)?;
             }
         }
         for (index, actor) in actors() {
             if let Action::Compute { op: Op::Reduce(_), .. } = &actor.action {
-                self.beside(index)?;
+                self.join_sum(index)?;
             }
         }
         for (index, actor) in actors() {
             if let Action::Compute { op, operands } = &actor.action
                 && !op.operation().updates().is_empty()
             {
-                self.updating(index, op, operands)?;
+                self.join_update(index, op, operands)?;
             }
         }
         Ok(())
     }
 
     /// What becomes of actors, and those of them that are launched with others.
-    pub(super) fn finish(mut self) -> Result<(HashMap<u32, Work>, BTreeSet<u32>), RuntimeError> {
+    pub(super) fn finish(
+        mut self,
+    ) -> Result<(HashMap<u32, PreparedWork>, BTreeSet<u32>), RuntimeError> {
         for (&index, chain) in &self.rewritten {
             if !self.works.contains_key(&index) {
                 let actor = self.actor(index);
-                let launch = self.resolver.launch(actor, Call::Fused(chain), &actor.outputs)?;
-                self.works.insert(index, Work::Kernel(launch));
+                let launch =
+                    self.resolver.prepare_actor(actor, DeviceCall::Fused(chain), &actor.outputs)?;
+                self.works.insert(index, PreparedWork::Kernel(launch));
             }
         }
         let members = self.pairs.members();
@@ -82,35 +85,38 @@ impl<'a, 'b> Products<'a, 'b> {
     }
 
     /// Joins a product with a chain that reads it.
-    fn behind(&mut self, first: u32, op: &MatMul) -> Result<(), RuntimeError> {
-        let readers = self.pairs.readers(first).iter().map(|reader| self.reader(first, reader.0));
-        let Some(readers) = readers.collect::<Option<Vec<Reader>>>() else { return Ok(()) };
+    fn join_chain(&mut self, first: u32, op: &MatMul) -> Result<(), RuntimeError> {
+        let readers =
+            self.pairs.readers(first).iter().map(|reader| self.find_reader(first, reader.0));
+        let Some(readers) = readers.collect::<Option<Vec<ProductReader>>>() else { return Ok(()) };
         if readers.len() > 1 && !self.read_alike(&readers) {
             return Ok(());
         }
         for (at, second) in readers.iter().enumerate() {
-            let keeps = (readers.len() > 1).then(|| second.reads.value(second.product));
-            let Some(pair) = self.pairs.stand(first, second.actor, Beside::Behind) else {
+            let keeps = (readers.len() > 1).then(|| second.reads.kept_value(second.product));
+            let Some(pair) = self.pairs.find_pair(first, second.actor, PairRelation::Behind) else {
                 continue;
             };
-            let Some((launch, along)) = self.ended(pair, op, second, keeps)? else { continue };
-            self.take(pair, along, launch);
+            let Some((launch, along)) = self.prepare_chain_and_sum(pair, op, second, keeps)? else {
+                continue;
+            };
+            self.take_pair(pair, along, launch);
             let others = readers.iter().enumerate().filter(|&(other, _)| other != at);
-            let changed = others.filter(|(_, other)| other.reads != Reads::Alone);
-            self.rewritten.extend(changed.map(|(_, other)| other.rewritten()));
+            let changed = others.filter(|(_, other)| other.reads != OperandRead::Alone);
+            self.rewritten.extend(changed.map(|(_, other)| other.rewrite_chain()));
             return Ok(());
         }
         Ok(())
     }
 
     /// The launch of a product and a chain, and of the sum of what that gives if the launch gives it as well.
-    fn ended(
+    fn prepare_chain_and_sum(
         &self,
-        pair: Pair,
+        pair: ActorPair,
         op: &MatMul,
-        reader: &Reader,
+        reader: &ProductReader,
         keeps: Option<FusedArg>,
-    ) -> Result<Option<(Launch, Option<u32>)>, RuntimeError> {
+    ) -> Result<Option<(DeviceLaunch, Option<u32>)>, RuntimeError> {
         let given = &self.actor(pair.second).outputs;
         for sum in self.pairs.readers(pair.second).iter().map(|sum| sum.0) {
             if let Some(chain) = self.with_sum(&reader.chain, sum)
@@ -118,13 +124,13 @@ impl<'a, 'b> Products<'a, 'b> {
                 && self.pairs.goes_along(pair, sum)
             {
                 let results = [&given[..], &self.actor(sum).outputs].concat();
-                let launch = self.chain(pair, op, (reader, &chain, keeps), results)?;
+                let launch = self.prepare_chain(pair, op, (reader, &chain, keeps), results)?;
                 if let Some(launch) = launch {
                     return Ok(Some((launch, Some(sum))));
                 }
             }
         }
-        let launch = self.chain(pair, op, (reader, &reader.chain, keeps), given.clone())?;
+        let launch = self.prepare_chain(pair, op, (reader, &reader.chain, keeps), given.clone())?;
         Ok(launch.map(|launch| (launch, None)))
     }
 
@@ -141,17 +147,17 @@ impl<'a, 'b> Products<'a, 'b> {
     }
 
     /// Joins a sum with a product of what is summed.
-    fn beside(&mut self, sum: u32) -> Result<(), RuntimeError> {
+    fn join_sum(&mut self, sum: u32) -> Result<(), RuntimeError> {
         let [operand] = self.actor(sum).inputs[..] else { return Ok(()) };
         for (other, register) in self.pairs.readers_of(operand) {
-            let Some((op, _)) = product(self.actor(other)) else { continue };
-            let pair = [[sum, other], [other, sum]]
-                .into_iter()
-                .find_map(|[first, second]| self.pairs.stand(first, second, Beside::Sharing));
+            let Some((op, _)) = as_product(self.actor(other)) else { continue };
+            let pair = [[sum, other], [other, sum]].into_iter().find_map(|[first, second]| {
+                self.pairs.find_pair(first, second, PairRelation::Sharing)
+            });
             if let Some(pair) = pair
-                && let Some(launch) = self.sums(sum, (other, register), op)?
+                && let Some(launch) = self.prepare_sums(sum, (other, register), op)?
             {
-                self.take(pair, None, launch);
+                self.take_pair(pair, None, launch);
                 return Ok(());
             }
         }
@@ -159,52 +165,58 @@ impl<'a, 'b> Products<'a, 'b> {
     }
 
     /// Joins an update with the product that is its gradient.
-    fn updating(
+    fn join_update(
         &mut self,
         second: u32,
         op: &Op,
         operands: &[OperandSource],
     ) -> Result<(), RuntimeError> {
         let update = self.actor(second);
-        let [operands, results] = self.resolver.registers(update, op, operands)?;
-        let Some(first) = operands.get(1).and_then(|&gradient| self.pairs.writer(gradient)) else {
+        let [operands, results] = self.resolver.op_registers(update, op, operands)?;
+        let Some(first) = operands.get(1).and_then(|&gradient| self.pairs.sole_writer(gradient))
+        else {
             return Ok(());
         };
         let given = self.actor(first);
         let is_alone = self.pairs.readers(first).len() == 1 && !self.works.contains_key(&first);
-        let Some((product, factors)) = product(given).filter(|_| is_alone) else { return Ok(()) };
-        let Some(pair) = self.pairs.stand(first, second, Beside::Updating) else { return Ok(()) };
-        let [factors, gradient] = self.resolver.registers(given, &Op::MatMul(*product), factors)?;
+        let Some((product, factors)) = as_product(given).filter(|_| is_alone) else {
+            return Ok(());
+        };
+        let Some(pair) = self.pairs.find_pair(first, second, PairRelation::Updating) else {
+            return Ok(());
+        };
+        let [factors, gradient] =
+            self.resolver.op_registers(given, &Op::MatMul(*product), factors)?;
         let factors = self.resolver.ports_of(given, &factors)?;
         let results = self.resolver.ports_of(update, &[gradient, results].concat())?;
         let operands = self.resolver.ports_of(update, &operands)?;
         let with = With::Update { update: op, operands };
-        let joined = device::Pair { op: product, factors, with, results };
+        let joined = device::ProductPair { op: product, factors, with, results };
         if let Some(launch) = self.resolver.device.prepare_pair(&given.name, joined) {
-            self.take(pair, None, launch);
+            self.take_pair(pair, None, launch);
         }
         Ok(())
     }
 
-    fn take(&mut self, pair: Pair, along: Option<u32>, launch: Launch) {
-        let [launched, other] = pair.launched();
-        self.pairs.take(pair, along);
-        self.works.insert(launched, Work::Kernel(launch));
+    fn take_pair(&mut self, pair: ActorPair, along: Option<u32>, launch: DeviceLaunch) {
+        let [launched, other] = pair.launch_order();
+        self.pairs.take_pair(pair, along);
+        self.works.insert(launched, PreparedWork::Kernel(launch));
         let others = [other].into_iter().chain(along);
-        self.works.extend(others.map(|actor| (actor, Work::Joined(launched))));
+        self.works.extend(others.map(|actor| (actor, PreparedWork::Joined(launched))));
     }
 
     /// The launch of a product and a chain, which is the reader's or a longer one and fills these registers.
-    fn chain(
+    fn prepare_chain(
         &self,
-        pair: Pair,
+        pair: ActorPair,
         op: &MatMul,
-        (reader, chain, keeps): (&Reader, &FusedOp, Option<FusedArg>),
+        (reader, chain, keeps): (&ProductReader, &FusedOp, Option<FusedArg>),
         mut results: Vec<RegisterId>,
-    ) -> Result<Option<Launch>, RuntimeError> {
+    ) -> Result<Option<DeviceLaunch>, RuntimeError> {
         let [first, second] = [pair.first, pair.second].map(|index| self.actor(index));
-        let Some((_, operands)) = product(first) else { return Ok(None) };
-        let [factors, _] = self.resolver.registers(first, &Op::MatMul(*op), operands)?;
+        let Some((_, operands)) = as_product(first) else { return Ok(None) };
+        let [factors, _] = self.resolver.op_registers(first, &Op::MatMul(*op), operands)?;
         if keeps.is_some() {
             results.extend(&first.outputs);
         }
@@ -213,68 +225,73 @@ impl<'a, 'b> Products<'a, 'b> {
             operands: self.resolver.ports_of(second, &second.inputs)?,
             product: reader.product,
             keeps,
-            shared: self.shared(second),
+            shared: self.in_place_results(second),
         };
         let factors = self.resolver.ports_of(first, &factors)?;
         let results = self.resolver.ports_of(second, &results)?;
-        let pair = device::Pair { op, factors, with, results };
+        let pair = device::ProductPair { op, factors, with, results };
         Ok(self.resolver.device.prepare_pair(&first.name, pair))
     }
 
     /// The launch of a product and sums of one of its factors, which is a register.
-    fn sums(
+    fn prepare_sums(
         &self,
         sum: u32,
         (other, register): (u32, RegisterId),
         op: &MatMul,
-    ) -> Result<Option<Launch>, RuntimeError> {
+    ) -> Result<Option<DeviceLaunch>, RuntimeError> {
         let [sum, other] = [sum, other].map(|index| self.actor(index));
         let (Action::Compute { op: Op::Reduce(reduce), .. }, Some((_, operands))) =
-            (&sum.action, product(other))
+            (&sum.action, as_product(other))
         else {
             return Ok(None);
         };
-        let [factors, _] = self.resolver.registers(other, &Op::MatMul(*op), operands)?;
+        let [factors, _] = self.resolver.op_registers(other, &Op::MatMul(*op), operands)?;
         let Some(factor) = factors.iter().position(|&factor| factor == register) else {
             return Ok(None);
         };
         let factors = self.resolver.ports_of(other, &factors)?;
         let results = [&other.outputs[..], &sum.outputs].concat();
         let results = self.resolver.ports_of(other, &results)?;
-        let operand = self.resolver.only(sum, &sum.inputs)?;
+        let operand = self.resolver.only_port(sum, &sum.inputs)?;
         let with = With::Sums { factor, operand, reduce };
-        let pair = device::Pair { op, factors, with, results };
+        let pair = device::ProductPair { op, factors, with, results };
         Ok(self.resolver.device.prepare_pair(&other.name, pair))
     }
 
     /// How an actor reads a product, where it is a chain that is no part of a pair yet.
-    fn reader(&self, first: u32, index: u32) -> Option<Reader> {
+    fn find_reader(&self, first: u32, index: u32) -> Option<ProductReader> {
         let (made, actor) = (self.actor(first).outputs.first()?, self.actor(index));
         let product = actor.inputs.iter().position(|input| input == made)?;
         let known = self.rewritten.get(&index).cloned();
-        let chain = known.or_else(|| chain(&actor.action))?;
-        let reads = Reads::of(&chain, product)?;
-        (!self.works.contains_key(&index)).then_some(Reader { actor: index, chain, product, reads })
+        let chain = known.or_else(|| as_chain(&actor.action))?;
+        let reads = OperandRead::from_chain(&chain, product)?;
+        (!self.works.contains_key(&index)).then_some(ProductReader {
+            actor: index,
+            chain,
+            product,
+            reads,
+        })
     }
 
     /// Whether all of several chains read a product in the same way.
-    fn read_alike(&self, readers: &[Reader]) -> bool {
-        let summand = |reader: &Reader| match reader.reads {
-            Reads::Alone => None,
-            Reads::With { summand, .. } => Some(self.actor(reader.actor).inputs.get(summand)),
+    fn read_alike(&self, readers: &[ProductReader]) -> bool {
+        let summand = |reader: &ProductReader| match reader.reads {
+            OperandRead::Alone => None,
+            OperandRead::With { summand, .. } => Some(self.actor(reader.actor).inputs.get(summand)),
         };
         readers.windows(2).all(|pair| summand(&pair[0]) == summand(&pair[1]))
     }
 
     /// Results of an actor that lie in the memory of its operands.
-    fn shared(&self, actor: &Actor) -> Vec<InPlace> {
+    fn in_place_results(&self, actor: &Actor) -> Vec<InPlace> {
         let results = actor.outputs.iter().enumerate();
         let pairs = results.flat_map(|result| {
             actor.inputs.iter().enumerate().map(move |operand| (result, operand))
         });
         pairs
             .filter(|&((_, result), (_, operand))| {
-                overlap(self.resolver.program, *result, *operand)
+                registers_overlap(self.resolver.program, *result, *operand)
             })
             .map(|((result, _), (operand, _))| InPlace::new(result, operand))
             .collect()
@@ -286,7 +303,7 @@ impl<'a, 'b> Products<'a, 'b> {
 }
 
 /// The op and the operands of a matrix product.
-fn product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
+fn as_product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     match &actor.action {
         Action::Compute { op: Op::MatMul(op), operands } => Some((op, operands)),
         _ => None,
@@ -294,11 +311,11 @@ fn product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
 }
 
 /// What an actor does as a chain of elementwise ops, whose operands are its inputs.
-fn chain(action: &Action) -> Option<FusedOp> {
+fn as_chain(action: &Action) -> Option<FusedOp> {
     match action {
         Action::Fused(chain) => Some(chain.clone()),
         Action::Compute { op, operands } if op.operation().is_elementwise() => {
-            let args = operands.iter().map(|operand| operand.input().map(FusedArg::Operand));
+            let args = operands.iter().map(|operand| operand.input_index().map(FusedArg::Operand));
             let args = args.collect::<Option<_>>()?;
             let step = FusedStep { op: op.clone(), args };
             Some(FusedOp { steps: vec![step], outputs: vec![0] })

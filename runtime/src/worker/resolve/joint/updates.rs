@@ -5,21 +5,24 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::Action;
 use graphc_ir::types::DType;
 
-use super::super::Resolver;
-use crate::device::Launch;
+use super::super::ActorResolver;
+use crate::device::DeviceLaunch;
 use crate::error::RuntimeError;
 
-impl Resolver<'_> {
+impl ActorResolver<'_> {
     /// Groups of two or more updates by one rule, of the same element types and with the same scalars; each with its registers.
-    pub(super) fn alike(&self, run: &[u32]) -> Result<Vec<Vec<Member>>, RuntimeError> {
-        let mut groups: Vec<(Rule<'_>, Vec<Member>)> = Vec::new();
+    pub(super) fn group_alike_updates(
+        &self,
+        run: &[u32],
+    ) -> Result<Vec<Vec<Member>>, RuntimeError> {
+        let mut groups: Vec<(SharedUpdateRule<'_>, Vec<Member>)> = Vec::new();
         for &index in run {
             let actor = &self.program.actors[index as usize];
             let Action::Compute { op, operands } = &actor.action else { continue };
-            let registers = self.registers(actor, op, operands)?;
-            let own = self.device.joins(op).unwrap_or(0).min(registers[0].len());
+            let registers = self.op_registers(actor, op, operands)?;
+            let own = self.device.joinable_tensors(op).unwrap_or(0).min(registers[0].len());
             let types = self.ports_of(actor, &registers[0])?.iter().map(|p| p.dtype).collect();
-            let rule = Rule { op, types, scalars: registers[0][own..].to_vec() };
+            let rule = SharedUpdateRule { op, types, scalars: registers[0][own..].to_vec() };
             match groups.iter_mut().find(|(other, _)| *other == rule) {
                 Some((_, members)) => members.push((index, registers)),
                 None => groups.push((rule, vec![(index, registers)])),
@@ -28,16 +31,16 @@ impl Resolver<'_> {
         Ok(groups.into_iter().map(|(_, members)| members).filter(|m| m.len() > 1).collect())
     }
 
-    pub(super) fn join(&self, members: &[Member]) -> Result<Launch, RuntimeError> {
+    pub(super) fn join_updates(&self, members: &[Member]) -> Result<DeviceLaunch, RuntimeError> {
         let first = &self.program.actors[members[0].0 as usize];
         let Action::Compute { op, .. } = &first.action else {
-            return Err(self.fail(first, "is no update"));
+            return Err(self.actor_error(first, "is no update"));
         };
         let ports =
             |(_, [from, to]): &Member| Ok([self.ports_of(first, from)?, self.ports_of(first, to)?]);
         let ports = members.iter().map(ports).collect::<Result<_, RuntimeError>>()?;
         let launch = self.device.prepare_joint(&first.name, op, ports);
-        launch.map_err(|reason| self.unprepared(first, reason))
+        launch.map_err(|reason| self.unprepared_error(first, reason))
     }
 }
 
@@ -46,7 +49,7 @@ pub(super) type Member = (u32, [Vec<RegisterId>; 2]);
 
 /// The rule that updates of one launch share.
 #[derive(PartialEq)]
-struct Rule<'a> {
+struct SharedUpdateRule<'a> {
     op: &'a Op,
     types: Vec<DType>,
     scalars: Vec<RegisterId>,
