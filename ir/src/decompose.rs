@@ -22,12 +22,12 @@ use batch_norm::{BatchStatistics, RunningStatistics};
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;
-/// use graphc_ir::decompose::decompose;
+/// use graphc_ir::decompose::decompose_graph;
 /// use graphc_ir::types::DType;
 ///
 /// let g = GraphBuilder::new("example");
 /// g.output("y", &g.input("x", DType::F32, [4, 8]).softmax(1));
-/// let parts = decompose(&g.finish()?, |_| true)?;
+/// let parts = decompose_graph(&g.finish()?, |_| true)?;
 /// let names: Vec<_> = parts.nodes.iter().map(|node| node.op.name()).collect();
 /// assert_eq!(names, ["input", "reduce", "binary", "unary", "reduce", "binary"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -45,7 +45,7 @@ pub enum EvaluateError {
 ///
 /// use graphc_ir::array::Array;
 /// use graphc_ir::builder::GraphBuilder;
-/// use graphc_ir::evaluate::outputs;
+/// use graphc_ir::evaluate::evaluate_outputs;
 /// use graphc_ir::types::DType;
 ///
 /// let g = GraphBuilder::new("example");
@@ -53,7 +53,7 @@ pub enum EvaluateError {
 /// g.output("y", &x.relu().scale(2.0));
 /// let graph = g.finish()?;
 /// let feeds = BTreeMap::from([("x".to_string(), Array::new([3], vec![-1.0, 0.0, 4.0]))]);
-/// let results = outputs(&graph, &feeds, &Default::default())?;
+/// let results = evaluate_outputs(&graph, &feeds, &Default::default())?;
 /// assert_eq!(results["y"].data, [0.0, 0.0, 8.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

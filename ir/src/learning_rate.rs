@@ -444,7 +444,7 @@ impl GivenRate {
     /// use graphc_ir::learning_rate::GivenRate;
     ///
     /// let given = GivenRate { rate: 0.3, planned: 0.5 };
-    /// assert_eq!([0.5, 0.25, 0.0].map(|base| given.of(base)), [0.3, 0.15, 0.0]);
+    /// assert_eq!([0.5, 0.25, 0.0].map(|base| given.rate_for_base(base)), [0.3, 0.15, 0.0]);
     /// ```
     pub fn rate_for_base(self, base: f64) -> f64 {
         // A quotient of 1 could round.

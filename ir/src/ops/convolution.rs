@@ -80,7 +80,7 @@ fn build_rule(
     let dim = |factors: &[usize]| DimRule::Factors(factors.to_vec());
     let image_of = |channels: &[usize], extents: [usize; 2]| {
         let [h, w] = extents.map(DimRule::Whole);
-        of.dims.from_channels_first([dim(&[n]), dim(channels), h, w]).to_vec()
+        of.dims.order_channels([dim(&[n]), dim(channels), h, w]).to_vec()
     };
     let k = vec![dim(&[g, o]), dim(&[c]), dim(&[kh]), dim(&[kw])];
     (rule, [image_of(&[g, c], image), k, image_of(&[g, o], places)])
@@ -139,7 +139,7 @@ impl ConvolutionExtents {
         };
         let batch = x.or(y).map_or(0, |of_batch| of_batch[0]);
         if y.is_some_and(|y| y != [batch, features, h, w]) {
-            let expected = dims.from_channels_first([batch, features, h, w]);
+            let expected = dims.order_channels([batch, features, h, w]);
             return fail(format!("the gradient must be {expected:?}"));
         }
         let outputs = features / groups;

@@ -20,7 +20,7 @@ impl ImageDims {
     }
 
     /// The items of `[n, c, h, w]`, in the order of the image's dims.
-    pub fn from_channels_first<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
+    pub fn order_channels<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
         if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
     }
 

@@ -99,7 +99,7 @@ fn build_rule(
     }
     let dims = |extents: [usize; 2]| {
         let [h, w] = extents.map(DimRule::Whole);
-        order.from_channels_first([n.clone(), c.clone(), h, w]).to_vec()
+        order.order_channels([n.clone(), c.clone(), h, w]).to_vec()
     };
     Ok((rule, dims([h, w]), dims([rows, columns])))
 }

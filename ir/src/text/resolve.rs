@@ -24,8 +24,8 @@ use crate::types::TensorType;
 ///
 /// ```
 /// let text = "graph @g {\n  %x = input \"x\" : f32[2, 3]\n  return \"out\" = %x\n}\n";
-/// let graph = graphc_ir::text::parse(text)?;
-/// assert_eq!(graphc_ir::text::print(&graph), text);
+/// let graph = graphc_ir::text::parse_graph(text)?;
+/// assert_eq!(graphc_ir::text::print_graph(&graph), text);
 /// # Ok::<(), graphc_ir::text::ParseErrors>(())
 /// ```
 pub fn parse_graph(text: &str) -> Result<Graph, ParseErrors> {

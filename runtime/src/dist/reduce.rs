@@ -56,7 +56,7 @@ impl ReduceOp {
         names.get(code as usize).copied().unwrap_or("unknown")
     }
 
-    fn as_fold_op(self) -> FoldOp {
+    fn to_fold_op(self) -> FoldOp {
         match self {
             Self::Sum | Self::Avg | Self::PremulSum(_) => FoldOp::Sum,
             Self::Product => FoldOp::Product,
@@ -78,7 +78,7 @@ impl ReduceOp {
             Self::Avg | Self::PremulSum(_) if dtype == DType::Bool => {
                 Some(format!("{self} is not defined for truth values"))
             }
-            _ if !self.as_fold_op().supports(dtype) => {
+            _ if !self.to_fold_op().supports(dtype) => {
                 Some(format!("{self} is of bits, and {dtype} is a floating-point number"))
             }
             _ => None,
@@ -114,7 +114,7 @@ pub(super) struct RankReduction {
 impl RankReduction {
     /// Whether contributions are kept as `f32`: then the own one stays in place until all have contributed.
     fn keeps_wide(&self) -> bool {
-        is_half(self.dtype) && matches!(self.op.as_fold_op(), FoldOp::Sum | FoldOp::Product)
+        is_half(self.dtype) && matches!(self.op.to_fold_op(), FoldOp::Sum | FoldOp::Product)
     }
 
     /// Takes a contribution where they are kept as `f32`.
@@ -123,13 +123,13 @@ impl RankReduction {
             self.wide.resize(from.len() / 2, 0.0);
             return widen_halves(self.dtype, from, &mut self.wide);
         }
-        fold_wide(self.dtype, self.op.as_fold_op(), &mut self.wide, from);
+        fold_wide(self.dtype, self.op.to_fold_op(), &mut self.wide, from);
     }
 
     /// Takes the contribution of `peer` to `into`, which holds the own one when rank 0's comes. `own_turn` is called at
     /// this rank's place.
     pub(super) fn take_contribution(&mut self, peer: usize, into: &mut [u8], from: &[u8]) {
-        let (dtype, op) = (self.dtype, self.op.as_fold_op());
+        let (dtype, op) = (self.dtype, self.op.to_fold_op());
         if self.keeps_wide() {
             return self.take_wide(from);
         }
@@ -147,7 +147,7 @@ impl RankReduction {
             return self.take_wide(into);
         }
         if self.me > 1 {
-            fold_elements(self.dtype, self.op.as_fold_op(), false, into, &self.own);
+            fold_elements(self.dtype, self.op.to_fold_op(), false, into, &self.own);
         }
     }
 

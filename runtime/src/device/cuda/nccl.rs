@@ -164,8 +164,8 @@ pub(crate) fn new_id() -> Result<Id, NcclError> {
     let functions = NcclFunctions::load_once()?;
     let mut id = UniqueId([0; ID]);
     // SAFETY: it is a place for a name.
-    functions
-        .check_status("cannot name a communicator", unsafe { (functions.unique_id)(&mut id) })?;
+    let status = unsafe { (functions.unique_id)(&mut id) };
+    functions.check_status("cannot name a communicator", status)?;
     Ok(id.0.map(|byte| byte as u8))
 }
 
