@@ -1,7 +1,7 @@
 //! Runs the passes that turn a user's graph into the training graph that the planner takes.
 //!
 //! The table [`PASSES`] gives each pass its name, its function and the reason for its place. It is the only place
-//! that knows their order. Every other way through the passes is [`run`] with some rows left out.
+//! that knows their order. Every other way through the passes is [`run_scopes`] with some rows left out.
 //!
 //! The verifier runs after each pass where assertions are on, as in tests. Without them it runs once, after the last
 //! pass. [`Common`] holds the work that all forms of cross entropy share, so these passes run once.
@@ -241,7 +241,7 @@ pub const PASSES: &[Pass] = &[
 ];
 
 /// Runs every pass: a graph with gradients and updates, stages, placements and rates. Where memory decides what is
-/// computed again ([`Recompute::Auto`]) nothing is: see [`recomputed`].
+/// computed again ([`Recompute::Auto`]) nothing is: see [`decide_recomputed`].
 ///
 /// # Errors
 /// What the graph or the options do not allow.

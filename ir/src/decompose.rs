@@ -108,7 +108,7 @@ fn in_parts(
     Ok((result, values))
 }
 
-/// Whether [`decompose`] has parts for an op.
+/// Whether [`decompose_graph`] has parts for an op.
 pub fn is_decomposable(op: &Op) -> bool {
     matches!(
         op,

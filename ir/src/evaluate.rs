@@ -80,10 +80,10 @@ pub fn evaluate_graph(
     Ok(arrays.into_iter().flatten().collect())
 }
 
-/// The named results of a graph. See [`evaluate`].
+/// The named results of a graph. See [`evaluate_graph`].
 ///
 /// # Errors
-/// Those of [`evaluate`].
+/// Those of [`evaluate_graph`].
 pub fn evaluate_outputs(
     graph: &Graph,
     feeds: &BTreeMap<String, Array>,

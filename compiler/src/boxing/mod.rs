@@ -6,7 +6,7 @@
 //! contributions are summed in rank order.
 //!
 //! A tensor is boxed to one layout once, however many ops read it so. The planner prices it so, and lowering does so
-//! (`lower/copies.rs`). Nothing here moves data or knows actors. Start reading with [`route`].
+//! (`lower/copies.rs`). Nothing here moves data or knows actors. Start reading with [`find_route`].
 
 mod apart;
 mod exchange;

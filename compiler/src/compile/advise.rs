@@ -1,7 +1,7 @@
 //! Advises how to train a model on so many ranks: on which mesh, in how many stages and microbatches ([`advise_ways`]), and
 //! on how few ranks it fits at all ([`least_ranks`]).
 //!
-//! Meshes are one axis of all ranks, and two axes of which the second lies inside a node ([`meshes`]). Of each mesh the
+//! Meshes are one axis of all ranks, and two axes of which the second lies inside a node ([`list_meshes`]). Of each mesh the
 //! layers are priced as `--stages auto --microbatches auto` does ([`stages`](super::stages)). The ways that are best by
 //! these prices get whole plans, and the null device says how long their steps are. All other ways keep the price of
 //! their layers, which leaves out what whole plans know better: see `stages`.

@@ -34,7 +34,7 @@
 //! the work: entries of tables that are made or looked at, and routes that are priced. `compiler/tests/planning/growth.rs`
 //! holds that it grows at most in proportion to layers, and not with ranks.
 //!
-//! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
+//! Nothing here inserts boxing or orders actors. Start reading with [`plan_signatures`].
 
 mod encoding;
 mod error;
@@ -54,7 +54,7 @@ use graphc_ir::sbp::NdSbp;
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
 pub use error::{PlannerError, format_bytes};
-pub use reference::{Account, Recomputed, account_by_node, reprice_sharding};
+pub use reference::{Account, RepricedSharding, account_by_node, reprice_sharding};
 
 pub use encoding::lead::{Before, Lead};
 pub use memory::{Care, Rival};
@@ -195,7 +195,7 @@ fn build_planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solu
 /// The limit of memory where there is none: no plan reaches it.
 pub const UNLIMITED: u64 = u64::MAX >> 8;
 
-/// Whether there is a plan at all, which [`plan`] would find. Nothing is spent on a good one.
+/// Whether there is a plan at all, which [`plan_signatures`] would find. Nothing is spent on a good one.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.

@@ -323,7 +323,7 @@ impl Products for Nodes {
 }
 
 impl GraphBuilder {
-    /// A sum of products by the names of dims, as `torch.einsum` has it: [`einsum`].
+    /// A sum of products by the names of dims, as `torch.einsum` has it.
     ///
     /// ```
     /// use graphc_ir::builder::GraphBuilder;

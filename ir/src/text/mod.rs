@@ -13,7 +13,7 @@
 //!
 //! Attributes come from the payload's serde form, so a new op needs nothing here: `name` stands before the braces, `ty`
 //! after the colon, and a `false` may be left out. Extents may be names and products (`2*batch`), bound by
-//! [`parse_with`]; [`print_for_any_batch`] writes them. Read [`print()`] first, then `syntax` (text to statements), then `resolve` (statements to a graph).
+//! [`parse_with`]; [`print_for_any_batch`] writes them. Read [`print_graph`] first, then `syntax` (text to statements), then `resolve` (statements to a graph).
 
 mod error;
 mod lex;

@@ -62,7 +62,7 @@ impl Group {
     /// Sends without waiting.
     ///
     /// # Errors
-    /// As [`Group::send`], here or at [`Work::wait`].
+    /// As [`Group::send`], here or at [`PendingWork::wait`].
     pub fn isend<B: ElementBuffer + Send + 'static>(
         &self,
         data: B,
@@ -72,10 +72,10 @@ impl Group {
         self.pairs().start_transfer((LineDirection::To, to), data)
     }
 
-    /// Receives without waiting; [`Work::wait`] gives what was received.
+    /// Receives without waiting; [`PendingWork::wait`] gives what was received.
     ///
     /// # Errors
-    /// As [`Group::send`], here or at [`Work::wait`].
+    /// As [`Group::send`], here or at [`PendingWork::wait`].
     pub fn irecv<B: ElementBuffer + Send + 'static>(
         &self,
         into: B,

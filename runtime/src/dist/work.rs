@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::error::DistError;
 
-/// A communication under way, which owns its buffers until [`Work::wait`] gives them back. Dropped, it goes on unobserved.
+/// A communication under way, which owns its buffers until [`PendingWork::wait`] gives them back. Dropped, it goes on unobserved.
 #[must_use = "the buffers come back by `wait`"]
 pub struct PendingWork<B> {
     outcome: Arc<WorkOutcome<B>>,

@@ -19,7 +19,7 @@ const PORTS: Range<u16> = 15_000..32_000;
 ///
 /// When no port is free, or this host lets nobody listen.
 ///
-/// [`JobOptions::from_url`]: super::JobOptions::at
+/// [`JobOptions::from_url`]: super::JobOptions::from_url
 pub fn free_port() -> io::Result<u16> {
     static NEXT: LazyLock<AtomicU64> =
         LazyLock::new(|| AtomicU64::new(u64::from(RandomState::new().hash_one(()) as u32)));

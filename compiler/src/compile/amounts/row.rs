@@ -30,7 +30,7 @@ pub struct FullRecompute<'a> {
     pub decisions: &'a Decisions,
     /// The plan.
     pub planned: &'a Planned,
-    /// The seconds of each of its nodes: see [`account`](crate::planner::account).
+    /// The seconds of each of its nodes: see [`account_by_node`](crate::planner::account_by_node).
     pub seconds: Vec<f64>,
     /// The order of its microbatches.
     pub schedule: Schedule,

@@ -1,11 +1,11 @@
 //! Independent results that plans are held against: the integer programme for a solver ([`ilp`]), and the cost and
-//! memory of a finished sharding from the graph alone ([`recompute`](recompute::recompute)).
+//! memory of a finished sharding from the graph alone ([`reprice_sharding`]).
 //!
-//! Plans are made without either. The prices of layers also read the second ([`account`](recompute::account)).
+//! Plans are made without either. The prices of layers also read the second ([`account_by_node`]).
 
 mod account;
 pub mod ilp;
-mod recompute;
+mod reprice;
 
 pub use account::Account;
-pub use recompute::{Recomputed, account_by_node, reprice_sharding};
+pub use reprice::{RepricedSharding, account_by_node, reprice_sharding};

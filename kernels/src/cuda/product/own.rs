@@ -25,7 +25,7 @@ pub fn own_product(product: &MatrixProduct) -> Vec<Launch> {
     tiles.chain(launch_sums(product)).collect()
 }
 
-/// The launches behind a product that was made [without its epilogue](Product::without_epilogue), of which there is one matrix. The
+/// The launches behind a product that was made [without its epilogue](MatrixProduct::without_epilogue), of which there is one matrix. The
 /// result is then rounded before they read it.
 pub fn product_end(product: &MatrixProduct) -> Vec<Launch> {
     launch_end(product).into_iter().chain(launch_sums(product)).collect()

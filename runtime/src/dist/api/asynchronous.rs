@@ -26,7 +26,7 @@ impl Group {
     /// As [`Group::barrier`].
     ///
     /// # Errors
-    /// Here wrong arguments, the rest at [`Work::wait`]. So do all of these.
+    /// Here wrong arguments, the rest at [`PendingWork::wait`]. So do all of these.
     pub fn barrier_async(&self) -> Result<PendingWork<()>, DistError> {
         self.start_collective(describe_op(GroupOp::Barrier, DType::U8), |ends, call| {
             collectives::run_barrier(ends, &call)

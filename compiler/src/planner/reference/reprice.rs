@@ -24,7 +24,7 @@ use crate::schedule::under_way;
 
 /// Cost and memory of a sharding.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recomputed {
+pub struct RepricedSharding {
     /// Seconds.
     pub objective_seconds: f64,
     /// Bytes at the peak of the busiest rank of each stage.
@@ -37,9 +37,9 @@ pub fn reprice_sharding(
     sharding: &Sharding,
     cluster: &Cluster,
     options: &CompileOptions,
-) -> Recomputed {
+) -> RepricedSharding {
     let walk = walk_sharding(decisions, sharding, cluster, options);
-    Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
+    RepricedSharding { objective_seconds: walk.seconds, memory: walk.peaks() }
 }
 
 /// Cost and memory of a sharding, node by node.
