@@ -144,38 +144,47 @@ fn count_losses(folder: &Path) -> usize {
 
 #[test]
 fn a_rank_that_is_killed_or_stopped_ends_the_others_with_an_account() {
-    for run in 0..50 {
-        let [a, b, c, d] = draw(1, run);
-        let world = 2 + a as usize % 3;
-        let victim = b as usize % world;
-        // A death is seen at once, silence when the heartbeat's patience ends; a busy machine must not seem silent.
-        let (signal, heartbeat) = match run % 5 {
-            0 => (Signal::STOP, "5"),
-            _ => (Signal::KILL, "300"),
-        };
-        let transport = if c % 2 == 0 { "auto" } else { "tcp" };
-        let folder = tempfile::tempdir().expect("a scratch folder");
-        let mut args = endless(folder.path());
-        args.extend(["--mesh".to_owned(), world.to_string()]);
-        let mut ranks = Processes::start(world, &args, |_, command| {
-            command.env("GRAPHC_TRANSPORT", transport);
-            command.env("GRAPHC_HEARTBEAT_TIMEOUT", heartbeat);
-        });
-        // The moment is drawn in steps: it may come in one, or between two.
-        wait_for_losses(folder.path(), 1 + d as usize % 200);
-        ranks.signal(victim, signal);
-        for rank in (0..world).filter(|&rank| rank != victim) {
-            let (status, account) = ranks.end(rank);
-            let which = format!("run {run}, {signal:?} of {victim} of {world}, {transport}");
-            assert_eq!(status, Some(1), "{which}: {account}");
-            assert!(account.contains(&format!("error: rank {victim}")), "{which}: {account}");
-            // Where rank 0 is gone each knows only its own part.
-            let told = (0..world).filter(|&other| other != victim);
-            for other in told.filter(|&other| victim != 0 || other == rank) {
-                assert!(account.contains(&format!("\n  rank {other}: ")), "{which}: {account}");
-            }
-            assert!(!account.contains("panicked"), "{which}: {account}");
+    // Most of the time is patience with who has been stopped, so several jobs wait beside each other.
+    const LANES: u64 = 3;
+    std::thread::scope(|scope| {
+        for lane in 0..LANES {
+            scope.spawn(move || (lane..50).step_by(LANES as usize).for_each(end_one_rank));
         }
+    });
+}
+
+/// Starts a job that would never end, kills or stops one of its ranks at a moment that is drawn, and reads what the others say.
+fn end_one_rank(run: u64) {
+    let [a, b, c, d] = draw(1, run);
+    let world = 2 + a as usize % 3;
+    let victim = b as usize % world;
+    // A death is seen at once, silence when the heartbeat's patience ends; a busy machine must not seem silent.
+    let (signal, heartbeat) = match run % 5 {
+        0 => (Signal::STOP, "5"),
+        _ => (Signal::KILL, "300"),
+    };
+    let transport = if c % 2 == 0 { "auto" } else { "tcp" };
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let mut args = endless(folder.path());
+    args.extend(["--mesh".to_owned(), world.to_string()]);
+    let mut ranks = Processes::start(world, &args, |_, command| {
+        command.env("GRAPHC_TRANSPORT", transport);
+        command.env("GRAPHC_HEARTBEAT_TIMEOUT", heartbeat);
+    });
+    // The moment is drawn in steps: it may come in one, or between two.
+    wait_for_losses(folder.path(), 1 + d as usize % 200);
+    ranks.signal(victim, signal);
+    for rank in (0..world).filter(|&rank| rank != victim) {
+        let (status, account) = ranks.end(rank);
+        let which = format!("run {run}, {signal:?} of {victim} of {world}, {transport}");
+        assert_eq!(status, Some(1), "{which}: {account}");
+        assert!(account.contains(&format!("error: rank {victim}")), "{which}: {account}");
+        // Where rank 0 is gone each knows only its own part.
+        let told = (0..world).filter(|&other| other != victim);
+        for other in told.filter(|&other| victim != 0 || other == rank) {
+            assert!(account.contains(&format!("\n  rank {other}: ")), "{which}: {account}");
+        }
+        assert!(!account.contains("panicked"), "{which}: {account}");
     }
 }
 
