@@ -7,6 +7,7 @@ mod launch;
 mod loss;
 mod machine;
 mod train;
+mod training;
 mod values;
 
 use std::path::PathBuf;
@@ -18,13 +19,14 @@ use graphc_ir::plan::{Framework, Pin, Recompute, Schedule, Strategy};
 use graphc_ir::types::DType;
 
 use super::numbers::{parse_positive, parse_whole};
-use super::training::TrainingArgs;
 pub use advise::AdviseArgs;
 pub use check::CheckArgs;
 pub use launch::LaunchArgs;
 pub use loss::{LossChoice, LossParser};
 pub use machine::{CalibrateArgs, Capability, ClustersArgs, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{AccumulationChoice, BestBy, CheckpointArgs, EvalArgs, OnNan, TrainArgs};
+pub use training::{Measure, TrainingArgs};
+pub use values::value_name;
 use values::{
     not_negative, parse_bytes, parse_count, parse_dim, parse_effort, parse_emit, parse_framework,
     parse_mesh, parse_pin, parse_precision, parse_recompute, parse_schedule, parse_seconds,

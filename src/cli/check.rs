@@ -21,10 +21,10 @@ use graphc_runtime::{HostTensor, Session};
 use serde_json::{Value, json};
 
 use super::args::{CheckArgs, Format};
-use super::compile::is_plan;
 use super::data::{read_tensors, session_weights};
 use super::options;
 use super::output::{print_escaped, print_message};
+use super::plans::is_plan;
 use super::run::session_options;
 use super::verify::{number_distance, output_tolerance};
 

@@ -7,9 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use graphc_compiler::passes::pattern::matches_pattern;
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Action, AdamOptions, Optimizer, Plan, RmspropOptions};
+use graphc_ir::plan::{
+    Action, AdamOptions, CompileOptions, Optimizer, ParameterGroup, Plan, RmspropOptions,
+};
 
-use super::args::{Count, LossChoice, OptimizerName, SharedArgs};
+use super::args::{Count, LossChoice, OnNan, OptimizerName, SharedArgs, TrainingArgs, value_name};
 use super::options;
 
 /// Options that are given, as far as they were compared.
@@ -24,7 +26,7 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
     check_graph(&given, plan, args)?;
     check_optimizer(&given, plan, args)?;
     let own = &plan.options;
-    args.training.check(&given, own)?;
+    check_training(&args.training, &given, own)?;
     given.check_option("--strategy", args.strategy, own.strategy)?;
     given.check_option("--recompute", args.recompute, own.recompute)?;
     match (args.ema, own.ema) {
@@ -216,10 +218,10 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
     if let Some(optimizer) = args.optimizer
         && own.map(optimizer_name) != Some(optimizer)
     {
-        let text = |name: OptimizerName| format!("{name:?}").to_lowercase();
-        let own =
-            own.map_or("without one".into(), |own| format!("with {}", text(optimizer_name(own))));
-        given.refuse_option("--optimizer", &text(optimizer), &own)?;
+        let own = own.map_or("without one".into(), |own| {
+            format!("with {}", value_name(&optimizer_name(own)))
+        });
+        given.refuse_option("--optimizer", &value_name(&optimizer), &own)?;
     }
     for (option, value) in numbers {
         let Some(value) = value else { continue };
@@ -237,6 +239,57 @@ fn check_optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<
         given.refuse_option("--centered", "", "without it")?;
     }
     Ok(())
+}
+
+/// Refuses the first option that a plan contradicts.
+fn check_training(args: &TrainingArgs, given: &Given<'_>, own: &CompileOptions) -> Result<()> {
+    let schedule = &own.lr_schedule;
+    if let Some(curve) = args.lr_schedule.as_ref().filter(|curve| **curve != schedule.curve) {
+        given.refuse_option("--lr-schedule", &curve.to_string(), &format!("with {schedule}"))?;
+    }
+    if let Some(warmup) = args.warmup.filter(|warmup| Some(*warmup) != schedule.warmup) {
+        given.refuse_option("--warmup", &warmup.to_string(), &format!("with {schedule}"))?;
+    }
+    let clips = [
+        ("--clip-norm", args.clip_norm, own.clip_norm),
+        ("--clip-value", args.clip_value, own.clip_value),
+    ];
+    for (flag, value, own) in clips {
+        let Some(value) = value.filter(|&value| Some(value) != own) else { continue };
+        let own = own.map_or("without it".into(), |own| format!("with {own}"));
+        given.refuse_option(flag, &value.to_string(), &own)?;
+    }
+    // What else is done about it is not the plan's.
+    let skips = |on_nan: &OnNan| *on_nan == OnNan::Skip;
+    if let Some(on_nan) = args.on_nan.filter(|on_nan| skips(on_nan) != own.skip_non_finite) {
+        let own = if own.skip_non_finite { "with skip" } else { "without skip" };
+        given.refuse_option("--on-nan", &value_name(&on_nan), own)?;
+    }
+    for pattern in &args.no_decay {
+        if !own.groups.contains(&ParameterGroup::no_decay(pattern)) {
+            given.refuse_option("--no-decay", pattern, "without this pattern")?;
+        }
+    }
+    for group in &args.groups {
+        if !own.groups.contains(group) {
+            given.refuse_option("--group", &group.pattern, "without this group")?;
+        }
+    }
+    for pattern in &args.keep_statistics {
+        if !own.keep_statistics.contains(pattern) {
+            given.refuse_option("--keep-statistics", pattern, "without this pattern")?;
+        }
+    }
+    if let Some(accumulate) = args.accumulate.filter(|&of| own.accumulation != of.into()) {
+        given.refuse_option("--accumulate", accumulate.name(), "with sums of the other type")?;
+    }
+    for metric in args.measure.iter().filter_map(|measure| measure.metric()) {
+        if !own.metrics.contains(&metric) {
+            given.refuse_option("--measure", metric.name(), "without counting it")?;
+        }
+    }
+    args.check_measures(own.loss)?;
+    given.check_option("--label-smoothing", args.label_smoothing, own.label_smoothing)
 }
 
 fn optimizer_name(optimizer: Optimizer) -> OptimizerName {

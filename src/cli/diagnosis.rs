@@ -15,10 +15,10 @@ use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, known_weig
 
 use super::args::TrainArgs;
 use super::checkpoints::resumed_options;
-use super::compile::plan_weights;
 use super::data::ModelWeights;
 use super::feeding::Training;
 use super::output::print_message;
+use super::plans::plan_weights;
 use super::progress::{Diverged, number_outputs};
 use super::ranks::Ranks;
 use super::start;

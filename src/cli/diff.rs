@@ -7,8 +7,8 @@ use graphc::report::{self, Difference};
 use serde_json::{Value, json};
 
 use super::args::{DiffArgs, Format};
-use super::compile::load_sound_plan;
 use super::output::print_escaped;
+use super::plans::load_sound_plan;
 
 /// Runs the command.
 pub fn run_diff(args: &DiffArgs) -> Result<()> {

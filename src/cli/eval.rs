@@ -7,11 +7,11 @@ use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 
 use super::args::{EvalArgs, Format};
-use super::compile::{is_plan, load_sound_plan, plan_weights, weights_source};
 use super::contradictions::check_options;
 use super::evaluation::{self, Evaluation};
 use super::options;
 use super::output::{print_escaped, print_message};
+use super::plans::{is_plan, load_sound_plan, plan_weights, weights_source};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;

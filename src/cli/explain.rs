@@ -11,8 +11,8 @@ use graphc_ir::sbp::NdSbp;
 use serde_json::json;
 
 use super::args::{ExplainArgs, Format};
-use super::compile::load_sound_plan;
 use super::output::print_escaped;
+use super::plans::load_sound_plan;
 
 /// Other tensors that are listed where a layout changes them.
 const LISTED: usize = 6;

@@ -8,8 +8,8 @@ use graphc_compiler::passes::joined::Held;
 use serde_json::{Value, json};
 
 use super::args::{Format, InspectArgs};
-use super::compile::load_sound_plan;
 use super::output::print_escaped;
+use super::plans::load_sound_plan;
 
 /// Runs the command.
 pub fn run_inspect(args: &InspectArgs) -> Result<()> {

@@ -6,8 +6,8 @@ use anyhow::Result;
 use graphc_runtime::cards::{Library, PreparedKernels, prepare_kernels};
 
 use super::args::{Capability, KernelsArgs};
-use super::compile::load_sound_plan;
 use super::output::print_escaped;
+use super::plans::load_sound_plan;
 
 /// Runs the command.
 pub fn run_kernels(args: &KernelsArgs) -> Result<()> {

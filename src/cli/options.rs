@@ -1,7 +1,6 @@
 //! The way from the command line to the compiler's options, and from files to models and clusters.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,12 +13,10 @@ use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
     Schedule, Strategy,
 };
-use graphc_runtime::data::open_file;
-use sha2::{Digest, Sha256};
 
-use super::args::{Count, DeviceName, LossChoice, OptimizerName, SharedArgs};
+use super::args::{Count, DeviceName, LossChoice, OptimizerName, SharedArgs, value_name};
 use super::data::{Types, count_samples, read_text};
-use super::ranks::world_size;
+use super::world::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
 pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
@@ -87,7 +84,7 @@ const RMSPROP_RATE: f64 = 1e-2;
 /// The text about the learning rate, where none is given.
 pub fn default_rate(optimizer: OptimizerName) -> String {
     let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
-    let name = format!("{optimizer:?}").to_lowercase();
+    let name = value_name(&optimizer);
     format!("no --lr is given: {name} takes its default, {rate}")
 }
 
@@ -147,7 +144,7 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
         ("--centered", args.centered, &[Rmsprop], "rmsprop"),
     ];
     for (flag, given, of, names) in owners {
-        let own = format!("{name:?}").to_lowercase();
+        let own = value_name(&name);
         ensure!(!given || of.contains(&name), "{flag} is an option of {names}, not of {own}");
     }
     Ok(())
@@ -240,19 +237,4 @@ fn name_file(path: &Path, error: ImportError) -> anyhow::Error {
 
 fn import_options(args: &SharedArgs) -> ImportOptions {
     ImportOptions { freeze: args.freeze.clone(), train: args.train.clone() }
-}
-
-/// SHA-256 of a file, in hexadecimal.
-pub fn hash_file(path: &Path) -> Result<String> {
-    let cannot = || format!("cannot read {}", path.display());
-    let mut file = open_file(path).with_context(cannot)?;
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        let read = file.read(&mut buffer).with_context(cannot)?;
-        if read == 0 {
-            break;
-        }
-        hash.update(&buffer[..read]);
-    }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

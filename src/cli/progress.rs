@@ -13,10 +13,10 @@ use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::args::Measure;
 use super::args::TrainArgs;
 use super::feeding::Feeder;
 use super::output::{print_message, say_notes};
-use super::training::Measure;
 
 /// The last finished step.
 pub struct Finished {

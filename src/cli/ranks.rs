@@ -14,25 +14,18 @@ use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, read_plan, write_plan};
 use graphc_ir::types::TensorType;
-use graphc_runtime::job::{Agreement, Job, JobOptions};
+use graphc_runtime::job::{Agreement, Job};
 use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::args::command_line;
-use super::compile::plan_weights;
-use super::start;
+use super::plans::{digest_weights, plan_weights};
+use super::world::world_size;
 
 /// The job of this process; none where it was started alone.
 pub struct Ranks {
     job: Option<Arc<Job>>,
-}
-
-/// How many processes a launcher has started, where one has.
-pub fn world_size() -> Result<Option<usize>> {
-    let world = JobOptions::world_size_from_environment()?;
-    ensure!(world != Some(0), "WORLD_SIZE is 0");
-    Ok(world.map(|world| world as usize))
 }
 
 impl Ranks {
@@ -75,7 +68,7 @@ impl Ranks {
                 )
                 .and("the data", tensors.join(", "))
                 .and("the bytes of the data's file", size.unwrap_or_default())
-                .and("the weights that they begin with", start::digest_weights(weights)?);
+                .and("the weights that they begin with", digest_weights(weights)?);
         Ok(job.agree("how they were started", &agreement)?)
     }
 

@@ -8,10 +8,10 @@ use graphc::report::page::PageOptions;
 use graphc_ir::check::VerifiedPlan;
 
 use super::args::ReportArgs;
-use super::compile::load_sound_plan;
 use super::data::read_text;
 use super::output::check_distinct;
 use super::pages::{WHY_WITHIN, page_name, write_plans_page};
+use super::plans::load_sound_plan;
 
 /// Bytes of the longest file of metrics: a million steps have a tenth.
 const LONGEST: u64 = 1 << 30;

@@ -10,12 +10,11 @@ use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
-use super::compile::{
-    PlannedModel, compile_inputs, is_plan, load_sound_plan, plan_model, plan_weights,
-};
 use super::contradictions::check_options;
 use super::data::{Types, read_tensors};
 use super::output::check_distinct;
+use super::planning::{PlannedModel, compile_inputs, plan_model};
+use super::plans::{is_plan, load_sound_plan, plan_weights};
 use super::profiling::{self, device_kind};
 use super::ranks::Ranks;
 use super::start;

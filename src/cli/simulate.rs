@@ -13,9 +13,9 @@ use graphc_ir::plan::Plan;
 use serde_json::{Value, json};
 
 use super::args::{Format, SimulateArgs};
-use super::compile::load_sound_plan;
 use super::options;
 use super::output::{check_distinct, print_escaped};
+use super::plans::load_sound_plan;
 use super::timeline;
 
 /// Runs the command.

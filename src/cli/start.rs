@@ -14,7 +14,6 @@ use graphc_runtime::data::{DataError, TensorFile};
 use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions, is_table};
 
 use super::data::{ModelWeights, session_weights};
-use super::options::hash_file;
 use super::output::print_message;
 use super::ranks::Ranks;
 
@@ -218,14 +217,4 @@ pub fn list_names(names: &[&str]) -> String {
     let more = names.len().saturating_sub(LISTED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{rest}", first.join(", "))
-}
-
-/// What ranks that begin alike have in common: a file's content, or a checkpoint's step and name.
-pub fn digest_weights(path: Option<&Path>) -> Result<String> {
-    let Some(path) = path else { return Ok("none".into()) };
-    if !path.is_dir() {
-        return hash_file(path).with_context(|| format!("cannot read {}", path.display()));
-    }
-    let checkpoint = Checkpoint::open(path)?;
-    Ok(format!("{} after {} steps", checkpoint.model(), checkpoint.step()))
 }

@@ -19,15 +19,14 @@ use super::best::BestCheckpoint;
 use super::checkpoints::{
     Saver, check_finite, check_length, find_resumed, resumed_options, warn_of_differences,
 };
-use super::compile::{
-    PlannedModel, compile_inputs, is_plan, load_sound_plan, plan_model, plan_weights,
-};
 use super::contradictions::check_options;
 use super::data::{ModelWeights, Types};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print_escaped, print_message};
+use super::planning::{PlannedModel, compile_inputs, plan_model};
+use super::plans::{is_plan, load_sound_plan, plan_weights};
 use super::profiling::Profiling;
 use super::progress::{
     Diverged, Finished, REMEDIES, UnderWay, WAYS_ON, check_skips, number_outputs,

@@ -21,10 +21,10 @@ use graphc_runtime::{HostTensor, Session, SessionOptions};
 use serde_json::json;
 
 use super::args::{Format, VerifyArgs};
-use super::compile::load_valid_plan;
 use super::data::session_weights;
-use super::options;
 use super::output::print_escaped;
+use super::plans;
+use super::plans::load_valid_plan;
 
 /// How far an output may be from one rank's, of the output's largest element: float32 sums in another order, or, where the
 /// plan computes in half precision, roundings that fall otherwise: 8 units of its epsilon.
@@ -97,7 +97,7 @@ fn with_loss_of(plan: &VerifiedPlan, graph: Graph) -> Result<Graph> {
 /// of an output, as a share of its largest element.
 fn compare_step(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     if let Some(source) = &plan.weights {
-        let found = options::hash_file(&document_path(model))?;
+        let found = plans::hash_file(&document_path(model))?;
         ensure!(
             found == source.sha256,
             "{} is not the file that the plan was made from (SHA-256 {found}, the plan has {})",

@@ -18,10 +18,6 @@ const KNOTS: &[(&str, &[&str])] = &[
     ("runtime::transport", &["in_process", "process"]),
     ("runtime::transport::process", &["mpi", "queue", "tcp"]),
     ("runtime::transport::process", &["outbox", "shared"]),
-    (
-        "src::cli",
-        &["args", "contradictions", "options", "ranks", "start", "training", "compare", "compile"],
-    ),
 ];
 
 #[test]

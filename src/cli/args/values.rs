@@ -1,5 +1,6 @@
 //! How values of the command line are read.
 
+use clap::ValueEnum;
 use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::MOST_RANKS;
@@ -130,4 +131,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         bytes if number.is_finite() => Ok(bytes),
         _ => Err(format!("`{text}` is no size")),
     }
+}
+
+/// Returns the name by which the command line knows a value.
+pub fn value_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |named| named.get_name().to_owned())
 }

@@ -5,8 +5,7 @@ use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
 use graphc_ir::plan::{Accumulation, CompileOptions, Loss, Metric, ParameterGroup};
 
-use super::args::{AccumulationChoice, OnNan};
-use super::contradictions::Given;
+use super::{AccumulationChoice, OnNan, value_name};
 
 /// Options of schedules, clipping and groups of parameters.
 #[derive(Args, Clone)]
@@ -66,7 +65,7 @@ pub enum Measure {
 
 impl Measure {
     /// What the plan counts for it.
-    fn metric(self) -> Option<Metric> {
+    pub fn metric(self) -> Option<Metric> {
         match self {
             Self::Top1 => Some(Metric::Top1),
             Self::Top5 => Some(Metric::Top5),
@@ -137,11 +136,11 @@ impl TrainingArgs {
     }
 
     /// All but the speed is measured against labels, whether the plan counts it or not.
-    fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
+    pub fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
         let Some(first) = self.measure.iter().find(|&&measure| measure != Measure::Speed) else {
             return Ok(());
         };
-        let name = format!("{first:?}").to_lowercase();
+        let name = value_name(first);
         ensure!(
             loss.is_some_and(Loss::has_labels),
             "--measure {name} needs --loss cross_entropy or nll, and labels to measure against"
@@ -163,64 +162,5 @@ impl TrainingArgs {
             ("--on-nan", self.on_nan.is_some()),
         ];
         all.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
-    }
-
-    /// Refuses the first option that a plan contradicts.
-    pub fn check(&self, given: &Given<'_>, own: &CompileOptions) -> Result<()> {
-        let schedule = &own.lr_schedule;
-        if let Some(curve) = self.lr_schedule.as_ref().filter(|curve| **curve != schedule.curve) {
-            given.refuse_option(
-                "--lr-schedule",
-                &curve.to_string(),
-                &format!("with {schedule}"),
-            )?;
-        }
-        if let Some(warmup) = self.warmup.filter(|warmup| Some(*warmup) != schedule.warmup) {
-            given.refuse_option("--warmup", &warmup.to_string(), &format!("with {schedule}"))?;
-        }
-        let clips = [
-            ("--clip-norm", self.clip_norm, own.clip_norm),
-            ("--clip-value", self.clip_value, own.clip_value),
-        ];
-        for (flag, value, own) in clips {
-            let Some(value) = value.filter(|&value| Some(value) != own) else { continue };
-            let own = own.map_or("without it".into(), |own| format!("with {own}"));
-            given.refuse_option(flag, &value.to_string(), &own)?;
-        }
-        // What else is done about it is not the plan's.
-        let skips = |on_nan: &OnNan| *on_nan == OnNan::Skip;
-        if let Some(on_nan) = self.on_nan.filter(|on_nan| skips(on_nan) != own.skip_non_finite) {
-            let own = if own.skip_non_finite { "with skip" } else { "without skip" };
-            given.refuse_option("--on-nan", &format!("{on_nan:?}").to_lowercase(), own)?;
-        }
-        for pattern in &self.no_decay {
-            if !own.groups.contains(&ParameterGroup::no_decay(pattern)) {
-                given.refuse_option("--no-decay", pattern, "without this pattern")?;
-            }
-        }
-        for group in &self.groups {
-            if !own.groups.contains(group) {
-                given.refuse_option("--group", &group.pattern, "without this group")?;
-            }
-        }
-        for pattern in &self.keep_statistics {
-            if !own.keep_statistics.contains(pattern) {
-                given.refuse_option("--keep-statistics", pattern, "without this pattern")?;
-            }
-        }
-        if let Some(accumulate) = self.accumulate.filter(|&of| own.accumulation != of.into()) {
-            given.refuse_option(
-                "--accumulate",
-                accumulate.name(),
-                "with sums of the other type",
-            )?;
-        }
-        for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
-            if !own.metrics.contains(&metric) {
-                given.refuse_option("--measure", metric.name(), "without counting it")?;
-            }
-        }
-        self.check_measures(own.loss)?;
-        given.check_option("--label-smoothing", self.label_smoothing, own.label_smoothing)
     }
 }

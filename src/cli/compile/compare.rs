@@ -10,9 +10,9 @@ use graphc_compiler::lower::collective_counts;
 use graphc_ir::plan::{Plan, PlannerStatus, Strategy};
 use serde_json::json;
 
-use super::args::{CompileArgs, Format, SharedArgs};
-use super::compile::plan_model;
-use super::output::print_escaped;
+use crate::cli::args::{CompileArgs, Format, SharedArgs};
+use crate::cli::output::print_escaped;
+use crate::cli::planning::plan_model;
 
 /// A strategy's plan, or why there is none.
 struct StrategyRow {

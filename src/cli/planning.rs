@@ -1,0 +1,122 @@
+//! A model becomes a plan, as the options say: what `compile`, `run` and `train` do first.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use graphc::report;
+use graphc_compiler::compile::{Milestone, compile_observed};
+use graphc_compiler::import::Imported;
+use graphc_compiler::import::weights::Weights;
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::plan::Plan;
+
+use super::args::{DeviceName, SharedArgs};
+use super::data::Types;
+use super::output::{Named, print_message};
+use super::plans::weights_source;
+use super::{options, start};
+
+/// Seconds of the parts of a compilation.
+#[derive(Default)]
+pub struct Timing {
+    /// Reading the model.
+    pub parse: f64,
+    /// From graph to plan.
+    pub plan: f64,
+    /// Of that, choosing signatures.
+    pub solve: f64,
+}
+
+/// A plan with the weights of its model.
+pub struct PlannedModel {
+    /// The plan.
+    pub plan: VerifiedPlan,
+    /// The weights that the model file holds.
+    pub weights: Weights,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// What a compilation reads.
+pub fn compile_inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 3] {
+    let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
+    let config = args.config.as_deref();
+    [("the model", Some(model)), ("the cluster file", cluster), ("the run file", config)]
+}
+
+/// Reads and plans a model, for a device where the command line names one. The samples of `data` are the batch where the
+/// command line gives none; `training` asks for a loss and an optimizer.
+pub fn plan_model(
+    path: &Path,
+    (args, device): (&SharedArgs, Option<DeviceName>),
+    data: Option<&Types>,
+    training: bool,
+) -> Result<PlannedModel> {
+    if training {
+        ensure!(
+            args.optimizer.is_some(),
+            "training needs --optimizer sgd, adam, adamw, lamb or rmsprop"
+        );
+    }
+    if let (Some(optimizer), None) = (args.optimizer, args.lr) {
+        print_message("note", &options::default_rate(optimizer));
+    }
+    let start = Instant::now();
+    let (imported, dims) = options::read_model(path, args, data)?;
+    let Imported { graph, weights, warnings, .. } = imported;
+    for warning in warnings {
+        print_message("warning", &warning);
+    }
+    check_static_batch(&graph, args.batch)?;
+    let trained = start::trained_weights(&graph);
+    let options = options::compile_options(args, dims)?;
+    let cluster = options::shared_cluster(args, device)?;
+    let source = Some(weights_source(path)?);
+    let parse = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let mut marks = Vec::new();
+    let mut mark = |_: Milestone| marks.push(start.elapsed().as_secs_f64());
+    let plan = compile_observed(graph, &options, &cluster, source, &mut mark)
+        .with_context(|| format!("cannot plan {}", path.display()))?
+        .plan;
+    let plan_seconds = start.elapsed().as_secs_f64();
+    if training {
+        note_untrained(&trained, &plan);
+    }
+    if let Some(said) = report::half_weights(&plan) {
+        print_message("note", &format!("of the weights {said}"));
+    }
+    let solve = marks.windows(2).map(|pair| pair[1] - pair[0]).sum();
+    Ok(PlannedModel { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
+}
+
+/// Says which weights stay as they are because the loss does not depend on them, as those of a second head.
+fn note_untrained(trained: &BTreeSet<String>, plan: &Plan) {
+    let updated = plan.updated_variables();
+    let left = trained.iter().map(String::as_str).filter(|name| !updated.contains(name));
+    let left: Vec<&str> = left.collect();
+    if !left.is_empty() {
+        let named = start::list_names(&left);
+        print_message("note", &format!("the loss does not depend on {named}: not trained"));
+    }
+}
+
+/// Samples that the model counts itself must be as many as `--batch` says.
+fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> Result<()> {
+    let Some(batch) = batch else { return Ok(()) };
+    for node in &graph.nodes {
+        if let graphc_ir::op::Op::Input(input) = &node.op
+            && let Some(dim) = input.samples_dim()
+            && input.ty.shape[dim] != batch
+        {
+            bail!(
+                "--batch {batch} does not fit input `{}` of {}: its dim {dim}, which counts samples, is static",
+                input.name,
+                input.ty
+            );
+        }
+    }
+    Ok(())
+}
