@@ -1,7 +1,7 @@
 """Models as PyTorch exports them to ONNX: graphc computes what onnxruntime does, and trains as PyTorch does.
 
     cargo build --release --bin graphc
-    python3 benchmarks/exports.py [--only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default]
+    python3 benchmarks/exports.py [--families | --only gpt2 bert llama ..] [--meshes 1 2 2x2] [--keep DIR] [--export dynamo|plain|default]
 
 Each model is small, with random weights. It is exported by `torch.onnx.export`, run by `graphc run` on each mesh beside onnxruntime, and
 trained by `graphc train` for some steps of SGD beside PyTorch in float32 and in float64. A line a model and mesh says how far outputs
@@ -25,6 +25,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
+
+from exports_families import MODELS as FAMILIES
 
 ROOT = pathlib.Path(__file__).parent.parent
 NEAR, FIRST, LATER = 1e-4, 1e-5, 20.0
@@ -416,7 +418,8 @@ def model(args, build, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[build.__name__ for build in MODELS])
+    parser.add_argument("--only", nargs="+", help="these models; else those of this file")
+    parser.add_argument("--families", action="store_true", help="those of exports_families.py too")
     parser.add_argument("--meshes", nargs="+", default=["1", "2", "2x2"])
     parser.add_argument("--export", choices=["dynamo", "default", "plain"], default="dynamo")
     parser.add_argument("--dynamic", action="store_true", help="with a symbolic first dim")
@@ -428,7 +431,8 @@ def main():
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or pathlib.Path(scratch)
-        ok = [model(args, build, folder) for build in MODELS if build.__name__ in args.only]
+        chosen = MODELS + FAMILIES if args.families or args.only else MODELS
+        ok = [model(args, build, folder) for build in chosen if args.only is None or build.__name__ in args.only]
     print(f"{sum(ok)} of {len(ok)} models are near enough on {', '.join(args.meshes)}")
     sys.exit(0 if all(ok) else 1)
 

@@ -21,6 +21,7 @@ use crate::passes::pattern::matches_pattern;
 
 /// The reason why a graph cannot be adapted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LoraError {
     /// A pattern that fits no variable.
     #[error(

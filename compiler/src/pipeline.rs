@@ -9,6 +9,7 @@
 //! Some questions are answered by planning: the number of stages, the form of cross entropy, how much is recomputed.
 //! [`compile`](crate::compile) asks them, and gets the graph of each choice from here.
 
+use graphc_ir::enter_span;
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
 use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Recompute, Strategy};
@@ -552,6 +553,7 @@ fn run_rows(
 ) -> Result<PassGraph, PassError> {
     let mut work = work;
     for pass in PASSES.iter().filter(|pass| acts(pass)) {
+        let _span = enter_span!("pass", name = pass.name);
         work = work.run_pass(pass, asked)?;
         if cfg!(debug_assertions) {
             verify_after_pass(pass.name, work.graph())?;

@@ -5,6 +5,7 @@
 
 use std::sync::OnceLock;
 
+use graphc_ir::trace::current_span;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -26,8 +27,12 @@ pub fn side_by_side<A, B: Send>(
         return (first(), second());
     };
     let mut given = None;
+    let span = current_span();
     let first = pool.in_place_scope(|scope| {
-        scope.spawn(|_| given = Some(second()));
+        scope.spawn(|_| {
+            let _span = span.entered();
+            given = Some(second());
+        });
         first()
     });
     (first, given.expect("what is begun in a scope ends in it"))
@@ -38,8 +43,13 @@ pub fn map_side_by_side<T: Send, R: Send>(
     items: Vec<T>,
     work: impl Fn(T) -> R + Sync + Send,
 ) -> Vec<R> {
+    let span = current_span();
+    let inside = |item| {
+        let _span = span.clone().entered();
+        work(item)
+    };
     match shared_pool() {
-        Some(pool) => pool.install(|| items.into_par_iter().map(work).collect()),
+        Some(pool) => pool.install(|| items.into_par_iter().map(inside).collect()),
         None => items.into_iter().map(work).collect(),
     }
 }

@@ -5,6 +5,7 @@ use graphc_runtime::data::DataError;
 
 /// An error of data sets and loaders.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DatasetError {
     /// A file of a set that is not there.
     #[error("{path} is not there: {layout}")]

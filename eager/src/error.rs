@@ -9,6 +9,7 @@ use graphc_runtime::{RuntimeError, TensorError};
 /// Why an operation cannot be done. What does not fit is found on all ranks, from what all of them know, and nothing is
 /// communicated; operations that do fit may follow. [`EagerError::Runtime`] ends the job on all ranks.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EagerError {
     /// Operands that an operation does not take.
     #[error("{call}: {reason}")]

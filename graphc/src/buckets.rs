@@ -26,6 +26,7 @@ type Model = Box<dyn Fn(&Shapes) -> Result<Graph, OwnError> + Send>;
 
 /// Why there is no session for a batch.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BucketsError {
     /// The program writes no model for these shapes.
     #[error("no model for a batch of {shapes}: {error}")]

@@ -111,6 +111,7 @@ pub struct Measured {
 
 /// An error because of which a machine could not be measured.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CalibrateError {
     /// Fewer than one rank.
     #[error("there must be at least one rank")]

@@ -22,6 +22,7 @@ pub struct Pretrained {
 
 /// Why a folder is no model.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PretrainedError {
     /// The configuration or a file of weights cannot be used.
     #[error(transparent)]

@@ -81,6 +81,7 @@ pub struct ActorProfile {
 
 /// Why measurements cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProfileError {
     /// No file of measurements.
     #[error("{path} holds no measurements that can be read: {reason}")]

@@ -10,6 +10,7 @@ use crate::op::{EvalContext, Op, OpError, Operand, Region};
 
 /// Why a graph cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EvaluateError {
     /// A feed whose shape is not that of its input or variable.
     #[error("`{name}` has shape {expected:?}, but {found:?} is fed")]

@@ -30,5 +30,6 @@ pub mod shard;
 pub mod streams;
 pub mod table;
 pub mod text;
+pub mod trace;
 pub mod types;
 pub mod verify;

@@ -30,6 +30,7 @@ pub struct Placement {
 
 /// What is wrong with a placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlacementError {
     /// The hierarchy's product is not the number of ranks.
     #[error("a mesh of {hierarchy:?} has {} ranks, but {ranks} are named", hierarchy.iter().product::<usize>())]

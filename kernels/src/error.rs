@@ -7,6 +7,7 @@ use graphc_ir::types::DType;
 
 /// Why a kernel cannot be found or cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KernelError {
     /// No kernel for this op, these element types and this device.
     #[error("no kernel for {op} of {types} on {device}", types = KernelTypes(dtypes), device = device_name(*device))]

@@ -8,6 +8,7 @@ use crate::transport::TransportError;
 
 /// The reason why a session cannot be made or a step has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RuntimeError {
     /// A plan that this runtime cannot execute: written by another version, or edited.
     #[error("the plan cannot be executed: {reason}")]

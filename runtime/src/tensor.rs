@@ -15,6 +15,7 @@ pub struct HostTensor {
 
 /// A tensor that is not what its type says.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TensorError {
     /// More or fewer elements than the shape has.
     #[error("{ty} has {} bytes, but {found} are given", ty.bytes())]

@@ -113,6 +113,14 @@ fn global_tensors_are_laid_out_anew() {
     assert!(example("global_tensors", &[]).contains("S(0), S(1) on 2x2"));
 }
 
+#[test]
+fn spans_of_a_compilation_and_of_steps_are_printed() {
+    let shown = example("spans", &[]);
+    for span in ["compile{graph=\"spans\"}:choose_signatures", "step{number=2}", "open_session"] {
+        assert!(shown.contains(span), "no {span} in {shown}");
+    }
+}
+
 /// On threads it runs on two and on four ranks; processes print the same bits.
 #[test]
 fn eager_tensors_are_the_same_on_threads_and_processes() {

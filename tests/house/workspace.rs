@@ -168,3 +168,26 @@ fn visit(folder: &Path, check: &mut dyn FnMut(&Path, &str)) {
         }
     }
 }
+
+/// Errors grow with what is found out: who matches on them from outside must expect others.
+#[test]
+fn enums_of_errors_may_grow() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for package in ["ir", "compiler", "kernels", "runtime", "data", "eager", "graphc"] {
+        super::modules::collect(&root.join(package).join("src"), &mut files);
+    }
+    let mut found = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("source");
+        let lines: Vec<&str> = text.lines().collect();
+        for pair in lines.windows(2) {
+            let name = pair[1].strip_prefix("pub enum ").and_then(|rest| rest.split(' ').next());
+            if name.is_some_and(|name| name.ends_with("Error")) {
+                assert_eq!(pair[0], "#[non_exhaustive]", "{}: {}", file.display(), pair[1]);
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 20, "only {found} enums of errors were found");
+}

@@ -17,6 +17,7 @@ mod references;
 mod resident;
 mod samples;
 mod skipping;
+mod spans;
 mod statistics;
 mod streams;
 #[path = "../support/mod.rs"]

@@ -150,12 +150,7 @@ fn execute(group: &Group, args: &Args) -> Result<std::process::ExitCode> {
 
 /// Whether nothing can be executed behind this error. What a kernel finds in its operands leaves the card as it was.
 fn is_lost(error: &WorkbenchError) -> bool {
-    match error {
-        WorkbenchError::Card(_) | WorkbenchError::Failed(Cause::Device(_)) => true,
-        WorkbenchError::Failed(_)
-        | WorkbenchError::Unprepared(_)
-        | WorkbenchError::Overwritten { .. } => false,
-    }
+    matches!(error, WorkbenchError::Card(_) | WorkbenchError::Failed(Cause::Device(_)))
 }
 
 fn line(trial: &Trial, result: &Result<Outcome, WorkbenchError>) -> Value {

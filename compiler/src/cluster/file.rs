@@ -11,6 +11,7 @@ use super::frameworks::find_framework as profile;
 
 /// An error in a cluster file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClusterError {
     /// No TOML, an unknown field, a missing field or a value of another type.
     #[error("the cluster file cannot be read: {message}")]

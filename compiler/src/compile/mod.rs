@@ -14,6 +14,7 @@
 //! variants.
 
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::enter_span;
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
 
@@ -189,6 +190,7 @@ pub fn compile_observed(
     weights: Option<WeightsSource>,
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
+    let _span = enter_span!("compile", graph = graph.name.as_str());
     let job = CompileJob { graph: &graph, options, cluster, weights };
     job.compile_best(reached).map_err(|error| explain_conflict(&graph, options, cluster, error))
 }

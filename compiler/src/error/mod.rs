@@ -13,6 +13,7 @@ pub use conflict::{Asked, Conflict};
 
 /// The error of a compilation.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CompileError {
     /// The graph and the options do not fit.
     #[error(transparent)]

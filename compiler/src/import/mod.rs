@@ -56,6 +56,7 @@ pub struct ImportOptions {
 
 /// Why a model cannot be imported.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ImportError {
     /// The file cannot be read.
     #[error("cannot read the model {}: {reason}", path.display())]

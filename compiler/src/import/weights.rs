@@ -51,6 +51,7 @@ pub enum WeightData {
 
 /// Why a weight's bytes are not to be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WeightsError {
     /// The file that holds them cannot be read.
     #[error("the weight `{name}` is in {}, which cannot be read: {reason}", path.display())]

@@ -20,6 +20,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::enter_span;
 use graphc_ir::ids::ProgramId;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{
@@ -78,6 +79,7 @@ pub struct Lowered {
 
 /// Why decisions cannot be lowered. Each is a contradiction between passes, not a fault of the user's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LowerError {
     /// A value is read before it is made.
     #[error("{value} is read before it is made")]
@@ -149,6 +151,7 @@ pub fn lower(
     cluster: &Cluster,
     how: Lowering,
 ) -> Result<Lowered, LowerError> {
+    let _span = enter_span!("lower");
     let world: usize = options.mesh.iter().product();
     let mut job = collect::collect_tasks(decisions, sharding, cluster)?;
     check_ranks(&job, world)?;

@@ -17,6 +17,7 @@
 //!
 //! Start reading with [`simulate`], then `engine`.
 
+use graphc_ir::enter_span;
 use graphc_ir::plan::{Plan, Rate};
 
 mod channels;
@@ -39,6 +40,7 @@ pub use report::{ClassReport, Shares, Simulation, StageReport, TraceEvent};
 
 /// An error of a plan that cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NullDeviceError {
     /// No stream can go on.
     #[error("the plan hangs:\n  {}", .waits.join("\n  "))]
@@ -53,6 +55,7 @@ pub enum NullDeviceError {
 /// # Errors
 /// Where the plan hangs.
 pub fn simulate(plan: &Plan) -> Result<Simulation, NullDeviceError> {
+    let _span = enter_span!("simulate");
     measure(plan, Run::of(1))
 }
 

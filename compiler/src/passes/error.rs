@@ -13,6 +13,7 @@ use crate::schedule::MOST_MICROBATCHES;
 
 /// The error of a pass.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PassError {
     /// A graph that breaks an invariant: the user's, or what a pass made of it.
     #[error("after {pass} the graph does not hold together:\n{errors}")]

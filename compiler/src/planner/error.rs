@@ -5,6 +5,7 @@ use graphc_ir::sbp::NdSbp;
 
 /// The error of the planner.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlannerError {
     /// A pin that no signature fulfils.
     #[error(

@@ -46,6 +46,7 @@ mod solver;
 mod strategies;
 mod waiting;
 
+use graphc_ir::enter_span;
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, CompileOptions, PlannerReport, PlannerStatus, Strategy};
@@ -110,6 +111,7 @@ pub fn plan_below(
     ceiling: f64,
     care: Care,
 ) -> Result<Planned, PlannerError> {
+    let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
     if options.strategy == Strategy::Auto {
         let solution = memory::solve_in_memory(&problem, ceiling, care)?;
@@ -143,6 +145,7 @@ pub fn plan_with_room<'a>(
         let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
         return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
     }
+    let _span = enter_span!("choose_signatures");
     let problem = Problem::new(decisions, options, cluster)?;
     let found = memory::plan_unlimited(&problem, Care::Plan, before)?;
     let Some((solution, lead)) = found.and_then(Unlimited::into_fitting) else { return Ok(None) };

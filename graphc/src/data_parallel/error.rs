@@ -7,6 +7,7 @@ use graphc_runtime::{CheckpointError, RuntimeError, TensorError};
 
 /// An error of data parallelism.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataParallelError {
     /// The graph cannot be compiled.
     #[error(transparent)]

@@ -124,6 +124,7 @@ fn find_waiting(
 
 /// The reason why nothing is known of a tensor.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExplainError {
     /// There is none of that name.
     #[error("the plan has no tensor `{tensor}`{}", suggest_names(.nearest.as_deref(), .similar))]

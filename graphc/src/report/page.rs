@@ -132,6 +132,7 @@ pub struct PageOptions {
 
 /// The reason why there is no page.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PageError {
     /// The plan's graph or options are none.
     #[error(transparent)]

@@ -60,6 +60,7 @@ impl VerifiedPlan {
     /// # Errors
     /// Everything that is wrong with it, each with the register, actor or other place in the plan.
     pub fn check(plan: Plan) -> Result<Self, PlanErrors> {
+        let _span = crate::enter_span!("check_plan", plan = plan.name.as_str());
         verify_invariants(&plan)?;
         Ok(Self(Arc::new(plan)))
     }

@@ -4,6 +4,7 @@ use crate::types::TensorType;
 
 /// Why an op cannot be applied or evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpError {
     /// A wrong number of operands.
     #[error("{op} takes {expected}, not {found}")]

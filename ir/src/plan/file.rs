@@ -6,6 +6,7 @@ use serde_json::Value;
 
 /// Why a plan file cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// Not a plan.
     #[error(transparent)]

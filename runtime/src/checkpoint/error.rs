@@ -8,6 +8,7 @@ use crate::error::RuntimeError;
 
 /// The reason why a checkpoint cannot be saved or loaded.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// A path that leads nowhere.
     #[error("there is no checkpoint {path}: no such directory")]

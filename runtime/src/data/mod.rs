@@ -19,6 +19,7 @@ use graphc_ir::types::TensorType;
 
 /// What can go wrong with files and data sets.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// A file that cannot be read.
     #[error("cannot read {path}: {reason}")]

@@ -6,6 +6,7 @@ use crate::transport::TransportError;
 
 /// The reason why a communication has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DistError {
     /// The ranks have not alike what all must have.
     #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]

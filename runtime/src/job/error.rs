@@ -2,6 +2,7 @@
 
 /// The reason why a process cannot join its job.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum JobError {
     /// The environment or the options make no sense.
     #[error("{reason}")]

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use graphc_ir::enter_span;
 use graphc_ir::plan::PLAN_VERSION;
 
 use crate::error::RuntimeError;
@@ -104,6 +105,7 @@ impl Job {
     /// Where rank 0 cannot listen or be reached, a rank is missing after the join timeout, or two processes claim one
     /// rank.
     pub fn join(options: JobOptions) -> Result<Arc<Self>, JobError> {
+        let _span = enter_span!("join_job");
         let rank = options.rank;
         let system = |what: &'static str| {
             move |error: io::Error| JobError::System {

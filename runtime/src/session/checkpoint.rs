@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use graphc_ir::enter_span;
 use graphc_ir::plan::{RegisterKind, TensorKind};
 
 use super::Session;
@@ -35,6 +36,7 @@ impl Session {
     ) -> Result<PathBuf, CheckpointError> {
         self.wait_idle()?;
         let step = self.next_step();
+        let _span = enter_span!("save_checkpoint", step = step);
         let leads = self.ranks().any(|rank| rank == 0);
         if leads {
             to.begin_checkpoint(step)?;
@@ -76,6 +78,7 @@ impl Session {
         self.wait_idle()?;
         let (expected, own_seed) = (self.next_step(), self.seed);
         let (found, seed) = (from.step(), from.seed());
+        let _span = enter_span!("load_checkpoint", step = found);
         if (found, seed) != (expected, own_seed) {
             return Err(CheckpointError::Position { found, seed, expected, own_seed });
         }

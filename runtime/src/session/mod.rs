@@ -4,6 +4,7 @@ mod agreement;
 mod checkpoint;
 mod collect;
 mod edges;
+mod handle;
 mod kernels;
 mod options;
 mod rate;
@@ -14,7 +15,7 @@ mod variables;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -33,6 +34,7 @@ pub use variables::known_weights;
 
 pub(crate) use collect::{output_readers, output_tag};
 pub(crate) use edges::{Fed, Sockets};
+pub use handle::StepHandle;
 pub use kernels::{PreparedKernels, prepare_kernels};
 pub use options::{OutputsAt, SessionOptions};
 pub use room::memory_and_swap;
@@ -79,37 +81,6 @@ impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (plan, ranks) = (&self.plan.name, self.transports.len());
         write!(f, "Session({plan} on {ranks} ranks, {} steps begun)", self.begun)
-    }
-}
-
-/// A step under way.
-#[derive(Debug)]
-pub struct StepHandle {
-    number: u64,
-    state: Arc<StepState>,
-    names: Arc<[String]>,
-}
-
-impl StepHandle {
-    /// The step's number.
-    pub fn step(&self) -> u64 {
-        self.number
-    }
-
-    /// Waits until the step is done on all ranks. Returns the outputs that it was to fetch, by name.
-    ///
-    /// # Errors
-    /// Where a rank has failed or the session was dropped before.
-    pub fn wait(self) -> Result<BTreeMap<String, HostTensor>, RuntimeError> {
-        self.state.wait()?;
-        let take = |output: &Mutex<HostTensor>| {
-            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            let nothing = HostTensor::zeros(output.dtype(), [0]);
-            std::mem::replace(&mut *output, nothing)
-        };
-        let outputs = self.names.iter().zip(&self.state.outputs).zip(self.state.fetched.iter());
-        let fetched = outputs.filter(|&(_, &is_fetched)| is_fetched);
-        Ok(fetched.map(|((name, output), _)| (name.clone(), take(output))).collect())
     }
 }
 

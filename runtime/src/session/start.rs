@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::enter_span;
 use graphc_ir::machine::Machine;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Action, Actor, Plan, Program};
@@ -40,6 +41,7 @@ pub(super) fn start_session(
     options: SessionOptions,
     job: Option<Arc<Job>>,
 ) -> Result<Session, RuntimeError> {
+    let _span = enter_span!("open_session", plan = plan.name.as_str());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (transports, neighbours): (Vec<Arc<dyn Transport>>, _) = match &job {
         None if plan.world_size > MOST_THREADS => {

@@ -32,6 +32,7 @@ pub fn count_frames(bytes: &[u8]) -> std::io::Result<usize> {
 
 /// A wait that ended without what was waited for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransportError {
     /// Another rank has failed, or the session was dropped: [`Transport::end_reason`] says which.
     #[error("the job has ended on another rank")]

@@ -5,8 +5,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
 
 use graphc_ir::learning_rate::GivenRate;
+use graphc_ir::open_span;
+use graphc_ir::trace::OpenSpan;
 
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
@@ -31,8 +34,17 @@ pub(crate) struct StepState {
     /// Workers that are not done yet.
     remaining: AtomicUsize,
     failed: OnceLock<RuntimeError>,
-    done: Mutex<bool>,
+    done: Mutex<Completion>,
     wake: Condvar,
+}
+
+/// Whether a step is done, and who is to be woken when it is, besides threads that block.
+#[derive(Default)]
+struct Completion {
+    is_done: bool,
+    waker: Option<Waker>,
+    /// Ends when the step does.
+    span: Option<OpenSpan>,
 }
 
 /// The function that is called with an output, by its index, once it is whole.
@@ -70,7 +82,11 @@ impl StepState {
             watch: None,
             remaining: AtomicUsize::new(workers),
             failed: OnceLock::new(),
-            done: Mutex::new(workers == 0),
+            done: Mutex::new(Completion {
+                is_done: workers == 0,
+                waker: None,
+                span: (workers > 0).then(|| open_span!("step", number = number)),
+            }),
             wake: Condvar::new(),
         }
     }
@@ -107,8 +123,16 @@ impl StepState {
             let _ = self.failed.set(error);
         }
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
-            *self.done.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            let waker = {
+                let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+                done.is_done = true;
+                done.span = None;
+                done.waker.take()
+            };
             self.wake.notify_all();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
     }
 
@@ -126,9 +150,24 @@ impl StepState {
             std::thread::yield_now();
         }
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*done {
+        while !done.is_done {
             done = self.wake.wait(done).unwrap_or_else(PoisonError::into_inner);
         }
+        self.result()
+    }
+
+    /// The result of the step where all workers are done. Where they are not, `waker` is woken when they are, instead of one that was
+    /// given before.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<(), RuntimeError>> {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.is_done {
+            return Poll::Ready(self.result());
+        }
+        done.waker = Some(waker.clone());
+        Poll::Pending
+    }
+
+    fn result(&self) -> Result<(), RuntimeError> {
         self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 
 use crate::common::{Builder, by_rows, f32s, layout, tour};
@@ -299,6 +301,48 @@ fn a_failure_on_one_rank_ends_the_step_on_all_with_one_error() {
     let later = session.step(feeds(&[("rows", &rows(&[0, 1, 2, 3]))]));
     assert_eq!(later.err(), Some(error.clone()));
     assert_eq!(session.shutdown(), Err(error));
+}
+
+/// Wakes a thread that has gone to sleep.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Drives a future on this thread, which sleeps until it is woken.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn steps_are_awaited_by_any_executor_and_asked_without_a_wait() {
+    let mut session = session(lookup(), seconds(600));
+    let good = feeds(&[("rows", &rows(&[0, 1, 2, 3]))]);
+    let handle = session.step(good.clone()).expect("alive");
+    while !handle.is_finished() {
+        std::thread::yield_now();
+    }
+    assert_eq!(handle.wait().expect("done")["y"].to_f32().expect("f32"), [1.0; 8]);
+    // Steps that are under way while others are awaited, and one whose waker is replaced.
+    let mut steps: Vec<_> = (0..5).map(|_| session.step(good.clone()).expect("alive")).collect();
+    let mut last = steps.pop().expect("five");
+    let _ = std::pin::Pin::new(&mut last).poll(&mut Context::from_waker(Waker::noop()));
+    for step in steps.into_iter().chain([last]) {
+        assert_eq!(block_on(step).expect("done")["y"].to_f32().expect("f32"), [1.0; 8]);
+    }
+    let bad = session.step(feeds(&[("rows", &rows(&[0, 1, 2, 9]))])).expect("alive");
+    let error = block_on(async { bad.await.map(drop) }).expect_err("row 9 is out of range");
+    assert!(matches!(error, RuntimeError::Failed(_)), "{error}");
 }
 
 #[test]

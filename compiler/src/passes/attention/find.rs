@@ -52,13 +52,15 @@ pub(super) struct FoundAttention {
     pub operands: [Heads; 3],
     /// What is added to the scores.
     pub terms: Vec<(ScoreTerm, TermForm)>,
+    /// A number for each head that queries are multiplied by.
+    pub head_scale: Option<ValueId>,
 }
 
 impl FoundAttention {
     /// The values that it is made of.
     pub fn roots(&self) -> impl Iterator<Item = ValueId> {
         let of_terms = self.terms.iter().map(|(term, _)| term.root());
-        self.operands.iter().map(|heads| heads.root).chain(of_terms)
+        self.operands.iter().map(|heads| heads.root).chain(of_terms).chain(self.head_scale)
     }
 }
 
@@ -119,7 +121,9 @@ pub(super) struct Path {
     /// The window of causal masks that have one.
     window: Option<NonZeroU32>,
     /// The bound of the scores.
-    cap: Option<f64>,
+    pub cap: Option<f64>,
+    /// What scores are multiplied by, a number for each head; what is found behind it would be multiplied as well.
+    pub head_scale: Option<ValueId>,
 }
 
 impl Path {
@@ -190,6 +194,10 @@ impl<'a> AttentionFinder<'a> {
                 value = operand;
                 continue;
             }
+            if let Some(scores) = self.match_head_scale(node, path) {
+                value = scores;
+                continue;
+            }
             value = match &node.op {
                 Op::MatMul(_) => return Some(id),
                 Op::Cast(_) if self.casts_floats(node) && self.dtype(value) == DType::F32 => {
@@ -206,7 +214,7 @@ impl<'a> AttentionFinder<'a> {
                     node.operands[0]
                 }
                 Op::Unary(Unary { function: UnaryFunction::Tanh }) => {
-                    if path.cap.is_some() || path.factor <= 0.0 {
+                    if path.cap.is_some() || path.head_scale.is_some() || path.factor <= 0.0 {
                         path.mark_kept(Kept::SoftCap);
                     }
                     path.cap = Some(path.factor);
@@ -323,7 +331,7 @@ impl<'a> AttentionFinder<'a> {
     }
 
     /// Whether ops on elements lead from a product to a value.
-    fn comes_from_product(&self, value: ValueId) -> bool {
+    pub(super) fn comes_from_product(&self, value: ValueId) -> bool {
         let mut value = value;
         for _ in 0..MOST_STEPS {
             let node = self.graph.producer(value);
@@ -333,9 +341,10 @@ impl<'a> AttentionFinder<'a> {
                 op if op.operation().is_elementwise() => {}
                 _ => return false,
             }
-            let Some(&operand) =
-                node.operands.iter().find(|operand| !self.constants.contains(**operand))
-            else {
+            // What is as large as the result is scores before a factor of each head is.
+            let elements = |operand: &ValueId| self.graph.value(*operand).ty.elements();
+            let computed = node.operands.iter().filter(|value| !self.constants.contains(**value));
+            let Some(&operand) = computed.rev().max_by_key(|operand| elements(operand)) else {
                 return false;
             };
             value = operand;
@@ -389,6 +398,9 @@ impl<'a> AttentionFinder<'a> {
         if path.cap.is_some() && found != Some(Some(SeenKeys::All)) {
             // It would be bounded as well.
             path.mark_kept(Kept::SoftCap);
+        }
+        if path.head_scale.is_some() && found != Some(Some(SeenKeys::All)) {
+            path.mark_kept(Kept::Other("binary"));
         }
         match found.flatten() {
             Some(SeenKeys::All) => {}
@@ -464,7 +476,8 @@ impl<'a> AttentionFinder<'a> {
         let terms = terms.into_iter().map(form).collect::<Result<Vec<_>, Kept>>()?;
         let window = path.window.filter(|_| causal);
         let op = Attention { causal, scale: Scalar(factor), window, soft_cap };
-        Ok(FoundAttention { product, inside: path.inside, op, operands, terms })
+        let Path { inside, head_scale, .. } = path;
+        Ok(FoundAttention { product, inside, op, operands, terms, head_scale })
     }
 
     /// Whether the op is to be causal, and what it adds to scores. A causal mask is added too where others hide keys as well: of a query

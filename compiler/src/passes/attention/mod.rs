@@ -15,6 +15,7 @@
 
 mod find;
 mod guards;
+mod head_scale;
 mod heads;
 mod kept;
 mod masks;

@@ -9,6 +9,7 @@ use graphc_ir::ops::Transpose;
 use graphc_ir::plan::CompileOptions;
 
 use super::find::FoundAttention;
+use super::head_scale::push_head_scale;
 use super::heads::push_transpose;
 use super::terms::push_sum;
 use crate::passes::joined::{push_reshape, still_needed};
@@ -96,6 +97,10 @@ impl AttentionRewriter<'_> {
             operands.push(heads.push_operand(&mut self.graph, root, node)?);
         }
         operands.extend(self.push_bias(found, operands[0], node)?);
+        if let Some(scale) = found.head_scale {
+            let scale = self.restore_value(scale)?;
+            operands[0] = push_head_scale(&mut self.graph, operands[0], scale, node)?;
+        }
         let results = self.graph.push_like(Op::Attention(found.op), operands, node)?;
         let result = node.results[0];
         let shape = &self.old.value(result).ty.shape;

@@ -1,5 +1,7 @@
 //! What is added to scores and is no mask that the op knows by itself: the bias that it takes.
 
+use std::collections::BTreeMap;
+
 use graphc_ir::array::Array;
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -67,7 +69,7 @@ impl ScoreTerm {
                     let scaled: Vec<f64> = array.data.iter().map(|x| x * self.factor).collect();
                     of_numbers(&scaled)
                 }),
-                false => match of_value(graph, constants, value, MOST_STEPS) {
+                false => match Magnitudes::new(graph, constants).of_value(value, false) {
                     Nature::Large if self.factor.abs() < 1.0 => Nature::Between,
                     nature => nature,
                 },
@@ -214,8 +216,8 @@ pub(super) fn push_sum(
     Ok(Some(sum))
 }
 
-/// How far back a value is looked at.
-const MOST_STEPS: usize = 16;
+/// How many values are looked at on the way back from one.
+const MOST_VALUES: usize = 256;
 
 fn of_numbers(numbers: &[f64]) -> Nature {
     let of = |&x: &f64| match x.abs() {
@@ -227,54 +229,112 @@ fn of_numbers(numbers: &[f64]) -> Nature {
     numbers.iter().map(of).max().unwrap_or(Nature::Ordinary)
 }
 
-/// How large elements of a value may be that depends on inputs and weights: what is trained is ordinary, what is not is no more than a mask,
-/// and floating-point inputs may be anything.
-fn of_value(graph: &Graph, constants: &Constants<'_>, value: ValueId, steps: usize) -> Nature {
-    if !graph.value(value).ty.dtype.is_float() {
-        return Nature::Ordinary;
+/// Finds out how large elements of values may be that depend on inputs and weights: what is trained is ordinary, what is not is no more than a
+/// mask, and floating-point inputs may be anything. What products, sums and norms make of ordinary numbers is as ordinary as the product of
+/// queries and keys is, beside which it stands.
+struct Magnitudes<'a> {
+    graph: &'a Graph,
+    constants: &'a Constants<'a>,
+    /// What was found, and of what is multiplied.
+    known: BTreeMap<(ValueId, bool), Nature>,
+}
+
+impl<'a> Magnitudes<'a> {
+    fn new(graph: &'a Graph, constants: &'a Constants<'a>) -> Self {
+        Self { graph, constants, known: BTreeMap::new() }
     }
-    if constants.contains(value) {
-        let all = constants.elements(value);
-        return all.map_or(Nature::Infinite, |array| of_numbers(&array.data));
+
+    /// How large elements of a value may be; `multiplied` where only products with it matter.
+    fn of_value(&mut self, value: ValueId, multiplied: bool) -> Nature {
+        if let Some(&nature) = self.known.get(&(value, multiplied)) {
+            return nature;
+        }
+        let nature = self.look_at(value, multiplied);
+        self.known.insert((value, multiplied), nature);
+        nature
     }
-    if steps == 0 {
-        return Nature::Infinite;
-    }
-    let node = graph.producer(value);
-    let of = |place: usize| of_value(graph, constants, node.operands[place], steps - 1);
-    match &node.op {
-        Op::Variable(variable) if variable.trainable => Nature::Ordinary,
-        // A mask that an exporter has computed, and that leaves each query a key, or the model would give no numbers at all.
-        Op::Variable(_) => Nature::Large,
-        Op::Reshape(_)
-        | Op::Transpose(_)
-        | Op::Slice(_)
-        | Op::Expand(_)
-        | Op::Split(_)
-        | Op::Cast(_)
-        | Op::Embedding(_)
-        | Op::Gather(_)
-        | Op::Triangle(_) => of(0),
-        Op::Concat(_) => (0..node.operands.len()).map(of).max().unwrap_or(Nature::Infinite),
-        Op::Where(_) => of(1).max(of(2)),
-        Op::MatMul(_) => match of(0).max(of(1)) {
-            Nature::Ordinary => Nature::Ordinary,
+
+    fn look_at(&mut self, value: ValueId, multiplied: bool) -> Nature {
+        let graph = self.graph;
+        if !graph.value(value).ty.dtype.is_float() {
+            return Nature::Ordinary;
+        }
+        if self.constants.contains(value) {
+            let all = self.constants.elements(value);
+            return all.map_or(Nature::Infinite, |array| of_numbers(&array.data));
+        }
+        if self.known.len() >= MOST_VALUES {
+            return Nature::Infinite;
+        }
+        let node = graph.producer(value);
+        let mut of = |place: usize| self.of_value(node.operands[place], multiplied);
+        match &node.op {
+            Op::Variable(variable) if variable.trainable => Nature::Ordinary,
+            // A table: what is multiplied with weights is no mask.
+            Op::Variable(_) if multiplied => Nature::Ordinary,
+            // A mask that an exporter has computed, and that leaves each query a key, or the model would give no numbers at all.
+            Op::Variable(_) => Nature::Large,
+            Op::Normalize(_) | Op::Softmax(_) => Nature::Ordinary,
+            Op::Reshape(_)
+            | Op::Transpose(_)
+            | Op::Slice(_)
+            | Op::Expand(_)
+            | Op::Split(_)
+            | Op::Cast(_)
+            | Op::Embedding(_)
+            | Op::Gather(_)
+            | Op::Triangle(_)
+            | Op::Dropout(_)
+            | Op::Rotary(_) => of(0),
+            Op::Pad(pad) => of(0).max(of_numbers(&[pad.value.0])),
+            Op::Concat(_) => (0..node.operands.len()).map(of).max().unwrap_or(Nature::Infinite),
+            Op::Where(_) => of(1).max(of(2)),
+            // A mean of values, by weights that sum up to 1.
+            Op::Attention(_) => of(2),
+            Op::MatMul(_) | Op::Convolution(_) => {
+                let factors = [0, 1].map(|place| self.of_value(node.operands[place], true));
+                only_ordinary(factors[0].max(factors[1]))
+            }
+            Op::Reduce(_) => only_ordinary(of(0)),
+            Op::Binary(Binary {
+                function:
+                    BinaryFunction::Add
+                    | BinaryFunction::Sub
+                    | BinaryFunction::Mul
+                    | BinaryFunction::Max
+                    | BinaryFunction::Min,
+            }) => of(0).max(of(1)),
+            Op::Unary(Unary { function }) => match function {
+                UnaryFunction::Scale(by) | UnaryFunction::Offset(by) => {
+                    of(0).max(of_numbers(&[by.0]))
+                }
+                UnaryFunction::Relu
+                | UnaryFunction::Neg
+                | UnaryFunction::Abs
+                | UnaryFunction::Gelu
+                | UnaryFunction::GeluTanh
+                | UnaryFunction::Silu
+                | UnaryFunction::Floor
+                | UnaryFunction::Ceil
+                | UnaryFunction::Round
+                | UnaryFunction::Detach => of(0),
+                UnaryFunction::Sigmoid
+                | UnaryFunction::Tanh
+                | UnaryFunction::Erf
+                | UnaryFunction::Sin
+                | UnaryFunction::Cos
+                | UnaryFunction::Sign => Nature::Ordinary,
+                _ => Nature::Infinite,
+            },
             _ => Nature::Infinite,
-        },
-        Op::Binary(Binary {
-            function:
-                BinaryFunction::Add
-                | BinaryFunction::Sub
-                | BinaryFunction::Mul
-                | BinaryFunction::Max
-                | BinaryFunction::Min,
-        }) => of(0).max(of(1)),
-        Op::Unary(Unary { function }) => match function {
-            UnaryFunction::Scale(by) | UnaryFunction::Offset(by) => of(0).max(of_numbers(&[by.0])),
-            UnaryFunction::Relu | UnaryFunction::Neg | UnaryFunction::Abs => of(0),
-            UnaryFunction::Sigmoid | UnaryFunction::Tanh => Nature::Ordinary,
-            _ => Nature::Infinite,
-        },
+        }
+    }
+}
+
+/// What sums over many numbers make of them: who knows of large ones.
+fn only_ordinary(summed: Nature) -> Nature {
+    match summed {
+        Nature::Ordinary => Nature::Ordinary,
         _ => Nature::Infinite,
     }
 }

@@ -148,6 +148,7 @@ pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
 
 /// Why kernels cannot be compiled for another machine.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PrepareError {
     /// There are none for so old a card.
     #[error("kernels are for cards of capability {}.{} and later, not for {major}.{minor}", LEAST.0, LEAST.1)]

@@ -35,6 +35,7 @@ pub type Content<'a> = (&'a Region, &'a [u8]);
 
 /// Why a call has no results.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WorkbenchError {
     /// There is no card, or its driver does not do what it is asked for.
     #[error(transparent)]

@@ -201,6 +201,71 @@ fn masks_that_may_hide_all_keys_need_zeros_for_such_queries() {
     is_kept("the first", model(HEADS, first), Kept::HiddenRows);
 }
 
+/// Scores of relative positions, as DeBERTa and XLNet have them: products of queries and a table of positions.
+#[test]
+fn what_products_make_of_activations_is_a_bias() {
+    type Source = fn(&Tensor) -> Tensor;
+    let relative = |source: Source| {
+        move |g: &GraphBuilder, p: Parts| {
+            let init = Init::Normal { mean: 0.0.into(), std: 0.6.into() };
+            let positions = g.variable("positions", DType::F32, [WIDTH, TIME], init);
+            let scores = source(&p.q).matmul(&positions).scale(SCALE);
+            softmax_of(&p, &p.scores().scale(SCALE).add(&scores))
+        }
+    };
+    let ordinary: [(&str, Source); 3] =
+        [("bounded", Tensor::tanh), ("weights", |q| q.softmax(3)), ("smooth", |q| q.tanh().gelu())];
+    for (name, source) in ordinary {
+        let graph = model(HEADS, relative(source));
+        is_biased(name, graph, false, [BATCH, HEADS, TIME, TIME]);
+    }
+    // MaxViT and Swin Transformer V2 compute a bias of a table that is not trained.
+    let of_table = |g: &GraphBuilder, p: Parts| {
+        let normal = Init::Normal { mean: 0.0.into(), std: 0.6.into() };
+        let ty = TensorType::new(DType::F32, vec![TIME * TIME, 2]);
+        let table = g.variable_of("table", ty, normal.clone(), false);
+        let weights = g.variable("weights", DType::F32, [2, HEADS], normal);
+        let bias = table.matmul(&weights).reshape(&[TIME, TIME, HEADS]).transpose(&[2, 0, 1]);
+        softmax_of(&p, &p.scores().scale(SCALE).add(&bias))
+    };
+    is_biased("of a table", model(HEADS, of_table), false, [1, HEADS, TIME, TIME]);
+    let unknown: [(&str, Source); 2] =
+        [("overflows", |q| q.tanh().exp()), ("has a pole", |q| q.tanh().log())];
+    for (name, source) in unknown {
+        is_kept(name, model(HEADS, relative(source)), Kept::HiddenRows);
+    }
+}
+
+/// Swin Transformer V2 multiplies the scores of each head by a number that it learns, and adds a bias then.
+#[test]
+fn a_scale_for_each_head_multiplies_queries() {
+    let scale = |g: &GraphBuilder| {
+        let init = Init::Normal { mean: 1.0.into(), std: 0.6.into() };
+        g.variable("scale", DType::F32, [HEADS, 1, 1], init).exp()
+    };
+    let plain = |g: &GraphBuilder, p: Parts| softmax_of(&p, &p.scores().mul(&scale(g)));
+    let [before, after] = both(model(HEADS, plain));
+    assert_eq!(ops(&after).len(), 1);
+    are_equal("plain", &before, &after);
+    let biased = |g: &GraphBuilder, p: Parts| {
+        let init = Init::Normal { mean: 0.0.into(), std: 0.6.into() };
+        let bias = g.variable("bias", DType::F32, [HEADS, TIME, TIME], init);
+        softmax_of(&p, &scale(g).mul(&p.scores()).add(&bias))
+    };
+    is_biased("biased", model(HEADS, biased), false, [1, HEADS, TIME, TIME]);
+    // The bias would be multiplied as well.
+    let inside = |g: &GraphBuilder, p: Parts| {
+        let slopes = g.iota(DType::F32, [1, TIME], 1);
+        softmax_of(&p, &p.scores().add(&slopes).mul(&scale(g)))
+    };
+    is_kept("inside", model(HEADS, inside), Kept::Other("binary"));
+    let by_query = |g: &GraphBuilder, p: Parts| {
+        let init = Init::Normal { mean: 1.0.into(), std: 0.6.into() };
+        softmax_of(&p, &p.scores().mul(&g.variable("scale", DType::F32, [TIME, 1], init)))
+    };
+    is_kept("by query", model(HEADS, by_query), Kept::Other("binary"));
+}
+
 #[test]
 fn soft_caps_are_the_ops_own() {
     let capped = |p: &Parts| p.scores().scale(SCALE / 1.5).tanh().scale(1.5);
