@@ -100,7 +100,7 @@ impl ShardedTensor {
         Some(&self.shards[position])
     }
 
-    /// Where the shards lie.
+    /// Returns the layout of the shards.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -111,7 +111,7 @@ impl ShardedTensor {
         Ok(Self { layout: to, shards })
     }
 
-    /// What `rank` holds in another layout.
+    /// Returns the shard of `rank` in another layout.
     fn shard_in(&self, to: &Layout, rank: u32) -> Result<HostTensor, TensorError> {
         let target = rect_of(to, rank);
         let mut shard = HostTensor::zeros(to.dtype, target.extent.clone());
@@ -139,9 +139,9 @@ impl ShardedTensor {
 }
 
 impl HostTensor {
-    /// What `rank` holds in a layout of the tensor whose elements are this function of their row-major place in the whole;
-    /// `None` where it is not of the layout. In a partial layout the first rank holds the elements and the others what
-    /// changes nothing.
+    /// Returns the shard of `rank` of a tensor whose elements are this function of their row-major index in the whole;
+    /// `None` where the rank is not in the layout. In a partial layout the first rank holds the elements and the others
+    /// the identity of the reduction.
     pub fn generate_shard(
         layout: &Layout,
         rank: u32,
@@ -169,7 +169,7 @@ impl HostTensor {
         Some(shard)
     }
 
-    /// What `rank` holds of a whole tensor in a layout of it; as [`HostTensor::generate_shard`].
+    /// Returns the shard of `rank` of a whole tensor in a layout; as [`HostTensor::generate_shard`].
     pub fn shard_of(whole: &Self, layout: &Layout, rank: u32) -> Option<Self> {
         let rect = layout.rect(rank, 0, 1)?;
         let mut shard = Self::zeros(layout.dtype, rect.extent.clone());

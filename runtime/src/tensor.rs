@@ -28,9 +28,9 @@ pub enum TensorError {
     /// Elements of another type than asked for.
     #[error("a tensor of {found} where {expected} is needed")]
     DType {
-        /// What was asked for.
+        /// The element type that was asked for.
         expected: DType,
-        /// What the tensor holds.
+        /// The element type of the tensor.
         found: DType,
     },
     /// Shards that do not fit their layout.

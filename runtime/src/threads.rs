@@ -34,7 +34,7 @@ pub fn explain_thread_error(error: io::Error) -> io::Error {
     }
 }
 
-/// What a thread has said as it panicked.
+/// Returns the message of a thread that has panicked.
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")

@@ -9,7 +9,7 @@ use super::CheckpointError;
 /// The file that makes a directory a checkpoint.
 pub(super) const MANIFEST: &str = "manifest.json";
 
-/// How the name begins under which a process finds out whether it may write.
+/// The prefix of the name of the file by which a process finds out whether it may write.
 pub(super) const PROBE: &str = ".writable-";
 
 /// The name of the checkpoint after this many steps.

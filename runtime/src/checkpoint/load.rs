@@ -90,7 +90,7 @@ impl Checkpoint {
         &self.manifest.model
     }
 
-    /// What it was trained with, where it says so.
+    /// Returns the settings of training that the checkpoint records, if it does.
     pub(crate) fn settings(&self) -> Option<&TrainingSettings> {
         self.manifest.settings.as_ref()
     }
@@ -99,7 +99,7 @@ impl Checkpoint {
         &self.manifest
     }
 
-    /// What it holds, by name.
+    /// Returns the records of its variables, by name.
     pub fn variables(&self) -> &BTreeMap<String, VariableRecord> {
         &self.manifest.variables
     }

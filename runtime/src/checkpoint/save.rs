@@ -192,7 +192,7 @@ impl Checkpoints {
         let _ = folder::remove_directory(&self.partial_path(step));
     }
 
-    /// Where the checkpoint after so many steps lies.
+    /// Returns the path of the checkpoint after so many steps.
     pub fn path(&self, step: u64) -> PathBuf {
         self.directory.join(folder::checkpoint_name(step))
     }
@@ -208,7 +208,7 @@ impl Checkpoints {
     }
 }
 
-/// What the ranks of one process have written.
+/// The files that the ranks of one process have written, by rank.
 pub(crate) struct CheckpointParts(pub(super) BTreeMap<u32, CheckpointPart>);
 
 /// The parts of all ranks: those of other processes are read and removed.
@@ -238,7 +238,7 @@ fn gather_parts(
     (0..world_size as u32).map(part).collect()
 }
 
-/// What a shard adds to a checkpoint.
+/// Returns the rectangle that a shard adds to a checkpoint.
 fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
     StoredRectangle {
         name: shard.name,

@@ -104,7 +104,7 @@ fn list_trained_weights(graph: &Graph) -> Vec<String> {
     graph.nodes.iter().filter_map(name).collect()
 }
 
-/// Which weights are trained in one of two records alone.
+/// Describes the weights that are trained in only one of two records.
 fn other_weights(was: &[Value], now: &[Value]) -> String {
     let alone = |one: &[Value], other: &[Value]| -> Vec<String> {
         let names = one.iter().filter(|name| !other.contains(name)).filter_map(Value::as_str);

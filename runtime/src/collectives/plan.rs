@@ -194,7 +194,7 @@ fn plan_exchange(
     Ok(stage)
 }
 
-/// What the peers want to see.
+/// Plans the pieces that this rank shows to its peers.
 fn plan_shows(
     stage: &mut ExchangeStage,
     changes: &[LayoutChange<'_>],

@@ -27,13 +27,13 @@ pub(crate) enum CollectiveStage {
 pub(crate) struct ExchangeStage {
     /// Copies into the pack buffer before anything is shown.
     pub(super) packs: Vec<InputPack>,
-    /// What is shown.
+    /// The pieces that this rank shows to its peers.
     pub(super) shows: Vec<Show>,
     pub(super) offers: Vec<Offer>,
     /// Whose pieces are read, in coordinate order, and what becomes of them.
     pub(super) takes: Vec<usize>,
     pub(super) parts: Vec<Vec<ExchangePart>>,
-    /// What this rank contributes to its own result, and after how many takes.
+    /// The parts that this rank contributes to its own result, and after how many takes.
     pub(super) own: Vec<ExchangePart>,
     pub(super) own_after: usize,
     /// Bytes of outputs that are made in the staging buffers, because peers still read inputs in the same memory.
@@ -65,7 +65,7 @@ pub(super) enum ShownBuffer {
     Packed,
 }
 
-/// What becomes of one piece.
+/// The use of one piece: the bytes of an output that it is copied to or combined with.
 #[derive(Debug)]
 pub(super) struct ExchangePart {
     pub(super) tensor: usize,
@@ -171,7 +171,7 @@ impl ExchangeStage {
     }
 }
 
-/// Where parts go.
+/// The memory that parts are written to.
 struct PartSink<'a> {
     arena: &'a HostArena,
     inputs: &'a [ArenaRange],

@@ -22,7 +22,7 @@ const BLOCK: usize = 16 << 10;
 pub(crate) struct Through {
     pub(super) ranks: usize,
     pub(super) kind: ReduceKind,
-    /// Of each tensor the bytes that this rank reduces.
+    /// The bytes of each tensor that this rank reduces.
     pub(super) chunks: Vec<(DType, Range<usize>)>,
 }
 

@@ -94,7 +94,7 @@ impl HostCollective {
     }
 }
 
-/// What happens to each tensor. If one result is made in place all of them go through staging buffers.
+/// Lists the change of layout of each tensor. If one result is made in place all of them go through staging buffers.
 fn list_layout_changes<'a>(call: &CollectiveCall<'a>) -> Result<Vec<LayoutChange<'a>>, String> {
     let CollectiveCall { inputs, outputs, layouts, kind, .. } = call;
     if inputs.len() != outputs.len() || inputs.is_empty() || layouts.len() != inputs.len() {

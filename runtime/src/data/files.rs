@@ -90,7 +90,7 @@ fn write_buffered(
     buffer.flush()
 }
 
-/// Where a path leads: a rename would put a file in the place of a link.
+/// Follows the links of a path: a rename would put a file in the place of a link.
 fn resolve_link(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -2,11 +2,11 @@
 
 use graphc_ir::types::TensorType;
 
-/// How the samples of a tensor lie along a dim: in blocks, one for each element of the dims before it, of which each has
-/// a piece of every sample, in order.
+/// The arrangement of a tensor's samples along a dim: in blocks, one for each element of the dims before it, each with a
+/// piece of every sample, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: usize,
     /// Bytes of a piece.
     pub bytes: usize,

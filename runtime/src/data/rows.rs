@@ -12,7 +12,7 @@ use super::tensors::dtype_of;
 use super::{DataError, Pieces, open_file};
 use crate::tensor::HostTensor;
 
-/// As long as the format lets a header be.
+/// The greatest number of bytes that the format allows for a header.
 const MOST_HEADER: u64 = 100_000_000;
 
 /// A safetensors file that stays where it is: rows of its tensors are read as they are asked for.
@@ -21,7 +21,7 @@ pub struct TensorFile {
     path: String,
     file: File,
     tensors: BTreeMap<String, TensorType>,
-    /// Where each of them begins in the file.
+    /// The offset in the file at which each of them begins, in bytes.
     begins: BTreeMap<String, u64>,
 }
 

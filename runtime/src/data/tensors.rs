@@ -139,8 +139,8 @@ pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) 
     (Reverse(file_dtype(dtype)), name)
 }
 
-/// What a file begins with: names, element types and shapes of its tensors, which are in the order of [`place_in_file`].
-/// Their elements follow without gaps.
+/// Returns the head of a file: names, element types and shapes of its tensors, which are in the order of
+/// [`place_in_file`]. Their elements follow without gaps.
 ///
 /// # Errors
 /// Where that is no head of a safetensors file.

@@ -178,8 +178,8 @@ impl Device {
         }
     }
 
-    /// How many operands of an update or a cast are its own, where those of several variables can be one launch; operands
-    /// behind these they have in common.
+    /// Returns how many operands of an update or a cast are its own, where those of several variables can be one launch;
+    /// `None` where they cannot. The operands behind these they have in common.
     pub(crate) fn joinable_tensors(&self, op: &Op) -> Option<usize> {
         match self {
             // There a launch is a call, and each of them is shared by all threads.

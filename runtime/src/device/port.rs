@@ -8,7 +8,7 @@ use graphc_ir::types::DType;
 use crate::error::RuntimeError;
 use crate::memory::{ALIGNMENT, ArenaRange, ShardShape};
 
-/// When an action takes place.
+/// The time of an action: its step and its microbatch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// The step, counted from the session's first.
@@ -95,7 +95,7 @@ impl Port {
         }
     }
 
-    /// Where the content that an action reads or makes lies.
+    /// Returns the bytes of the arena with the content that an action reads or writes.
     #[inline]
     pub(crate) fn content_range(&self, turn: Turn) -> ArenaRange {
         if self.slots == 1 {
@@ -133,12 +133,12 @@ impl Port {
         &self.rects[if self.rects.len() == 1 { 0 } else { microbatch }]
     }
 
-    /// How many different rectangles it has: one per microbatch, or one.
+    /// Returns the number of different rectangles: one for each microbatch, or one for all.
     pub(crate) fn count_variants(&self) -> usize {
         self.rects.len()
     }
 
-    /// What a kernel is told.
+    /// Returns the shape of the shard as kernels take it.
     #[inline]
     pub(crate) fn shape(&self, microbatch: usize) -> ShardShape<'_> {
         let rect = self.rect(microbatch);

@@ -27,7 +27,7 @@ pub(crate) enum DeviceEvent {
 /// Launches that were recorded, to be begun all at once.
 #[derive(Debug)]
 pub(crate) enum DeviceRecording {
-    /// Of a card.
+    /// A recording of a card.
     Cuda(cuda::CardRecording),
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum DeviceStopwatch {
 }
 
 impl DeviceStopwatch {
-    /// What it has taken; all launches have ended.
+    /// Returns the time that was taken; all launches have ended.
     ///
     /// # Errors
     /// Where the device does not tell.
@@ -56,7 +56,7 @@ impl DeviceStopwatch {
 /// Memory of the host through which one content goes to or from a device, the same in each step.
 #[derive(Debug)]
 pub(crate) enum Passage {
-    /// Which a card reaches.
+    /// Pinned memory, which a card reaches.
     Cuda(cuda::Pinned),
 }
 
@@ -67,19 +67,19 @@ impl Passage {
         pinned.slice(bytes)
     }
 
-    /// As [`Passage::content`].
+    /// Returns the first bytes to be written, as [`Passage::content`].
     pub(crate) fn content_mut(&mut self, bytes: usize) -> &mut [u8] {
         let Self::Cuda(pinned) = self;
         pinned.slice_mut(bytes)
     }
 }
 
-/// What no caller does: streams, launches and memory of one rank are of one device.
+/// The error that no caller causes: streams, launches and memory of one rank are of one device.
 const MIXED: &str = "a launch of another device";
 
 impl DeviceStream {
-    /// What is launched from now on belongs to this step, counted from 0 of the whole training, with the learning rate that is given
-    /// for it, if one is.
+    /// Begins a step: later launches belong to it. The step is counted from 0 of the whole training; `rate` is the learning rate
+    /// that is given for it, if one is.
     pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
         match self {
             Self::Cpu(stream) => (stream.step, stream.rate) = (step, rate),
@@ -120,7 +120,7 @@ impl DeviceStream {
         }
     }
 
-    /// What was recorded.
+    /// Ends recording and returns the launches that were recorded.
     ///
     /// # Errors
     /// Where something was launched that cannot be recorded.

@@ -295,7 +295,7 @@ impl<'a> NcclStageBuilder<'a> {
         along_axis(change.from, change.to, self.call.axis, rank, self.microbatch, microbatches)
     }
 
-    /// Where a rectangle of an input stands by itself: where it lies, or packed.
+    /// Returns where a rectangle of an input is contiguous: in the input itself, or packed.
     fn pack_rectangle(
         &mut self,
         tensor: usize,
@@ -352,7 +352,7 @@ impl<'a> NcclStageBuilder<'a> {
     }
 }
 
-/// Where the places of an action lie.
+/// The registers and the memory of an action.
 struct ActionSite<'a> {
     inputs: &'a [Port],
     outputs: &'a [Port],

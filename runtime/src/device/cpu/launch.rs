@@ -16,14 +16,14 @@ use super::{Cpu, CpuStream};
 use crate::memory::HostArena;
 use crate::rectangles::{Move, combine_elements, fill_identity};
 
-/// What an actor does, and the registers of its operands and results.
+/// An actor's work on processors, and the registers of its operands and results.
 pub(crate) struct CpuLaunch {
     routine: CpuRoutine,
     operands: Vec<Port>,
     results: Vec<Port>,
 }
 
-/// What is done.
+/// The kind of work.
 enum CpuRoutine {
     Kernel(Prepared),
     Accumulate,

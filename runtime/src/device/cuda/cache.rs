@@ -66,7 +66,8 @@ pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Where the user keeps things: `$GRAPHC_CACHE`, or `graphc` in the folder of caches. A variable that is empty is as none.
+/// Finds the user's folder of kept kernels: `$GRAPHC_CACHE`, or `graphc` in the folder of caches. An empty variable counts
+/// as none.
 fn find_folder() -> Option<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // Of others than our own a relative path means nothing (XDG Base Directory Specification).

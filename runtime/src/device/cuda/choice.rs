@@ -15,7 +15,7 @@ use super::cache;
 use super::driver::Card;
 use super::library::Library;
 
-/// Where it is 0 nothing is timed, and the algorithm is taken that the library takes for the fastest.
+/// The variable that turns timing off with 0: then the algorithm is used that the library takes for the fastest.
 const VARIABLE: &str = "GRAPHC_TUNE";
 /// Part of each key: another meaning of what is kept gets another.
 const FORM: &str = "product-3";

@@ -43,7 +43,7 @@ pub(crate) enum KernelCompileError {
         "the compiler refuses a kernel of graphc's for {arch}, which is an internal error: {log}"
     )]
     Refused { arch: String, log: String },
-    /// What was compiled for another machine cannot be written.
+    /// A kernel that was compiled for another machine cannot be written.
     #[error("a kernel cannot be written: {reason}")]
     Unkept { reason: String },
 }
@@ -86,12 +86,12 @@ fn list_architectures() -> Result<Vec<i32>, result::NvrtcError> {
     }
 }
 
-/// What binaries are, which is what a driver executes.
+/// The form of the binaries that a driver executes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum BinaryForm {
     /// Machine code, as an ELF file.
     Machine,
-    /// What a driver that has a compiler of its own makes of sources: one that is no card's, as that of graphc's tests.
+    /// The output of a driver's own compiler, where the driver is no card's, as that of graphc's tests.
     Own,
 }
 
@@ -162,7 +162,7 @@ fn compile_and_keep(source: &str, arch: Arch) -> Result<KernelBinary, KernelComp
     Ok(KernelBinary { bytes: Arc::new(bytes), was_kept: false })
 }
 
-/// What is kept of a kernel: what was prepared for this machine, or what this machine's compiler has made before.
+/// Reads a kept kernel: one prepared for this machine, or one that this machine's compiler has made before.
 fn read_kept(source: &str, arch: Arch) -> Option<KernelBinary> {
     let driver = driver_version() / 1000;
     let key = name_kernel(source, arch, None);
@@ -224,8 +224,8 @@ pub(super) fn prepare_all(
     side_by_side(sources.len(), |at| prepare(&sources[at])).into_iter().sum()
 }
 
-/// What the compiler is told. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel it is
-/// computed.
+/// Returns the compiler's options. Products and sums are rounded one by one, so that a value has the same bits in whichever kernel
+/// it is computed.
 fn compiler_options(arch: Arch) -> Vec<String> {
     // What only this generation of cards has, such as products by groups of warps, is behind a letter. A driver with a compiler of its
     // own has none of it.

@@ -20,14 +20,14 @@ use super::library::{Library, NotFound};
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trouble {
-    /// What was asked of it.
+    /// The call that failed, in words.
     what: &'static str,
-    /// What it says.
+    /// The driver's error.
     error: String,
 }
 
 impl Trouble {
-    /// What was already said.
+    /// Returns an error with a text that says all.
     pub(super) fn from_text(error: String) -> Self {
         Self { what: "the device", error }
     }
@@ -54,7 +54,7 @@ pub(super) fn driver_trouble(what: &'static str) -> impl Fn(result::DriverError)
     }
 }
 
-/// What is known of a card.
+/// The properties of a card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
     /// Its number, from 0.
@@ -456,7 +456,7 @@ impl Queue {
     }
 }
 
-/// How long a stream is waited for whose job has ended.
+/// The longest wait for a stream whose job has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two questions.
 const PAUSE: Duration = Duration::from_micros(50);

@@ -28,7 +28,7 @@ pub(crate) struct CardLaunch {
     results: Vec<Port>,
 }
 
-/// Which of the routines an action is.
+/// The rule by which an action's routine is chosen.
 #[derive(Clone, Copy)]
 enum RoutineChoice {
     /// One for all, or one for each microbatch.
@@ -40,9 +40,9 @@ enum RoutineChoice {
 /// The launches of one action.
 struct CardRoutine {
     steps: Vec<LaunchStep>,
-    /// Which of the device's calls it is.
+    /// The number of this call among those of the device.
     call: u32,
-    /// Where its numbers begin among those of the device.
+    /// The index of its first number among the numbers of the device.
     numbers: usize,
     /// The table of kernels of several actors, where it has some.
     table: Option<CardBuffer>,

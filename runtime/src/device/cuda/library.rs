@@ -74,11 +74,11 @@ pub enum NotFound {
     /// It is nowhere.
     #[error("{library} is not there ({tried}): {advice}")]
     Nowhere {
-        /// Which.
+        /// The library.
         library: Library,
-        /// Where it was looked for.
+        /// The places where it was looked for.
         tried: String,
-        /// What to install.
+        /// The advice what to install.
         advice: &'static str,
     },
     /// It has not all functions that are called.
@@ -86,15 +86,15 @@ pub enum NotFound {
         "{library} at {path} ({version}) lacks the function {function}, so it is too old or another one: {advice}"
     )]
     Lacks {
-        /// Which.
+        /// The library.
         library: Library,
         /// Its file.
         path: String,
-        /// What it says of itself.
+        /// The version that it reports.
         version: String,
         /// The first function that it lacks.
         function: &'static str,
-        /// What to install.
+        /// The advice what to install.
         advice: &'static str,
     },
 }
@@ -304,14 +304,15 @@ pub(super) fn driver_version() -> i32 {
     if told { version } else { i32::MAX }
 }
 
-/// Where the Python that is found by name lies, whose packages may have libraries.
+/// Finds the installations of the Python that is found by name, whose packages may have libraries.
 fn find_pythons() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).filter(|folder| folder.join("python3").exists());
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
-/// Where NVIDIA's containers, toolkits and distributions put libraries, whether the system's loader looks there or not.
+/// The folders in which NVIDIA's containers, toolkits and distributions put libraries, whether the system's loader
+/// looks there or not.
 const FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -349,7 +350,7 @@ fn list_library_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// What is in a folder, by name; nothing where there is none.
+/// Lists the paths in a folder, by name; none where there is no such folder.
 fn list_children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let read = folder.read_dir().into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();

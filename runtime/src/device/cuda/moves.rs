@@ -70,7 +70,7 @@ impl CardMove {
         }
     }
 
-    /// Where the bytes begin on both sides, and how many they are, where they stand side by side.
+    /// Returns where the bytes begin on both sides, and their number, if they are contiguous on both.
     pub(crate) fn contiguous_run(
         dtype: DType,
         part: &Rect,
@@ -81,7 +81,7 @@ impl CardMove {
     }
 }
 
-/// What changes nothing, as near to it as elements of the type come.
+/// Returns the identity of a reduction, as near to it as elements of the type come.
 pub(super) fn reduction_identity(dtype: DType, kind: ReduceKind) -> f64 {
     let identity = kind.identity();
     match dtype {

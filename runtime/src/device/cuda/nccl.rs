@@ -129,7 +129,7 @@ impl NcclFunctions {
         })
     }
 
-    /// What a call says: all is well, or it is under way.
+    /// Checks the status of a call: success, or still under way, is no error.
     fn check_status(&self, what: &'static str, status: c_int) -> Result<(), NcclError> {
         match status {
             0 | IN_PROGRESS => Ok(()),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libloading::Library;
 
-/// Where a tool says which library it is.
+/// The variable that names a tool's library.
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// The version of the interface: that of the header.
 const NVTX_VERSION: u32 = 3;
@@ -33,7 +33,7 @@ const POP: usize = 11;
 /// Places of a table: as many as the largest module has, and one that ends it.
 const PLACES: usize = 17;
 
-/// Where a tool has put its functions, 0 where it has none: memory that it writes when it is called to begin.
+/// The addresses of a tool's functions, 0 where it has none: memory that it writes when it is called to begin.
 static FUNCTIONS: [[AtomicUsize; PLACES]; SIZES.len()] =
     [const { [const { AtomicUsize::new(0) }; PLACES] }; SIZES.len()];
 

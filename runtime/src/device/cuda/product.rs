@@ -19,7 +19,7 @@ use crate::memory::ALIGNMENT;
 
 /// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
 const WORKSPACE: usize = 32 << 20;
-/// How many algorithms for a product the library is asked for.
+/// The number of algorithms that the library is asked for.
 const ALGORITHMS: usize = 8;
 
 /// Why there is no library to multiply with.
@@ -131,7 +131,7 @@ impl Multiplier {
     }
 }
 
-/// Where a product's matrices are.
+/// The addresses of a product's matrices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProductAddresses {
     pub(super) a: u64,
@@ -158,9 +158,9 @@ pub(super) struct Described {
     a: MatrixLayout,
     b: MatrixLayout,
     out: MatrixLayout,
-    /// How it may be computed: what the library takes for the fastest first. One at least.
+    /// The algorithms that compute it, at least one: what the library takes for the fastest first.
     algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
-    /// Where each row of products begins in both factors and the result, in bytes.
+    /// The offsets of each row of products in both factors and the result, in bytes.
     starts: Vec<[usize; 3]>,
     /// Whether there is a summand for each column, or sums.
     has_vector: bool,
@@ -196,7 +196,7 @@ impl Described {
         Ok(Self { product: description, a, b, out, algorithms, starts, has_vector, has_kept })
     }
 
-    /// How many algorithms there are.
+    /// Returns the number of algorithms.
     pub(super) fn count_algorithms(&self) -> usize {
         self.algorithms.len()
     }
@@ -241,8 +241,8 @@ fn find_algorithms(
     }
 }
 
-/// Of algorithms for a product with a summand those that may write the result beside it as well as over it, if any does: so that a plan
-/// takes the same ones either way.
+/// Keeps those algorithms for a product with a summand that may write the result beside it as well as over it, if any does: so that
+/// a plan takes the same ones either way.
 fn prefer_out_of_place(all: Vec<sys::cublasLtMatmulAlgo_t>) -> Vec<sys::cublasLtMatmulAlgo_t> {
     let found: Vec<_> = all.iter().copied().filter(may_be_apart).collect();
     if found.is_empty() { all } else { found }
@@ -294,13 +294,13 @@ impl Description {
         Ok(())
     }
 
-    /// Where the summand for each column is, or where sums go.
+    /// Sets the address of the summand for each column, or of the sums.
     fn set_vector(&self, address: u64) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
     }
 
-    /// Where that is of which a function is taken.
+    /// Sets the address of the matrix that a function is taken of.
     fn set_kept(&self, address: u64) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address)

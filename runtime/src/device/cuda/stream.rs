@@ -24,7 +24,7 @@ use crate::error::Cause;
 use crate::memory::{ArenaRange, HostArena};
 use crate::transport::TransportError;
 
-/// How often a wait asks at once before it pauses between questions.
+/// The number of questions that a wait asks at once before it pauses between them.
 const SPINS: usize = 2000;
 /// The pause.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -44,7 +44,7 @@ pub(crate) struct CardStream {
     rate: Option<GivenRate>,
     /// The step and the seed, then the account of faults.
     account: CardBuffer,
-    /// What they were when the host last looked.
+    /// The account of faults as the host last read it.
     seen: Pinned,
     /// Numbers of this step of all calls.
     numbers: CardBuffer,
@@ -115,7 +115,7 @@ impl CardStream {
         })
     }
 
-    /// What is launched from now on belongs to this step, with the learning rate that is given for it, if one is.
+    /// Begins a step: later launches belong to it, with the learning rate that is given for it, if one is.
     pub(crate) fn begin_step(&mut self, step: u64, rate: Option<GivenRate>) {
         (self.step, self.rate) = (step, rate);
         self.recorded = 0;
@@ -226,7 +226,7 @@ impl CardStream {
         Ok(self.queue.begin_recording()?)
     }
 
-    /// What was recorded.
+    /// Ends recording and returns the launches that were recorded.
     pub(crate) fn end_recording(&mut self) -> Result<CardRecording, Cause> {
         Ok(self.queue.end_recording()?)
     }
@@ -279,7 +279,7 @@ impl CardStream {
         }
     }
 
-    /// What asks whether the job has ended.
+    /// Returns the function that tells whether the job has ended.
     pub(super) fn ended(&self) -> Ended {
         Arc::clone(&self.ended)
     }
@@ -377,7 +377,7 @@ impl CardStream {
         failed.map_or(Ok(()), |trouble| Err(trouble.into()))
     }
 
-    /// What kernels have written to the account of faults.
+    /// Returns the fault that kernels have written to their account, if any.
     fn check_account(&self) -> Result<(), Cause> {
         let word = |at: usize| {
             let bytes = &self.seen.slice(FAULT)[at..at + 4];

@@ -22,7 +22,7 @@ const TRIALS: usize = 3;
 const GAIN: f64 = 0.98;
 /// A byte of which elements of every type are numbers near one another, neither great nor 0.
 const FILLING: u8 = 0x34;
-/// Where matrices begin, in bytes.
+/// The alignment of matrices, in bytes.
 const ALIGNED: usize = 256;
 
 /// Memory for a product, and a stream to make it on.
@@ -32,7 +32,7 @@ pub(super) struct Trial {
     /// The matrices, which the addresses below lead into.
     _memory: CardBuffer,
     places: ProductAddresses,
-    /// Where that is which kernels behind the product read and write.
+    /// The memory that kernels behind the product read and write.
     named: Vec<(LaunchMemory, u64)>,
     calls: u32,
 }

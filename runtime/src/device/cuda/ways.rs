@@ -24,7 +24,7 @@ use super::{CardShared, Cuda, choice};
 use crate::device::call::Unprepared;
 use crate::error::Cause;
 
-/// Where it is 1 it is said how products are made, and how long their algorithms took.
+/// The variable that, where it is 1, has notes say how products are made, and how long their algorithms took.
 const VARIABLE: &str = "GRAPHC_PRODUCTS";
 /// The note about what is done where the library is missing.
 const INSTEAD: &str =
@@ -36,7 +36,7 @@ pub(super) struct Ways {
     shared: Arc<CardShared>,
     /// The library's descriptions of it: with the epilogue, and without where there is one. Those that it refuses are not there.
     described: Vec<OfLibrary>,
-    /// Which way is taken, among all algorithms of all descriptions and our own kernels behind them.
+    /// The index of the way that is taken, among all algorithms of all descriptions and our own kernels behind them.
     taken: Cell<usize>,
     /// Kernels that make the whole product.
     own: Kernels,
@@ -52,7 +52,7 @@ struct OfLibrary {
 }
 
 impl OfLibrary {
-    /// What is said behind its algorithms.
+    /// Returns the end of the note about its algorithms.
     fn note_suffix(&self) -> &'static str {
         if self.whole { "" } else { ", with a kernel for what stands behind it" }
     }
@@ -111,7 +111,7 @@ impl Ways {
             .set(make(&self.product).into_iter().filter_map(kernel_of_launch).map(load).collect());
     }
 
-    /// How many algorithms there are.
+    /// Returns the number of algorithms of all descriptions.
     fn count_algorithms(&self) -> usize {
         self.described.iter().map(|one| one.described.count_algorithms()).sum()
     }

@@ -51,7 +51,7 @@ pub enum WorkbenchError {
     Overwritten {
         /// Whose memory it is.
         place: String,
-        /// How many bytes behind the beginning of that register.
+        /// The offset in bytes from the beginning of that register.
         byte: usize,
     },
 }
