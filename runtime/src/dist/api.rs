@@ -158,8 +158,8 @@ impl Group {
         })
     }
 
-    /// As [`Group::all_gather`], one after the other in `into`. All ranks bring the same number of elements, or `counts` says
-    /// how many each.
+    /// Gathers as [`Group::all_gather`], into one buffer, rank after rank. All ranks bring the same number of elements, or
+    /// `counts` says how many each.
     ///
     /// # Errors
     /// As [`Group::barrier`]; and where the sizes do not fit.
@@ -195,7 +195,8 @@ impl Group {
         })
     }
 
-    /// As [`Group::gather`], one after the other in the root's `into`; of the same size on all ranks.
+    /// Gathers as [`Group::gather`], into the root's buffer, rank after rank; all ranks bring the same number of
+    /// elements.
     ///
     /// # Errors
     /// As [`Group::gather`]; and where the sizes do not fit, or the root gives no memory.
@@ -244,7 +245,7 @@ impl Group {
         self.run_collective(call, |ends, call| scatter_lists(ends, call, parts, root))
     }
 
-    /// As [`Group::scatter`], of the root's `data`, cut into equal parts.
+    /// Scatters as [`Group::scatter`], the root's `data` cut into equal parts.
     ///
     /// # Errors
     /// As [`Group::scatter`]; and where the sizes do not fit.
@@ -291,8 +292,8 @@ impl Group {
         Ok(data[start..end].to_vec())
     }
 
-    /// As [`Group::reduce_scatter`], with this rank's part reduced where it lies; returns which bytes of `data` these are.
-    /// The others are arbitrary afterwards.
+    /// Reduces as [`Group::reduce_scatter`], this rank's part in its place in `data`; returns the range of its bytes. The
+    /// others are arbitrary afterwards.
     ///
     /// # Errors
     /// As [`Group::reduce_scatter`].
@@ -322,8 +323,8 @@ impl Group {
         self.run_collective(call, |ends, call| all_to_all(ends, call, parts))
     }
 
-    /// As [`Group::all_to_all`], cut out of `data` and one after the other in `into`: equal parts, or as many elements to and
-    /// from each rank as `counts` says.
+    /// Exchanges as [`Group::all_to_all`], from one buffer into another, rank after rank: equal parts, or as many elements to
+    /// and from each rank as `counts` says.
     ///
     /// # Errors
     /// As [`Group::all_to_all`]; and where the sizes do not fit.
@@ -347,7 +348,7 @@ impl Group {
     }
 }
 
-/// What is checked before anything is communicated.
+/// The collectives, each checked before anything is communicated.
 impl Group {
     pub(super) fn run_collective<R>(
         &self,

@@ -34,7 +34,7 @@ const WHOLE_OF_TWO: usize = 64 << 10;
 pub(super) enum Expect {
     Nothing,
     Bytes(usize),
-    /// As many bytes as it sends.
+    /// All bytes that it sends.
     Any,
 }
 
@@ -317,7 +317,7 @@ impl ExchangeFlow for CopyFlow<'_> {
 /// Lets the last argument write the memory for so many bytes from a peer.
 pub(super) type Grow<'a> = dyn FnMut(usize, usize, &mut dyn FnMut(&mut [u8])) + 'a;
 
-/// As [`Copy`], with the sizes that the peers say. `grow` makes the memory for what comes from a peer.
+/// An exchange as [`Copy`], of sizes that the peers tell. `grow` makes the memory for the bytes of a peer.
 pub(super) struct Collect<'a> {
     pub(super) call: GroupCall,
     pub(super) outgoing: Vec<Option<&'a [u8]>>,

@@ -164,8 +164,8 @@ pub(super) struct CollectiveEnds {
     stages: [LaneStaging; 2],
 }
 
-/// Where a lane's parts lie that go to all peers: as many places for a segment as a queue has slots, used in turn. Every such
-/// part goes to all peers, so a queue with room for the next has been read up to the one that lay in the same place.
+/// The memory of a lane's parts that go to all peers: as many places for a segment as a queue has slots, used in turn. Every
+/// such part goes to all peers, so a queue with room for the next has been read up to the one that lay in the same place.
 #[derive(Default)]
 struct LaneStaging {
     memory: Option<HostArena>,

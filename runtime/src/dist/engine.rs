@@ -32,7 +32,7 @@ struct EngineState {
     activity: Option<Arc<Activity>>,
 }
 
-/// What a collective does, but for its number.
+/// The description of a collective, without its number.
 #[derive(Clone, Copy)]
 pub(super) struct What {
     pub(super) op: GroupOp,

@@ -17,7 +17,7 @@ use crate::job::{Agreement, Job, list_differences};
 use crate::transport::Transport;
 use crate::transport::in_process::Hub;
 
-/// How long a group that is dropped waits for what was started and not waited for.
+/// The longest wait of a group that is dropped for work that nobody waits for.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Ranks that communicate with each other, seen from one of them; a cheap handle. All ranks of a group call the same
@@ -36,7 +36,7 @@ struct Inner {
     world: Arc<GroupWorld>,
 }
 
-/// What all groups of a rank have in common.
+/// The data that all groups of a rank share.
 struct GroupWorld {
     /// `None` where the ranks are threads.
     job: Option<Arc<Job>>,
@@ -184,7 +184,7 @@ impl Group {
         }
     }
 
-    /// Who is in it, and its place among the job's tags.
+    /// Returns its ranks, with its place among the job's tags.
     pub(crate) fn members(&self) -> &GroupMembers {
         &self.inner.members
     }

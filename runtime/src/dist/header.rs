@@ -92,7 +92,7 @@ impl GroupCall {
         header
     }
 
-    /// How many bytes the peer sends, whose header this is; or what this rank does and what the peer does.
+    /// Checks a peer's header and returns how many bytes the peer sends; or what this rank does and what the peer does.
     pub(super) fn check_header(
         &self,
         theirs: &[u8],

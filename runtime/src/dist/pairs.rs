@@ -34,7 +34,7 @@ impl QueueEnd {
     }
 }
 
-/// Which way a line goes.
+/// The direction of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineDirection {
     To,

@@ -11,9 +11,9 @@ use crate::rectangles::{
 };
 use crate::transport::Body;
 
-/// How the contributions of the ranks become one. They are combined in the order of the ranks, element by element, whatever
-/// the algorithm and the transport: the result is the same bits always, and on all ranks. Sums and products of 16-bit
-/// numbers are kept as `f32` until all ranks have contributed, and rounded once. Integers wrap.
+/// The op that combines the contributions of the ranks. They are combined in the order of the ranks, element by element,
+/// whatever the algorithm and the transport: the result is the same bits always, and on all ranks. Sums and products of
+/// 16-bit numbers are kept as `f32` until all ranks have contributed, and rounded once. Integers wrap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReduceOp {
     /// The sum; of truth values: whether any is true.
@@ -107,7 +107,7 @@ pub(super) struct RankReduction {
     pub(super) me: usize,
     /// The own contribution, put aside until its turn.
     pub(super) own: Vec<u8>,
-    /// Of 16-bit numbers: what the contributions so far make.
+    /// The combined contributions so far, of 16-bit numbers.
     pub(super) wide: Vec<f32>,
 }
 

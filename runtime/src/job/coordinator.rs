@@ -15,11 +15,11 @@ use super::wire::{ControlMessage, Member, read_message, write_message};
 use crate::standstill::Looks;
 use crate::threads;
 
-/// How long members may take to say what they were doing when the job ended.
+/// The time that members have to say what they were doing when the job ended.
 const ACCOUNT: Duration = Duration::from_millis(800);
-/// How long a write to a member may take.
+/// The longest time that a write to a member may take.
 const WRITE: Duration = Duration::from_secs(2);
-/// How often the watch looks.
+/// The time between two looks of the watch.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The service. Dropping it waits until all members have left.

@@ -13,12 +13,12 @@ use crate::error::RuntimeError;
 use crate::standstill::{Looks, WaitingTime};
 use crate::threads;
 
-/// How long messages of a rank that has left may still be under way: a few retransmissions of TCP.
+/// The longest time that messages of a rank that has left may still be under way: a few retransmissions of TCP.
 const UNDER_WAY: Duration = Duration::from_secs(3);
-/// How long the account of a job that ends may take to come.
+/// The longest wait for the account of a job that ends.
 const ACCOUNT: Duration = Duration::from_millis(2500);
 
-/// What a process knows of its job's state.
+/// A process's knowledge of its job's state.
 #[derive(Debug)]
 pub(crate) struct JobLine {
     pub(crate) activities: Activities,

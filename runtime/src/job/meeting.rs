@@ -96,8 +96,8 @@ fn listen_at(host: &str, port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Where processes on so many hosts reach this one: by the loopback where there is but this host, by its name where there
-/// are more, and by all addresses only where the name leads nowhere.
+/// Returns the address at which processes on so many hosts reach this one: the loopback where there is but this host, its
+/// name where there are more, and all addresses only where the name leads nowhere.
 fn own_address(nodes: u32) -> IpAddr {
     if nodes <= 1 {
         return Ipv4Addr::LOCALHOST.into();

@@ -11,13 +11,13 @@ use super::coordinator::Coordinator;
 use super::{JobError, JobOptions, Meeting, TransportLinks};
 use crate::mpi::MpiWorld;
 
-/// What MPI's launchers call rank and size.
+/// The variables in which MPI's launchers give rank and size.
 const NAMES: [[&str; 2]; 2] =
     [["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"], ["PMI_RANK", "PMI_SIZE"]];
 /// Bytes of the broadcast: a name of a host is at most 255.
 const INVITATION: usize = 2048;
 
-/// Where rank 0 listens and what it wants to hear, or why it does not.
+/// The address and token of rank 0 for those who join, or why there is none.
 #[derive(Serialize, Deserialize)]
 enum MpiInvitation {
     Come { host: String, port: u16, token: String },

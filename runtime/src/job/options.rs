@@ -38,7 +38,7 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// Which memory or network messages take.
+/// The memory or network that messages take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportLinks {
     /// Shared memory between processes of one host; between hosts TCP, or MPI where it has started the processes.
@@ -51,7 +51,7 @@ pub enum TransportLinks {
     Mpi,
 }
 
-/// Who a process is, and how it finds the others.
+/// The identity of a process, and how it finds the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOptions {
     /// This process's rank.
@@ -71,7 +71,7 @@ pub struct JobOptions {
     pub join_timeout: Duration,
     /// The time without a sign of life after which a process counts as dead.
     pub heartbeat_timeout: Duration,
-    /// Which of shared memory, TCP and MPI messages take.
+    /// The choice among shared memory, TCP and MPI for messages.
     pub links: TransportLinks,
 }
 
@@ -151,7 +151,7 @@ impl JobOptions {
         options.with_wishes().map(Some)
     }
 
-    /// How many processes the environment speaks of; `None` where the program was started alone.
+    /// Returns the number of processes that the environment tells; `None` where the program was started alone.
     ///
     /// # Errors
     /// [`JobError::Environment`] where a variable makes no sense.
@@ -193,7 +193,7 @@ impl JobOptions {
         options.with_place()?.with_wishes()
     }
 
-    /// Which of its host's processes this is, and how many hosts there are.
+    /// Adds the process's number on its host, and the number of hosts.
     fn with_place(mut self) -> Result<Self, JobError> {
         if let Ok(text) = env::var("LOCAL_RANK") {
             self.local_rank = parse_number("LOCAL_RANK", &text)?;

@@ -5,7 +5,7 @@
 
 use super::JobError;
 
-/// What the environment says, or why it makes no sense.
+/// A finding in the environment, or why it makes no sense.
 type Result<T> = std::result::Result<T, JobError>;
 
 /// Looks up a variable of the environment.
@@ -22,7 +22,7 @@ pub struct SchedulerTask {
     pub local_rank: usize,
     /// Ranks of this machine.
     pub local_size: usize,
-    /// Which machine this is.
+    /// The number of this machine.
     pub node: usize,
     /// Machines of the job.
     pub nodes: usize,
@@ -63,7 +63,8 @@ pub(super) fn find_started_task(environment: Environment<'_>) -> Result<Option<S
     Ok(find_task(environment)?.filter(|task| task.size > 1))
 }
 
-/// Where the ranks of such programs meet: the machine of rank 0, and the port that MASTER_PORT says or the job's name gives.
+/// Returns where the ranks of such programs meet: the machine of rank 0, and the port that MASTER_PORT says or the job's
+/// name gives.
 pub(super) fn meeting_address(
     environment: Environment<'_>,
     task: &SchedulerTask,
@@ -87,8 +88,8 @@ pub(super) fn meeting_address(
     Ok((host, port))
 }
 
-/// Where ranks meet that torchrun may have started. It listens at MASTER_PORT itself, so they meet at another port; where all are on one
-/// machine, at its loopback.
+/// Returns the meeting place of ranks that torchrun may have started. It listens at MASTER_PORT itself, so they meet at another
+/// port; where all are on one machine, at its loopback.
 pub(super) fn beside_torchrun(
     environment: Environment<'_>,
     (host, port): (String, u16),

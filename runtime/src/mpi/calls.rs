@@ -29,7 +29,7 @@ pub(crate) struct Flying {
     request: ffi::MPI_Request,
     /// Until the call is done.
     buffer: Option<Vec<u8>>,
-    /// How many bytes the buffer holds then.
+    /// The number of bytes that the buffer holds then.
     length: usize,
 }
 

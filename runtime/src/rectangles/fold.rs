@@ -7,7 +7,7 @@ use graphc_kernels::{narrow_to_halves, widen_halves};
 use super::reduce::{combine_halves, combine_pairs, greater_or_nan, less_or_nan};
 use super::wide::join_wide;
 
-/// What two elements become.
+/// The op that makes one element of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoldOp {
     Sum,

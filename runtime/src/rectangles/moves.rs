@@ -52,7 +52,7 @@ impl Move {
         result
     }
 
-    /// Where it begins on both sides, and how many bytes it copies, where they stand side by side on both.
+    /// Returns where it begins on both sides and how many bytes it copies, where they are contiguous on both.
     pub(crate) fn as_run(&self) -> Option<(usize, usize, usize)> {
         self.loops.is_empty().then_some((self.from, self.to, self.run))
     }

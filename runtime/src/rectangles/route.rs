@@ -24,7 +24,7 @@ pub(crate) struct Contribution {
     pub(crate) combine: Option<ReduceKind>,
 }
 
-/// How the partial axes of a layout combine; `None` where there are none.
+/// Returns how the partial axes of a layout combine; `None` where there are none.
 ///
 /// # Errors
 /// Where axes differ: a maximum of sums is no sum of maxima.

@@ -175,7 +175,7 @@ impl Calls {
     }
 }
 
-/// Who waits for a rank that makes no more calls is told.
+/// Tells the ranks that wait for this one that it makes no more calls.
 impl Drop for Calls {
     fn drop(&mut self) {
         if self.members.transport.end_reason().is_some() || std::thread::panicking() {

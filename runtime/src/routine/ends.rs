@@ -17,7 +17,7 @@ use crate::transport::{
 /// An endpoint that several routines hold.
 type Common<T> = Arc<Mutex<Box<T>>>;
 
-/// How many sets of ranks have a group: tags of groups lie apart by this factor.
+/// The greatest number of sets of ranks that have a group: tags of groups lie apart by this factor.
 const MOST_SETS: u32 = 1 << 12;
 
 /// A transport whose ranks are indices in a group, and whose endpoints are made once.

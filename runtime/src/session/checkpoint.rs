@@ -92,7 +92,7 @@ impl Session {
         Ok(())
     }
 
-    /// What checkpoints hold: tables are computed again.
+    /// Returns the shards that checkpoints hold: tables are computed again.
     fn stored_shards(&self) -> impl Iterator<Item = Held<'_>> {
         self.variables.iter_shards().filter(|held| held.kind != TensorKind::Table)
     }

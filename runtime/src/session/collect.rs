@@ -32,7 +32,7 @@ struct Fetch<'a> {
     microbatches: Vec<u32>,
 }
 
-/// Where and when `rank` fetches an output; `None` where it does not.
+/// Finds the layout and the microbatches in which `rank` fetches an output; `None` where it does not.
 fn find_fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
     let program = plan.programs.get(plan.ranks.get(rank as usize)?.program.index())?;
     let is_it = |action: &Action| matches!(action, Action::Fetch { output, .. } if output == name);

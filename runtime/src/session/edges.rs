@@ -17,11 +17,11 @@ use crate::worker::Edges;
 pub(crate) struct Sockets {
     pub(super) inputs: BTreeMap<String, TensorType>,
     pub(super) outputs: BTreeMap<String, TensorType>,
-    /// Which dims of inputs count samples.
+    /// The dims of inputs that count samples.
     pub(super) samples: BTreeMap<String, Samples>,
-    /// Which dims of outputs do.
+    /// The dims of outputs that count samples.
     pub(super) output_samples: BTreeMap<String, Samples>,
-    /// Of each input with a dim of samples: the rows that the ranks of this process read.
+    /// The rows of each input with a dim of samples that the ranks of this process read.
     pub(super) rows: BTreeMap<String, Fed>,
     /// The names of `outputs`, in order.
     pub(super) output_names: Arc<[String]>,

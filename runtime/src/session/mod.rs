@@ -60,11 +60,11 @@ pub struct Session {
     seed: u64,
     first_step: u64,
     begun: u64,
-    /// What says the learning rate.
+    /// The source of the learning rate.
     rates: RateSource,
-    /// Of how many parts each output consists, in the order of the plan's outputs.
+    /// The number of parts of each output, in the order of the plan's outputs.
     parts: Vec<usize>,
-    /// Which outputs the next step fetches, in that order.
+    /// The flags of the outputs that the next step fetches, in that order.
     fetched: Arc<[bool]>,
     last: Option<Arc<StepState>>,
 }
@@ -148,29 +148,29 @@ impl Session {
         self.transports.iter().map(|transport| transport.rank())
     }
 
-    /// What must be fed, by name.
+    /// Returns the types of the inputs that must be fed, by name.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.inputs
     }
 
-    /// Which dim of each input counts samples.
+    /// Returns the dim of each input that counts samples.
     pub fn samples(&self) -> &BTreeMap<String, Samples> {
         &self.sockets.samples
     }
 
-    /// Of each input with a dim of samples: the rows of it that the ranks of this session read, as ascending ranges. Where the
-    /// ranks are processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
+    /// Returns the rows of each input with a dim of samples that the ranks of this session read, as ascending ranges. Where
+    /// the ranks are processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
     pub fn feed_rows(&self) -> BTreeMap<String, Vec<Range<usize>>> {
         let rows = self.sockets.rows.iter();
         rows.map(|(name, fed)| (name.clone(), fed.rows.clone())).collect()
     }
 
-    /// What a step gives back, by name, unless [`Session::fetch_only`] says otherwise.
+    /// Returns the types of a step's outputs, by name, whether or not [`Session::fetch_only`] leaves some out.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.outputs
     }
 
-    /// Which dim of each output counts samples, in a plan of inference.
+    /// Returns the dim of each output that counts samples, in a plan of inference.
     pub fn output_samples(&self) -> &BTreeMap<String, Samples> {
         &self.sockets.output_samples
     }
@@ -244,9 +244,10 @@ impl Session {
         self.begin_step(feeds_by_name, |state| state)
     }
 
-    /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one
-    /// instead of being replayed, and nothing else is launched meanwhile, unless ranks send to each other; on processors
-    /// the clock tells, and streams go on beside each other. The step computes what any step does, bit for bit.
+    /// Begins a step as [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are
+    /// given one by one instead of being replayed, and nothing else is launched meanwhile, unless ranks send to each
+    /// other; on processors the clock tells, and streams go on beside each other. The step computes what any step does,
+    /// bit for bit.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -257,10 +258,10 @@ impl Session {
         self.begin_step(feeds_by_name, StepState::taken_apart)
     }
 
-    /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on.
-    /// It is called on a worker's thread, which computes nothing meanwhile, once for each output that is fetched and
-    /// comes to this process. In what order is the plan's: an output is fetched right after it was computed, where the
-    /// graph has no updates.
+    /// Begins a step as [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the
+    /// step goes on. It is called on a worker's thread, which computes nothing meanwhile, once for each output that is
+    /// fetched and comes to this process. The order is the plan's: an output is fetched right after it was computed,
+    /// where the graph has no updates.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -352,7 +353,7 @@ impl Session {
         names.into_iter().try_for_each(|name| self.variables.copy_from(&mut from.variables, name))
     }
 
-    /// What was measured in all steps begun so far.
+    /// Returns the measurements of all steps begun so far.
     ///
     /// # Errors
     /// Where a rank has failed.

@@ -11,7 +11,7 @@ use graphc_ir::plan::Plan;
 use super::Session;
 use crate::error::RuntimeError;
 
-/// What says the learning rate of the next steps.
+/// The source of the learning rate of the next steps.
 #[derive(Clone, Default)]
 pub(super) enum RateSource {
     /// The plan.
@@ -36,8 +36,8 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::set_learning_rate`], with a rate for each step: `schedule` is called with its number when it is begun, from
-    /// [`SessionOptions::first_step`](super::SessionOptions::first_step) on.
+    /// Sets the learning rate as [`Session::set_learning_rate`], for each step its own: `schedule` is called with its number
+    /// when it is begun, from [`SessionOptions::first_step`](super::SessionOptions::first_step) on.
     ///
     /// # Errors
     /// Where the plan has no optimizer, or one whose learning rate is 0. What `schedule` gives is looked at when a step is begun.

@@ -26,7 +26,8 @@ const MIN_DRAWN: usize = 1 << 16;
 /// Variables that an error names.
 const NAMED: usize = 5;
 
-/// Of a model's weights those that a plan has variables for: one of inference, say, lacks what training alone reads.
+/// Returns those of a model's weights that a plan has variables for: one of inference, say, lacks what training alone
+/// reads.
 pub fn known_weights(
     plan: &Plan,
     weights: &BTreeMap<String, HostTensor>,
@@ -59,7 +60,7 @@ struct VariableEntry {
     updated: bool,
     init: Init,
     layout: Layout,
-    /// Where each rank of the layout that is here keeps its shard, in that order once all are there.
+    /// The shards of the layout's ranks that are here, in the layout's order once all are there.
     shards: Vec<VariableShard>,
 }
 

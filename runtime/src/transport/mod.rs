@@ -172,7 +172,7 @@ pub trait Transport: Send + Sync {
 pub struct Offer {
     /// The peer's index in the group.
     pub peer: usize,
-    /// Which of the exchange's pieces are for it.
+    /// The range of the exchange's pieces that are for it.
     pub pieces: Range<usize>,
 }
 
@@ -277,8 +277,8 @@ pub trait Sender: Send {
         })
     }
 
-    /// As [`Sender::send_headed`], of a body that stays as it is until [`Sender::settle_loans`]: the receiver may read it where it
-    /// lies.
+    /// Sends as [`Sender::send_headed`], a body that stays as it is until [`Sender::settle_loans`]: the receiver may read it where
+    /// it lies.
     ///
     /// # Errors
     /// As [`Sender::send`].

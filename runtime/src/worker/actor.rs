@@ -8,7 +8,7 @@ use crate::communicator::{Collective, Receive, Send};
 use crate::device::{DeviceLaunch, DeviceMemory, DeviceStream, Port, Turn};
 use crate::error::Cause;
 
-/// What an actor does, ready to run.
+/// An actor's work, ready to run.
 pub(crate) enum PreparedWork {
     /// Something that the device computes.
     Kernel(DeviceLaunch),
@@ -100,7 +100,8 @@ impl PreparedWork {
         }
     }
 
-    /// What comes before a session's first step. Actors are called in the order of their channels' numbers.
+    /// Joins the peers of a channel, before a session's first step. Actors are called in the order of their channels'
+    /// numbers.
     pub(crate) fn join_peers(&mut self, stream: &DeviceStream) -> Result<(), Cause> {
         match self {
             Self::Send(send) => send.join_peers(stream),

@@ -26,9 +26,9 @@ pub(crate) struct FeedWork {
     /// Per microbatch: out of this process's rows.
     from_rows: Vec<Move>,
     passages: Passages,
-    /// Of each passage: the step whose content lies in it.
+    /// The step whose content lies in each passage.
     staged: Vec<Option<u64>>,
-    /// How many steps have passages of their own, one after the other.
+    /// The number of steps that have passages of their own, one after the other.
     turns: usize,
 }
 
@@ -150,7 +150,7 @@ impl FeedWork {
         }
     }
 
-    /// What is fed, and how this rank's part of it is copied.
+    /// Returns the bytes that are fed, and the copy of this rank's part of them.
     fn find_feed<'a>(&'a self, turn: Turn, step: &'a StepState) -> (&'a [u8], &'a Move) {
         let fed = &step.feeds[self.input];
         let whole = fed.shape() == self.output.global_shape();
@@ -159,8 +159,8 @@ impl FeedWork {
     }
 }
 
-/// Where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the rows of the
-/// part follow each other in it too, that is all that a copy has to know.
+/// Returns where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the
+/// rows of the part follow each other in it too, that is all that a copy has to know.
 fn packed_rect(fed: &Fed, part: &Rect, whole: &Rect) -> Rect {
     let (dim, rows) = (fed.dim, &fed.rows);
     let first = part.origin[dim];

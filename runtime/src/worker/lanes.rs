@@ -11,7 +11,7 @@ use graphc_ir::streams::Known;
 /// The streams of a worker's actions, by their places in the worker's order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes {
-    /// Which stream each is on.
+    /// The stream that each is on.
     of: Vec<u8>,
     /// The action of another stream that must have ended when each begins, where that is not known from one before.
     behind: Vec<Option<usize>>,

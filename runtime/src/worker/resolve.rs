@@ -24,9 +24,9 @@ use crate::transport::Transport;
 pub(crate) struct Edges {
     pub(crate) inputs: BTreeMap<String, usize>,
     pub(crate) outputs: BTreeMap<String, usize>,
-    /// Of each input with a first dim: the rows that the ranks of this process read.
+    /// The rows of each input with a first dim that the ranks of this process read.
     pub(crate) rows: BTreeMap<String, Fed>,
-    /// Where ranks are processes: which of them want outputs.
+    /// The processes that want outputs, where ranks are processes.
     pub(crate) remote: Option<OutputsAt>,
 }
 

@@ -22,7 +22,7 @@ use crate::job::{Activity, enter_activity};
 use crate::standstill::WaitingTime;
 use crate::transport::{Transport, TransportError};
 
-/// What a session asks of a worker.
+/// A request of a session to a worker.
 pub(crate) enum WorkerRequest {
     /// Run a step.
     Step(Arc<StepState>),
@@ -30,7 +30,7 @@ pub(crate) enum WorkerRequest {
     Report(Sender<Report>),
 }
 
-/// How a session runs its workers.
+/// The settings by which a session runs its workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerSettings {
     pub(crate) seed: u64,
@@ -53,16 +53,16 @@ pub(crate) struct Worker {
     /// Those that have peers to join before the first step, in order.
     pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
-    /// What tells a profiler which actor launches.
+    /// The ranges that tell a profiler which actor launches.
     pub(crate) ranges: ActorRanges,
     pub(crate) registers: Vec<String>,
     /// The actions that feed or fetch.
     pub(crate) edges: Vec<usize>,
     /// Those beside which something goes on, with their streams.
     pub(crate) beside: Vec<(usize, usize)>,
-    /// What is begun at once in later steps.
+    /// The recordings that later steps replay at once.
     pub(crate) replay: Replay,
-    /// What times the actions of steps that are taken apart.
+    /// The stopwatches of the actions in steps that are taken apart.
     pub(crate) apart: ActionStopwatches,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
@@ -79,9 +79,9 @@ pub(crate) struct Worker {
     pub(crate) next: Option<WorkerRequest>,
     /// To the other workers of the rank: what is done here.
     pub(crate) tell: Vec<Sender<FinishedAction>>,
-    /// What is done there; nobody tells anything where the rank has one worker.
+    /// From the other workers: actions that are done there; nobody tells anything where the rank has one worker.
     pub(crate) hear: Receiver<FinishedAction>,
-    /// Who asks what is being done when a job of processes ends.
+    /// The activity of the rank, for the account when a job of processes ends.
     pub(crate) activity: Option<Arc<Activity>>,
     pub(crate) report: Report,
 }
@@ -93,7 +93,7 @@ pub(crate) struct FinishedAction {
     event: DeviceEvent,
 }
 
-/// Where a worker is, for the account of a panic.
+/// The position of a worker, for the account of a panic.
 #[derive(Clone, Copy)]
 struct WorkerPosition {
     action: Option<ActionId>,
@@ -418,7 +418,7 @@ impl Worker {
         }
     }
 
-    /// What is launched here from now on may stand on what another worker is done with.
+    /// Accepts an action of another worker as done: what is launched here from now on may rely on it.
     fn accept_done(&mut self, FinishedAction { action, event }: FinishedAction) {
         self.streams[0].wait_event(event);
         self.machine.finish_action(action);

@@ -28,7 +28,7 @@ pub(crate) struct StepState {
     pub(crate) apart: bool,
     /// The learning rate that stands in the place of the plan's.
     pub(crate) rate: Option<GivenRate>,
-    /// Which outputs come to the host, in that order.
+    /// The flags of the outputs that come to the host, in that order.
     pub(crate) fetched: Arc<[bool]>,
     watch: Option<(Watch, Vec<AtomicUsize>)>,
     /// Workers that are not done yet.

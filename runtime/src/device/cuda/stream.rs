@@ -377,7 +377,7 @@ impl CardStream {
         failed.map_or(Ok(()), |trouble| Err(trouble.into()))
     }
 
-    /// Returns the fault that kernels have written to their account, if any.
+    /// Checks the account to which kernels write their faults.
     fn check_account(&self) -> Result<(), Cause> {
         let word = |at: usize| {
             let bytes = &self.seen.slice(FAULT)[at..at + 4];

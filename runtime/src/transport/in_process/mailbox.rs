@@ -45,7 +45,7 @@ impl Mail {
     }
 }
 
-/// What one rank shows another. On cache lines of its own, because two cores pass it to and fro.
+/// The pieces that one rank shows another. On cache lines of its own, because two cores pass it to and fro.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Mailbox {
@@ -157,11 +157,11 @@ impl Drop for MailboxReading<'_> {
     }
 }
 
-/// What all peers have lent to a rank, which they get back when this is dropped.
+/// The memory that all peers have lent to a rank, which they get back when this is dropped.
 struct HeldMail<'a> {
     mail: &'a Mail,
     position: usize,
-    /// How many ranks' boxes are held, this rank's place among them.
+    /// The number of ranks whose boxes are held, this rank's place among them.
     ranks: usize,
 }
 

@@ -17,16 +17,16 @@ use crate::standstill::WaitingTime;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
-/// How ranks of one process wait for each other.
+/// The limits of waiting between ranks of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// After this long a wait is an error.
     pub timeout: Duration,
-    /// How long a wait keeps the core before it yields: worth it where every rank has a core.
+    /// The time for which a wait keeps the core before it yields: worth it where every rank has a core.
     pub spin: Duration,
 }
 
-/// What all ranks of a process share.
+/// The state that all ranks of a process share.
 #[derive(Debug)]
 pub struct Hub {
     direct: bool,

@@ -42,7 +42,7 @@ struct OutboxHead {
 
 #[repr(C)]
 struct QueueEntry {
-    /// Which of all queues made it is; 0: none.
+    /// The number of this queue among all queues made; 0: none.
     number: AtomicU64,
     key: AtomicU64,
     to: AtomicU32,
@@ -64,7 +64,7 @@ pub(crate) struct Outbox {
     arenas: RwLock<Arenas>,
 }
 
-/// Which entries of the directory are free, and queues whose sender is gone and whose receiver is not.
+/// The free entries of the directory, and queues whose sender is gone and whose receiver is not.
 #[derive(Debug, Default)]
 struct Directory {
     free: Vec<usize>,
@@ -91,7 +91,7 @@ struct Arenas {
     numbers: u32,
 }
 
-/// Which blocks are free.
+/// The free blocks of memory.
 #[derive(Debug)]
 struct FreeBlocks {
     next: u64,
@@ -136,7 +136,7 @@ impl Outbox {
         })
     }
 
-    /// As [`Outbox::allocate`], and where the block lies in this process.
+    /// Allocates as [`Outbox::allocate`], and returns where the block lies in this process too.
     pub(crate) fn allocate_block(&self, bytes: u64) -> Option<(u64, NonNull<u8>)> {
         let offset = self.allocate(bytes)?;
         // SAFETY: the block is nobody else's.

@@ -253,7 +253,7 @@ impl Received {
         Ok(())
     }
 
-    /// Where in the bytes the noted pieces end, which are all that the head has announced.
+    /// Checks that the noted pieces are all that the head has announced, and returns where in the bytes they end.
     pub(super) fn check_length(&self, head: &FrameHead) -> io::Result<usize> {
         let length = (self.end() - self.start).checked_add(8 * head.pieces as usize);
         if length.map(|length| length as u64) != Some(head.length) {

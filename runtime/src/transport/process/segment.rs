@@ -66,7 +66,7 @@ impl SharedSegment {
         self.map.as_mut_ptr()
     }
 
-    /// Where `bytes` bytes from `offset` lie, if inside.
+    /// Returns the address of `bytes` bytes from `offset`, if they are inside.
     fn locate_range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
         // SAFETY: inside the mapping, or one past it.

@@ -20,9 +20,9 @@ use crate::standstill::WaitingTime;
 use crate::threads;
 use crate::transport::TransportError;
 
-/// How long a peer is tried that cannot be reached: its door may be besieged.
+/// The time for which a peer is tried that cannot be reached: its door may be besieged.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one try may take.
+/// The longest time of one try.
 const TRY: Duration = Duration::from_secs(5);
 /// Bytes that are written or read at once, and summed.
 const AT_ONCE: usize = 256 << 10;
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 256 << 10;
 const SUM: usize = 4;
 /// So many bytes of a message have memory before they come.
 const BEGINNING: usize = 64 << 20;
-/// How often a write that makes no progress looks whether the job goes on.
+/// The time after which a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The TCP side of one process.
@@ -40,7 +40,7 @@ pub(crate) struct Tcp {
     members: Vec<Member>,
     inboxes: Arc<Inboxes>,
     outgoing: Mutex<BTreeMap<u32, Arc<Mutex<TcpStream>>>>,
-    /// Where the peers come in.
+    /// The listener to which peers connect.
     door: Door,
 }
 

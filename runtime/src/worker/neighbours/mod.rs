@@ -58,7 +58,7 @@ pub(super) fn find_runs(
 /// A way through a stream's order.
 struct StreamWalk<'a> {
     program: &'a Program,
-    /// Of each stream the place up to which all that it does in a step has been waited for.
+    /// The place in each stream up to which all that it does in a step has been waited for.
     waited: Vec<Option<usize>>,
     /// The same as it was when the last run began.
     known: Vec<Option<usize>>,
@@ -114,7 +114,7 @@ impl<'a> StreamWalk<'a> {
     }
 }
 
-/// Of each register who fills or overwrites it, and who reads it.
+/// The actors that fill or overwrite each register, and those that read it.
 struct Users {
     writers: Vec<Vec<ActorId>>,
     readers: Vec<Vec<ActorId>>,
@@ -143,7 +143,7 @@ impl Users {
     }
 }
 
-/// Of each actor its stream and where in that it acts last in a step.
+/// Returns the stream of each actor, and the place in its order where it acts last in a step.
 fn last_places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>> {
     let mut places = vec![None; program.actors.len()];
     for (stream, order) in orders.iter().enumerate() {

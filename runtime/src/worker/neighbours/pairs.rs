@@ -15,12 +15,12 @@ use super::{Users, are_apart};
 /// Others that stand between two actors at most.
 const PASSED: usize = 16;
 
-/// Where both are launched.
+/// The place at which both are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Stand {
-    /// Where the first stands: the second acts earlier than the plan says.
+    /// The place of the first: the second acts earlier than the plan says.
     First,
-    /// Where the second stands: the first acts later.
+    /// The place of the second: the first acts later.
     Second,
 }
 
@@ -53,11 +53,11 @@ pub(in super::super) enum PairRelation {
     Updating,
 }
 
-/// Where actors stand, and which of them are parts of pairs.
+/// The places of actors, and which of them are parts of pairs.
 pub(in super::super) struct ActorPairs<'a> {
     program: &'a Program,
     users: Users,
-    /// Of each actor its stream, block and place in that.
+    /// The stream of each actor, its block and its place in that.
     places: Vec<Option<[usize; 3]>>,
     known: Option<Known>,
     /// Actors that are launched together, with those that stand between them.

@@ -32,7 +32,7 @@ pub(in crate::transport::process) struct SharedQueueReceiver {
     emptied: u64,
     /// The peer's arenas that were met, mapped.
     arenas: BTreeMap<u32, SharedSegment>,
-    /// Where the pieces of the message at hand lie.
+    /// The places of the pieces of the current message.
     places: Vec<Place>,
 }
 

@@ -26,9 +26,9 @@ pub(in crate::transport::process) struct SharedQueueSender {
     entry: usize,
     slots: u64,
     filled: u64,
-    /// How many messages the peer is known to have read: what it says is looked at when that matters.
+    /// The number of messages that the peer is known to have read: its own count is looked at when that matters.
     seen: Cell<u64>,
-    /// Of each slot: a block for copies and one for lists, with their sizes.
+    /// The blocks of each slot: one for copies and one for lists, with their sizes.
     copies: Vec<(u64, u64)>,
     lists: Vec<(u64, u64)>,
 }
@@ -86,7 +86,7 @@ impl SharedQueueSender {
         self.seen.get() == self.filled || self.count_unread() == 0
     }
 
-    /// What was lent and not read may change from now on: whoever reads it gets an error.
+    /// Withdraws loans that were not read: their memory may change from now on, and whoever reads it gets an error.
     pub(in crate::transport::process) fn withdraw_loans(&self) {
         if !self.is_settled() {
             self.head().withdrawn.store(1, Ordering::SeqCst);

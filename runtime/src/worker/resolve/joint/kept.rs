@@ -12,7 +12,7 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 /// The way in which a chain reads one of its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperandRead {
-    /// As it is.
+    /// The product as it is.
     Alone,
     /// In one step, which adds another operand to it and is no result.
     With {

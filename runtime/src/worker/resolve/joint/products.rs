@@ -27,7 +27,7 @@ pub(super) struct JoinedProducts<'a, 'b> {
 struct ProductReader {
     actor: u32,
     chain: FusedOp,
-    /// Which of its operands is the product.
+    /// The index of its operand that is the product.
     product: usize,
     reads: OperandRead,
 }
@@ -68,7 +68,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(())
     }
 
-    /// What becomes of actors, and those of them that are launched with others.
+    /// Returns the work of the actors, and those of them that are launched with others.
     pub(super) fn finish(
         mut self,
     ) -> Result<(HashMap<u32, PreparedWork>, BTreeSet<u32>), RuntimeError> {
@@ -259,7 +259,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(self.resolver.device.prepare_pair(&other.name, pair))
     }
 
-    /// How an actor reads a product, where it is a chain that is no part of a pair yet.
+    /// Finds how an actor reads a product, where it is a chain that is no part of a pair yet.
     fn find_reader(&self, first: u32, index: u32) -> Option<ProductReader> {
         let (made, actor) = (self.actor(first).outputs.first()?, self.actor(index));
         let product = actor.inputs.iter().position(|input| input == made)?;
@@ -310,7 +310,7 @@ fn as_product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     }
 }
 
-/// What an actor does as a chain of elementwise ops, whose operands are its inputs.
+/// Returns an actor's work as a chain of elementwise ops, whose operands are its inputs.
 fn as_chain(action: &Action) -> Option<FusedOp> {
     match action {
         Action::Fused(chain) => Some(chain.clone()),
