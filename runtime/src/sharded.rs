@@ -27,7 +27,7 @@ use crate::tensor::{HostTensor, TensorError, write_element};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardedTensor {
     layout: Layout,
-    /// In the order of the layout's ranks.
+    /// The shards, in the order of the layout's ranks.
     shards: Vec<HostTensor>,
 }
 
@@ -77,7 +77,8 @@ impl ShardedTensor {
         whole.redistribute(to)
     }
 
-    /// The same tensor on other ranks or in another layout. Ranks exchange the rectangles in which the layouts overlap.
+    /// Moves the tensor to other ranks or to another layout. Ranks exchange the rectangles in which the layouts
+    /// overlap.
     ///
     /// # Errors
     /// Where the layout does not fit the tensor.

@@ -51,8 +51,8 @@ impl TrainingSettings {
         Self(settings)
     }
 
-    /// With what the plan says besides: the parts of a batch, of which each has statistics of its own, the precision, and which
-    /// weights are trained.
+    /// Returns the settings of a plan: beside its options and inputs the parts of a batch, of which each has statistics of its
+    /// own, the precision, and which weights are trained.
     pub(crate) fn of_plan(plan: &Plan, inputs: &BTreeMap<String, TensorType>) -> Self {
         let mut settings = Self::from_options(&plan.options, inputs);
         let precision =

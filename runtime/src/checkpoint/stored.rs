@@ -64,9 +64,9 @@ impl<'a> StoredRectangle<'a> {
 
 /// The place of the elements.
 pub(super) enum StoredBytes<'a> {
-    /// In the memory of a rank.
+    /// Bytes in the memory of a rank.
     Of(&'a DeviceMemory, ArenaRange),
-    /// In the memory of the host.
+    /// Bytes in the memory of the host.
     Host(&'a [u8]),
 }
 
@@ -78,7 +78,7 @@ impl StoredBytes<'_> {
         }
     }
 
-    /// No stream may be in a step.
+    /// Calls `read` with the bytes. No stream may be in a step.
     fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Of(memory, place) => memory.read(*place, read),

@@ -26,7 +26,7 @@ pub(crate) struct LayoutChange<'a> {
     pub(crate) in_place: bool,
 }
 
-/// For whom a collective is worked out.
+/// The rank, axis and microbatch for which a collective is planned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CollectiveScope {
     pub(crate) rank: u32,

@@ -27,10 +27,10 @@ pub(crate) enum CollectiveStage {
 pub(crate) struct ExchangeStage {
     /// Copies into the pack buffer before anything is shown.
     pub(super) packs: Vec<InputPack>,
-    /// The pieces that this rank shows to its peers.
+    /// The pieces that are shown.
     pub(super) shows: Vec<Show>,
     pub(super) offers: Vec<Offer>,
-    /// Whose pieces are read, in coordinate order, and what becomes of them.
+    /// The peers whose pieces are read, in coordinate order, and what becomes of them.
     pub(super) takes: Vec<usize>,
     pub(super) parts: Vec<Vec<ExchangePart>>,
     /// The parts that this rank contributes to its own result, and after how many takes.

@@ -22,7 +22,7 @@ pub(crate) struct HostSend {
 
 struct SendTo {
     sender: Box<dyn Sender>,
-    /// Per microbatch, or one for all: bytes of the message and how it is packed.
+    /// The messages, per microbatch or one for all: the bytes of each and how it is packed.
     messages: Vec<(usize, Move)>,
 }
 

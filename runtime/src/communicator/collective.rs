@@ -17,7 +17,7 @@ pub(crate) struct HostCollective {
     group: Box<dyn ExchangeGroup>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// Per microbatch, or one for all: its stages.
+    /// The stages, per microbatch or one for all.
     variants: Vec<Vec<CollectiveStage>>,
     staging: Vec<Vec<u8>>,
     wide: Vec<Vec<f32>>,

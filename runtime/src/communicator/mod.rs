@@ -39,9 +39,9 @@ use channel::ChannelEnds;
 
 /// The way of one rank to the others.
 pub(crate) enum RankCommunicator {
-    /// By exchanges of host memory.
+    /// Communication by exchanges of host memory.
     Host(Arc<dyn Transport>),
-    /// From card to card; names of communicators go by the transport.
+    /// Communication from card to card; names of communicators go by the transport.
     Cards(Arc<dyn Transport>),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct CollectiveCall<'a> {
     pub(crate) kind: BoxingKind,
     /// The mesh axis.
     pub(crate) axis: usize,
-    /// The same number on all ranks that take part.
+    /// The number of the call, the same on all ranks that take part.
     pub(crate) sequence: u32,
     pub(crate) microbatches: usize,
     /// The layouts of each tensor before and after.
@@ -136,9 +136,9 @@ impl RankCommunicator {
 
 /// A collective of one rank, ready to run.
 pub(crate) enum Collective {
-    /// By exchanges of host memory.
+    /// A collective by exchanges of host memory.
     Host(Box<collective::HostCollective>),
-    /// From card to card.
+    /// A collective from card to card.
     Cards(Box<nccl::NcclCollective>),
 }
 
@@ -182,9 +182,9 @@ impl Collective {
 
 /// A rank's sends of one channel, ready to run.
 pub(crate) enum Send {
-    /// From host memory.
+    /// A send from host memory.
     Host(channel::HostSend),
-    /// From a card.
+    /// A send from a card.
     Cards(Box<nccl::NcclSend>),
 }
 
@@ -255,9 +255,9 @@ impl Send {
 
 /// A rank's receives of one channel, ready to run.
 pub(crate) enum Receive {
-    /// To host memory.
+    /// A receive to host memory.
     Host(channel::HostReceive),
-    /// To a card.
+    /// A receive to a card.
     Cards(Box<nccl::NcclReceive>),
 }
 

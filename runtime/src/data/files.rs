@@ -117,7 +117,7 @@ fn replace_file(
     Ok(())
 }
 
-/// Why no file can be made in a folder, without the name that it would have had for a moment.
+/// Returns the error that no file can be made in a folder, without the name that it would have had for a moment.
 fn without_name(folder: &Path, error: std::io::Error) -> std::io::Error {
     if !folder.is_dir() {
         let reason = format!("there is no folder {}", folder.display());

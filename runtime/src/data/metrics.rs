@@ -26,7 +26,7 @@ impl MetricsWriter {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// At the end of a file that may exist: for a resumed training.
+    /// Opens the end of a file that may exist: for a resumed training.
     ///
     /// # Errors
     /// Where it cannot be written.

@@ -26,7 +26,7 @@ pub enum DataError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A file that cannot be written; nothing half-written is left.
@@ -34,7 +34,7 @@ pub enum DataError {
     Write {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// An element type that graphc lacks.

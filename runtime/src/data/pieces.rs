@@ -16,7 +16,7 @@ pub struct Pieces {
 pub type From<B> = (B, usize, usize);
 
 impl Pieces {
-    /// Those of a tensor along one of its dims.
+    /// Returns the pieces of a tensor along one of its dims.
     pub fn along_dim(ty: &TensorType, dim: usize) -> Self {
         let (before, after) = (&ty.shape[..dim], &ty.shape[dim + 1..]);
         let bytes = after.iter().product::<usize>() * ty.dtype.size();

@@ -134,7 +134,8 @@ pub fn order_in_file(types: &BTreeMap<String, TensorType>) -> Vec<&str> {
     names
 }
 
-/// By what tensors of a file are sorted, as safetensors' own writer does: the wider of two element types comes first.
+/// Returns the key by which tensors of a file are sorted, as safetensors' own writer does: the wider of two element
+/// types comes first.
 pub(crate) fn place_in_file(dtype: DType, name: &str) -> (Reverse<Dtype>, &str) {
     (Reverse(file_dtype(dtype)), name)
 }

@@ -4,7 +4,7 @@ use super::{cpu, cuda};
 
 /// A call that was prepared.
 pub(crate) enum DeviceLaunch {
-    /// For the processor.
+    /// A launch on the processor.
     Cpu(cpu::CpuLaunch),
     /// The launch of a card.
     Cuda(cuda::CardLaunch),

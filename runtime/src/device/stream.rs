@@ -18,7 +18,7 @@ pub(crate) enum DeviceStream {
 /// Something that has come when all launches before it on its stream have ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeviceEvent {
-    /// It has come: on a processor launches end before they return.
+    /// An event that has come: on a processor launches end before they return.
     Past,
     /// An event of a card.
     Cuda(cuda::CardEvent),
@@ -34,9 +34,9 @@ pub(crate) enum DeviceRecording {
 /// Takes the time of what stands between two places of a stream.
 #[derive(Debug)]
 pub(crate) enum DeviceStopwatch {
-    /// By the clock: since it was begun, and when it has ended what it took.
+    /// The clock's time at which it was begun, and what it took once it has ended.
     Cpu(Instant, Duration),
-    /// By the events of a card.
+    /// A stopwatch by the events of a card.
     Cuda(cuda::CardStopwatch),
 }
 

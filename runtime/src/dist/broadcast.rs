@@ -53,7 +53,7 @@ fn send_from_root(
     children.iter().filter(|_| lent).try_for_each(|&child| ends.settle_loans(call, child))
 }
 
-/// That of the others: each part is passed on as it comes.
+/// Receives on the other ranks: each part is passed on as it comes.
 fn relay_parts(
     ends: &mut CollectiveEnds,
     call: &GroupCall,

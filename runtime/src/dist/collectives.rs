@@ -60,7 +60,7 @@ pub(super) trait ExchangeFlow {
     /// All peers' segments of this round were taken.
     fn end_round(&mut self, _round: usize) {}
 
-    /// All that comes was taken.
+    /// Finishes the exchange: all that comes was taken.
     fn finish(&mut self) {}
 
     /// Whether what goes out stays as it is until the exchange is over, so that peers may read it where it lies.
@@ -77,12 +77,12 @@ fn iter_peers(me: usize, n: usize) -> impl Iterator<Item = usize> {
 /// The bytes that have come from a peer.
 #[derive(Clone, Copy)]
 struct IncomingBytes {
-    /// All that it sends.
+    /// The bytes that the peer sends.
     bytes: usize,
     taken: usize,
 }
 
-/// Does one exchange.
+/// Runs one exchange.
 pub(super) fn run_exchange(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -114,7 +114,8 @@ pub(super) fn run_exchange(
     iter_peers(me, n).filter(|&peer| lent[peer]).try_for_each(|peer| ends.settle_loans(call, peer))
 }
 
-/// To whom what goes out is lent. That is settled before the first part goes: a peer may say meanwhile that it can read it.
+/// Finds the peers to which outgoing bytes are lent. That is settled before the first part goes: a peer may say meanwhile
+/// that it can read it.
 fn find_lent_peers(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -195,8 +196,8 @@ fn receive_part(
     Ok(())
 }
 
-/// Each rank's contribution to what this rank keeps, reduced in the order of the ranks. In `whole` the parts of all ranks;
-/// this rank's is reduced in place.
+/// An exchange that reduces each rank's contribution to this rank's part, in the order of the ranks. In `whole` the parts
+/// of all ranks; this rank's is reduced in place.
 pub(super) struct ReduceFlow<'a> {
     pub(super) whole: &'a mut [u8],
     /// The part of each rank; of this one the part that is reduced here, if any.

@@ -27,7 +27,7 @@ pub(super) struct CollectiveEngine {
 struct EngineState {
     ends: CollectiveEnds,
     number: u64,
-    /// After a failure the queues hold half a collective: nothing goes any more.
+    /// The failure after which nothing goes any more: the queues hold half a collective.
     failed: Option<DistError>,
     activity: Option<Arc<Activity>>,
 }

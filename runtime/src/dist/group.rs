@@ -133,7 +133,7 @@ impl Group {
         self.inner.members.transport.end_job(RuntimeError::Program { reason });
     }
 
-    /// Why the job has ended, if it has.
+    /// Returns the reason why the job has ended, if it has.
     pub fn end_reason(&self) -> Option<RuntimeError> {
         self.inner.members.transport.end_reason()
     }

@@ -225,7 +225,7 @@ impl TransferLine {
         (finished, moved)
     }
 
-    /// Nothing goes this way any more. How many transfers that ends.
+    /// Ends this line, as nothing goes this way any more, and returns how many transfers that ends.
     fn fail(&mut self, members: &GroupMembers, error: &DistError) -> usize {
         if let Some(QueueEnd::Sender(sender)) = &mut self.end {
             sender.withdraw_loans();

@@ -68,7 +68,7 @@ impl ReduceOp {
         }
     }
 
-    /// Why elements of this type cannot be reduced so, if they cannot.
+    /// Returns the reason why elements of this type cannot be reduced so, if they cannot.
     pub(super) fn refusal(self, dtype: DType) -> Option<String> {
         let whole = |factor: f64| factor.fract() == 0.0 && factor.abs() < 9e18;
         match self {
@@ -85,7 +85,7 @@ impl ReduceOp {
         }
     }
 
-    /// To be applied to a rank's own contribution first.
+    /// Prepares a rank's own contribution, before others are combined with it.
     pub(super) fn prepare_own(self, dtype: DType, own: &mut [u8]) {
         if let Self::PremulSum(factor) = self {
             scale_elements(dtype, factor, own);

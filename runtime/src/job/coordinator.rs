@@ -55,9 +55,9 @@ struct Peer {
     stream: TcpStream,
     member: Member,
     heard: Instant,
-    /// It said goodbye.
+    /// The member said goodbye.
     left: bool,
-    /// It is dead or silent.
+    /// The member is dead or silent.
     lost: bool,
 }
 

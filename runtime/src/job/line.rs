@@ -26,7 +26,7 @@ pub(crate) struct JobLine {
     heartbeat: Duration,
     writer: Mutex<TcpStream>,
     over: AtomicBool,
-    /// Why it ended, as known here first.
+    /// The reason why it ended, as known here first.
     reason: OnceLock<RuntimeError>,
     inbox: Mutex<LineInbox>,
     changed: Condvar,
@@ -134,7 +134,7 @@ impl JobLine {
         self.changed.notify_all();
     }
 
-    /// Why the job has ended, if it has. The account of all ranks may take a moment to come.
+    /// Returns the reason why the job has ended, if it has. The account of all ranks may take a moment to come.
     pub(crate) fn end_reason(&self) -> Option<RuntimeError> {
         if !self.is_over() {
             return None;

@@ -27,7 +27,7 @@ unsafe impl Sync for MpiCommunicator {}
 #[derive(Debug)]
 pub(crate) struct Flying {
     request: ffi::MPI_Request,
-    /// Until the call is done.
+    /// The buffer, until the call is done.
     buffer: Option<Vec<u8>>,
     /// The number of bytes that the buffer holds then.
     length: usize,

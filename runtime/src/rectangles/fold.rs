@@ -79,7 +79,7 @@ fn choose_wide_fold(op: FoldOp, before: bool) -> fn(f32, f32) -> f32 {
     }
 }
 
-/// For one type of integers.
+/// Implements the ops for one type of integers.
 macro_rules! integers {
     ($type:ty, $op:expr, $into:expr, $from:expr) => {{
         let (read, write) = (<$type>::from_ne_bytes, <$type>::to_ne_bytes);

@@ -140,7 +140,7 @@ pub(crate) fn along_axis(
     Ok(result)
 }
 
-/// Every element of the target is copied once; what is combined comes on top.
+/// Checks that every element of the target is copied once; what is combined comes on top.
 fn check_covered(target: &Rect, contributions: &[Contribution]) -> Result<(), String> {
     let copied = contributions.iter().filter(|c| c.combine.is_none());
     let elements: usize = copied.map(|c| c.part.elements()).sum();

@@ -97,10 +97,10 @@ impl Session {
         self.variables.iter_shards().filter(|held| held.kind != TensorKind::Table)
     }
 
-    /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs'
-    /// types and so the batch) this session differs from the one that saved a checkpoint: a sentence each. All of them
-    /// may be changed; who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record
-    /// it.
+    /// Describes the options that decide what a step does (the optimizer with its numbers and schedule, the loss, the
+    /// inputs' types and so the batch) in which this session differs from the one that saved a checkpoint: a sentence
+    /// each. All of them may be changed; who did not mean to wants to know. Nothing is known of checkpoints of versions
+    /// that did not record it.
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
         checkpoint.settings().map_or(Vec::new(), |before| self.settings().describe_changes(before))
     }

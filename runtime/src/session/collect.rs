@@ -61,7 +61,7 @@ pub(super) fn first_holder(layout: &Layout, rank: u32) -> Option<u32> {
     layout.ranks.iter().copied().find(|&other| ranks_hold_same(layout, rank, other))
 }
 
-/// To which ranks `rank` sends its part of an output, and how many messages a step.
+/// Returns the ranks to which `rank` sends its part of an output, and how many messages a step.
 pub(crate) fn output_readers(
     plan: &Plan,
     rank: u32,

@@ -110,7 +110,7 @@ fn fed_layouts<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item
     registers.filter_map(|register| plan.layouts.get(register.layout as usize))
 }
 
-/// The same rows as few ranges, ascending.
+/// Merges rows into as few ranges as possible, ascending.
 fn merge_ranges(mut ranges: Rows) -> Rows {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);

@@ -72,7 +72,7 @@ pub struct Session {
 /// The session's end of a worker.
 struct WorkerSeat {
     rank: usize,
-    /// None when the worker is to end.
+    /// The sender of requests, none when the worker is to end.
     jobs: Option<Sender<WorkerRequest>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -23,7 +23,7 @@ pub struct SessionOptions {
     pub first_step: u64,
     /// The ranks that get a step's outputs, where ranks are processes.
     pub outputs_at: OutputsAt,
-    /// For tests: a random delay before each action, drawn from this seed.
+    /// The seed of a random delay before each action, for tests.
     pub shuffle_delays: Option<u64>,
     /// Whether steps after the first are replayed, on devices that record launches.
     pub replay: bool,

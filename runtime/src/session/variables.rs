@@ -40,7 +40,7 @@ pub fn known_weights(
 /// All variables of a plan.
 pub(super) struct Variables {
     by_name: BTreeMap<String, VariableEntry>,
-    /// To the processes that hold the other shards.
+    /// The links to the processes that hold the other shards.
     others: Option<Others>,
 }
 
@@ -259,7 +259,7 @@ impl Variables {
         }
     }
 
-    /// Every shard, by name, then in the order of its layout.
+    /// Iterates over every shard, by name, then in the order of its layout.
     pub(super) fn iter_shards(&self) -> impl Iterator<Item = Held<'_>> {
         let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
         shards.map(|(name, entry, shard)| Held {

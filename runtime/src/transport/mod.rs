@@ -216,9 +216,9 @@ pub const HEAD: usize = 32;
 
 /// The body of a message, as its receiver finds it.
 pub enum Body<'a> {
-    /// It lies here.
+    /// Bytes in this process's memory.
     Here(&'a [u8]),
-    /// So many bytes lie in the sender's own memory, from which the system copies the first of them to where it is told.
+    /// So many bytes in the sender's own memory, from which the system copies the first of them to where it is told.
     There(usize, &'a dyn Fn(&mut [u8])),
 }
 

@@ -12,7 +12,7 @@ use crate::error::Cause;
 pub(crate) enum PreparedWork {
     /// Something that the device computes.
     Kernel(DeviceLaunch),
-    /// Nothing any more: the launch of another actor does it too, of this number.
+    /// No work of its own: the launch of the actor of this number does it too.
     Joined(u32),
     /// A local change of layout, by the device too.
     Local(DeviceLaunch),

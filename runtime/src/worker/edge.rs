@@ -21,9 +21,9 @@ pub(crate) struct FeedWork {
     /// Index among the plan's inputs.
     input: usize,
     output: Port,
-    /// Per microbatch: out of the whole tensor.
+    /// The copies out of the whole tensor, per microbatch.
     copies: Vec<Move>,
-    /// Per microbatch: out of this process's rows.
+    /// The copies out of this process's rows, per microbatch.
     from_rows: Vec<Move>,
     passages: Passages,
     /// The step whose content lies in each passage.
@@ -139,7 +139,7 @@ impl FeedWork {
         copy.copy(fed, target);
     }
 
-    /// The same to memory that a device reads.
+    /// Copies as `copy_feed`, to memory that a device reads.
     fn copy_for_device(&self, target: &mut [u8], turn: Turn, step: &StepState) {
         let (fed, copy) = self.find_feed(turn, step);
         match copy.as_run() {

@@ -44,12 +44,12 @@ struct RecordingSet {
     outputs: Arc<[bool]>,
     /// The first such step.
     first: u64,
-    /// By the run and the step's place in the period.
+    /// The recordings, by the run and the step's place in the period.
     recordings: HashMap<(usize, u64), DeviceRecording>,
 }
 
 impl Replay {
-    /// For a worker's actions, on streams that record.
+    /// Finds the runs among a worker's actions, on streams that record.
     pub(crate) fn new(
         actors: &[Option<PreparedWork>],
         order: &[(u32, u32)],

@@ -32,9 +32,9 @@ pub(crate) struct Edges {
 
 /// The part of a plan that one rank executes.
 pub(crate) struct RankPart {
-    /// Per stream: the actors, at their ids.
+    /// The actors of each stream, at their ids.
     pub(crate) actors: Vec<Vec<Option<PreparedWork>>>,
-    /// Per stream: (actor, microbatch) in order.
+    /// The order of each stream: (actor, microbatch).
     pub(crate) orders: Vec<Vec<(u32, u32)>>,
 }
 

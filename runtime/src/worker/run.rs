@@ -50,7 +50,7 @@ pub(crate) struct Worker {
     pub(crate) microbatches: u64,
     /// Actors of these streams; none at the ids of others.
     pub(crate) actors: Vec<Option<PreparedWork>>,
-    /// Those that have peers to join before the first step, in order.
+    /// The actors that have peers to join before the first step, in order.
     pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
     /// The ranges that tell a profiler which actor launches.
@@ -58,7 +58,7 @@ pub(crate) struct Worker {
     pub(crate) registers: Vec<String>,
     /// The actions that feed or fetch.
     pub(crate) edges: Vec<usize>,
-    /// Those beside which something goes on, with their streams.
+    /// The actions beside which something goes on, with their streams.
     pub(crate) beside: Vec<(usize, usize)>,
     /// The recordings that later steps replay at once.
     pub(crate) replay: Replay,
@@ -66,7 +66,7 @@ pub(crate) struct Worker {
     pub(crate) apart: ActionStopwatches,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
-    /// On which stream each action is, and what of the others it waits for.
+    /// The stream that each action is on, and the actions of others that it waits for.
     pub(crate) lanes: Lanes,
     /// The events of this step, at the places of actions that another stream waits for.
     pub(crate) events: Vec<DeviceEvent>,
@@ -77,9 +77,9 @@ pub(crate) struct Worker {
     pub(crate) stages_ahead: bool,
     /// A job that was taken before its turn.
     pub(crate) next: Option<WorkerRequest>,
-    /// To the other workers of the rank: what is done here.
+    /// The senders to the other workers of the rank, for actions that are done here.
     pub(crate) tell: Vec<Sender<FinishedAction>>,
-    /// From the other workers: actions that are done there; nobody tells anything where the rank has one worker.
+    /// The receiver of actions that other workers have done; nobody tells anything where the rank has one worker.
     pub(crate) hear: Receiver<FinishedAction>,
     /// The activity of the rank, for the account when a job of processes ends.
     pub(crate) activity: Option<Arc<Activity>>,
@@ -323,7 +323,7 @@ impl Worker {
         }
     }
 
-    /// While a device goes on with a step, puts what the next one feeds where its copies take it from, if that step has been begun.
+    /// Stages what the next step feeds, if that step has been begun, while a device goes on with this one.
     fn stage_next(&mut self) {
         if !self.stages_ahead {
             return;

@@ -14,7 +14,7 @@ pub(crate) struct WorkerShare {
     pub(crate) actors: Vec<Option<PreparedWork>>,
     /// The actions of a step in order: (actor, microbatch).
     pub(crate) order: Vec<(u32, u32)>,
-    /// On which of its streams each action is.
+    /// The stream that each action is on.
     pub(crate) lanes: Lanes,
     /// The number of those streams.
     pub(crate) streams: usize,

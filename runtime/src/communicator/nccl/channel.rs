@@ -28,7 +28,7 @@ struct To {
     sender: Box<dyn Sender>,
     /// Elements of a content.
     count: usize,
-    /// Per microbatch, or one for all.
+    /// The copies that pack, per microbatch or one for all.
     packs: Vec<CardMove>,
     line: Option<OutgoingLine>,
 }

@@ -36,17 +36,17 @@ pub(crate) struct NcclCollective {
     own: usize,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// Per microbatch, or one for all.
+    /// The stages, per microbatch or one for all.
     variants: Vec<NcclStage>,
 }
 
 /// The steps of one action.
 #[derive(Default)]
 struct NcclStage {
-    /// Before anything is sent.
+    /// The copies before anything is sent.
     packs: Vec<CopyStep>,
     operations: Vec<(PlacedOperation, DType)>,
-    /// After all has come.
+    /// The copies after all has come.
     unpacks: Vec<CopyStep>,
 }
 

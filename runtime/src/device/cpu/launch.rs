@@ -34,7 +34,7 @@ enum CpuRoutine {
 /// The way of a slice or a mask.
 struct LocalCopies {
     identity: Option<ReduceKind>,
-    /// Per microbatch, or one for all.
+    /// The copies, per microbatch or one for all.
     copies: Vec<Move>,
 }
 

@@ -25,8 +25,8 @@ pub(super) fn is_measured() -> bool {
     env::var(VARIABLE).map_or(true, |text| text != "0")
 }
 
-/// All that the choice for a product with so many ways depends on, in short: the kind of card, the versions of the library and of the
-/// driver, extents, types, layouts, where matrices begin, and the epilogue.
+/// Returns the key of the choice for a product with so many ways, from all that it depends on: the kind of card, the versions of
+/// the library and of the driver, extents, types, layouts, where matrices begin, and the epilogue.
 pub(super) fn choice_key(card: &Card, product: &MatrixProduct, count: usize) -> String {
     let Card { name, memory, capability, multiprocessors, .. } = card;
     let versions = [Library::CublasLt, Library::Driver].map(Library::version);

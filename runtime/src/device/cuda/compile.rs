@@ -33,12 +33,12 @@ pub(crate) enum KernelCompileError {
     /// There is no compiler.
     #[error(transparent)]
     NotFound(#[from] NotFound),
-    /// It is older than the card.
+    /// The compiler is older than the card.
     #[error(
         "NVRTC {major}.{minor} does not know the card's architecture, {arch}: install a newer one, `pip install -U nvidia-cuda-nvrtc`"
     )]
     Unknown { arch: Arch, major: i32, minor: i32 },
-    /// It does not take a kernel: a fault of graphc.
+    /// The compiler refuses a kernel: a fault of graphc.
     #[error(
         "the compiler refuses a kernel of graphc's for {arch}, which is an internal error: {log}"
     )]
@@ -96,7 +96,7 @@ enum BinaryForm {
 }
 
 impl BinaryForm {
-    /// That of the driver at hand, or, without one, of cards.
+    /// Returns the form of the present driver, or, without one, that of cards.
     fn of_driver() -> Self {
         match Library::Driver.find() {
             Ok(driver) if driver.has_function("nvrtcVersion") => Self::Own,

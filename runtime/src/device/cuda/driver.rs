@@ -142,7 +142,7 @@ pub(super) fn cuda_version() -> (i32, i32) {
 #[derive(Debug)]
 pub(super) struct CardContext {
     raw: sys::CUcontext,
-    /// By source and entry.
+    /// The loaded functions, by source and entry.
     functions: Mutex<BTreeMap<(String, String), FunctionPlace>>,
 }
 
@@ -152,7 +152,7 @@ unsafe impl Send for CardContext {}
 unsafe impl Sync for CardContext {}
 
 impl CardContext {
-    /// That of a card, by its number.
+    /// Returns the context of a card, by its number.
     pub(super) fn of_card(ordinal: i32) -> Result<Arc<Self>, Trouble> {
         static ALL: Mutex<BTreeMap<i32, Arc<CardContext>>> = Mutex::new(BTreeMap::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +224,7 @@ pub(super) struct CardBuffer {
 }
 
 impl CardBuffer {
-    /// So many bytes, in which is nothing yet.
+    /// Allocates so many bytes, without a content yet.
     pub(super) fn new(context: &Arc<CardContext>, bytes: usize) -> Result<Self, Trouble> {
         context.make_current()?;
         let bytes = bytes.max(256);

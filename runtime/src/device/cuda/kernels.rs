@@ -150,7 +150,7 @@ pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// There are none for so old a card.
+    /// The card is too old: there are no kernels for it.
     #[error("kernels are for cards of capability {}.{} and later, not for {major}.{minor}", LEAST.0, LEAST.1)]
     Old {
         /// Major number of the capability.

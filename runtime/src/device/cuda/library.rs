@@ -71,7 +71,7 @@ impl Found {
 /// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NotFound {
-    /// It is nowhere.
+    /// The library was not found anywhere.
     #[error("{library} is not there ({tried}): {advice}")]
     Nowhere {
         /// The library.
@@ -81,7 +81,7 @@ pub enum NotFound {
         /// The advice what to install.
         advice: &'static str,
     },
-    /// It has not all functions that are called.
+    /// The library lacks functions that are called.
     #[error(
         "{library} at {path} ({version}) lacks the function {function}, so it is too old or another one: {advice}"
     )]

@@ -86,7 +86,7 @@ const LEAST: (i32, i32) = (8, 0);
 #[derive(Debug)]
 pub(crate) struct Cuda {
     rank: u32,
-    /// None where there is no card, and kernels are only to be known.
+    /// The card; none where kernels are only to be known.
     card: Option<Card>,
     /// Whether products are launched apart from their neighbours, where there is no card to ask.
     refuses: bool,
@@ -98,7 +98,7 @@ pub(crate) struct Cuda {
 /// The state that the rank's streams, memory and launches share.
 #[derive(Debug)]
 struct CardShared {
-    /// None where there is no card.
+    /// The context; none where there is no card.
     context: Option<Arc<CardContext>>,
     arch: Arch,
     wanted: Mutex<Vec<WantedKernel>>,

@@ -13,7 +13,7 @@ use crate::rectangles::Move;
 pub(crate) enum CardMove {
     /// Bytes that stand side by side on both sides.
     Run { from: usize, to: usize, bytes: usize },
-    /// By a kernel.
+    /// A copy by a kernel.
     Kernel(Loaded),
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum CardMove {
 pub(crate) enum CardFill {
     /// Bytes of 0.
     Clear { bytes: usize },
-    /// By a kernel.
+    /// A fill by a kernel.
     Kernel(Loaded),
 }
 

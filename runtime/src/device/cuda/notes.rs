@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 static NOTES: Mutex<Notes> = Mutex::new(Notes::new());
 
 struct Notes {
-    /// All that was said or will be.
+    /// The notes that were written or will be.
     seen: BTreeSet<String>,
     /// Whether something was said of what is kept.
     is_said_of_cache: bool,

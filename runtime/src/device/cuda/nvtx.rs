@@ -101,7 +101,7 @@ unsafe extern "C" fn give_table(
     1
 }
 
-/// No version of a tool is known that would have to be treated differently.
+/// Takes a tool's version: none is known that would have to be treated differently.
 extern "C" fn set_version_of_tool(_: u32) {}
 
 /// The functions of the tool that looks on.

@@ -55,11 +55,11 @@ pub(crate) struct CardStream {
     /// still wait for it.
     marks: [Vec<Mark>; 2],
     recorded: usize,
-    /// By the places of actions in a step.
+    /// The marks by the places of actions in a step.
     places: BTreeMap<usize, Mark>,
     /// A worker's calls have no way to fail but the next that has one.
     failed: Option<Trouble>,
-    /// By the ranks that they join.
+    /// The communicators by the ranks that they join.
     communicators: BTreeMap<Vec<u32>, Comm>,
     values: Vec<u64>,
     pointers: Vec<*mut c_void>,
@@ -144,7 +144,7 @@ impl CardStream {
         Ok(())
     }
 
-    /// Before launches: what has failed since, and the thread's device.
+    /// Prepares launches: reports what has failed since, and sets the thread's device.
     #[inline]
     pub(super) fn begin_launches(&mut self) -> Result<(), Cause> {
         self.check_failures()?;

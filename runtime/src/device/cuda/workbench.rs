@@ -49,7 +49,7 @@ pub enum WorkbenchError {
     /// A kernel has written where it must not: `place` is `operand 1` or `behind result 0`.
     #[error("it has written to {place}, at byte {byte}")]
     Overwritten {
-        /// Whose memory it is.
+        /// The register whose memory it is.
         place: String,
         /// The offset in bytes from the beginning of that register.
         byte: usize,

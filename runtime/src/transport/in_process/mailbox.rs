@@ -52,7 +52,7 @@ struct Mailbox {
     state: AtomicU32,
     /// Written by the sender while `EMPTY`, read by the receiver while `READING`.
     pieces: UnsafeCell<*const [&'static [u8]]>,
-    /// The same of memory that the receiver may also write.
+    /// The same pieces, of memory that the receiver may also write.
     lent: UnsafeCell<*const [Lent<'static>]>,
 }
 

@@ -20,7 +20,7 @@ use ring::{Ring, RingReceiver, RingSender};
 /// The limits of waiting between ranks of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// After this long a wait is an error.
+    /// The time after which a wait is an error.
     pub timeout: Duration,
     /// The time for which a wait keeps the core before it yields: worth it where every rank has a core.
     pub spin: Duration,

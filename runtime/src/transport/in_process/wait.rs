@@ -26,7 +26,7 @@ pub(super) struct ParkingSpot {
 }
 
 impl ParkingSpot {
-    /// To be called after each change of what the sleeper may wait for.
+    /// Wakes the sleeper, after each change of what it may wait for.
     #[inline]
     pub(super) fn wake(&self) {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this

@@ -30,7 +30,7 @@ pub(crate) struct Fabric {
     pub(super) bell: Arc<dyn HasBell>,
     pub(super) outbox: Option<Arc<Outbox>>,
     pub(super) network: Arc<ProcessNetwork>,
-    /// Per rank, this one among them.
+    /// The links to the ranks, this one among them.
     pub(super) links: Vec<PeerLink>,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct FabricParts {
 /// The way to peers whose memory is not shared.
 #[derive(Debug)]
 pub(crate) enum OutsideNetwork {
-    /// They come in there.
+    /// Peers connect to this listener.
     Tcp(TcpListener),
-    /// By MPI, which knows them.
+    /// Peers are reached by MPI, which knows them.
     #[cfg(feature = "mpi")]
     Mpi(Arc<MpiWorld>),
 }

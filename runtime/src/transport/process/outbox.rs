@@ -220,7 +220,8 @@ impl Outbox {
         self.head().arena[arena as usize].descriptor.store(-1, Ordering::Relaxed);
     }
 
-    /// In which space, and where in it, these bytes lie: 0 is the outbox, beyond come the arenas; `None` where in none.
+    /// Finds the space in which these bytes lie, and their offset in it: 0 is the outbox, beyond come the arenas;
+    /// `None` where in none.
     pub(super) fn locate_bytes(&self, bytes: &[u8]) -> Option<(u32, u64)> {
         let start = bytes.as_ptr() as usize;
         let inside = |at: usize, len: usize| start >= at && start + bytes.len() <= at + len;
@@ -271,9 +272,9 @@ pub(crate) struct PeerMemory {
 struct Found {
     /// The number of queues that had been made.
     made: u64,
-    /// Those for the reader.
+    /// The queues for the reader.
     queues: BTreeMap<u64, u64>,
-    /// Those that the reader has left before they were made.
+    /// The queues that the reader has left before they were made.
     unwanted: BTreeSet<u64>,
 }
 

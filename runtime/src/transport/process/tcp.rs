@@ -28,7 +28,7 @@ const TRY: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256 << 10;
 /// Bytes of a checksum.
 const SUM: usize = 4;
-/// So many bytes of a message have memory before they come.
+/// The bytes of a message that have memory before they come.
 const BEGINNING: usize = 64 << 20;
 /// The time after which a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);

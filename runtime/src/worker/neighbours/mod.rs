@@ -60,7 +60,7 @@ struct StreamWalk<'a> {
     program: &'a Program,
     /// The place in each stream up to which all that it does in a step has been waited for.
     waited: Vec<Option<usize>>,
-    /// The same as it was when the last run began.
+    /// The same places as they were when the last run began.
     known: Vec<Option<usize>>,
     /// The last may go on; an empty one has just ended.
     runs: Vec<Vec<u32>>,

@@ -22,7 +22,7 @@ pub(in crate::transport::process) struct SharedQueueSender {
     to: u32,
     tag: u32,
     queue: u64,
-    /// In the directory of the outbox.
+    /// The index in the directory of the outbox.
     entry: usize,
     slots: u64,
     filled: u64,

@@ -14,7 +14,7 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 pub(super) enum OperandRead {
     /// The product as it is.
     Alone,
-    /// In one step, which adds another operand to it and is no result.
+    /// The product in one step, which adds another operand to it and is no result.
     With {
         /// The operand that is added.
         summand: usize,
