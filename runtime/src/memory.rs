@@ -92,7 +92,7 @@ pub(crate) struct ArenaRange {
 }
 
 impl ArenaRange {
-    /// A part of it.
+    /// Returns the range of a part of it.
     pub(crate) fn subrange(self, range: &Range<usize>) -> ArenaRange {
         assert!(range.start <= range.end && range.end <= self.bytes, "part of a register");
         ArenaRange { offset: self.offset + range.start, bytes: range.len() }
@@ -276,7 +276,7 @@ impl Drop for HostArena {
     }
 }
 
-/// The content of a file.
+/// Maps the content of a file.
 pub(crate) fn map_file(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is read at once and dropped; that nobody shortens a file while it is read is asked of the user, as
     // by every program that maps files.

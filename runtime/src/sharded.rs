@@ -32,7 +32,7 @@ pub struct ShardedTensor {
 }
 
 impl ShardedTensor {
-    /// The tensor of this shape whose shards these are, in the order of the placement's ranks.
+    /// Builds the tensor of this shape from its shards, in the order of the placement's ranks.
     ///
     /// # Errors
     /// Where number, shapes or element types of the shards are not those of the layout.
@@ -47,7 +47,7 @@ impl ShardedTensor {
         Self::of_layout(laid_out(&ty, placement, sbp)?, shards)
     }
 
-    /// The tensor with this layout whose shards these are.
+    /// Builds the tensor with this layout from its shards.
     pub(crate) fn of_layout(layout: Layout, shards: Vec<HostTensor>) -> Result<Self, TensorError> {
         if shards.len() != layout.ranks.len() {
             let reason = format!("{} shards for {} ranks", shards.len(), layout.ranks.len());
@@ -63,7 +63,7 @@ impl ShardedTensor {
         Ok(Self { layout, shards })
     }
 
-    /// A whole tensor, laid out.
+    /// Lays out a whole tensor.
     ///
     /// # Errors
     /// Where the layout does not fit the tensor.
@@ -86,7 +86,7 @@ impl ShardedTensor {
         self.redistribute(laid_out(&self.layout.ty(), placement, sbp)?)
     }
 
-    /// The whole tensor.
+    /// Gathers the whole tensor.
     ///
     /// # Errors
     /// Where its partial values are of several kinds.

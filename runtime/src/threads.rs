@@ -40,7 +40,8 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }
 
-/// The results of a number of tasks, in order, done by as many threads as the process may use, or as the system gives.
+/// Runs a number of tasks on as many threads as the process may use, or as the system gives, and returns their results
+/// in order.
 pub(crate) fn side_by_side<R: Send>(tasks: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
     /// The stack of a process's first thread: NVIDIA's compiler is made for that, and other threads of ours have less.
     const STACK: usize = 8 << 20;

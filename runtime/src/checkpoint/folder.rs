@@ -27,7 +27,7 @@ pub(super) fn shards_name(rank: u32) -> String {
     format!("rank-{rank:05}.safetensors")
 }
 
-/// The name of what a rank tells the one that gathers.
+/// Returns the name of the file by which a rank tells its part to the one that gathers.
 pub(super) fn part_name(rank: u32) -> String {
     format!("part-{rank:05}.json")
 }

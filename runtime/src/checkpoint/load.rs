@@ -23,7 +23,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The checkpoint at `path`, or the latest complete one in the directory `path`.
+    /// Opens the checkpoint at `path`, or the latest complete one in the directory `path`.
     ///
     /// # Errors
     /// Where there is none, or its manifest is damaged or of another version. Other files are checked when they are
@@ -39,7 +39,7 @@ impl Checkpoint {
         Self::latest(path)?.ok_or_else(nothing)
     }
 
-    /// The latest complete checkpoint in a directory, which need not exist.
+    /// Opens the latest complete checkpoint in a directory, which need not exist.
     ///
     /// # Errors
     /// Where the directory cannot be read, or the checkpoint's manifest is damaged or of another version.
@@ -104,7 +104,7 @@ impl Checkpoint {
         &self.manifest.variables
     }
 
-    /// Whole variables, by name.
+    /// Reads whole variables, by name.
     ///
     /// # Errors
     /// Where the checkpoint has none of that name or a file is damaged.

@@ -48,7 +48,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The directory at `path`, made where it does not exist. The last `keep` checkpoints (at least 1) are kept.
+    /// Opens the directory at `path`, which is made where it does not exist. The last `keep` checkpoints (at least 1)
+    /// are kept.
     ///
     /// # Errors
     /// Where it cannot be made or written to.
@@ -211,7 +212,7 @@ impl Checkpoints {
 /// The files that the ranks of one process have written, by rank.
 pub(crate) struct CheckpointParts(pub(super) BTreeMap<u32, CheckpointPart>);
 
-/// The parts of all ranks: those of other processes are read and removed.
+/// Gathers the parts of all ranks: those of other processes are read and removed.
 fn gather_parts(
     partial: &Path,
     world_size: usize,
@@ -252,7 +253,7 @@ fn stored_rectangle<'a>(shard: &Held<'a>) -> StoredRectangle<'a> {
     }
 }
 
-/// `None` where a rank before this one holds the same; otherwise how the shard combines with those before it.
+/// Returns how the shard combines with those of ranks before it; `None` where one of them holds the same.
 fn first_replica(shard: &Held<'_>) -> Option<Option<ReduceKind>> {
     let coordinates = shard.layout.coordinates(shard.rank)?;
     let axes = || shard.layout.sbp.0.iter().zip(&coordinates);

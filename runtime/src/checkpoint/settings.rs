@@ -17,8 +17,8 @@ use serde_json::Value;
 pub(crate) struct TrainingSettings(BTreeMap<String, Value>);
 
 impl TrainingSettings {
-    /// The optimizer with its numbers, schedule, clipping and groups, the loss, and the type of each input, whose first extent
-    /// is the batch.
+    /// Returns the settings that options tell: the optimizer with its numbers, schedule, clipping and groups, the loss, and
+    /// the type of each input, whose first extent is the batch.
     pub(crate) fn from_options(
         options: &CompileOptions,
         inputs: &BTreeMap<String, TensorType>,
@@ -71,7 +71,7 @@ impl TrainingSettings {
         Some(names.iter().filter_map(Value::as_str))
     }
 
-    /// The differences from `before`, in words.
+    /// Describes the differences from `before`.
     pub(crate) fn describe_changes(&self, before: &Self) -> Vec<String> {
         let text = |value: &Value| match value {
             Value::String(text) => text.clone(),

@@ -82,7 +82,7 @@ fn stored_whole<'a>(
 }
 
 impl Checkpoint {
-    /// All variables, whole, by name; they must be these, no more and no fewer.
+    /// Reads all variables, whole, by name; they must be these, no more and no fewer.
     ///
     /// # Errors
     /// Where the checkpoint has others, or a file is damaged.

@@ -57,7 +57,7 @@ pub(crate) fn group_of(
     Err("a collective of tensors on different ranks".into())
 }
 
-/// The stages of a collective.
+/// Plans the stages of a collective.
 ///
 /// # Errors
 /// Where the layouts do not fit the kind.
@@ -84,7 +84,7 @@ pub(crate) fn plan_collective(
     Ok(vec![CollectiveStage::Exchange(plan_exchange(changes, scope, &group)?)])
 }
 
-/// Whether the layouts fit the kind. Of an all-reduce how values are combined.
+/// Checks that the layouts fit the kind. Returns how an all-reduce combines values.
 ///
 /// # Errors
 /// Where they do not.
@@ -138,7 +138,7 @@ fn held_rect(layout: &Layout, rank: u32, scope: CollectiveScope) -> Result<Rect,
     rect.ok_or_else(|| format!("rank {rank} holds nothing"))
 }
 
-/// One stage in which rectangles go from rank to rank.
+/// Plans one stage in which rectangles go from rank to rank.
 fn plan_exchange(
     changes: &[LayoutChange<'_>],
     scope: CollectiveScope,
@@ -269,13 +269,13 @@ impl FlatTensor {
     }
 }
 
-/// An all-reduce between ranks that write each other's memory.
+/// Plans an all-reduce between ranks that write each other's memory.
 fn plan_through(flats: &[FlatTensor], ranks: usize, me: usize, kind: ReduceKind) -> Through {
     let chunks = flats.iter().map(|flat| (flat.dtype, flat.chunk_range(ranks, me))).collect();
     Through { ranks, kind, chunks }
 }
 
-/// The first stage of an all-reduce: each rank reduces its chunk of every tensor.
+/// Plans the first stage of an all-reduce: each rank reduces its chunk of every tensor.
 fn reduce_flat(flats: &[FlatTensor], ranks: usize, me: usize, kind: ReduceKind) -> ExchangeStage {
     let mut stage = ExchangeStage { own_after: me, ..ExchangeStage::default() };
     for peer in (0..ranks).filter(|&peer| peer != me) {
@@ -306,7 +306,7 @@ fn reduce_flat(flats: &[FlatTensor], ranks: usize, me: usize, kind: ReduceKind) 
     stage
 }
 
-/// The second stage of an all-reduce: each rank copies the others' chunks.
+/// Plans the second stage of an all-reduce: each rank copies the others' chunks.
 fn gather_flat(flats: &[FlatTensor], ranks: usize, me: usize) -> ExchangeStage {
     let mut stage = ExchangeStage::default();
     let show = |(tensor, flat): (usize, &FlatTensor)| Show {

@@ -212,7 +212,7 @@ impl PartSink<'_> {
     }
 }
 
-/// An empty list of slices in the memory of another.
+/// Empties a list of slices, and returns its memory for another.
 fn reuse_slices<'b>(mut pieces: Vec<&[u8]>) -> Vec<&'b [u8]> {
     pieces.clear();
     pieces.into_iter().map(|_| -> &[u8] { &[] }).collect()

@@ -84,7 +84,7 @@ impl Through {
     }
 }
 
-/// An empty list of pieces in the memory of another.
+/// Empties a list of pieces, and returns its memory for another.
 fn reuse_lent<'b>(mut lent: Vec<Lent<'_>>) -> Vec<Lent<'b>> {
     lent.clear();
     lent.into_iter().map(|_| -> Lent<'b> { unreachable!("the list is empty") }).collect()

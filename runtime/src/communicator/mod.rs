@@ -68,7 +68,7 @@ impl RankCommunicator {
         }
     }
 
-    /// Works out a collective. All ranks that take part do so with the same call.
+    /// Prepares a collective. All ranks that take part do so with the same call.
     ///
     /// # Errors
     /// Where the layouts do not fit what it does, or the group cannot be joined.
@@ -89,7 +89,7 @@ impl RankCommunicator {
         }
     }
 
-    /// Works out this rank's sends of a channel.
+    /// Prepares this rank's sends of a channel.
     ///
     /// # Errors
     /// Where the two layouts of the channel do not fit, or a peer cannot be reached.
@@ -111,7 +111,7 @@ impl RankCommunicator {
         }
     }
 
-    /// Works out this rank's receives of a channel.
+    /// Prepares this rank's receives of a channel.
     ///
     /// # Errors
     /// As of [`RankCommunicator::prepare_send`].

@@ -97,7 +97,7 @@ impl TensorFile {
     }
 }
 
-/// The header of a file, and where its data begins.
+/// Reads the header of a file, and returns where its data begins.
 fn read_header(file: &File) -> Result<(Metadata, u64), String> {
     let said = |e: std::io::Error| e.to_string();
     let length = file.metadata().map_err(said)?.len();

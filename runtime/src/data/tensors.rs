@@ -46,7 +46,7 @@ fn parse_tensors(
     Ok(tensors)
 }
 
-/// The bytes in memory of their own. What a file is said to hold may be more than there is.
+/// Copies the bytes to memory of their own. The file may claim more than there is.
 fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|e| format!("{} bytes: {e}", bytes.len()))?;
@@ -97,8 +97,8 @@ pub fn save_safetensors(
     save_each(path, &types, of)
 }
 
-/// [`save_safetensors`] of tensors that need not be in memory at one time: `bytes` is called with the name of each of
-/// them, in the order of [`order_in_file`], and calls what it is given once, with the tensor's elements.
+/// Saves as [`save_safetensors`] tensors that need not be in memory at one time: `bytes` is called with the name of
+/// each of them, in the order of [`order_in_file`], and calls what it is given once, with the tensor's elements.
 ///
 /// # Errors
 /// Where `bytes` fails, gives other bytes than the type has, or the file cannot be written; nothing half-written is left.

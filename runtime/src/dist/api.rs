@@ -148,7 +148,7 @@ impl Group {
         self.run_collective(what, |ends, call| all_reduce(ends, call, buffer))
     }
 
-    /// The data of all ranks, which may differ in length.
+    /// Gathers the data of all ranks, which may differ in length.
     ///
     /// # Errors
     /// As [`Group::barrier`].
@@ -180,7 +180,7 @@ impl Group {
         })
     }
 
-    /// The data of all ranks on the root, which may differ in length; `None` elsewhere.
+    /// Gathers the data of all ranks on the root, which may differ in length; `None` elsewhere.
     ///
     /// # Errors
     /// As [`Group::broadcast`].
@@ -275,7 +275,7 @@ impl Group {
         })
     }
 
-    /// This rank's part of the reduction of all ranks' `data`. All ranks' data are of one size; the parts are equal, or
+    /// Reduces all ranks' `data` and returns this rank's part. All ranks' data are of one size; the parts are equal, or
     /// `counts` says how many elements each rank gets.
     ///
     /// # Errors
@@ -453,7 +453,7 @@ impl Group {
     }
 }
 
-/// The parts of a buffer.
+/// Splits a buffer into parts.
 fn split_buffer<'a>(mut bytes: &'a mut [u8], sizes: &[Range<usize>]) -> Vec<Option<&'a mut [u8]>> {
     let take = |range: &Range<usize>| {
         let (part, rest) = std::mem::take(&mut bytes).split_at_mut(range.len());

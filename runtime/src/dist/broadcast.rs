@@ -10,7 +10,7 @@ use crate::transport::Body;
 /// Up to so many bytes it is a tree.
 const TREE: usize = 32 << 10;
 
-/// The root's buffer on all ranks.
+/// Sends the root's buffer to all ranks.
 pub(super) fn broadcast_buffer(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -33,7 +33,7 @@ pub(super) fn broadcast_buffer(
     }
 }
 
-/// The root's part of a broadcast.
+/// Sends the root's buffer to its children.
 fn send_from_root(
     ends: &mut CollectiveEnds,
     call: &GroupCall,

@@ -51,13 +51,13 @@ pub(super) trait ExchangeFlow {
     /// The bytes that `peer` is to send.
     fn expect_from(&self, peer: usize) -> Expect;
 
-    /// A part from `peer`, which sends `bytes` in all, from `offset` on.
+    /// Takes a part from `peer`, which sends `bytes` in all, from `offset` on.
     fn take_part(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>);
 
-    /// This rank's turn between its peers', in round `round`.
+    /// Takes this rank's turn between its peers', in round `round`.
     fn own_turn(&mut self, _round: usize) {}
 
-    /// All peers' segments of this round were taken.
+    /// Ends a round: all peers' segments of it were taken.
     fn end_round(&mut self, _round: usize) {}
 
     /// Finishes the exchange: all that comes was taken.
@@ -353,7 +353,7 @@ impl ExchangeFlow for Collect<'_> {
     }
 }
 
-/// All ranks' buffers reduced, for all ranks or for `call.root` alone; elsewhere the content is arbitrary afterwards.
+/// Reduces all ranks' buffers, for all ranks or for `call.root` alone; elsewhere the content is arbitrary afterwards.
 pub(super) fn all_reduce(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -381,7 +381,7 @@ fn part_range(bytes: usize, size: usize, n: usize, (block, index): (usize, usize
     at..(at + each).min(end)
 }
 
-/// All-reduce by reduce-scatter and all-gather of one block after the other, one block ahead.
+/// Runs an all-reduce by reduce-scatter and all-gather of one block after the other, one block ahead.
 fn in_blocks(
     ends: &mut CollectiveEnds,
     call: &GroupCall,

@@ -98,7 +98,7 @@ impl GroupMembers {
         DistError::Transport { op, peer, source }
     }
 
-    /// The error of two ranks that do not do the same. The job ends, so that nobody waits for what does not come.
+    /// Ends the job, as two ranks do not do the same, and returns the error. So nobody waits for what does not come.
     pub(super) fn end_on_mismatch(
         &self,
         peer: usize,
@@ -258,7 +258,7 @@ impl CollectiveEnds {
         sent.map_err(|error| self.members.operation_error(call.op.name(), peer, error))
     }
 
-    /// Whether a peer can read what is lent to it, so that it need not be copied before.
+    /// Returns whether a peer can read what is lent to it, so that it need not be copied before.
     pub(super) fn can_lend(&mut self, call: &GroupCall, peer: usize) -> Result<bool, DistError> {
         Ok(self.sender_to(call, (GroupLane::First, peer))?.can_lend())
     }
@@ -271,7 +271,7 @@ impl CollectiveEnds {
         settled.map_err(|error| members.operation_error(call.op.name(), peer, error))
     }
 
-    /// An operation has failed: what it has lent may change.
+    /// Withdraws what a failed operation has lent: it may change.
     pub(super) fn withdraw_loans(&mut self) {
         self.senders.iter_mut().flatten().flatten().for_each(|sender| sender.withdraw_loans());
     }

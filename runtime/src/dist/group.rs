@@ -63,13 +63,14 @@ impl Drop for Inner {
 }
 
 impl Group {
-    /// All ranks of a job, which may run sessions beside it. Called by all of them, in the same order among their sessions.
+    /// Makes the group of all ranks of a job, which may run sessions beside it. Called by all of them, in the same order
+    /// among their sessions.
     pub fn on(job: &Arc<Job>, timeout: Duration) -> Self {
         let transport = job.new_transport(timeout);
         Self::whole_world(Some(Arc::clone(job)), transport, job.world_size())
     }
 
-    /// All ranks of a hub of threads.
+    /// Makes the group of all ranks of a hub of threads.
     pub(super) fn of_threads(hub: &Arc<Hub>, rank: u32, size: u32) -> Self {
         Self::whole_world(None, hub.new_transport(rank), size)
     }
@@ -138,8 +139,8 @@ impl Group {
         self.inner.members.transport.end_reason()
     }
 
-    /// A group of some of this group's ranks, given by their index here, in this order. All ranks of this group call it, with
-    /// the same list; those that are not in it get `None`.
+    /// Makes a group of some of this group's ranks, given by their index here, in this order. All ranks of this group call
+    /// it, with the same list; those that are not in it get `None`.
     ///
     /// # Errors
     /// Where a rank is named twice or does not exist, or the ranks do not agree.

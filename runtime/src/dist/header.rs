@@ -57,7 +57,7 @@ impl GroupOp {
         }
     }
 
-    /// All of them, in the order of [`GroupOp::index`].
+    /// Returns the names of all, in the order of [`GroupOp::index`].
     pub(super) fn all_names() -> Vec<String> {
         OPS.iter().map(|op| op.name().to_owned()).collect()
     }
@@ -119,7 +119,7 @@ fn read_word(header: &[u8; HEADER], at: usize) -> u64 {
     header[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// `does all_reduce(sum) of f32[4] as operation 7 of the group`.
+/// Describes a header: `does all_reduce(sum) of f32[4] as operation 7 of the group`.
 fn describe_header(header: &[u8; HEADER]) -> String {
     let op = OPS.iter().find(|&&op| op as u8 == header[0]).map_or("something else", |op| op.name());
     let reduce = match header[1] {

@@ -145,7 +145,7 @@ impl TransferLine {
         }
     }
 
-    /// Whether the peer can read what is lent to it.
+    /// Returns whether the peer can read what is lent to it.
     fn can_lend(&mut self, members: &GroupMembers) -> Result<bool, DistError> {
         let peer = self.peer;
         match self
@@ -405,7 +405,7 @@ impl PairLines {
         self.members.transport.wake_waiters();
     }
 
-    /// The pump: until the group goes and nothing waits.
+    /// Runs the pump until the group goes and nothing waits.
     fn run_pump(&self) {
         loop {
             let mut waiting = lock_mutex(&self.waiting);

@@ -141,7 +141,7 @@ impl RankReduction {
         fold_elements(dtype, op, peer == 0, into, from);
     }
 
-    /// The own contribution's turn.
+    /// Combines the own contribution, at its turn.
     pub(super) fn own_turn(&mut self, into: &mut [u8]) {
         if self.keeps_wide() {
             return self.take_wide(into);
@@ -151,7 +151,7 @@ impl RankReduction {
         }
     }
 
-    /// All have contributed.
+    /// Finishes the reduction, after all have contributed.
     pub(super) fn finish(&mut self, into: &mut [u8]) {
         if self.keeps_wide() {
             if self.op == ReduceOp::Avg {

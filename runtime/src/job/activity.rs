@@ -52,7 +52,7 @@ pub(crate) struct Activities {
 }
 
 impl Activities {
-    /// A new one, e.g. `stream 0`.
+    /// Adds an activity, e.g. `stream 0`.
     pub(crate) fn add(&self, name: String, actions: Vec<String>) -> Arc<Activity> {
         let (at, wait) = ([AtomicU64::new(0), AtomicU64::new(0)], Mutex::default());
         let activity = Arc::new(Activity { name, actions, at, wait });
@@ -62,7 +62,7 @@ impl Activities {
         activity
     }
 
-    /// One line each.
+    /// Returns a line for each activity.
     pub(crate) fn status_lines(&self) -> Vec<String> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).map(|activity| activity.status_line()).collect()

@@ -120,7 +120,7 @@ impl CoordinatorShared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Somebody of this job has come. Where there is no thread for it that is said to it.
+    /// Admits a rank of this job. Where there is no thread for it that is said to it.
     fn admit_rank(self: &Arc<Self>, stream: TcpStream, rank: u32) {
         let (shared, answer) = (Arc::clone(self), stream.try_clone());
         let serving =
@@ -331,7 +331,7 @@ impl CoordinatorShared {
 }
 
 impl CoordinatorState {
-    /// A write that fails is noticed by the reader of the same connection.
+    /// Sends a message to all. A write that fails is noticed by the reader of the same connection.
     fn tell_all(&mut self, message: &ControlMessage, bytes: &[u8]) {
         for peer in self.peers.values_mut().filter(|peer| !peer.lost) {
             let _ = write_message(&mut peer.stream, message, bytes);

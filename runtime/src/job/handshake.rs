@@ -28,7 +28,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// A guest that has just come, and may take so long.
+    /// Begins with a guest that has just come, and may take so long.
     pub(super) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;

@@ -158,7 +158,7 @@ impl JobLine {
         self.wait_for_inbox(timeout, |inbox| inbox.shares.clone())
     }
 
-    /// All ranks' parts, once all have come; `None` where the job ends before.
+    /// Waits for all ranks' parts, and returns them once all have come; `None` where the job ends before.
     pub(super) fn wait_for_gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
         self.wait_for_inbox(Duration::MAX, |inbox| inbox.gathered.remove(key))
     }
@@ -245,7 +245,7 @@ impl JobLine {
         self.changed.notify_all();
     }
 
-    /// Rank 0 is gone: the account is what this process knows.
+    /// Ends the job, as rank 0 is gone: the account is what this process knows.
     fn report_lost(&self, how: &str) {
         let mut inbox = self.lock_inbox();
         #[cfg(feature = "mpi")]

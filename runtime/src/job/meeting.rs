@@ -32,7 +32,7 @@ fn is_loopback(host: &str) -> bool {
     addresses.is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
 }
 
-/// Rank 0 begins to lead; the others learn where it is.
+/// Brings the ranks together: rank 0 begins to lead; the others learn where it is.
 pub(super) fn assemble_job(
     mut options: JobOptions,
 ) -> Result<(JobOptions, Option<Coordinator>), JobError> {
@@ -57,7 +57,7 @@ fn assemble_by_mpi(mut options: JobOptions) -> Result<(JobOptions, Option<Coordi
     Ok((options, Some(leading?)))
 }
 
-/// Rank 0 listens where the others will look for it.
+/// Starts rank 0's service, where the others will look for it.
 fn start_leading(options: &mut JobOptions) -> Result<Coordinator, JobError> {
     let (listener, address) = match &options.meeting {
         Meeting::Tcp { host, port } => (listen_at(host, *port), format!("{host}:{port}")),

@@ -221,14 +221,14 @@ fn of_process(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// A number of ranks or machines, which a job has not more of than it may have ranks.
+/// Checks a number of ranks or machines: a job has not more of them than it may have ranks.
 fn narrow_rank_count(number: usize) -> Result<u32, JobError> {
     let size = u32::try_from(number).unwrap_or(u32::MAX);
     check_world_size(size)?;
     Ok(size)
 }
 
-/// Checked before it is believed: a mesh of so many ranks is made.
+/// Checks a number of ranks before it is believed: a mesh of so many ranks is made.
 fn check_world_size(size: u32) -> Result<(), JobError> {
     if size as usize <= MOST_RANKS {
         return Ok(());

@@ -64,7 +64,7 @@ pub(super) fn write_invitation(path: &Path, invitation: &FileInvitation) -> io::
     written
 }
 
-/// Whether nothing is lost where the file is replaced.
+/// Checks that nothing is lost where the file is replaced.
 fn check_place(path: &Path) -> io::Result<()> {
     let found = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -122,7 +122,7 @@ fn parse_invitation(text: &str) -> Option<FileInvitation> {
     is_whole.then_some(FileInvitation { addresses: lines, secret })
 }
 
-/// Whether only this user can have written and read the file.
+/// Checks that only this user can have written and read the file.
 fn check_owner(path: &Path, file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     let own = found.uid() == rustix::process::geteuid().as_raw();

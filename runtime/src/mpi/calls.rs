@@ -36,7 +36,7 @@ pub(crate) struct Flying {
 // SAFETY: as for `MpiCommunicator`; the buffer is this structure's own.
 unsafe impl Send for Flying {}
 
-/// Whether a call went well; if not, the library's text.
+/// Checks that a call went well; if not, returns the library's text.
 fn check_code(code: c_int) -> io::Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
@@ -155,7 +155,7 @@ impl Flying {
         Ok(flying)
     }
 
-    /// The buffer, if the call is done. Not to be asked again then.
+    /// Takes the buffer, if the call is done. Not to be asked again then.
     ///
     /// # Errors
     /// Where the library says so.

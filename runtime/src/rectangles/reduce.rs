@@ -48,7 +48,7 @@ pub(crate) fn combine_elements(dtype: DType, kind: ReduceKind, into: &mut [u8], 
     }
 }
 
-/// `into` becomes the combination of `a` with `b`.
+/// Sets `into` to the combination of `a` with `b`.
 pub(crate) fn combine_into(dtype: DType, kind: ReduceKind, into: &mut [u8], a: &[u8], b: &[u8]) {
     if (dtype, kind) == (DType::F32, ReduceKind::Sum) {
         return graphc_kernels::sum_of_two(into, a, b);

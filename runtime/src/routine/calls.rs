@@ -136,7 +136,7 @@ impl Calls {
         RuntimeError::Differ { what, fields: fields.join("\n") }
     }
 
-    /// The bytes that each rank brings, in their order.
+    /// Gathers the bytes that each rank brings, in their order.
     ///
     /// # Errors
     /// Where a rank does not answer.

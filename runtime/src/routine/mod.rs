@@ -98,7 +98,7 @@ impl Routines {
         compared.map_err(|error| self.fail(error))
     }
 
-    /// The bytes that each rank brings, in the order of the ranks, behind a call in which all take part.
+    /// Gathers the bytes that each rank brings, in the order of the ranks, behind a call in which all take part.
     ///
     /// # Errors
     /// Where the job ends.

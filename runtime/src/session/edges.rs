@@ -124,8 +124,8 @@ fn merge_ranges(mut ranges: Rows) -> Rows {
     result
 }
 
-/// The feeds of a step in the order of the inputs, each whole or the rows of this process alone. An input that the graph has
-/// but nobody reads may be fed.
+/// Orders the feeds of a step as the inputs, each whole or the rows of this process alone. An input that the graph has but
+/// nobody reads may be fed.
 pub(super) fn order_feeds(
     plan: &Plan,
     sockets: &Sockets,

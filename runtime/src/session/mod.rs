@@ -121,8 +121,8 @@ impl Session {
         session
     }
 
-    /// [`Session::on`] with a job, [`Session::new`] without: for a program that runs alone and under the launcher alike, with
-    /// the job of [`Job::from_environment`](crate::job::Job::from_environment).
+    /// Starts a session as [`Session::on`] with a job, as [`Session::new`] without: for a program that runs alone and under
+    /// the launcher alike, with the job of [`Job::from_environment`](crate::job::Job::from_environment).
     ///
     /// # Errors
     /// As theirs.
@@ -306,7 +306,7 @@ impl Session {
         Ok(StepHandle { number, state, names: Arc::clone(&self.sockets.output_names) })
     }
 
-    /// The content of a variable after all steps begun so far.
+    /// Gathers the content of a variable after all steps begun so far.
     ///
     /// # Errors
     /// Where there is none of that name, or a rank has failed.

@@ -99,7 +99,7 @@ impl Variables {
         Ok(Self { by_name, others: None })
     }
 
-    /// Other processes have shards too.
+    /// Joins the other processes, which have shards too.
     ///
     /// # Errors
     /// Where they cannot be reached.
@@ -198,7 +198,7 @@ impl Variables {
         self.by_name.iter().map(entry).collect()
     }
 
-    /// The whole of a variable. No worker may be in a step.
+    /// Gathers the whole of a variable. No worker may be in a step.
     pub(super) fn read(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
         let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
         let entry = self.by_name.get(name).ok_or_else(unknown)?;
@@ -281,7 +281,7 @@ impl Variables {
 }
 
 impl Others {
-    /// The shards of all ranks of the layout.
+    /// Gathers the shards of all ranks of the layout.
     fn gather_entry(&mut self, entry: &VariableEntry) -> Result<Vec<Vec<u8>>, RuntimeError> {
         match entry.shards.iter().find(|shard| shard.rank == self.rank) {
             Some(own) => {

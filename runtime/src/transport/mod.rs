@@ -112,14 +112,14 @@ pub trait Transport: Send + Sync {
         None
     }
 
-    /// An endpoint for exchanges between `ranks`, of which this rank is one.
+    /// Joins the exchanges between `ranks`, of which this rank is one.
     ///
     /// # Errors
     /// Where the group cannot be joined.
     fn join_group(&self, tag: u32, ranks: &[u32])
     -> Result<Box<dyn ExchangeGroup>, TransportError>;
 
-    /// The sending end of a queue of at most `slots` messages to `to` (perhaps this rank itself).
+    /// Opens the sending end of a queue of at most `slots` messages to `to` (perhaps this rank itself).
     ///
     /// # Errors
     /// Where no connection can be made.
@@ -130,7 +130,7 @@ pub trait Transport: Send + Sync {
         slots: usize,
     ) -> Result<Box<dyn Sender>, TransportError>;
 
-    /// The receiving end of a queue of at most `slots` messages from `from`.
+    /// Opens the receiving end of a queue of at most `slots` messages from `from`.
     ///
     /// # Errors
     /// Where no connection can be made.
@@ -299,8 +299,8 @@ pub trait Sender: Send {
         Ok(Duration::ZERO)
     }
 
-    /// Instead of [`Sender::settle_loans`], where the sender has failed: bodies that were lent may change, and a receiver that reads
-    /// one gets an error.
+    /// Withdraws loans, instead of [`Sender::settle_loans`], where the sender has failed: bodies that were lent may change, and a
+    /// receiver that reads one gets an error.
     fn withdraw_loans(&mut self) {}
 
     /// Whether [`Sender::settle_loans`] would not wait.

@@ -50,14 +50,15 @@ impl Passages {
         Ok(())
     }
 
-    /// One that was made; `None` where the host reaches the device's memory.
+    /// Finds a passage that was made; `None` where the host reaches the device's memory.
     fn find_passage(&mut self, at: usize) -> Option<&mut Passage> {
         self.0.get_mut(at).and_then(Option::as_mut)
     }
 }
 
 impl FeedWork {
-    /// `rows`: those that this process reads, this rank's among them; none where no dim counts samples.
+    /// Prepares a feed; `rows`: those that this process reads, this rank's among them; none where no dim counts
+    /// samples.
     pub(crate) fn new(input: usize, output: Port, rows: Option<&Fed>) -> Self {
         let whole = Rect::whole(output.global_shape());
         let copy =
@@ -184,7 +185,8 @@ pub(crate) struct FetchWork {
 }
 
 impl FetchWork {
-    /// `replicas`: whether it is given even where a rank before gives the same, because that is another process.
+    /// Prepares a fetch; `replicas`: whether it is given even where a rank before gives the same, because that is
+    /// another process.
     ///
     /// # Errors
     /// Where the layout is partial.

@@ -143,7 +143,7 @@ impl Worker {
         }
     }
 
-    /// A step; a failure, even a panic, ends the job on all ranks.
+    /// Runs a step; a failure, even a panic, ends the job on all ranks.
     fn run_guarded(&mut self, step: &StepState) -> Result<(), RuntimeError> {
         if let Some(ended) = self.transport.end_reason() {
             return Err(ended);
@@ -518,7 +518,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     message.or_else(literal).unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// Up to a quarter of a millisecond, by rank and action; none for half of all actions.
+/// Draws a delay of up to a quarter of a millisecond, by rank and action; none for half of all actions.
 fn shuffle_delay(seed: u64, rank: u32, action: ActionId) -> Duration {
     let stream = graphc_ir::random::RandomStream { seed, key: u64::from(rank), step: action.step };
     let element = u64::from(action.actor.0) << 32 | u64::from(action.microbatch);

@@ -69,8 +69,8 @@ impl CpuLaunch {
         Ok(Self { routine, operands, results })
     }
 
-    /// A matrix product and the update of which it is the gradient; `None` where they are not done together, or something else
-    /// goes with the product.
+    /// Prepares a matrix product with the update of which it is the gradient; `None` where they are not done together, or
+    /// something else goes with the product.
     pub(crate) fn prepare_pair(pair: ProductPair<'_>) -> Option<Self> {
         let ProductPair { op, factors, with, results } = pair;
         let With::Update { update, mut operands } = with else { return None };
@@ -104,7 +104,7 @@ fn shard_types(ports: &[Port]) -> Vec<TensorType> {
     ports.iter().map(|port| TensorType::new(port.dtype, port.rect(0).extent.clone())).collect()
 }
 
-/// One operand and one result of as many elements of one type.
+/// Checks for one operand and one result of as many elements of one type.
 fn one_of_one_size(operands: &[Port], results: &[Port]) -> Result<(), Unprepared> {
     let size = |port: &Port| (port.dtype, port.rect(0).elements());
     match (operands, results) {

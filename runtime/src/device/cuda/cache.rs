@@ -30,8 +30,8 @@ const LONGEST: u64 = 64 << 20;
 /// Bytes of the digest.
 const DIGEST: usize = 32;
 
-/// The content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is nothing that
-/// can be believed.
+/// Reads the content kept under a key, which is part of a file's name: letters, digits, `-` and `.`. `None` where there is none
+/// that can be trusted.
 pub(super) fn read_content(key: &str) -> Option<Vec<u8>> {
     let path = find_folder()?;
     let folder = match CacheFolder::open(&path) {
@@ -194,7 +194,7 @@ impl CacheFolder {
     }
 }
 
-/// Whether only this user, or root, can have written it.
+/// Checks that only this user, or root, can have written it.
 fn check_owner(found: &Metadata) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if (found.uid() == user || found.uid() == 0) && found.mode() & 0o022 == 0 {
@@ -211,7 +211,7 @@ fn digest_content(key: &str, content: &[u8]) -> [u8; DIGEST] {
     sum.finalize().into()
 }
 
-/// The content of a file, where it is what was written under this key.
+/// Checks that the content of a file is what was written under this key, and returns it without its digest.
 fn check_digest(key: &str, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let told: [u8; DIGEST] =
         bytes.strip_prefix(FORM.as_bytes())?.first_chunk::<DIGEST>().copied()?;

@@ -39,7 +39,7 @@ pub(super) fn choice_key(card: &Card, product: &MatrixProduct, count: usize) -> 
     format!("{FORM}-{digest}")
 }
 
-/// The part of a product that an algorithm's time depends on: all but the registers that it is of.
+/// Describes the part of a product that an algorithm's time depends on: all but its registers.
 fn describe_problem(product: &MatrixProduct) -> String {
     let MatrixProduct {
         rows, inner, columns, batch, a, b, out, starts, operands, epilogue, ..

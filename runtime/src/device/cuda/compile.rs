@@ -62,7 +62,7 @@ impl fmt::Display for Arch {
 }
 
 impl Arch {
-    /// Whether the compiler knows it. One that does not say what it knows is asked when it compiles.
+    /// Checks that the compiler knows it. One that does not say what it knows is asked when it compiles.
     fn check_supported(self) -> Result<(), KernelCompileError> {
         static KNOWN: OnceLock<Vec<i32>> = OnceLock::new();
         let known = KNOWN.get_or_init(|| list_architectures().unwrap_or_default());
@@ -109,7 +109,8 @@ impl BinaryForm {
     }
 }
 
-/// The binaries of kernels for their architectures, each compiled once, by as many threads as the process may use.
+/// Compiles kernels for their architectures, each once, by as many threads as the process may use, and returns their
+/// binaries.
 pub(super) fn compile_all<'a>(
     kernels: impl IntoIterator<Item = (&'a str, Arch)>,
 ) -> BTreeMap<(&'a str, Arch), Result<KernelBinary, KernelCompileError>> {

@@ -376,7 +376,7 @@ impl Queue {
         self.context.make_current()
     }
 
-    /// Whether all that was launched has ended.
+    /// Returns whether all that was launched has ended.
     pub(super) fn is_idle(&self) -> Result<bool, Trouble> {
         self.make_current()?;
         // SAFETY: the stream is one that the driver gave.

@@ -186,7 +186,7 @@ impl CardShared {
     }
 }
 
-/// The registers as kernels know them.
+/// Describes the registers as kernels know them.
 pub(super) fn describe_shards(ports: &[Port]) -> Vec<Shard> {
     let shard = |port: &Port| Shard {
         ty: TensorType::new(port.dtype, port.rect(0).extent.clone()),

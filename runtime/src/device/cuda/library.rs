@@ -148,8 +148,8 @@ impl Library {
         })
     }
 
-    /// File names: first the one by which a library is found that a machine has for all programs, then by version. A driver for CUDA 12
-    /// does not take what libraries of CUDA 13 make.
+    /// Returns the file names: first the one by which a library is found that a machine has for all programs, then by version. A
+    /// driver for CUDA 12 does not take what libraries of CUDA 13 make.
     fn file_names(self) -> &'static [&'static str] {
         let old = matches!(self, Self::Nvrtc | Self::CublasLt) && driver_version() < 13_000;
         match self {
@@ -185,7 +185,7 @@ impl Library {
         }
     }
 
-    /// Whether the library has what is called.
+    /// Checks that the library has all functions that are called.
     fn check_functions(self, found: Found) -> Result<Found, NotFound> {
         let Some(&function) =
             self.required_functions().iter().find(|function| !found.has_function(function))

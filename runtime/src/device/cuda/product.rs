@@ -264,7 +264,7 @@ fn may_be_apart(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
 struct Description(sys::cublasLtMatmulDesc_t);
 
 impl Description {
-    /// `transposed`: whether each of the two factors, as the library sees them, is transposed.
+    /// Describes a product of two factors; `transposed`: whether each of them, as the library sees them, is transposed.
     fn new(transposed: [bool; 2]) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         // Products of f32 are products of f32: what is faster and less exact must be asked for.
@@ -393,8 +393,8 @@ impl Drop for MatrixLayout {
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    /// `aligned`: multiples of how many bytes the factors and the result begin at.
-    /// Parts of a sum are joined as f32, whatever is `made`, and never where the result lies, as that may be the summand's memory.
+    /// Sets what algorithms must support; `aligned`: multiples of how many bytes the factors and the result begin at. Parts of a
+    /// sum are joined as f32, whatever is `made`, and never where the result lies, as that may be the summand's memory.
     fn new([a, b, out]: [u32; 3], made: DType) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Self(result::create_matmul_pref()?);

@@ -38,7 +38,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// `None` where the card has not so much memory.
+    /// Allocates a trial of a product; `None` where the card has not so much memory.
     ///
     /// # Errors
     /// Where the card has failed.

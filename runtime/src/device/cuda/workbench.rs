@@ -65,7 +65,8 @@ impl Workbench {
         Ok(Self(Cuda::open(0, 0, false)?))
     }
 
-    /// The results of a call of this name: the bytes of each, of which `pairs` lie in the memory of operands.
+    /// Executes a call of this name and returns the bytes of each result, of which `pairs` lie in the memory of
+    /// operands.
     ///
     /// # Errors
     /// Where the card does not execute it, or it writes to anything but its results.
@@ -171,7 +172,7 @@ impl WorkbenchRegisters {
         Self { operands: given, results, image, shared: pairs.to_vec() }
     }
 
-    /// Whether nothing has changed but results.
+    /// Checks that nothing has changed but results.
     fn check_unchanged(&self, found: &[u8]) -> Result<(), WorkbenchError> {
         let named = |what: &'static str, ports: &[Port]| {
             let name = |(index, port): (usize, &Port)| {

@@ -166,7 +166,7 @@ struct HeldMail<'a> {
 }
 
 impl<'a> HeldMail<'a> {
-    /// `None` where a peer took its offer back, because the job ends.
+    /// Holds the boxes of all ranks; `None` where a peer took its offer back, because the job ends.
     fn hold_all(mail: &'a Mail, position: usize) -> Option<Self> {
         let mut held = Self { mail, position, ranks: 0 };
         while held.ranks < mail.ranks.len() {

@@ -53,7 +53,7 @@ pub(crate) enum OutsideNetwork {
 }
 
 impl OutsideNetwork {
-    /// A port at the address by which the others see this process.
+    /// Listens at a port of the address by which the others see this process.
     pub(crate) fn listen_tcp(address: IpAddr) -> io::Result<Self> {
         TcpListener::bind(SocketAddr::new(address, 0)).map(Self::Tcp)
     }
@@ -98,7 +98,7 @@ impl FabricParts {
         self.outbox.is_some() && all.into_iter().all(|(m, p)| m.host != *host || p.is_some())
     }
 
-    /// All connections; `shares` says who could map the memory of all of its host.
+    /// Connects to all peers; `shares` says who could map the memory of all of its host.
     pub(crate) fn join_peers(
         self,
         rank: u32,

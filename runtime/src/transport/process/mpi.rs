@@ -142,7 +142,7 @@ impl Mpi {
         }
     }
 
-    /// An empty buffer with so much room.
+    /// Takes an empty buffer with a capacity of so many bytes.
     fn take_buffer(&self, bytes: usize) -> Vec<u8> {
         let mut buffers = lock_mutex(&self.buffers);
         let fits = buffers.iter().rposition(|buffer| buffer.capacity() >= bytes);
@@ -199,7 +199,7 @@ impl Mpi {
         Ok(sending.len() < before)
     }
 
-    /// The owner's work. Whether all ranks have parted in order.
+    /// Does the owner's work, and returns whether all ranks have parted in order.
     fn serve_until_left(&self) -> bool {
         let mut last = Instant::now();
         while !self.stop.load(Ordering::SeqCst) {
@@ -221,7 +221,8 @@ impl Mpi {
         }
     }
 
-    /// This rank has left: serves the others until they have, too, and all messages have come. Whether they did.
+    /// Serves the others, after this rank has left, until they have, too, and all messages have come. Returns whether
+    /// they did.
     fn leave_in_order(&self) -> io::Result<bool> {
         let line = &self.inboxes.line;
         let mut last = Instant::now();

@@ -212,7 +212,7 @@ impl Outbox {
         Some(index)
     }
 
-    /// The arena is about to go.
+    /// Withdraws an arena that is about to go.
     pub(crate) fn withdraw_arena(&self, arena: u32) {
         let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
         arenas.alive.retain(|&(.., index)| index != arena);
@@ -313,7 +313,7 @@ impl PeerMemory {
         found.queues.get(&key).copied()
     }
 
-    /// The reader will not touch the queue again, which is said in the queue, now or once it is made.
+    /// Marks a queue that the reader will not touch again, now or once it is made.
     pub(super) fn leave_queue(&self, key: u64) {
         let mut found = lock_mutex(&self.found);
         self.read_directory(&mut found);

@@ -157,7 +157,7 @@ impl Inboxes {
         Ok(())
     }
 
-    /// The peer has read so many messages of a queue.
+    /// Notes that the peer has read so many messages of a queue.
     pub(super) fn was_read(&self, peer: u32, head: &FrameHead) {
         // A sender that is gone needs to hear nothing.
         if let Some(read) = lock_mutex(&self.read).get(&(head.key, peer)) {

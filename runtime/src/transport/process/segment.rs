@@ -32,13 +32,13 @@ impl SharedSegment {
         Ok(Self { map, file: Some(file) })
     }
 
-    /// Elsewhere there is none, and processes speak TCP.
+    /// Fails: elsewhere there is no such memory, and processes speak TCP.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn new(_: u64) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The memory of another process.
+    /// Maps the memory of another process.
     pub(crate) fn open(pid: u32, descriptor: i32, bytes: u64) -> io::Result<Self> {
         let path = format!("/proc/{pid}/fd/{descriptor}");
         let file = OpenOptions::new().read(true).write(true).open(path)?;

@@ -114,7 +114,7 @@ fn queue_head(segment: &SharedSegment, offset: u64) -> Option<&QueueHead> {
     unsafe { segment.struct_at(offset) }
 }
 
-/// The receiver says that it will not touch the queue again.
+/// Marks a queue that the receiver will not touch again.
 pub(super) fn leave_queue(segment: &SharedSegment, queue: u64) {
     if let Some(head) = queue_head(segment, queue) {
         head.left.store(1, Ordering::Release);

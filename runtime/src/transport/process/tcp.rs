@@ -73,7 +73,7 @@ impl Tcp {
         }
     }
 
-    /// A peer has come. Where there is no thread for it the job ends.
+    /// Admits a peer. Where there is no thread for it the job ends.
     fn admit_peer(self: &Arc<Self>, stream: TcpStream, peer: u32) {
         let tcp = Arc::clone(self);
         let reading =
@@ -94,7 +94,8 @@ impl Tcp {
         self.report_broken(peer, &reason);
     }
 
-    /// A connection has broken. The coordinator knows best why; where it knows nothing, this is the reason.
+    /// Reports a connection that has broken. The coordinator knows best why; where it knows nothing, this is the
+    /// reason.
     fn report_broken(&self, peer: u32, reason: &io::Error) {
         let (begun, line) = (Instant::now(), &self.inboxes.line);
         let known = || self.door.is_closing() || line.is_over() || line.has_left(peer);

@@ -115,7 +115,7 @@ impl<'a> ActorPairs<'a> {
         same.then_some(*to)
     }
 
-    /// Whether two actors that stand in this relation may be launched together, and where.
+    /// Finds where two actors that stand in this relation may be launched together, if they may.
     pub(in super::super) fn find_pair(
         &self,
         first: u32,

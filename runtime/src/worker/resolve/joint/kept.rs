@@ -24,7 +24,7 @@ pub(super) enum OperandRead {
 }
 
 impl OperandRead {
-    /// `None` where the chain does not read it, or in several ways.
+    /// Returns how the chain reads an operand; `None` where it does not, or in several ways.
     pub(super) fn from_chain(chain: &FusedOp, operand: usize) -> Option<Self> {
         let own = FusedArg::Operand(operand);
         let reads = |step: &&(usize, &FusedStep)| step.1.args.contains(&own);

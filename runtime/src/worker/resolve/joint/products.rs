@@ -33,7 +33,7 @@ struct ProductReader {
 }
 
 impl ProductReader {
-    /// The actor, and its chain where the product's place holds what it would compute of it first.
+    /// Returns the actor and its chain, rewritten where the product's place holds what it would compute of it first.
     fn rewrite_chain(&self) -> (u32, FusedOp) {
         (self.actor, self.reads.rewrite_chain(&self.chain, self.product))
     }
@@ -109,7 +109,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(())
     }
 
-    /// The launch of a product and a chain, and of the sum of what that gives if the launch gives it as well.
+    /// Prepares the launch of a product and a chain, and of the sum of what that gives if the launch gives it as well.
     fn prepare_chain_and_sum(
         &self,
         pair: ActorPair,
@@ -206,7 +206,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         self.works.extend(others.map(|actor| (actor, PreparedWork::Joined(launched))));
     }
 
-    /// The launch of a product and a chain, which is the reader's or a longer one and fills these registers.
+    /// Prepares the launch of a product and a chain, which is the reader's or a longer one and fills these registers.
     fn prepare_chain(
         &self,
         pair: ActorPair,
@@ -233,7 +233,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(self.resolver.device.prepare_pair(&first.name, pair))
     }
 
-    /// The launch of a product and sums of one of its factors, which is a register.
+    /// Prepares the launch of a product and sums of one of its factors, which is a register.
     fn prepare_sums(
         &self,
         sum: u32,
