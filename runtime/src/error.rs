@@ -223,7 +223,7 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// The error that the system gave no thread for a rank.
+    /// Makes the error that the system gave no thread for a rank.
     pub(crate) fn from_thread_error(rank: u32, error: std::io::Error) -> Self {
         Self::Thread { rank, reason: crate::threads::explain_thread_error(error).to_string() }
     }

@@ -95,7 +95,7 @@ impl ShardedTensor {
         Ok(whole.shards.swap_remove(0))
     }
 
-    /// The shard of a rank; `None` where the rank holds none.
+    /// Returns the shard of a rank; `None` where the rank holds none.
     pub fn local(&self, rank: u32) -> Option<&HostTensor> {
         let position = self.layout.ranks.iter().position(|&r| r == rank)?;
         Some(&self.shards[position])
@@ -186,7 +186,7 @@ impl HostTensor {
     }
 }
 
-/// The rectangle of a rank of the layout.
+/// Returns the rectangle of a rank of the layout.
 fn rect_of(layout: &Layout, rank: u32) -> Rect {
     layout.rect(rank, 0, 1).unwrap_or_else(|| Rect::whole(&layout.shape))
 }
@@ -202,7 +202,7 @@ fn host_layout(ty: &TensorType) -> Layout {
     }
 }
 
-/// The layout of a tensor of this type on a placement.
+/// Returns the layout of a tensor of this type on a placement.
 ///
 /// # Errors
 /// Where the mesh has another number of axes, a dim is split that the tensor lacks, or partial values are of several kinds.

@@ -46,7 +46,7 @@ impl WaitingTime {
         Self { begun, looks, still: Duration::ZERO }
     }
 
-    /// The time that it has lasted.
+    /// Returns the time that it has lasted.
     #[inline]
     pub(crate) fn elapsed(&mut self) -> Duration {
         self.elapsed_at(Instant::now())

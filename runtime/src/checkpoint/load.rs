@@ -48,8 +48,8 @@ impl Checkpoint {
         last.map(|(_, path)| Self::from_directory(path)).transpose()
     }
 
-    /// The directories beside this checkpoint that are named like later ones and lack a manifest: somebody has removed it, as
-    /// graphc writes a checkpoint under another name until it is whole.
+    /// Returns the directories beside this checkpoint that are named like later ones and lack a manifest: somebody has
+    /// removed it, as graphc writes a checkpoint under another name until it is whole.
     ///
     /// # Errors
     /// Where the directory cannot be read.
@@ -64,17 +64,17 @@ impl Checkpoint {
         Ok(Self { path, manifest })
     }
 
-    /// Its directory.
+    /// Returns the checkpoint's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of finished steps: the number of the next one.
+    /// Returns the number of finished steps: the number of the next one.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// The job's seed.
+    /// Returns the job's seed.
     pub fn seed(&self) -> u64 {
         self.manifest.seed
     }
@@ -85,7 +85,7 @@ impl Checkpoint {
         self.manifest.not_finite.iter().map(String::as_str)
     }
 
-    /// The name of the plan that was trained.
+    /// Returns the name of the plan that was trained.
     pub fn model(&self) -> &str {
         &self.manifest.model
     }

@@ -65,7 +65,7 @@ impl TrainingSettings {
         settings
     }
 
-    /// The weights that were trained, where the record names them.
+    /// Returns the weights that were trained, where the record names them.
     pub(super) fn trained_weights(&self) -> Option<impl Iterator<Item = &str>> {
         let names = self.0.get(TRAINED)?.as_array()?;
         Some(names.iter().filter_map(Value::as_str))

@@ -33,7 +33,7 @@ pub(super) struct StoredRectangle<'a> {
 }
 
 impl<'a> StoredRectangle<'a> {
-    /// A variable that lies whole in the memory of the host.
+    /// Describes a variable that lies whole in the memory of the host.
     pub(super) fn from_host_tensor(
         name: &'a str,
         kind: TensorKind,

@@ -37,7 +37,7 @@ pub(crate) struct CollectiveScope {
     pub(crate) direct: bool,
 }
 
-/// The ranks that take part.
+/// Returns the ranks that take part.
 ///
 /// # Errors
 /// Where the tensors do not have the same ranks along the axis.
@@ -251,7 +251,7 @@ impl FlatTensor {
         Self { dtype: change.from.dtype, elements, in_place: change.in_place }
     }
 
-    /// The bytes that the rank at a coordinate reduces.
+    /// Returns the bytes that the rank at a coordinate reduces.
     fn chunk_range(&self, ranks: usize, coordinate: usize) -> Range<usize> {
         let range = split_range(self.elements, ranks, coordinate);
         range.start * self.dtype.size()..range.end * self.dtype.size()

@@ -104,7 +104,7 @@ impl CollectiveStage {
         }
     }
 
-    /// The bytes of the output that are made in a staging buffer: none beyond this many.
+    /// Returns the bytes of the output that are made in a staging buffer: none beyond this many.
     pub(crate) fn staged_bytes(&self, output: usize) -> usize {
         let Self::Exchange(exchange) = self else { return 0 };
         let ends = exchange.copy_back.iter().filter(|(tensor, _)| *tensor == output);

@@ -60,7 +60,7 @@ pub(crate) struct CollectiveCall<'a> {
 }
 
 impl RankCommunicator {
-    /// The communicator for memory of a device.
+    /// Makes the communicator for memory of a device.
     pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
         match device {
             Device::Cuda(cuda) if cuda.direct => Self::Cards(Arc::clone(transport)),
@@ -205,7 +205,7 @@ impl Send {
         matches!(self, Self::Cards(_))
     }
 
-    /// The register that is sent from, where it is a card's.
+    /// Returns the register that is sent from, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,
@@ -278,7 +278,7 @@ impl Receive {
         matches!(self, Self::Cards(_))
     }
 
-    /// The register that is received to, where it is a card's.
+    /// Returns the register that is received to, where it is a card's.
     pub(crate) fn port(&self) -> Option<&Port> {
         match self {
             Self::Host(_) => None,

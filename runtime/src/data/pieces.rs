@@ -23,7 +23,7 @@ impl Pieces {
         Self { blocks: before.iter().product(), bytes }
     }
 
-    /// Bytes of a sample.
+    /// Returns the bytes of a sample.
     pub fn sample_bytes(self) -> usize {
         self.blocks * self.bytes
     }

@@ -45,7 +45,7 @@ impl TensorFile {
         Ok(Self { path: path.display().to_string(), file, tensors, begins })
     }
 
-    /// The tensors, by name.
+    /// Returns the tensors, by name.
     pub fn tensors(&self) -> &BTreeMap<String, TensorType> {
         &self.tensors
     }
@@ -86,7 +86,7 @@ impl TensorFile {
         Ok(tensor)
     }
 
-    /// A tensor's type, and where it begins.
+    /// Finds a tensor's type, and where it begins.
     fn find_tensor(&self, name: &str) -> Result<(&TensorType, u64), DataError> {
         let known = self.tensors.get(name).zip(self.begins.get(name).copied());
         known.ok_or_else(|| self.read_error(format!("it has no tensor `{name}`")))

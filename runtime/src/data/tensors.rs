@@ -12,7 +12,7 @@ use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use super::{DataError, open_file, write_with};
 use crate::tensor::HostTensor;
 
-/// All tensors of a file, by name.
+/// Loads all tensors of a file, by name.
 ///
 /// # Errors
 /// Where the file cannot be read, is no safetensors file, or has an element type that graphc lacks.
@@ -54,7 +54,7 @@ fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(copy)
 }
 
-/// The element type that a name in files means.
+/// Returns the element type that a name in files means.
 pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
@@ -68,7 +68,7 @@ pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// The element type's name in files.
+/// Returns the element type's name in files.
 pub(crate) fn file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
@@ -127,7 +127,8 @@ pub fn save_each<E: Display>(
     })
 }
 
-/// The names of tensors in the order in which they lie in a file: the widest elements first, so that all are aligned.
+/// Returns the names of tensors in the order in which they lie in a file: the widest elements first, so that all are
+/// aligned.
 pub fn order_in_file(types: &BTreeMap<String, TensorType>) -> Vec<&str> {
     let mut names: Vec<&str> = types.keys().map(String::as_str).collect();
     names.sort_by_key(|&name| place_in_file(types[name].dtype, name));

@@ -61,7 +61,7 @@ pub(crate) enum Passage {
 }
 
 impl Passage {
-    /// The first bytes. No copy may be under way.
+    /// Returns the first bytes. No copy may be under way.
     pub(crate) fn content(&self, bytes: usize) -> &[u8] {
         let Self::Cuda(pinned) = self;
         pinned.slice(bytes)
@@ -142,7 +142,7 @@ impl DeviceStream {
         }
     }
 
-    /// The event of all launches so far.
+    /// Records an event behind all launches so far.
     #[inline]
     pub(crate) fn record_event(&mut self) -> DeviceEvent {
         match self {
@@ -162,8 +162,8 @@ impl DeviceStream {
         }
     }
 
-    /// The event of all launches so far, of an action by its place among those of a step. In the next step it stands for
-    /// the same place.
+    /// Records an event behind all launches so far, of an action by its place among those of a step. In the next step it
+    /// stands for the same place.
     pub(crate) fn record_at(&mut self, place: usize) -> DeviceEvent {
         match self {
             Self::Cpu(_) => DeviceEvent::Past,
@@ -173,7 +173,7 @@ impl DeviceStream {
         }
     }
 
-    /// A stopwatch of this stream.
+    /// Makes a stopwatch of this stream.
     ///
     /// # Errors
     /// Where the device has none.
@@ -210,7 +210,8 @@ impl DeviceStream {
         Ok(())
     }
 
-    /// Memory through which a content of so many bytes goes; `None` where the host reaches the device's memory itself.
+    /// Allocates memory through which a content of so many bytes goes; `None` where the host reaches the device's
+    /// memory itself.
     ///
     /// # Errors
     /// Where there is not so much.
@@ -309,7 +310,7 @@ impl DeviceStream {
         }
     }
 
-    /// Memory that the host and its peers reach in place, in which these places have what all launches so far have written.
+    /// Brings what all launches so far have written in these places to memory that the host and its peers reach in place.
     #[inline]
     pub(crate) fn sync_to_host<'m>(
         &mut self,

@@ -422,7 +422,7 @@ impl Group {
         Err(self.usage_error(what.op, format!("the root brings no {name}")))
     }
 
-    /// The bytes of each rank's part of so many.
+    /// Returns the bytes of each rank's part of so many.
     fn part_ranges(
         &self,
         what: What,

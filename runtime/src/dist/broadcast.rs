@@ -93,7 +93,7 @@ fn send_on(
     children.iter().try_for_each(|&child| ends.send(call, (GroupLane::First, child), part))
 }
 
-/// Parent and children of a place in a binomial tree, the farthest child first.
+/// Returns parent and children of a place in a binomial tree, the farthest child first.
 fn tree_links(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     let lowest = if place == 0 { n.next_power_of_two() } else { place & place.wrapping_neg() };
     let parent = (place > 0).then(|| place - lowest);

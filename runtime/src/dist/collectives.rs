@@ -40,15 +40,15 @@ pub(super) enum Expect {
 
 /// One exchange: what goes to whom, and what becomes of what comes.
 pub(super) trait ExchangeFlow {
-    /// The bytes for `peer`, if any.
+    /// Returns the bytes for `peer`, if any.
     fn outgoing(&self, peer: usize) -> Option<&[u8]>;
 
-    /// The bytes for all peers, where these are alike.
+    /// Returns the bytes for all peers, where these are alike.
     fn for_all(&self) -> Option<&[u8]> {
         None
     }
 
-    /// The bytes that `peer` is to send.
+    /// Returns the bytes that `peer` is to send.
     fn expect_from(&self, peer: usize) -> Expect;
 
     /// Takes a part from `peer`, which sends `bytes` in all, from `offset` on.
@@ -69,7 +69,7 @@ pub(super) trait ExchangeFlow {
     }
 }
 
-/// The peers of `me`, those after it first, so that not all send to the same one.
+/// Returns the peers of `me`, those after it first, so that not all send to the same one.
 fn iter_peers(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (1..n).map(move |step| (me + step) % n)
 }
@@ -251,7 +251,7 @@ impl ExchangeFlow for ReduceFlow<'_> {
     }
 }
 
-/// The bytes that go to every rank, if they are the same memory.
+/// Returns the bytes that go to every rank, if they are the same memory.
 fn common_bytes<'a>(outgoing: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
     let first = (*outgoing.first()?)?;
     let alike = |bytes: &Option<&[u8]>| bytes.is_some_and(|bytes| std::ptr::eq(bytes, first));
@@ -372,7 +372,7 @@ pub(super) fn all_reduce(
     run_exchange(ends, call, &mut flow)
 }
 
-/// The part of rank `index` of `n` in block `block`: parts are of equal size but for the last block's.
+/// Returns the part of rank `index` of `n` in block `block`: parts are of equal size but for the last block's.
 fn part_range(bytes: usize, size: usize, n: usize, (block, index): (usize, usize)) -> Range<usize> {
     let start = (block * n * SEGMENT).min(bytes);
     let end = (start + n * SEGMENT).min(bytes);

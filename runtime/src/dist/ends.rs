@@ -82,7 +82,7 @@ impl GroupMembers {
         self.transport.open_receiver(self.tag + lane as u32, self.ranks[peer], SLOTS)
     }
 
-    /// The error of an operation, from that of a queue.
+    /// Returns the error of an operation, from that of a queue.
     pub(super) fn operation_error(
         &self,
         op: &str,
@@ -135,7 +135,8 @@ pub(super) fn send_part(
     sent.map(|_| ())
 }
 
-/// The part of a message of so many bytes that goes out as number `index`, if there is one. Messages that are lent go whole.
+/// Returns the part of a message of so many bytes that goes out as number `index`, if there is one. Messages that are lent
+/// go whole.
 pub(super) fn outgoing_range(bytes: usize, lent: bool, index: usize) -> Option<Range<usize>> {
     match lent {
         true => (index == 0).then_some(0..bytes),
@@ -143,13 +144,13 @@ pub(super) fn outgoing_range(bytes: usize, lent: bool, index: usize) -> Option<R
     }
 }
 
-/// The range of segment `index` of `bytes` bytes.
+/// Returns the range of segment `index` of `bytes` bytes.
 pub(super) fn segment_range(bytes: usize, index: usize) -> Range<usize> {
     let start = (index * SEGMENT).min(bytes);
     start..(start + SEGMENT).min(bytes)
 }
 
-/// The number of segments of so many bytes: one at least, for the header.
+/// Returns the number of segments of so many bytes: one at least, for the header.
 pub(super) fn count_segments(bytes: usize) -> usize {
     bytes.div_ceil(SEGMENT).max(1)
 }
@@ -192,7 +193,7 @@ impl CollectiveEnds {
         Self { members, of_one_host, senders, receivers, stages: Default::default() }
     }
 
-    /// The sender to a peer.
+    /// Returns the sender to a peer.
     fn sender_to(
         &mut self,
         call: &GroupCall,

@@ -89,22 +89,22 @@ impl Group {
         Self { inner: Arc::new(Inner { engine, background, pairs, members, world }) }
     }
 
-    /// Number of ranks of this group.
+    /// Returns the number of ranks of this group.
     pub fn world_size(&self) -> usize {
         self.inner.members.len()
     }
 
-    /// This rank's index in the group.
+    /// Returns this rank's index in the group.
     pub fn rank(&self) -> usize {
         self.inner.members.me
     }
 
-    /// The ranks of the job that form the group, in its order.
+    /// Returns the ranks of the job that form the group, in its order.
     pub fn ranks(&self) -> &[u32] {
         &self.inner.members.ranks
     }
 
-    /// This process's number on its host; of threads: the rank.
+    /// Returns this process's number on its host; of threads: the rank.
     pub fn local_rank(&self) -> usize {
         match &self.inner.world.job {
             Some(job) => job.local_rank() as usize,
@@ -112,7 +112,7 @@ impl Group {
         }
     }
 
-    /// Number of hosts of the job.
+    /// Returns the number of hosts of the job.
     pub fn node_count(&self) -> usize {
         match &self.inner.world.job {
             Some(job) => job.nodes() as usize,
@@ -120,7 +120,7 @@ impl Group {
         }
     }
 
-    /// The job that the ranks are processes of; `None` where they are threads.
+    /// Returns the job that the ranks are processes of; `None` where they are threads.
     pub fn job(&self) -> Option<&Arc<Job>> {
         self.inner.world.job.as_ref()
     }

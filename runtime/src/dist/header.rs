@@ -80,7 +80,7 @@ pub(super) struct GroupCall {
 }
 
 impl GroupCall {
-    /// The header of `bytes` bytes to one peer.
+    /// Encodes the header of `bytes` bytes to one peer.
     pub(super) fn encode_header(&self, bytes: usize) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         header[0] = self.op as u8;

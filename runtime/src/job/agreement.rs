@@ -31,7 +31,7 @@ struct AgreementField {
 }
 
 impl Agreement {
-    /// An agreement of nothing yet.
+    /// Makes an empty agreement.
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,7 +61,7 @@ impl Agreement {
         self
     }
 
-    /// The bytes to be sent.
+    /// Returns the bytes to be sent.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

@@ -42,7 +42,7 @@ impl Door {
         Ok(Self { listener, address, token, patience, closing })
     }
 
-    /// The address of the door.
+    /// Returns the address of the door.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -36,12 +36,12 @@ impl Guest {
         Ok(Self { stream, until, heard: Vec::new(), asked: None })
     }
 
-    /// Its connection.
+    /// Returns its connection.
     pub(super) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The time when its patience is over.
+    /// Returns the time when its patience is over.
     pub(super) fn deadline(&self) -> Instant {
         self.until
     }
@@ -99,7 +99,7 @@ impl Guest {
         }
     }
 
-    /// The connection of who was let in.
+    /// Returns the connection of who was let in.
     pub(super) fn into_stream(self) -> io::Result<TcpStream> {
         self.stream.set_nonblocking(false)?;
         Ok(self.stream)

@@ -145,7 +145,7 @@ pub(super) fn reach_leader(
     }
 }
 
-/// The first success, or the last failure.
+/// Returns the first success, or the last failure.
 fn first_success<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
     let mut last = io::Error::other("the name has no address");
     for result in tries {
@@ -157,7 +157,7 @@ fn first_success<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T>
     Err(last)
 }
 
-/// The places where rank 0 may be, and what it wants to be shown.
+/// Returns the places where rank 0 may be, and what it wants to be shown.
 fn leader_addresses(
     options: &JobOptions,
     own: Option<SocketAddr>,

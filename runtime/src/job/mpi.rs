@@ -24,7 +24,7 @@ enum MpiInvitation {
     Fail(String),
 }
 
-/// The number of processes that MPI has started, this one among them, where it is the one to join them.
+/// Returns the number of processes that MPI has started, this one among them, where it is the one to join them.
 pub(super) fn world_size(links: TransportLinks) -> Result<Option<String>, JobError> {
     let find = |[rank, size]: &[&str; 2]| Some((env::var(rank).ok()?, env::var(size).ok()?));
     let started = NAMES.iter().find_map(find);
@@ -43,7 +43,7 @@ pub(super) fn world_size(links: TransportLinks) -> Result<Option<String>, JobErr
     }
 }
 
-/// Options of this process, which MPI has started.
+/// Reads the options of this process, which MPI has started.
 pub(super) fn read_options(links: TransportLinks) -> Result<JobOptions, JobError> {
     let world = open_world()?;
     let mut options = JobOptions::from_url("tcp://mpi:0", world.rank, world.size)?;

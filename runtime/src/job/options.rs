@@ -76,7 +76,7 @@ pub struct JobOptions {
 }
 
 impl JobOptions {
-    /// Options for a rank of a job that meets at `url`: `tcp://host:port` or `file:///path`.
+    /// Makes options for a rank of a job that meets at `url`: `tcp://host:port` or `file:///path`.
     ///
     /// # Errors
     /// [`JobError::Environment`] where the URL is neither, or the rank is beyond the world.
@@ -110,11 +110,11 @@ impl JobOptions {
         })
     }
 
-    /// Options as the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
+    /// Reads options as the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
     /// and what the user may: GRAPHC_TRANSPORT (`auto`, `tcp` or `mpi`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
-    /// (seconds). Without WORLD_SIZE those that `srun` or `mpirun` of Open MPI or PMI has given; their ranks meet on the machine of rank 0
-    /// (MASTER_ADDR and MASTER_PORT say otherwise). `None` where nothing is said: the program was started alone. With the feature `mpi`, where
-    /// `mpirun` has started the process, rank, size and the place to meet are MPI's.
+    /// (seconds). Without WORLD_SIZE those that `srun` or `mpirun` of Open MPI or PMI has given; their ranks meet on the machine of
+    /// rank 0 (MASTER_ADDR and MASTER_PORT say otherwise). `None` where nothing is said: the program was started alone. With the
+    /// feature `mpi`, where `mpirun` has started the process, rank, size and the place to meet are MPI's.
     ///
     /// # Errors
     /// [`JobError::Environment`] where a variable is missing or makes no sense.
@@ -136,7 +136,7 @@ impl JobOptions {
         options.with_place()?.with_wishes().map(Some)
     }
 
-    /// Options of a process that Slurm's `srun` or `mpirun` has started by itself.
+    /// Makes options of a process that Slurm's `srun` or `mpirun` has started by itself.
     fn from_scheduler(links: TransportLinks) -> Result<Option<Self>, JobError> {
         let Some(task) = scheduler::find_started_task(&of_process)? else { return Ok(None) };
         let (host, port) = scheduler::meeting_address(&of_process, &task)?;
@@ -182,8 +182,8 @@ impl JobOptions {
         self.meeting == Meeting::Mpi && !self.by_mpi()
     }
 
-    /// Options for a rank of a job that meets at `url`, as [`JobOptions::from_url`], and what the environment says besides:
-    /// LOCAL_RANK, NODE_COUNT, and what the user may set, as [`JobOptions::from_environment`].
+    /// Makes options for a rank of a job that meets at `url`, as [`JobOptions::from_url`], and what the environment says
+    /// besides: LOCAL_RANK, NODE_COUNT, and what the user may set, as [`JobOptions::from_environment`].
     ///
     /// # Errors
     /// [`JobError::Environment`] where URL, rank or a variable makes no sense.
@@ -216,7 +216,7 @@ impl JobOptions {
     }
 }
 
-/// A variable of this process's environment.
+/// Returns a variable of this process's environment.
 fn of_process(name: &str) -> Option<String> {
     env::var(name).ok()
 }
@@ -237,7 +237,7 @@ fn check_world_size(size: u32) -> Result<(), JobError> {
     Err(JobError::Environment { reason })
 }
 
-/// The links that GRAPHC_TRANSPORT asks for.
+/// Reads the links that GRAPHC_TRANSPORT asks for.
 fn read_links() -> Result<TransportLinks, JobError> {
     let reason = match env::var("GRAPHC_TRANSPORT").as_deref() {
         Err(_) | Ok("auto" | "") => return Ok(TransportLinks::Auto),

@@ -26,7 +26,7 @@ pub(super) struct FileInvitation {
 }
 
 impl FileInvitation {
-    /// An invitation to come to `at`, with a fresh secret.
+    /// Makes an invitation to come to `at`, with a fresh secret.
     pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
         let name = rustix::system::uname();
         let host = name.nodename().to_string_lossy();
@@ -114,7 +114,7 @@ fn read_text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// The content of a complete file.
+/// Parses the content of a complete file.
 fn parse_invitation(text: &str) -> Option<FileInvitation> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let secret = lines.pop()?.strip_prefix(SECRET)?.to_owned();

@@ -64,7 +64,7 @@ pub(crate) fn fold_wide(dtype: DType, op: FoldOp, into: &mut [f32], from: &[u8])
     }
 }
 
-/// The choice between two 16-bit numbers.
+/// Returns the op for two 16-bit numbers, as `f32`.
 fn choose_wide_fold(op: FoldOp, before: bool) -> fn(f32, f32) -> f32 {
     match (op, before) {
         (FoldOp::Max, false) => greater_or_nan,

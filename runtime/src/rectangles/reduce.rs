@@ -73,12 +73,12 @@ fn combine_by_kind<T: Copy + PartialOrd, const N: usize>(
     }
 }
 
-/// The greater; a NaN wins.
+/// Returns the greater of two; a NaN wins.
 pub(super) fn greater_or_nan<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if is_nan(a) || a > b { a } else { b }
 }
 
-/// The lesser; a NaN wins.
+/// Returns the lesser of two; a NaN wins.
 pub(super) fn less_or_nan<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if is_nan(a) || a < b { a } else { b }
 }

@@ -192,7 +192,7 @@ impl Drop for Calls {
     }
 }
 
-/// The digest of a list of numbers, from that of all but the last.
+/// Returns the digest of a list of numbers, from that of all but the last.
 fn mix_digest(history: u64, digest: u64) -> u64 {
     let mixed = (history.rotate_left(5) ^ digest).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ mixed >> 29

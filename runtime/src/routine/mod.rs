@@ -71,12 +71,12 @@ impl Routines {
         Ok(Self { calls, ends, device, stream, group })
     }
 
-    /// This rank's index in the group.
+    /// Returns this rank's index in the group.
     pub fn rank(&self) -> u32 {
         self.group.rank() as u32
     }
 
-    /// Number of ranks of the group.
+    /// Returns the number of ranks of the group.
     pub fn world_size(&self) -> usize {
         self.group.world_size()
     }
@@ -153,7 +153,7 @@ impl Routines {
     }
 }
 
-/// A failure of the group in the runtime's words.
+/// Puts a failure of the group into the runtime's words.
 fn of_group(error: DistError) -> RuntimeError {
     match error {
         DistError::Ended { reason, .. } => reason,

@@ -109,7 +109,7 @@ impl Session {
         TrainingSettings::of_plan(&self.plan, self.inputs())
     }
 
-    /// The variables of all ranks, whether this session holds them or not, and what lies beside them.
+    /// Returns the variables of all ranks, whether this session holds them or not, and what lies beside them.
     fn expected_variables(&self) -> BTreeMap<&str, ExpectedVariable> {
         let updated = self.plan.updated_variables();
         let registers = self.plan.programs.iter().flat_map(|program| &program.registers);

@@ -20,7 +20,7 @@ use crate::worker::{Report, StepState, WorkerRequest};
 /// Tags of outputs lie beyond those of channels.
 const FIRST_TAG: u32 = 1 << 31;
 
-/// The tag of an output.
+/// Returns the tag of an output.
 pub(crate) fn output_tag(output: usize) -> u32 {
     FIRST_TAG + output as u32
 }
@@ -56,7 +56,7 @@ pub(super) fn ranks_hold_same(layout: &Layout, a: u32, b: u32) -> bool {
     splits.zip(a.iter().zip(&b)).all(|(split, (a, b))| !split || a == b)
 }
 
-/// The first rank of the layout that holds what `rank` holds.
+/// Returns the first rank of the layout that holds what `rank` holds.
 pub(super) fn first_holder(layout: &Layout, rank: u32) -> Option<u32> {
     layout.ranks.iter().copied().find(|&other| ranks_hold_same(layout, rank, other))
 }
@@ -118,7 +118,7 @@ impl OutputCollector {
         Ok(Self { transport: Arc::clone(transport), parts })
     }
 
-    /// The rank for which it collects.
+    /// Returns the rank for which it collects.
     pub(super) fn rank(&self) -> u32 {
         self.transport.rank()
     }

@@ -28,7 +28,8 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// The tensors that the actors of a plan feed and fetch, and the rows of them that `ranks` feed, those of this process.
+    /// Collects the tensors that the actors of a plan feed and fetch, and the rows of them that `ranks` feed, those of this
+    /// process.
     pub(crate) fn from_plan(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
         let (mut samples, mut output_samples) = (BTreeMap::new(), BTreeMap::new());
@@ -62,8 +63,8 @@ impl Sockets {
         Self { inputs, outputs, samples, output_samples, rows, output_names }
     }
 
-    /// The place of each name among a step's feeds and outputs.
-    /// `remote`: where ranks are processes, which of them want outputs.
+    /// Returns the place of each name among a step's feeds and outputs. `remote`: where ranks are processes, which of
+    /// them want outputs.
     pub(crate) fn edges(&self, remote: Option<OutputsAt>) -> Edges {
         let places = |map: &BTreeMap<String, TensorType>| {
             map.keys().enumerate().map(|(place, name)| (name.clone(), place)).collect()
@@ -84,7 +85,7 @@ pub(crate) struct Fed {
     pub(crate) rows: Rows,
 }
 
-/// The rows of an input that these ranks feed, in all microbatches.
+/// Returns the rows of an input that these ranks feed, in all microbatches.
 fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
     let mut all = Vec::new();
     for &rank in ranks {
@@ -99,7 +100,7 @@ fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
     merge_ranges(all)
 }
 
-/// The layouts in which a rank feeds an input.
+/// Returns the layouts in which a rank feeds an input.
 fn fed_layouts<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
     let program = plan.program_of(rank);
     let is_it =

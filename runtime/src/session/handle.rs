@@ -20,7 +20,7 @@ pub struct StepHandle {
 }
 
 impl StepHandle {
-    /// The step's number.
+    /// Returns the step's number.
     pub fn step(&self) -> u64 {
         self.number
     }

@@ -45,7 +45,7 @@ pub fn prepare_kernels<'a>(
     Ok(PreparedKernels { kernels: sources.len(), compiled })
 }
 
-/// The sources of the kernels of all ranks.
+/// Lists the sources of the kernels of all ranks.
 fn list_sources(
     plan: &VerifiedPlan,
     capability: (i32, i32),

@@ -143,7 +143,7 @@ impl Session {
         self.ranks().any(|rank| rank == 0)
     }
 
-    /// The ranks of the plan that this session executes.
+    /// Returns the ranks of the plan that this session executes.
     pub fn ranks(&self) -> impl Iterator<Item = u32> {
         self.transports.iter().map(|transport| transport.rank())
     }
@@ -175,7 +175,7 @@ impl Session {
         &self.sockets.output_samples
     }
 
-    /// All variables, by name: parameters, tables and states of the optimizer.
+    /// Returns all variables, by name: parameters, tables and states of the optimizer.
     pub fn variables(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
         self.variables.list()
     }
@@ -212,7 +212,7 @@ impl Session {
         Ok(())
     }
 
-    /// The number of the step that is begun next.
+    /// Returns the number of the step that is begun next.
     pub fn next_step(&self) -> u64 {
         self.first_step + self.begun
     }

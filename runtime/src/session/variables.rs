@@ -72,7 +72,7 @@ struct VariableShard {
 }
 
 impl Variables {
-    /// The variables of all ranks, without memory.
+    /// Lists the variables of all ranks, without memory.
     ///
     /// # Errors
     /// Where ranks do not agree on a variable's layout.

@@ -89,7 +89,7 @@ pub enum TransportError {
 
 /// Communication of one rank. `tag`s name endpoints: both ends ask with the same tag.
 pub trait Transport: Send + Sync {
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> u32;
 
     /// Whether [`ExchangeGroup::exchange`] among `ranks` shows a receiver the sender's memory in place. Then a rank offers whole
@@ -97,8 +97,8 @@ pub trait Transport: Send + Sync {
     /// offers packed messages.
     fn is_direct(&self, ranks: &[u32]) -> bool;
 
-    /// Memory of so many bytes, zeros, for a device of the host: where those that this rank exchanges with can reach it in
-    /// place. `None` where they reach whatever memory the process has, or none at all.
+    /// Offers memory of so many bytes, zeros, for a device of the host: where those that this rank exchanges with can
+    /// reach it in place. `None` where they reach whatever memory the process has, or none at all.
     ///
     /// # Errors
     /// Where the system gives no more.
@@ -106,8 +106,8 @@ pub trait Transport: Send + Sync {
         Ok(None)
     }
 
-    /// Memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that what goes to
-    /// all of them is copied once. `None` where there is none.
+    /// Allocates memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that
+    /// what goes to all of them is copied once. `None` where there is none.
     fn allocate_staging(&self, _bytes: u64) -> Option<HostArena> {
         None
     }
@@ -155,7 +155,7 @@ pub trait Transport: Send + Sync {
     /// Has this rank's threads in [`Transport::wait_until`] look again, because this rank has changed something.
     fn wake_waiters(&self);
 
-    /// The activity of a worker, for the account of a job that ends; `None` where nobody asks.
+    /// Makes the activity of a worker, for the account of a job that ends; `None` where nobody asks.
     fn new_activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
         None
     }
@@ -163,7 +163,7 @@ pub trait Transport: Send + Sync {
     /// Ends the job on every rank; the first reason given stays. All waits end soon after.
     fn end_job(&self, reason: RuntimeError);
 
-    /// The reason why the job has ended, if it has.
+    /// Returns the reason why the job has ended, if it has.
     fn end_reason(&self) -> Option<RuntimeError>;
 }
 
@@ -192,7 +192,7 @@ pub trait ExchangeGroup: Send {
         read: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Result<Duration, TransportError>;
 
-    /// The group as one whose ranks write each other's memory; `None` where messages are packed.
+    /// Returns the group as one whose ranks write each other's memory; `None` where messages are packed.
     fn as_lending(&mut self) -> Option<&mut dyn Lending> {
         None
     }
@@ -223,7 +223,7 @@ pub enum Body<'a> {
 }
 
 impl Body<'_> {
-    /// Bytes that it has.
+    /// Returns its number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Here(bytes) => bytes.len(),

@@ -82,23 +82,23 @@ impl FeedWork {
         self.turns = 2;
     }
 
-    /// The passage of a turn.
+    /// Returns the index of the passage of a turn.
     fn passage_of(&self, turn: Turn) -> usize {
         let step = (turn.step % self.turns as u64) as usize;
         step * turn.microbatches as usize + turn.microbatch
     }
 
-    /// The place of this rank's part.
+    /// Returns the register of this rank's part.
     pub(crate) fn port(&self) -> &Port {
         &self.output
     }
 
-    /// The index among the plan's inputs, and where this rank's part goes.
+    /// Returns the index among the plan's inputs, and the register of this rank's part.
     pub(crate) fn into_port(self) -> (usize, Port) {
         (self.input, self.output)
     }
 
-    /// Copies, and where the host does not reach the device's memory begins the copy that goes on from there.
+    /// Copies the part, and where the host does not reach the device's memory begins the copy that goes on from there.
     pub(crate) fn run(
         &mut self,
         stream: &mut DeviceStream,
@@ -209,17 +209,17 @@ impl FetchWork {
         Ok(Self { output, input, copies, senders, passages: Passages::default() })
     }
 
-    /// The place of this rank's part.
+    /// Returns the register of this rank's part.
     pub(crate) fn port(&self) -> &Port {
         &self.input
     }
 
-    /// The place of this rank's part.
+    /// Returns the register of this rank's part.
     pub(crate) fn into_port(self) -> Port {
         self.input
     }
 
-    /// The output of which it writes a part; `None` where it writes nothing.
+    /// Returns the output of which it writes a part; `None` where it writes nothing.
     pub(crate) fn output(&self) -> Option<usize> {
         (!self.copies.is_empty()).then_some(self.output)
     }

@@ -23,7 +23,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report before anything was measured of a program's actors, of which those of other workers are none.
+    /// Makes an empty report of a program's actors, of which those of other workers are none.
     pub(crate) fn from_actors(actors: &[Option<PreparedWork>]) -> Self {
         let joined = |work: &Option<PreparedWork>| match work {
             Some(PreparedWork::Joined(launched)) => Some(*launched),

@@ -66,7 +66,7 @@ impl<'a> ActorResolver<'a> {
         Ok(Self { plan, program, edges, device, transport, communicator, ports })
     }
 
-    /// The registers, at their ids.
+    /// Returns the registers, at their ids.
     pub(crate) fn ports(&self) -> &[Port] {
         &self.ports
     }
@@ -141,7 +141,7 @@ impl<'a> ActorResolver<'a> {
         all.iter().map(|&register| self.find_port(actor, register)).collect()
     }
 
-    /// The only register of a list.
+    /// Returns the only register of a list.
     fn only_port(&self, actor: &Actor, all: &[RegisterId]) -> Result<Port, RuntimeError> {
         match all {
             [register] => self.find_port(actor, *register),
@@ -260,7 +260,7 @@ impl<'a> ActorResolver<'a> {
         self.prepare_call(actor, DeviceCall::Op(op), &registers, &results)
     }
 
-    /// The registers of an op's operands and results.
+    /// Returns the registers of an op's operands and results.
     fn op_registers(
         &self,
         actor: &Actor,
@@ -276,8 +276,8 @@ impl<'a> ActorResolver<'a> {
         Ok([registers, results])
     }
 
-    /// The register of each result: a result that takes the place of a variable at rest is written there, the others
-    /// fill the outputs one after the other.
+    /// Returns the register of each result: a result that takes the place of a variable at rest is written there, the
+    /// others fill the outputs one after the other.
     fn result_registers(
         &self,
         actor: &Actor,

@@ -99,7 +99,7 @@ impl CpuLaunch {
     }
 }
 
-/// The types of the shards.
+/// Returns the types of the shards.
 fn shard_types(ports: &[Port]) -> Vec<TensorType> {
     ports.iter().map(|port| TensorType::new(port.dtype, port.rect(0).extent.clone())).collect()
 }

@@ -84,7 +84,7 @@ pub(super) struct CacheFolder {
 }
 
 impl CacheFolder {
-    /// The folder at a path, which is made where there is none.
+    /// Opens the folder at a path, which is made where there is none.
     ///
     /// # Errors
     /// Where it cannot be made, or others may write there.
@@ -100,7 +100,7 @@ impl CacheFolder {
         Ok(Self { path: path.to_owned(), opened })
     }
 
-    /// The content kept under a key.
+    /// Reads the content kept under a key.
     pub(super) fn read(&self, key: &str) -> Option<Vec<u8>> {
         let name = format!("{FORM}{key}");
         match self.read_checked(key, &name) {

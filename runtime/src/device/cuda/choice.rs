@@ -55,8 +55,8 @@ fn describe_problem(product: &MatrixProduct) -> String {
     )
 }
 
-/// The number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose` finds.
-/// Where that finds nothing it is the first, and is not kept.
+/// Finds the number of the way that is taken, below `count`: what was chosen in this process, or kept by another, or what `choose`
+/// finds. Where that finds nothing it is the first, and is not kept.
 ///
 /// # Errors
 /// Those of `choose`.
@@ -84,7 +84,7 @@ fn keep_choice(key: &str, count: usize, number: usize) -> usize {
     decode_choice(&kept, count).unwrap_or(number)
 }
 
-/// The number that was kept, if it is one of a way.
+/// Returns the number that was kept, if it is one of a way.
 fn decode_choice(bytes: &[u8], count: usize) -> Option<usize> {
     let number: usize = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number < count).then_some(number)

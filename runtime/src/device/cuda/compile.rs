@@ -74,7 +74,7 @@ impl Arch {
     }
 }
 
-/// The architectures that the compiler knows, as numbers such as 90.
+/// Lists the architectures that the compiler knows, as numbers such as 90.
 fn list_architectures() -> Result<Vec<i32>, result::NvrtcError> {
     let mut count = 0;
     // SAFETY: the first call says for how many numbers there must be places.
@@ -131,7 +131,7 @@ fn kept_binaries() -> &'static Kept {
     KEPT.get_or_init(Mutex::default)
 }
 
-/// The binary of a kernel for an architecture: of this process, kept, or compiled.
+/// Finds the binary of a kernel for an architecture: of this process, kept, or compiled.
 pub(super) fn find_binary(source: &str, arch: Arch) -> Result<KernelBinary, KernelCompileError> {
     let name = name_kernel(source, arch, None);
     let place = {
@@ -189,7 +189,7 @@ fn read_kept(source: &str, arch: Arch) -> Option<KernelBinary> {
 /// A version of the compiler: major and minor.
 type Version = (i32, i32);
 
-/// A binary that was prepared: behind the version of its compiler.
+/// Parses a binary that was prepared: behind the version of its compiler.
 fn parse_prepared(content: &[u8]) -> Option<(Version, Vec<u8>)> {
     let (version, bytes) = content.split_first_chunk::<8>()?;
     let (major, minor) = version.split_at(4);
@@ -238,7 +238,7 @@ fn compiler_options(arch: Arch) -> Vec<String> {
     [&arch, "--fmad=false", "--std=c++17", "-default-device"].map(str::to_owned).to_vec()
 }
 
-/// The compiler's version.
+/// Returns the compiler's version.
 pub(super) fn compiler_version() -> Version {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both are places for a number. (The library was found.)
@@ -246,7 +246,7 @@ pub(super) fn compiler_version() -> Version {
     if asked == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
 }
 
-/// The name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
+/// Returns the name of a kernel: of what a compiler of this version makes of it, or of what was prepared.
 fn name_kernel(source: &str, arch: Arch, version: Option<Version>) -> String {
     let mut sum = Sha256::new();
     let told = compiler_options(arch);

@@ -45,7 +45,7 @@ impl From<Trouble> for String {
     }
 }
 
-/// The driver's word for an error, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
+/// Returns a function that names the driver's errors, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
 pub(super) fn driver_trouble(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
     move |error| {
         let name = error.error_name().map_or("", |name| name.to_str().unwrap_or_default());
@@ -99,7 +99,7 @@ pub(crate) enum DriverMissing {
     Unusable(Trouble),
 }
 
-/// All cards.
+/// Lists all cards.
 ///
 /// # Errors
 /// Where there is no driver.
@@ -129,7 +129,7 @@ fn describe_card(ordinal: i32) -> Result<Card, Trouble> {
     Ok(Card { ordinal, name, memory, capability: (major, minor), multiprocessors })
 }
 
-/// The driver's version of CUDA, major and minor.
+/// Returns the driver's version of CUDA, major and minor.
 pub(super) fn cuda_version() -> (i32, i32) {
     let mut version = 0;
     // SAFETY: it is a place for a number. (The library was found.)
@@ -169,7 +169,7 @@ impl CardContext {
         Ok(context)
     }
 
-    /// The place of a kernel, the same for all who ask for it.
+    /// Returns the place of a kernel, the same for all who ask for it.
     pub(super) fn function_place(&self, source: &str, entry: &str) -> FunctionPlace {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (source.to_owned(), entry.to_owned());
@@ -206,7 +206,7 @@ impl CardContext {
         Ok(())
     }
 
-    /// Bytes of the device's memory that are free.
+    /// Returns the bytes of the device's memory that are free.
     pub(super) fn free_memory(&self) -> Result<u64, Trouble> {
         self.make_current()?;
         let (free, _) =
@@ -238,7 +238,7 @@ impl CardBuffer {
         self.bytes
     }
 
-    /// The address of a part.
+    /// Returns the address of a part.
     #[inline]
     pub(super) fn address(&self, offset: usize, bytes: usize) -> u64 {
         assert!(

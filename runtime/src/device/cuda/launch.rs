@@ -88,7 +88,7 @@ impl CardLaunch {
         Ok(Self { routines, choice, operands, results })
     }
 
-    /// One call for all actions.
+    /// Prepares one call for all actions.
     pub(super) fn of_one(
         device: &Cuda,
         actor: &str,
@@ -196,7 +196,7 @@ pub(super) fn describe_shards(ports: &[Port]) -> Vec<Shard> {
 }
 
 impl LocalBoxing {
-    /// One call for all actions, or one for each microbatch.
+    /// Returns one call for all actions, or one for each microbatch.
     fn kernel_calls(&self, result: &Port) -> Vec<KernelCall> {
         let fill = |kind: ReduceKind| {
             cuda::prepare_fill(

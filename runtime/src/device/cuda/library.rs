@@ -44,7 +44,7 @@ impl Found {
         unsafe { self.opened.get::<*const ()>(function) }.is_ok()
     }
 
-    /// The file, as far as one of these functions tells in which it is.
+    /// Finds the file, as far as one of these functions tells in which it is.
     fn locate_file(&self, functions: &[&str]) -> PathBuf {
         let address = |function: &&str| {
             // SAFETY: the function is looked for and not called.
@@ -103,7 +103,7 @@ impl Library {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Nccl];
 
-    /// The library, which is looked for once.
+    /// Finds the library, which is looked for once.
     ///
     /// # Errors
     /// Where it is nowhere.
@@ -113,8 +113,8 @@ impl Library {
         found.as_ref().map_err(Clone::clone)
     }
 
-    /// The library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not there or does not
-    /// say.
+    /// Returns the library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not
+    /// there or does not say.
     pub fn version(self) -> Option<String> {
         self.version_of(self.find().ok()?)
     }
@@ -175,7 +175,8 @@ impl Library {
         }
     }
 
-    /// The functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for one by one.
+    /// Returns the functions that are called through bindings, which cannot say that one is missing; those of NCCL are looked for
+    /// one by one.
     fn required_functions(self) -> &'static [&'static str] {
         match self {
             Self::Driver => functions::DRIVER,
@@ -201,7 +202,7 @@ impl Library {
         })
     }
 
-    /// The file of the library, where it is there.
+    /// Returns the file of the library, where it is there.
     pub(super) fn file_path(self) -> Option<PathBuf> {
         Some(self.find().ok()?.locate_file(self.required_functions()))
     }
@@ -268,7 +269,7 @@ impl LibraryNames for &'static [&'static str] {
     }
 }
 
-/// The file of the library that has this address.
+/// Returns the file of the library that has this address.
 #[cfg(target_os = "linux")]
 fn file_of(address: *const std::ffi::c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
@@ -284,7 +285,7 @@ fn file_of(address: *const std::ffi::c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// The file of the library that has this address, which other systems do not tell.
+/// Returns the file of the library that has this address, which other systems do not tell.
 #[cfg(not(target_os = "linux"))]
 fn file_of(_address: *const std::ffi::c_void) -> Option<PathBuf> {
     None
@@ -295,7 +296,8 @@ fn open_library(name: &OsStr) -> Option<Opened> {
     unsafe { Opened::new(name) }.ok()
 }
 
-/// The version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where there is none.
+/// Returns the version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where
+/// there is none.
 pub(super) fn driver_version() -> i32 {
     let Ok(found) = Library::Driver.find() else { return i32::MAX };
     let mut version = 0;

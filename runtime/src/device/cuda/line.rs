@@ -117,7 +117,7 @@ impl IncomingLine {
         Ok(line)
     }
 
-    /// Receives; `unpack` has the stream read it at the address that it is given.
+    /// Receives a content; `unpack` has the stream read it at the address that it is given.
     pub(crate) fn receive(
         &mut self,
         stream: &mut CardStream,

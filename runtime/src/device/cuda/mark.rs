@@ -41,7 +41,7 @@ impl Mark {
         self.raw
     }
 
-    /// The time from this event to a later one of its stream; both are timed and have come.
+    /// Returns the time from this event to a later one of its stream; both are timed and have come.
     pub(super) fn elapsed_until(&self, later: &Self) -> Result<Duration, Trouble> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
         self.context.make_current()?;

@@ -43,7 +43,8 @@ impl CardFill {
 }
 
 impl CardMove {
-    /// The copy of `part`, which lies in both `from` and `to`, all three in the whole tensor's coordinates and not empty.
+    /// Makes the copy of `part`, which lies in both `from` and `to`, all three in the whole tensor's coordinates and not
+    /// empty.
     ///
     /// # Errors
     /// Where there is no kernel.

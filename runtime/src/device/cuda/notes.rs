@@ -44,8 +44,8 @@ pub(super) fn note_of_cache(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add_of_cache(text);
 }
 
-/// The notes about cards since this was called last: what was wrong first with what is kept from one process to the next, and how
-/// products are made where that is not the usual way or is asked for.
+/// Takes the notes about cards since this was called last: what was wrong first with what is kept from one process to the next,
+/// and how products are made where that is not the usual way or is asked for.
 pub fn take_notes() -> Vec<String> {
     std::mem::take(&mut NOTES.lock().unwrap_or_else(PoisonError::into_inner).open)
 }

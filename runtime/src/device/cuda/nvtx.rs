@@ -39,7 +39,7 @@ static FUNCTIONS: [[AtomicUsize; PLACES]; SIZES.len()] =
 
 type Table = [Option<&'static AtomicUsize>; PLACES];
 
-/// A table of functions' places: an array of pointers, that of 0 and those behind the last are null.
+/// Returns a table of functions' places: an array of pointers, that of 0 and those behind the last are null.
 fn function_table(module: usize) -> &'static Table {
     static TABLES: OnceLock<[Table; SIZES.len()]> = OnceLock::new();
     let of = |module: usize| -> Table {
@@ -111,7 +111,8 @@ struct Tool {
     pop: unsafe extern "C" fn() -> c_int,
 }
 
-/// The tool, if one has said in the environment that it is there; it is asked once and stays as long as the process.
+/// Finds the tool, if one has said in the environment that it is there; it is asked once and stays as long as the
+/// process.
 fn find_tool() -> Option<&'static Tool> {
     static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
     TOOL.get_or_init(attach_tool).as_ref()

@@ -64,7 +64,7 @@ impl Multiplier {
         handle.map(Self).map_err(|error| MultiplierError::Unusable(format!("{:?}", error.0)))
     }
 
-    /// Memory to work in, for one stream.
+    /// Allocates memory to work in, for one stream.
     pub(super) fn allocate_workspace(context: &Arc<CardContext>) -> Result<CardBuffer, Trouble> {
         CardBuffer::new(context, WORKSPACE)
     }
@@ -202,7 +202,7 @@ impl Described {
     }
 }
 
-/// The algorithms that the library proposes for a product whose matrices have these layouts.
+/// Finds the algorithms that the library proposes for a product whose matrices have these layouts.
 fn find_algorithms(
     multiplier: &Multiplier,
     description: &Description,
@@ -317,7 +317,8 @@ impl Description {
     }
 }
 
-/// The library's name for what becomes of sums. To it rows of the result are columns, and the second factor is the first.
+/// Returns the library's name for what becomes of sums. To it rows of the result are columns, and the second factor is
+/// the first.
 fn epilogue_code(epilogue: &Epilogue) -> Result<sys::cublasLtEpilogue_t, result::CublasError> {
     use Activation::{GeluTanh, GeluTanhGrad, None as Plain, Relu};
     use sys::cublasLtEpilogue_t as End;
@@ -351,8 +352,8 @@ impl Drop for Description {
 struct MatrixLayout(sys::cublasLtMatrixLayout_t);
 
 impl MatrixLayout {
-    /// A matrix `[rows, columns]` that is stored by rows, or by columns. To the library one that is stored by rows is the transpose,
-    /// stored by columns.
+    /// Describes a matrix `[rows, columns]` that is stored by rows, or by columns. To the library one that is stored by rows is the
+    /// transpose, stored by columns.
     fn from_matrix(
         dtype: DType,
         matrix: &Matrix,
@@ -430,7 +431,7 @@ impl Drop for Preference {
     }
 }
 
-/// The ways in which parts of sums may be joined: in memory to work in, as f32.
+/// Returns the ways in which parts of sums may be joined: in memory to work in, as f32.
 fn reduction_schemes(made: DType) -> u32 {
     use sys::cublasLtReductionScheme_t as Scheme;
     let computed = Scheme::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
@@ -440,8 +441,8 @@ fn reduction_schemes(made: DType) -> u32 {
     }
 }
 
-/// The multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers begin at
-/// multiples of [`ALIGNMENT`].
+/// Returns the multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers
+/// begin at multiples of [`ALIGNMENT`].
 fn matrix_alignments(product: &MatrixProduct) -> [u32; 3] {
     let strides = [product.a.stride, product.b.stride, product.out.stride];
     let sizes = element_sizes(product);
@@ -452,7 +453,7 @@ fn matrix_alignments(product: &MatrixProduct) -> [u32; 3] {
     })
 }
 
-/// Bytes of an element of both factors and of the result.
+/// Returns the bytes of an element of both factors and of the result.
 fn element_sizes(product: &MatrixProduct) -> [usize; 3] {
     let [factor, made] = [product.operands.dtype, product.operands.made].map(DType::size);
     [factor, factor, made]

@@ -52,7 +52,7 @@ impl LaunchSite<'_> {
         }
     }
 
-    /// The value of an argument; all are of 64 bits, of which a shorter one is the lower.
+    /// Returns the value of an argument; all are of 64 bits, of which a shorter one is the lower.
     #[inline]
     pub(super) fn argument_value(&self, argument: Argument, stream: &CardStream) -> u64 {
         match argument {

@@ -80,7 +80,7 @@ unsafe impl Send for CardEvent {}
 pub(crate) struct CardStopwatch([Mark; 2]);
 
 impl CardStopwatch {
-    /// The time between both, which have come.
+    /// Returns the time between both, which have come.
     pub(crate) fn elapsed(&self) -> Result<Duration, Cause> {
         let [begun, ended] = &self.0;
         Ok(begun.elapsed_until(ended)?)
@@ -284,7 +284,7 @@ impl CardStream {
         Arc::clone(&self.ended)
     }
 
-    /// The event of all launches so far.
+    /// Records an event behind all launches so far.
     pub(crate) fn record_event(&mut self) -> Option<CardEvent> {
         match self.try_record() {
             Ok(event) => Some(event),
@@ -305,8 +305,8 @@ impl CardStream {
         Ok(CardEvent(mark.raw()))
     }
 
-    /// The event of all launches so far, by the place of an action, which has one event for ever. So another stream has been told to wait
-    /// for it before it is recorded anew.
+    /// Records an event behind all launches so far, by the place of an action, which has one event for ever. So another stream has
+    /// been told to wait for it before it is recorded anew.
     pub(crate) fn record_at(&mut self, place: usize) -> Option<CardEvent> {
         match self.try_record_at(place) {
             Ok(event) => Some(event),
@@ -332,7 +332,7 @@ impl CardStream {
         }
     }
 
-    /// A stopwatch of this stream.
+    /// Makes a stopwatch of this stream.
     pub(crate) fn new_stopwatch(&self) -> Result<CardStopwatch, Cause> {
         let context = self.queue.context();
         Ok(CardStopwatch([Mark::new_timed(context)?, Mark::new_timed(context)?]))
@@ -400,7 +400,7 @@ impl CardStream {
         }
     }
 
-    /// Memory of the host that the card reaches.
+    /// Allocates memory of the host that the card reaches.
     pub(crate) fn allocate_pinned(&self, bytes: usize) -> Result<Pinned, Cause> {
         Ok(Pinned::new(self.queue.context(), bytes)?)
     }
@@ -467,7 +467,7 @@ impl CardStream {
         result
     }
 
-    /// The image on the host, in which these places have what all launches so far have written.
+    /// Brings what all launches so far have written in these places to the image on the host, and returns it.
     pub(crate) fn sync_to_host<'m>(
         &mut self,
         memory: &'m CardMemory,

@@ -217,7 +217,7 @@ pub(super) struct MailGroup {
 }
 
 impl MailGroup {
-    /// The end of the rank at `position`; `None` where it is taken.
+    /// Joins as the rank at `position`; `None` where it is taken.
     pub(super) fn join(hub: Arc<Hub>, mail: Arc<Mail>, position: usize, tag: u32) -> Option<Self> {
         let taken = mail.joined[position].swap(true, Ordering::Relaxed);
         (!taken).then_some(Self { hub, mail, position, tag })

@@ -46,12 +46,12 @@ struct Endpoints {
 }
 
 impl Hub {
-    /// A hub whose ranks read each other's memory in place.
+    /// Makes a hub whose ranks read each other's memory in place.
     pub fn new(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, true))
     }
 
-    /// A hub whose ranks pack messages, as those of several processes must.
+    /// Makes a hub whose ranks pack messages, as those of several processes must.
     pub fn new_packed(patience: Patience) -> Arc<Self> {
         Arc::new(Self::with_patience(patience, false))
     }
@@ -62,7 +62,7 @@ impl Hub {
         Self { direct, patience, over, reason, endpoints, bell }
     }
 
-    /// The transport of one rank.
+    /// Makes the transport of one rank.
     pub fn new_transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
         Arc::new(InProcess { hub: Arc::clone(self), rank })
     }

@@ -60,7 +60,7 @@ impl OutsideNetwork {
 }
 
 impl FabricParts {
-    /// Own shared memory, where `links` take it, and a way to the peers that do not share it.
+    /// Makes own shared memory, where `links` take it, and a way to the peers that do not share it.
     pub(crate) fn new(outside: OutsideNetwork, links: TransportLinks) -> Self {
         let outbox = match links {
             // Where the system gives no shared memory there is the network.
@@ -70,7 +70,7 @@ impl FabricParts {
         Self { outbox, outside, peers: Vec::new() }
     }
 
-    /// The port where TCP connections come in; 0 where none do.
+    /// Returns the port where TCP connections come in; 0 where none do.
     pub(crate) fn port(&self) -> io::Result<u16> {
         match &self.outside {
             OutsideNetwork::Tcp(listener) => Ok(listener.local_addr()?.port()),
@@ -79,7 +79,7 @@ impl FabricParts {
         }
     }
 
-    /// The file descriptor and size of the shared memory.
+    /// Returns the file descriptor and size of the shared memory.
     pub(crate) fn segment_descriptor(&self) -> Option<(i32, u64)> {
         let outbox = self.outbox.as_ref()?;
         Some((outbox.segment.descriptor(), outbox.segment.len() as u64))
@@ -130,7 +130,7 @@ impl FabricParts {
 }
 
 impl Fabric {
-    /// The number of ranks, this one among them, that share this host's memory.
+    /// Returns the number of ranks, this one among them, that share this host's memory.
     pub(crate) fn neighbours(&self) -> usize {
         self.links.iter().filter(|link| matches!(link, PeerLink::Shared(_))).count().max(1)
     }

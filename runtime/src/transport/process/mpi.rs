@@ -259,7 +259,7 @@ fn read_head(frame: &[u8]) -> io::Result<FrameHead> {
     )
 }
 
-/// The message of a whole frame.
+/// Parses the message of a whole frame.
 fn parse_message(head: &FrameHead, frame: Vec<u8>) -> io::Result<Received> {
     let short = || io::Error::other("a message is not as long as its head says");
     let start = (head.pieces as usize).checked_mul(8).and_then(|n| n.checked_add(HEAD));

@@ -99,7 +99,7 @@ struct FreeBlocks {
 }
 
 impl Outbox {
-    /// New memory, as large as the system lets it be.
+    /// Makes the memory, as large as the system lets it be.
     pub(crate) fn new() -> io::Result<Self> {
         let mut bytes = LARGEST;
         let segment = loop {
@@ -121,7 +121,7 @@ impl Outbox {
         outbox_head(&self.segment)
     }
 
-    /// A block of at least so many bytes, content arbitrary. `None` where the memory is full.
+    /// Allocates a block of at least so many bytes, content arbitrary. `None` where the memory is full.
     pub(super) fn allocate(&self, bytes: u64) -> Option<u64> {
         let size = block_size(bytes);
         let mut blocks = lock_mutex(&self.blocks);
@@ -194,7 +194,7 @@ impl Outbox {
         *kept = abandoned.len();
     }
 
-    /// The bytes that are or were in use, blocks that are free again among them.
+    /// Returns the bytes that are or were in use, blocks that are free again among them.
     #[cfg(test)]
     pub(super) fn extent(&self) -> u64 {
         lock_mutex(&self.blocks).next
@@ -306,7 +306,7 @@ impl PeerMemory {
         outbox_head(&self.segment).bell.ring();
     }
 
-    /// The place of the queue that it has made for the reader, if it has.
+    /// Finds the place of the queue that it has made for the reader, if it has.
     pub(super) fn find_queue(&self, key: u64) -> Option<u64> {
         let mut found = lock_mutex(&self.found);
         self.read_directory(&mut found);

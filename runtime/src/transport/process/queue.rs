@@ -166,12 +166,12 @@ impl Inboxes {
         self.bell.bell().ring();
     }
 
-    /// A buffer for the next message of a queue.
+    /// Takes a buffer for the next message of a queue.
     pub(super) fn take_buffer(&self, peer: u32, head: &FrameHead) -> Vec<u8> {
         lock_mutex(&self.inbox_of((head.key, peer)).free).pop().unwrap_or_default()
     }
 
-    /// The channel of a message, for an error.
+    /// Describes the channel of a message, for an error.
     pub(super) fn describe_channel(&self, peer: u32, head: &FrameHead) -> String {
         match self.inbox_of((head.key, peer)).tag.get() {
             Some(tag) => format!("in {tag}"),
@@ -205,7 +205,7 @@ pub(super) struct FrameHead {
 }
 
 impl FrameHead {
-    /// The head of a message of so many bytes, the lengths of its pieces among them.
+    /// Makes the head of a message of so many bytes, the lengths of its pieces among them.
     pub(super) fn of_message(key: u64, sequence: u64, length: u64, pieces: u32) -> Self {
         Self { kind: DATA, key, sequence, length, pieces }
     }
@@ -240,7 +240,7 @@ impl FrameHead {
 }
 
 impl Received {
-    /// A message that begins at `start` of `bytes`.
+    /// Makes a message that begins at `start` of `bytes`.
     pub(super) fn new(bytes: Vec<u8>, start: usize) -> Self {
         Self { bytes, start, ends: Vec::new() }
     }
@@ -405,7 +405,7 @@ impl Drop for QueueSender {
     }
 }
 
-/// A frame with these pieces.
+/// Returns a frame with these pieces.
 #[cfg(test)]
 pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
     let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();

@@ -19,7 +19,7 @@ pub(crate) struct SharedSegment {
 }
 
 impl SharedSegment {
-    /// New memory of zeros. Its pages are made when they are touched.
+    /// Makes new memory of zeros. Its pages are made when they are touched.
     #[cfg(target_os = "linux")]
     pub(crate) fn new(bytes: u64) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, memfd_create};
@@ -53,7 +53,7 @@ impl SharedSegment {
         MmapOptions::new().len(bytes).no_reserve_swap().map_raw(file)
     }
 
-    /// The maker's file descriptor.
+    /// Returns the maker's file descriptor.
     pub(crate) fn descriptor(&self) -> i32 {
         self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
@@ -73,7 +73,7 @@ impl SharedSegment {
         (end <= self.len() as u64).then(|| unsafe { self.start().add(offset as usize) })
     }
 
-    /// Bytes to be read, if inside.
+    /// Returns bytes to be read, if inside.
     ///
     /// # Safety
     /// Nobody writes them while they are borrowed.
@@ -83,7 +83,7 @@ impl SharedSegment {
         Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }
 
-    /// Bytes to be written, if inside.
+    /// Returns bytes to be written, if inside.
     ///
     /// # Safety
     /// Nobody else reads or writes them while they are borrowed.
@@ -94,7 +94,7 @@ impl SharedSegment {
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) })
     }
 
-    /// A structure at an offset, if it fits.
+    /// Returns a structure at an offset, if it fits.
     ///
     /// # Safety
     /// `T` consists of atomics alone, so that zeros and whatever another process writes are values of it.

@@ -104,7 +104,7 @@ fn queue_bytes(slots: u64) -> u64 {
     slot_at(0, slots)
 }
 
-/// The place of slot `index` of the queue at `queue`.
+/// Returns the place of slot `index` of the queue at `queue`.
 fn slot_at(queue: u64, index: u64) -> u64 {
     queue + SLOTS_AT + index * size_of::<QueueSlot>() as u64
 }

@@ -144,7 +144,7 @@ impl Tcp {
         })
     }
 
-    /// The connection to a peer, made when it is first needed.
+    /// Returns the connection to a peer, made when it is first needed.
     fn connection(&self, peer: u32) -> io::Result<Arc<Mutex<TcpStream>>> {
         let mut outgoing = lock_mutex(&self.outgoing);
         if let Some(stream) = outgoing.get(&peer) {
@@ -223,7 +223,7 @@ pub(in crate::transport) fn count_frames(mut bytes: &[u8]) -> io::Result<usize> 
     Ok(frames)
 }
 
-/// The message that follows a head; `None` where it is not what was sent.
+/// Receives the message that follows a head; `None` where it is not what was sent.
 fn receive_message(
     stream: &mut impl Read,
     head: &FrameHead,

@@ -91,7 +91,7 @@ impl Waiter {
         }
     }
 
-    /// The error of a peer whose memory is gone.
+    /// Returns the error of a peer whose memory is gone.
     pub(super) fn lost_error(&self, peer: u32, error: &std::io::Error) -> TransportError {
         lost_error(&self.line, (self.rank, peer), error)
     }
@@ -119,7 +119,8 @@ impl Waiter {
 /// The time that the coordinator has to say that a peer whose connection broke is dead.
 pub(super) const NEWS: Duration = Duration::from_secs(2);
 
-/// The error of a connection that is gone. The coordinator knows best why; where it knows nothing, this is the reason.
+/// Returns the error of a connection that is gone. The coordinator knows best why; where it knows nothing, this is the
+/// reason.
 pub(super) fn lost_error(
     line: &JobLine,
     (rank, peer): (u32, u32),

@@ -25,8 +25,8 @@ use graphc_ir::plan::{Actor, Program, Rate};
 /// (actor, microbatch) of each stream, in order.
 pub(super) type Orders = [Vec<(u32, u32)>];
 
-/// The runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their first
-/// stands. None goes past an actor of `moved`, which acts elsewhere.
+/// Finds the runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their
+/// first stands. None goes past an actor of `moved`, which acts elsewhere.
 pub(super) fn find_runs(
     program: &Program,
     orders: &Orders,
@@ -135,7 +135,8 @@ impl Users {
         users
     }
 
-    /// The actors that an actor waits for within a step: those that fill what it reads, and those that read what it overwrites.
+    /// Returns the actors that an actor waits for within a step: those that fill what it reads, and those that read what it
+    /// overwrites.
     fn actors_before<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = ActorId> + 'a {
         let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
         let readers = actor.updates.iter().flat_map(|register| &self.readers[register.index()]);
@@ -177,7 +178,7 @@ fn are_apart(program: &Program, one: &Actor, other: &Actor) -> bool {
     apart(one, other) && apart(other, one)
 }
 
-/// The bytes of the arena that a register takes.
+/// Returns the bytes of the arena that a register takes.
 fn register_span(program: &Program, register: RegisterId) -> Range<u64> {
     let register = &program.registers[register.index()];
     let bytes = register.slot_bytes * u64::from(register.slots.max(1));

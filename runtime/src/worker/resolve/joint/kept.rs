@@ -49,7 +49,7 @@ impl OperandRead {
         }
     }
 
-    /// The value of the chain that is kept.
+    /// Returns the value of the chain that is kept.
     pub(super) fn kept_value(self, operand: usize) -> FusedArg {
         match self {
             Self::Alone => FusedArg::Operand(operand),
@@ -57,7 +57,7 @@ impl OperandRead {
         }
     }
 
-    /// The chain that reads what is kept.
+    /// Rewrites the chain to read what is kept.
     pub(super) fn rewrite_chain(self, chain: &FusedOp, operand: usize) -> FusedOp {
         match self {
             Self::Alone => chain.clone(),
@@ -66,7 +66,7 @@ impl OperandRead {
     }
 }
 
-/// A chain without a step whose value is an operand now.
+/// Removes a step from a chain whose value is an operand now.
 fn remove_step(chain: &FusedOp, gone: usize, operand: usize) -> FusedOp {
     let moved = |step: usize| step - usize::from(step > gone);
     let arg = |arg: &FusedArg| match *arg {

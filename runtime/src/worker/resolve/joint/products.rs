@@ -134,7 +134,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
         Ok(launch.map(|launch| (launch, None)))
     }
 
-    /// A chain of one result that ends in what an actor does, where that is a reduction.
+    /// Appends what an actor does to a chain of one result, where that is a reduction.
     fn with_sum(&self, chain: &FusedOp, actor: u32) -> Option<FusedOp> {
         let (Action::Compute { op, .. }, [last]) = (&self.actor(actor).action, &chain.outputs[..])
         else {
@@ -302,7 +302,7 @@ impl<'a, 'b> JoinedProducts<'a, 'b> {
     }
 }
 
-/// The op and the operands of a matrix product.
+/// Returns the op and the operands of a matrix product.
 fn as_product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     match &actor.action {
         Action::Compute { op: Op::MatMul(op), operands } => Some((op, operands)),
