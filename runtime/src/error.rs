@@ -151,7 +151,7 @@ pub enum RuntimeError {
     /// The session was dropped before the step was done.
     #[error("the session was shut down before the step was done")]
     ShutDown,
-    /// The ranks have not alike what all must have.
+    /// The ranks differ in something that all must have alike.
     #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
     Differ {
         /// The subject of the agreement.

@@ -20,7 +20,7 @@ pub fn start_thread<T: Send + 'static>(
     Builder::new().name(name.into()).spawn(work).map_err(explain_thread_error)
 }
 
-/// Adds what can be done to what the system says where it gives no thread or no process; other errors stay as they are.
+/// Adds advice to the system's error where it gives no thread or no process; other errors stay as they are.
 pub fn explain_thread_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(

@@ -70,7 +70,7 @@ pub(super) struct VariablePiece {
     pub(super) tensor: String,
     #[serde(flatten)]
     pub(super) rect: Rect,
-    /// Combined with what the pieces before it brought: the variable lies as partial values.
+    /// The reduction that combines it with the pieces before it, where the variable lies as partial values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) reduce: Option<ReduceKind>,
 }

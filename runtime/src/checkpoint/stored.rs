@@ -87,7 +87,7 @@ impl StoredBytes<'_> {
     }
 }
 
-/// Writes what a rank adds to a checkpoint, each rectangle that no rank before it has. What it has written.
+/// Writes what a rank adds to a checkpoint, each rectangle that no rank before it has, and returns what it has written.
 pub(super) fn write_rank_part(
     partial: &Path,
     rank: u32,
@@ -121,7 +121,8 @@ pub(super) fn write_rank_part(
     Ok(part)
 }
 
-/// Writes a safetensors file straight from memory, its hash taken on the way; the names of variables that a training has ruined.
+/// Writes a safetensors file straight from memory, its hash taken on the way; returns the names of variables that a training has
+/// ruined.
 fn write_safetensors(
     path: &Path,
     all: &[StoredRectangle<'_>],

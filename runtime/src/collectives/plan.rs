@@ -14,7 +14,7 @@ use super::through::Through;
 use crate::rectangles::{Move, along_axis, masked_kind, sums_wide};
 use crate::transport::Offer;
 
-/// All-reduce goes in one stage where that makes each rank read no more than this many bytes in all.
+/// The bytes that each rank may read in all where an all-reduce goes in one stage.
 const SMALL: usize = 32 << 10;
 
 /// A tensor that changes its layout along one axis.

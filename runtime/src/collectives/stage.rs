@@ -176,9 +176,9 @@ struct PartSink<'a> {
     arena: &'a HostArena,
     inputs: &'a [ArenaRange],
     outputs: &'a [ArenaRange],
-    /// Empty where outputs are written at once.
+    /// The staging buffers; empty where outputs are written at once.
     staging: &'a mut [Vec<u8>],
-    /// Empty where outputs are no sums of 16-bit numbers.
+    /// The buffers of sums; empty where outputs are no sums of 16-bit numbers.
     wide: &'a mut [Vec<f32>],
 }
 

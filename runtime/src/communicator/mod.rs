@@ -148,7 +148,7 @@ impl Collective {
         matches!(self, Self::Cards(_))
     }
 
-    /// Steps after which its registers' slots come again.
+    /// Returns the number of steps after which its registers' slots come again.
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         match self {
             Self::Host(_) => 1,

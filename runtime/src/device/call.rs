@@ -35,7 +35,7 @@ pub(crate) enum Unprepared {
     /// The device has no kernel for it.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Its registers do not fit what it does.
+    /// The registers do not fit the call.
     #[error("{0}")]
     Registers(String),
     /// The device or one of its libraries does not take it.

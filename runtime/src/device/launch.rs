@@ -11,7 +11,7 @@ pub(crate) enum DeviceLaunch {
 }
 
 impl DeviceLaunch {
-    /// Steps after which its registers' slots come again.
+    /// Returns the number of steps after which its registers' slots come again.
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         match self {
             Self::Cpu(_) => 1,

@@ -109,7 +109,7 @@ impl Port {
         ArenaRange { offset: self.offset + slot * self.slot_bytes, bytes: self.bytes }
     }
 
-    /// Steps after which the slots of all of these come again.
+    /// Returns the number of steps after which the slots of all of these come again.
     pub(crate) fn period_of<'p>(ports: impl Iterator<Item = &'p Port>, microbatches: u64) -> u64 {
         let period = |port: &Port| match port.rate {
             Rate::Step => port.slots,

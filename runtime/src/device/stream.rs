@@ -15,7 +15,7 @@ pub(crate) enum DeviceStream {
     Cuda(Box<cuda::CardStream>),
 }
 
-/// Something that has come when all launches before it on its stream have ended.
+/// An event that has come when all launches before it on its stream have ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeviceEvent {
     /// An event that has come: on a processor launches end before they return.
@@ -31,7 +31,7 @@ pub(crate) enum DeviceRecording {
     Cuda(cuda::CardRecording),
 }
 
-/// Takes the time of what stands between two places of a stream.
+/// A stopwatch of the time between two places of a stream.
 #[derive(Debug)]
 pub(crate) enum DeviceStopwatch {
     /// The clock's time at which it was begun, and what it took once it has ended.

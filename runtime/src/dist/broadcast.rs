@@ -7,7 +7,7 @@ use super::error::DistError;
 use super::header::GroupCall;
 use crate::transport::Body;
 
-/// Up to so many bytes it is a tree.
+/// The bytes up to which a broadcast is a tree.
 const TREE: usize = 32 << 10;
 
 /// Sends the root's buffer to all ranks.

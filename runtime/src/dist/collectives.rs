@@ -130,7 +130,7 @@ fn find_lent_peers(
     Ok(lent)
 }
 
-/// Sends part `round` to all for whom there is one. Whether there was any.
+/// Sends part `round` to all for whom there is one, and returns whether there was any.
 fn send_round(
     ends: &mut CollectiveEnds,
     call: &GroupCall,
@@ -263,7 +263,7 @@ pub(super) struct CopyFlow<'a> {
     pub(super) call: GroupCall,
     /// The bytes that go to each rank.
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
-    /// The place of what comes from each rank.
+    /// The memory for what comes from each rank.
     pub(super) into: Vec<Option<&'a mut [u8]>>,
     /// The bytes that this rank keeps, and where.
     pub(super) own: Option<(&'a [u8], &'a mut [u8])>,
@@ -272,7 +272,7 @@ pub(super) struct CopyFlow<'a> {
 }
 
 impl CopyFlow<'_> {
-    /// Copies a part of what this rank keeps.
+    /// Copies a part of the piece that this rank keeps.
     fn keep_part(&mut self, range: impl FnOnce(usize) -> Range<usize>) {
         if let Some((from, into)) = &mut self.own {
             let (range, whole) = (range(from.len()), from.len());

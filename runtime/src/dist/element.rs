@@ -1,5 +1,5 @@
 //! Elements that can be communicated: slices and vectors of the element types, and host tensors. The `unsafe` of this
-//! room is here: elements are seen as the bytes that they are.
+//! module is here: elements are seen as the bytes that they are.
 
 use graphc_ir::types::DType;
 use half::{bf16, f16};

@@ -23,10 +23,10 @@ use crate::transport::{Body, Receiver, Sender, Transport, TransportError};
 /// Bytes of a segment: large messages go in parts of this size, which stay in a core's second-level cache between the one
 /// that writes and the one that reads.
 pub(super) const SEGMENT: usize = 128 << 10;
-/// Messages of such sizes are lent: the receiver copies them out of the sender's own memory, once. Shorter ones are sooner
-/// copied twice than waited for; of longer ones both copies go on at once, on two cores, which is faster than one.
+/// The sizes of messages that are lent: the receiver copies them out of the sender's own memory, once. Shorter ones are
+/// sooner copied twice than waited for; of longer ones both copies go on at once, on two cores, which is faster than one.
 pub(super) const LENT: Range<usize> = 16 << 10..4 << 20;
-/// Parts of such sizes that go to several peers are copied once for all of them.
+/// The sizes of parts that are copied once for all of several peers.
 const STAGED: RangeInclusive<usize> = 4 << 10..=SEGMENT;
 /// Messages that a queue holds. Collectives rely on at least two: a rank sends the next segment before it reads this one.
 pub(super) const SLOTS: usize = 4;
@@ -49,9 +49,9 @@ pub(super) const TAGS: u32 = 3;
 /// A group's queues between a pair of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GroupLane {
-    /// Point to point.
+    /// The lane of messages point to point.
     Pair,
-    /// Collectives go here.
+    /// The lane of collectives.
     First,
     /// The second half of collectives that have two: so it can overtake the first.
     Second,

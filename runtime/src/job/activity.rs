@@ -78,7 +78,7 @@ pub(crate) fn enter_activity(activity: Arc<Activity>) {
     CURRENT.with(|current| *current.borrow_mut() = Some(activity));
 }
 
-/// Notes that this thread waits; until what is returned is dropped.
+/// Notes that this thread waits, until the returned value is dropped.
 pub(crate) fn note_waiting(what: impl FnOnce() -> String) -> WaitGuard {
     let activity = CURRENT.with(|current| current.borrow().clone());
     if let Some(activity) = &activity {

@@ -34,7 +34,7 @@ pub(super) struct Coordinator {
 struct CoordinatorShared {
     world: u32,
     heartbeat: Duration,
-    /// Since when all are waited for, and how long.
+    /// The beginning of the wait for all, and how long it may take.
     join: (Instant, Duration),
     state: Mutex<CoordinatorState>,
     changed: Condvar,

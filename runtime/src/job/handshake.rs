@@ -51,7 +51,8 @@ impl Guest {
         self.asked.is_some()
     }
 
-    /// Takes in what has come. The rank that it claims to be, once it has shown that it knows the token, which vouches for it.
+    /// Takes in what has come. Returns the rank that it claims to be, once it has shown that it knows the token, which vouches
+    /// for it.
     ///
     /// # Errors
     /// Where it does not know the token, hangs up, or speaks something else.

@@ -157,7 +157,7 @@ fn first_success<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T>
     Err(last)
 }
 
-/// Returns the places where rank 0 may be, and what it wants to be shown.
+/// Returns the places where rank 0 may be, and the token that it wants to be shown.
 fn leader_addresses(
     options: &JobOptions,
     own: Option<SocketAddr>,

@@ -56,7 +56,8 @@ pub use port::free_port;
 pub use scheduler::{Environment, SchedulerTask, find_task};
 pub(crate) use wire::Member;
 
-/// Reads the bytes of the control plane, for those who try what a process does with nonsense: how many messages they are.
+/// Reads the bytes of the control plane and returns how many messages they are, for those who try what a process does
+/// with nonsense.
 ///
 /// # Errors
 /// Where they are none.
@@ -79,7 +80,7 @@ pub struct Job {
     gathers: AtomicU64,
     transports: AtomicU32,
     sessions: AtomicU64,
-    /// Rank 0's.
+    /// The coordinator, on rank 0 alone.
     coordinator: Mutex<Option<Coordinator>>,
 }
 

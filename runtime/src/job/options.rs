@@ -12,7 +12,7 @@ use super::{JobError, scheduler};
 /// The place where the processes of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meeting {
-    /// Rank 0 listens there.
+    /// A host and port at which rank 0 listens.
     Tcp {
         /// Host name or address of rank 0.
         host: String,

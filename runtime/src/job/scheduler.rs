@@ -14,11 +14,11 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// The one rank of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerTask {
-    /// Among all ranks.
+    /// The rank among all ranks.
     pub rank: usize,
     /// Ranks of the job.
     pub size: usize,
-    /// Among the ranks of this machine.
+    /// The rank among those of this machine.
     pub local_rank: usize,
     /// Ranks of this machine.
     pub local_size: usize,

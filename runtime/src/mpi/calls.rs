@@ -78,7 +78,7 @@ impl MpiCommunicator {
     }
 
     /// Begins to receive the next message of anybody, if one has come, into a buffer that `buffer` gives for its length.
-    /// From whom it is.
+    /// Returns from whom it is.
     ///
     /// # Errors
     /// Where the library says so.

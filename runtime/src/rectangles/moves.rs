@@ -83,7 +83,7 @@ impl Move {
         });
     }
 
-    /// Combines what is there with what comes.
+    /// Combines the elements of the target with those of the source.
     pub(crate) fn combine(&self, kind: ReduceKind, from: &[u8], to: &mut [u8]) {
         self.visit_runs(&mut |source, target, run| {
             combine_elements(

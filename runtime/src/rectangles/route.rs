@@ -20,7 +20,7 @@ pub(crate) struct Contribution {
     pub(crate) source: u32,
     /// The rectangle, in the whole tensor's coordinates.
     pub(crate) part: Rect,
-    /// Combined with what earlier contributions brought instead of copied.
+    /// The reduction that combines it with earlier contributions; without one it is copied.
     pub(crate) combine: Option<ReduceKind>,
 }
 

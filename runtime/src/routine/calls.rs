@@ -20,7 +20,7 @@ use crate::transport::{Receiver, Sender, TransportError};
 pub struct RoutineCall<'a> {
     /// The text for people: `add(f32[4, 4] S(0), f32[4, 4] B)`.
     pub text: &'a str,
-    /// Stands for all of it, numbers among the arguments included.
+    /// The digest of all of it, numbers among the arguments included.
     pub digest: u64,
 }
 

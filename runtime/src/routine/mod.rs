@@ -35,7 +35,7 @@ pub struct Routines {
     ends: Arc<SharedEnds>,
     device: Device,
     stream: DeviceStream,
-    /// Keeps its tags.
+    /// The group, whose tags are kept by it.
     group: Group,
 }
 

@@ -17,7 +17,7 @@ use crate::rectangles::Move;
 use crate::transport::{Receiver, Transport, TransportError};
 use crate::worker::{Report, StepState, WorkerRequest};
 
-/// Tags of outputs lie beyond those of channels.
+/// The first tag of outputs, beyond those of channels.
 const FIRST_TAG: u32 = 1 << 31;
 
 /// Returns the tag of an output.

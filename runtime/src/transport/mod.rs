@@ -21,7 +21,8 @@ pub use crate::memory::{Lent, Offered};
 pub mod in_process;
 pub(crate) mod process;
 
-/// Reads the bytes that a peer sends, for those who try what a process does with nonsense: how many frames they are.
+/// Reads the bytes that a peer sends and returns how many frames they are, for those who try what a process does with
+/// nonsense.
 ///
 /// # Errors
 /// Where they are none.

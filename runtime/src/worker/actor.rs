@@ -43,7 +43,7 @@ impl PreparedWork {
         }
     }
 
-    /// Steps after which its registers' slots come again.
+    /// Returns the number of steps after which its registers' slots come again.
     pub(crate) fn slot_period(&self, microbatches: u64) -> u64 {
         let of = |port| Port::period_of(std::iter::once(port), microbatches);
         match self {

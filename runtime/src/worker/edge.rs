@@ -177,7 +177,7 @@ pub(crate) struct FetchWork {
     /// Index among the plan's outputs.
     output: usize,
     input: Port,
-    /// Empty where another rank gives the same.
+    /// The copies; empty where another rank gives the same.
     copies: Vec<Move>,
     /// The senders to the processes that lack it.
     senders: Vec<Box<dyn Sender>>,

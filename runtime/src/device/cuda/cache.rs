@@ -45,7 +45,7 @@ pub(super) fn read_content(key: &str) -> Option<Vec<u8>> {
     folder.read(key)
 }
 
-/// Keeps a content under a key, in the place of what stands there. Where that fails it is made again next time.
+/// Keeps a content under a key, in the place of an older one. Where that fails it is made again next time.
 pub(super) fn write_content(key: &str, content: &[u8]) {
     let Some(path) = find_folder() else { return };
     let written = CacheFolder::open_or_make(&path).and_then(|folder| folder.write(key, content));
@@ -54,8 +54,8 @@ pub(super) fn write_content(key: &str, content: &[u8]) {
     }
 }
 
-/// Keeps a content under a key unless something that can be believed stands there already: what stands there now. So several
-/// processes that find out the same have one answer. Where nothing can be kept it is the content.
+/// Keeps a content under a key unless one that can be trusted is there already, and returns the one that is there now. So
+/// several processes that find out the same have one answer. Where nothing can be kept it is the content.
 pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
     let Some(path) = find_folder() else { return content.to_vec() };
     let written =

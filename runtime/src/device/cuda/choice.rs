@@ -78,7 +78,7 @@ pub(super) fn find_choice<E>(
     Ok(*known().entry(key.to_owned()).or_insert(number))
 }
 
-/// Keeps what was found. Of processes that write at a time the first is right: its number.
+/// Keeps the number that was found. Of processes that write at a time the first is right: returns its number.
 fn keep_choice(key: &str, count: usize, number: usize) -> usize {
     let kept = cache::write_first(key, number.to_string().as_bytes());
     decode_choice(&kept, count).unwrap_or(number)

@@ -198,7 +198,7 @@ pub(crate) fn prepare_kernels(
     made.map_err(|error| PrepareError::Compile { reason: error.to_string() })
 }
 
-/// Returns the addition to an error of the driver about what the compiler has made: that it is older.
+/// Returns what to add to an error of the driver where it is older than the compiler.
 fn older_driver() -> String {
     if Library::Nvrtc.find().is_err() {
         return String::new();

@@ -216,7 +216,7 @@ impl LocalBoxing {
     }
 }
 
-/// Copies what is kept of what is held.
+/// Builds the call that copies the kept part of a held rectangle.
 fn build_slice_call(dtype: DType, held: &Rect, kept: &Rect) -> KernelCall {
     let start: Vec<usize> =
         kept.origin.iter().zip(&held.origin).map(|(kept, held)| kept - held).collect();

@@ -33,7 +33,7 @@ pub enum Library {
 pub struct Found {
     /// The name or the path by which it was opened.
     pub path: PathBuf,
-    /// Kept open as long as the process.
+    /// The open library, kept as long as the process.
     pub(super) opened: Opened,
 }
 

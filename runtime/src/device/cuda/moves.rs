@@ -17,7 +17,7 @@ pub(crate) enum CardMove {
     Kernel(Loaded),
 }
 
-/// Fills a register with what changes nothing in a reduction.
+/// A fill of a register with the identity of a reduction.
 pub(crate) enum CardFill {
     /// Bytes of 0.
     Clear { bytes: usize },

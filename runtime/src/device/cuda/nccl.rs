@@ -197,14 +197,14 @@ pub(crate) enum NcclOperation {
         count: usize,
         kind: ReduceKind,
     },
-    /// `count`: of the elements that a rank keeps.
+    /// A reduce-scatter; `count`: the elements that a rank keeps.
     ReduceScatter {
         from: u64,
         to: u64,
         count: usize,
         kind: ReduceKind,
     },
-    /// `count`: of the elements that a rank gives.
+    /// An all-gather; `count`: the elements that a rank gives.
     AllGather {
         from: u64,
         to: u64,

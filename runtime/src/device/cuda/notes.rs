@@ -9,9 +9,9 @@ static NOTES: Mutex<Notes> = Mutex::new(Notes::new());
 struct Notes {
     /// The notes that were written or will be.
     seen: BTreeSet<String>,
-    /// Whether something was said of what is kept.
+    /// Whether a note about kept files was added.
     is_said_of_cache: bool,
-    /// The notes that are not said yet, in order.
+    /// The notes that nobody has taken yet, in order.
     open: Vec<String>,
 }
 
@@ -33,12 +33,12 @@ impl Notes {
     }
 }
 
-/// Has something said.
+/// Adds a note.
 pub(super) fn add_note(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add(text);
 }
 
-/// Has it said that something is wrong with what is kept from one process to the next. Of several things the first is enough: they
+/// Adds a note that something is wrong with what is kept from one process to the next. Of several things the first is enough: they
 /// tend to be many of one kind.
 pub(super) fn note_of_cache(text: String) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).add_of_cache(text);

@@ -164,7 +164,7 @@ pub(super) struct Described {
     starts: Vec<[usize; 3]>,
     /// Whether there is a summand for each column, or sums.
     has_vector: bool,
-    /// Whether there is that of which a function is taken.
+    /// Whether there is a matrix that a function is taken of.
     has_kept: bool,
 }
 
@@ -260,7 +260,7 @@ fn may_be_apart(algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
     told != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS || may != 0
 }
 
-/// The description of what is computed.
+/// The library's description of a product.
 struct Description(sys::cublasLtMatmulDesc_t);
 
 impl Description {
@@ -317,8 +317,8 @@ impl Description {
     }
 }
 
-/// Returns the library's name for what becomes of sums. To it rows of the result are columns, and the second factor is
-/// the first.
+/// Returns the library's number of an epilogue. To it rows of the result are columns, and the second factor is the
+/// first.
 fn epilogue_code(epilogue: &Epilogue) -> Result<sys::cublasLtEpilogue_t, result::CublasError> {
     use Activation::{GeluTanh, GeluTanhGrad, None as Plain, Relu};
     use sys::cublasLtEpilogue_t as End;

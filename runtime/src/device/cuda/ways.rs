@@ -308,7 +308,7 @@ impl fmt::Display for Ways {
     }
 }
 
-/// Whether it is said how products are made.
+/// Whether notes say how products are made.
 fn is_told() -> bool {
     std::env::var(VARIABLE).is_ok_and(|text| text == "1")
 }

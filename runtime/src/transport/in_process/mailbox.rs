@@ -50,7 +50,7 @@ impl Mail {
 #[repr(align(128))]
 struct Mailbox {
     state: AtomicU32,
-    /// Written by the sender while `EMPTY`, read by the receiver while `READING`.
+    /// The pieces, written by the sender while `EMPTY`, read by the receiver while `READING`.
     pieces: UnsafeCell<*const [&'static [u8]]>,
     /// The same pieces, of memory that the receiver may also write.
     lent: UnsafeCell<*const [Lent<'static>]>,

@@ -34,7 +34,7 @@ pub struct Hub {
     over: AtomicBool,
     reason: OnceLock<RuntimeError>,
     endpoints: Mutex<Endpoints>,
-    /// Rung by every channel, for those who wait for several.
+    /// The bell that every channel rings, for those who wait for several.
     bell: Bell,
 }
 

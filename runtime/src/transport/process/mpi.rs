@@ -25,7 +25,7 @@ const LONGEST: usize = 1 << 30;
 const KEPT: usize = 64;
 /// The time after the last message for which the owner looks for the next one without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
-/// Between two looks while nothing comes.
+/// The pause between two looks while nothing comes.
 const NAP: Duration = Duration::from_micros(200);
 /// The time that the last messages may take when all ranks have left.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(crate) struct Mpi {
     receiving: Mutex<BTreeMap<u32, MpiSource>>,
     buffers: Mutex<Vec<Vec<u8>>>,
     stop: AtomicBool,
-    /// MPI is not to be called any more.
+    /// Whether MPI is not to be called any more.
     over: RwLock<bool>,
     owner: Mutex<Option<JoinHandle<()>>>,
 }
@@ -118,7 +118,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Takes in what has come, unless somebody else is at it. Whether anything has.
+    /// Takes in what has come, unless somebody else is at it, and returns whether anything has.
     pub(super) fn take_arrivals(&self) -> bool {
         let Ok(mut receiving) = self.receiving.try_lock() else { return false };
         let Ok(over) = self.over.try_read() else { return false };
@@ -182,7 +182,7 @@ impl Mpi {
         self.inboxes.deliver_message(peer, &head, parse_message(&head, frame)?)
     }
 
-    /// Takes back the buffers of what has been sent. Whether there were any.
+    /// Takes back the buffers of what has been sent, and returns whether there were any.
     fn reclaim_sent(&self) -> io::Result<bool> {
         let Ok(mut sending) = self.sending.try_lock() else { return Ok(false) };
         let before = sending.len();

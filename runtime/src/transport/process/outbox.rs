@@ -178,7 +178,7 @@ impl Outbox {
         lock_mutex(&self.directory).abandoned.push(queue);
     }
 
-    /// Frees what nobody will touch again.
+    /// Frees the queues that nobody will touch again.
     fn free_abandoned(&self, directory: &mut Directory) {
         let Directory { free, abandoned, kept } = directory;
         abandoned.retain(|queue| {

@@ -62,7 +62,7 @@ pub(super) struct QueueInbox {
     filled: AtomicU64,
     /// Buffers to be used again.
     free: Mutex<Vec<Vec<u8>>>,
-    /// The tag of who receives here.
+    /// The tag of the receiver.
     tag: OnceLock<u32>,
 }
 

@@ -14,7 +14,7 @@ use memmap2::{MmapOptions, MmapRaw};
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
     map: MmapRaw,
-    /// Kept open by its maker, so that others can open it.
+    /// The file, kept open by its maker so that others can open it.
     file: Option<File>,
 }
 

@@ -21,11 +21,11 @@ use crate::transport::HEAD;
 pub(super) use receiver::SharedQueueReceiver;
 pub(super) use sender::SharedQueueSender;
 
-/// `ListedPiece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
+/// The space (`ListedPiece::space`) of pieces in the outbox itself; arena `i` is `i + 1`.
 const OUTBOX: u32 = 0;
-/// The space of what lies in the slot.
+/// The space of pieces in the slot.
 const INLINE: u32 = u16::MAX as u32;
-/// The space of what lies in the sender's own memory, at an address of that process.
+/// The space of pieces in the sender's own memory, at an address of that process.
 const FOREIGN: u32 = INLINE - 1;
 
 /// The counters of a queue, each on cache lines of its own.
