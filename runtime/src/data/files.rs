@@ -2,7 +2,7 @@
 //!
 //! What is no file is refused, as opening a pipe waits and a device has no end. A file is written beside its place, under
 //! a random name that is made exclusively, and renamed. `import/file.rs` of the compiler reads files by the same rules;
-//! neither room knows the other.
+//! neither module knows the other.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};

@@ -1,7 +1,7 @@
 //! Devices: the memory, streams, events and launches of ranks.
 //!
 //! A device is what a rank computes on. Whatever touches a rank's memory (sessions, variables, feeds, fetches, channels,
-//! checkpoints) does so through this room. No communication here: what crosses ranks is `communicator`'s.
+//! checkpoints) does so through this module. No communication here: what crosses ranks is `communicator`'s.
 //!
 //! An actor is *prepared* once, when its plan is loaded, into a [`DeviceLaunch`]: kernels, element types, extents and addresses
 //! are known from then on. An action only launches it on a [`DeviceStream`]. A launch may end later than the call that makes

@@ -318,7 +318,7 @@ impl ExchangeFlow for CopyFlow<'_> {
 /// Lets the last argument write the memory for so many bytes from a peer.
 pub(super) type Grow<'a> = dyn FnMut(usize, usize, &mut dyn FnMut(&mut [u8])) + 'a;
 
-/// An exchange as [`Copy`], of sizes that the peers tell. `grow` makes the memory for the bytes of a peer.
+/// An exchange as [`CopyFlow`], of sizes that the peers tell. `grow` makes the memory for the bytes of a peer.
 pub(super) struct Collect<'a> {
     pub(super) call: GroupCall,
     pub(super) outgoing: Vec<Option<&'a [u8]>>,

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The ranks are processes that a launcher has started ([`init`]) or that know where to meet ([`init_at`]), or threads of
-//! this process ([`spawn`]). This room knows no plan. Everything goes through the queues of [`crate::transport`], so
+//! this process ([`spawn`]). This module knows no plan. Everything goes through the queues of [`crate::transport`], so
 //! results are the same bits over memory and network.
 //!
 //! Every wait ends: with the peer's answer, with the job's failure, or after the group's timeout. A rank whose

@@ -120,7 +120,7 @@ impl CoordinatorShared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Admits a rank of this job. Where there is no thread for it that is said to it.
+    /// Admits a rank of this job. Where there is no thread for it, it is told so.
     fn admit_rank(self: &Arc<Self>, stream: TcpStream, rank: u32) {
         let (shared, answer) = (Arc::clone(self), stream.try_clone());
         let serving =
